@@ -1,0 +1,26 @@
+//! The Kubernetes device API (`resource.k8s.io/v1`) as plain values: what the allocator reads and writes.
+//!
+//! These mirror the API's fields one for one, without its optional-pointer habits: a field that the API defaults is
+//! already defaulted, a choice of which exactly one must be set is an enum. They are made at the edge (manifests,
+//! cluster dumps) or by [`crate::offer`], never parsed here, and no serialization lives in this crate.
+//!
+//! - [`slice`]: what drivers publish: slices, devices, counters, capacity and its policies, taints;
+//! - [`claim`]: what users ask for: claims, requests, constraints, configuration, classes;
+//! - [`allocation`]: what the allocator answers: results, shares, consumed capacity;
+//! - [`node`]: where it may be: nodes and node selectors.
+
+pub mod allocation;
+pub mod claim;
+pub mod node;
+pub mod slice;
+
+pub use allocation::{AllocatedConfig, AllocationResult, ConfigSource, DeviceId, DeviceResult, ShareId};
+pub use claim::{
+    AllocationMode, ConstraintRule, DeviceClass, DeviceConstraint, DeviceRequest, ExactRequest, OpaqueConfig,
+    RequestConfig, RequestKind, ResourceClaim, SubRequest, Toleration, TolerationOperator,
+};
+pub use node::{Node, NodeRequirement, NodeSelector, NodeSelectorTerm, SelectorOperator};
+pub use slice::{
+    Access, AttributeValue, CapacityPolicy, CapacityRestriction, CounterConsumption, CounterSet, Device,
+    DeviceCapacity, NodeSelection, Pool, ResourceSlice, Sharing, Taint, TaintEffect,
+};

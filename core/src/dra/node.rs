@@ -1,0 +1,104 @@
+//! Nodes, and selectors over their names and labels.
+
+use std::collections::BTreeMap;
+
+/// What placement looks at in a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Name.
+    pub name: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A node selector: a node matches if any term does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSelector {
+    /// Alternatives.
+    pub terms: Vec<NodeSelectorTerm>,
+}
+
+/// One term: all requirements must hold; a term without any matches nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSelectorTerm {
+    /// Over labels (`matchExpressions`).
+    pub expressions: Vec<NodeRequirement>,
+    /// Over fields (`matchFields`); Kubernetes knows `metadata.name` alone.
+    pub fields: Vec<NodeRequirement>,
+}
+
+/// One requirement on a label or field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRequirement {
+    /// Label or field name.
+    pub key: String,
+    /// How it is compared.
+    pub operator: SelectorOperator,
+    /// With what.
+    pub values: Vec<String>,
+}
+
+/// Operators of node selectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SelectorOperator {
+    /// The value is listed.
+    In,
+    /// The value is not listed, or the label is absent.
+    NotIn,
+    /// The label is there.
+    Exists,
+    /// The label is absent.
+    DoesNotExist,
+    /// Both are integers, and the label's is greater.
+    Gt,
+    /// Both are integers, and the label's is less.
+    Lt,
+}
+
+// === impl NodeSelector ===
+
+impl NodeSelector {
+    /// The selector that only the node of this name passes, as the scheduler writes it.
+    #[must_use]
+    pub fn for_node(name: &str) -> Self {
+        let requirement = NodeRequirement {
+            key: "metadata.name".to_owned(),
+            operator: SelectorOperator::In,
+            values: vec![name.to_owned()],
+        };
+        Self { terms: vec![NodeSelectorTerm { expressions: Vec::new(), fields: vec![requirement] }] }
+    }
+
+    /// Whether any term matches the node.
+    #[must_use]
+    pub fn matches(&self, node: &Node) -> bool {
+        self.terms.iter().any(|term| term.matches(node))
+    }
+}
+
+impl NodeSelectorTerm {
+    fn matches(&self, node: &Node) -> bool {
+        let some = !(self.expressions.is_empty() && self.fields.is_empty());
+        some && self.expressions.iter().all(|r| r.holds(node.labels.get(&r.key).map(String::as_str)))
+            && self.fields.iter().all(|r| r.holds((r.key == "metadata.name").then_some(node.name.as_str())))
+    }
+}
+
+impl NodeRequirement {
+    fn holds(&self, found: Option<&str>) -> bool {
+        let listed = |value: &str| self.values.iter().any(|v| v == value);
+        match self.operator {
+            SelectorOperator::In => found.is_some_and(listed),
+            SelectorOperator::NotIn => !found.is_some_and(listed),
+            SelectorOperator::Exists => found.is_some(),
+            SelectorOperator::DoesNotExist => found.is_none(),
+            SelectorOperator::Gt => self.compare(found).is_some_and(std::cmp::Ordering::is_gt),
+            SelectorOperator::Lt => self.compare(found).is_some_and(std::cmp::Ordering::is_lt),
+        }
+    }
+
+    fn compare(&self, found: Option<&str>) -> Option<std::cmp::Ordering> {
+        let [bound] = self.values.as_slice() else { return None };
+        Some(found?.parse::<i64>().ok()?.cmp(&bound.parse::<i64>().ok()?))
+    }
+}

@@ -1,0 +1,309 @@
+//! Kubernetes quantities: exact numbers with a unit suffix, as `resource.Quantity` reads and prints them.
+//!
+//! A quantity is an integer count of nano-units held in an `i128`, together with the suffix family it was written
+//! in. `1Gi`, `1073741824` and `1.073741824G` are the same amount and compare equal; each prints in its own family.
+//!
+//! Invariants: the amount is exact to a nano-unit (finer input is rounded up in magnitude, as Kubernetes does);
+//! `parse(print(q)) == q`; no operation wraps.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+/// Nano-units in one unit.
+pub const NANOS_PER_UNIT: i128 = 1_000_000_000;
+
+/// Kubernetes caps every quantity at 2^63 − 1 units; anything larger reads as that.
+const MAX_NANOS: i128 = (i64::MAX as i128) * NANOS_PER_UNIT;
+
+/// The suffix family a quantity is printed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// `Ki`, `Mi`, `Gi`, …: powers of 1024.
+    BinarySi,
+    /// `n`, `u`, `m`, none, `k`, `M`, `G`, …: powers of 1000.
+    DecimalSi,
+    /// `e3`, `E-3`, …: powers of 1000 written as an exponent.
+    DecimalExponent,
+}
+
+/// An exact amount; see the module text. Ordering and equality look at the amount, never at the format.
+#[derive(Clone, Copy, Debug)]
+pub struct Quantity {
+    nanos: i128,
+    format: Format,
+}
+
+/// Why a text is not a quantity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not a quantity: {why}; expected a number with an optional suffix such as 8Gi, 500m, 1e9"
+)]
+pub struct QuantityError {
+    /// The text as found (cut at 64 bytes).
+    pub text: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+// === impl Quantity ===
+
+impl Quantity {
+    /// Zero, in decimal form.
+    pub const ZERO: Self = Self { nanos: 0, format: Format::DecimalSi };
+
+    /// A whole number of units, printed in `format`.
+    #[must_use]
+    pub const fn from_units(units: i64, format: Format) -> Self {
+        Self { nanos: units as i128 * NANOS_PER_UNIT, format }
+    }
+
+    /// A number of nano-units, capped to ±(2^63 − 1) units.
+    #[must_use]
+    pub fn from_nanos(nanos: i128, format: Format) -> Self {
+        Self { nanos: nanos.clamp(-MAX_NANOS, MAX_NANOS), format }
+    }
+
+    /// The exact amount in nano-units.
+    #[must_use]
+    pub const fn nanos(self) -> i128 {
+        self.nanos
+    }
+
+    /// The suffix family it prints in.
+    #[must_use]
+    pub const fn format(self) -> Format {
+        self.format
+    }
+
+    /// Whole units, fractions rounded away from zero: what Kubernetes' `Value()` returns.
+    #[must_use]
+    pub fn units_rounded_up(self) -> i64 {
+        let whole = self.nanos / NANOS_PER_UNIT;
+        let rounded = match self.nanos % NANOS_PER_UNIT {
+            0 => whole,
+            rest => whole + rest.signum(),
+        };
+        i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// Whether the amount is a whole number of units.
+    #[must_use]
+    pub const fn is_whole(self) -> bool {
+        self.nanos % NANOS_PER_UNIT == 0
+    }
+
+    /// The sum, capped; keeps the left format unless the left side is zero.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let format = if self.nanos == 0 { other.format } else { self.format };
+        Self::from_nanos(self.nanos.saturating_add(other.nanos), format)
+    }
+
+    /// The difference, capped; keeps the left format unless the left side is zero.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        let format = if self.nanos == 0 { other.format } else { self.format };
+        Self::from_nanos(self.nanos.saturating_sub(other.nanos), format)
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nanos == other.nanos
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nanos.cmp(&other.nanos)
+    }
+}
+
+impl std::hash::Hash for Quantity {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.nanos.hash(state);
+    }
+}
+
+impl FromStr for Quantity {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let fail = |why| QuantityError { text: text.chars().take(64).collect(), why };
+        let (negative, body) = match text.as_bytes().first() {
+            None => return Err(fail("it is empty")),
+            Some(b'-') => (true, &text[1..]),
+            Some(b'+') => (false, &text[1..]),
+            Some(_) => (false, text),
+        };
+        let number_end = body.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(body.len());
+        let (number, suffix) = body.split_at(number_end);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() && fraction.is_empty() {
+            return Err(fail("it has no digits"));
+        }
+        if fraction.contains('.') {
+            return Err(fail("it has two decimal points"));
+        }
+        let scale = Scale::parse(suffix).ok_or_else(|| fail("its suffix is unknown"))?;
+        let nanos = scale.nanos_of(whole, fraction);
+        Ok(Self::from_nanos(if negative { -nanos } else { nanos }, scale.format()))
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nanos == 0 {
+            return f.write_str("0");
+        }
+        match self.format {
+            // Kubernetes prints a binary quantity below 1024 or with a fraction in decimal form.
+            Format::BinarySi if self.is_whole() && self.nanos.abs() >= 1024 * NANOS_PER_UNIT => {
+                let mut units = self.nanos / NANOS_PER_UNIT;
+                let mut step = 0;
+                while units % 1024 == 0 && step < BINARY_SUFFIXES.len() - 1 {
+                    units /= 1024;
+                    step += 1;
+                }
+                write!(f, "{units}{}", BINARY_SUFFIXES[step])
+            }
+            Format::BinarySi | Format::DecimalSi => {
+                let (mantissa, thousands) = self.decimal_parts();
+                write!(f, "{mantissa}{}", DECIMAL_SUFFIXES[usize::try_from(thousands + 3).unwrap_or(3)])
+            }
+            Format::DecimalExponent => match self.decimal_parts() {
+                (mantissa, 0) => write!(f, "{mantissa}"),
+                (mantissa, thousands) => write!(f, "{mantissa}e{}", thousands * 3),
+            },
+        }
+    }
+}
+
+impl Quantity {
+    /// Mantissa without trailing zero triples, and the power of 1000 that goes with it (−3 …= 6).
+    fn decimal_parts(self) -> (i128, i32) {
+        let (mut mantissa, mut thousands) = (self.nanos, -3);
+        while mantissa % 1000 == 0 && thousands < 6 {
+            mantissa /= 1000;
+            thousands += 1;
+        }
+        (mantissa, thousands)
+    }
+}
+
+const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+const DECIMAL_SUFFIXES: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+
+/// What a suffix multiplies by.
+#[derive(Clone, Copy)]
+enum Scale {
+    Binary { power_of_1024: u32 },
+    Decimal { exponent: i32, written: Format },
+}
+
+impl Scale {
+    fn parse(suffix: &str) -> Option<Self> {
+        if suffix.is_empty() {
+            return Some(Self::Decimal { exponent: 0, written: Format::DecimalSi });
+        }
+        if let Some(power) = BINARY_SUFFIXES.iter().position(|s| *s == suffix) {
+            return Some(Self::Binary { power_of_1024: u32::try_from(power).ok()? });
+        }
+        if let Some(step) = DECIMAL_SUFFIXES.iter().position(|s| *s == suffix) {
+            return Some(Self::Decimal {
+                exponent: i32::try_from(step).ok()? * 3 - 9,
+                written: Format::DecimalSi,
+            });
+        }
+        let digits = suffix.strip_prefix(['e', 'E'])?;
+        let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
+        if unsigned.is_empty() || !unsigned.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        // A huge exponent saturates: the amount is capped (or rounds up to one nano-unit) all the same.
+        let exponent = digits.parse::<i64>().unwrap_or(if digits.starts_with('-') { -1000 } else { 1000 });
+        let exponent = i32::try_from(exponent.clamp(-1000, 1000)).ok()?;
+        Some(Self::Decimal { exponent, written: Format::DecimalExponent })
+    }
+
+    const fn format(self) -> Format {
+        match self {
+            Self::Binary { .. } => Format::BinarySi,
+            Self::Decimal { written, .. } => written,
+        }
+    }
+
+    /// Nano-units of `whole.fraction` at this scale; rounds up to a nano-unit, saturates at the cap.
+    fn nanos_of(self, whole: &str, fraction: &str) -> i128 {
+        let (exponent, nanos_per_one) = match self {
+            Self::Binary { power_of_1024 } => (0, NANOS_PER_UNIT * 1024_i128.pow(power_of_1024)),
+            Self::Decimal { exponent, .. } => (i64::from(exponent), NANOS_PER_UNIT),
+        };
+        let digits: Vec<i128> = whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0')).collect();
+        let point = i64::try_from(whole.len()).unwrap_or(i64::MAX).saturating_add(exponent);
+        let kept = usize::try_from(point).unwrap_or(0);
+        let mut ones: i128 = 0;
+        for digit in digits.iter().copied().chain(std::iter::repeat(0)).take(kept) {
+            ones = (ones * 10 + digit).min(MAX_NANOS);
+        }
+        let (mut rest, mut inexact) = (0_i128, false);
+        let leading_zeros = usize::try_from(-point).unwrap_or(0);
+        for digit in digits.iter().skip(kept).rev().copied().chain(std::iter::repeat_n(0, leading_zeros)) {
+            rest += digit * nanos_per_one;
+            inexact |= rest % 10 != 0;
+            rest /= 10;
+        }
+        ones.saturating_mul(nanos_per_one).min(MAX_NANOS).saturating_add(rest + i128::from(inexact))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, nanos: i128, printed: &str) {
+        let quantity: Quantity = text.parse().unwrap();
+        assert_eq!((quantity.nanos(), quantity.to_string().as_str()), (nanos, printed), "{text}");
+    }
+
+    #[test]
+    fn reads_and_prints_every_family() {
+        const ONE: i128 = NANOS_PER_UNIT;
+        check("0", 0, "0");
+        check("8Gi", 8 * 1024 * 1024 * 1024 * ONE, "8Gi");
+        check("1024Mi", 1024 * 1024 * 1024 * ONE, "1Gi");
+        check("10500Mi", 10500 * 1024 * 1024 * ONE, "10500Mi");
+        check("512", 512 * ONE, "512");
+        check("0.5Ki", 512 * ONE, "512");
+        check("1.5Gi", 1536 * 1024 * 1024 * ONE, "1536Mi");
+        check("500m", ONE / 2, "500m");
+        check("0.1", ONE / 10, "100m");
+        check("-1.5", -ONE * 3 / 2, "-1500m");
+        check("1e9", ONE * ONE, "1e9");
+        check("12E3", 12000 * ONE, "12e3");
+        check("1E", 1_000_000_000_000_000_000 * ONE, "1E");
+        check("0.0000000001", 1, "1n");
+        check("1e-30", 1, "1e-9");
+        check("9223372036854775808", MAX_NANOS, "9223372036854775807");
+        check("99999999999999999999999999999Ei", MAX_NANOS, "9223372036854775807");
+        check("0.00000000001Ei", 11_529_215_046_068_470, "11529215046068470n");
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_quantity() {
+        for text in ["", "-", ".", "Gi", "1.2.3", "1gi", "1 Gi", "1e", "1e+", "0x10", "1Gi ", "--1", "1e1.5"]
+        {
+            assert!(text.parse::<Quantity>().is_err(), "{text}");
+        }
+    }
+}
