@@ -1,4 +1,17 @@
 //! Aliquot's partitioning core: pure code that decides what a card may become, who holds what, and where a claim goes.
+//!
+//! ```text
+//!  catalogue ─┐
+//!  backend ───┴▶ card::Inventory ─▶ offer ─▶ dra::ResourceSlice ─▶ allocate ─▶ dra::AllocationResult ─▶ plan ─▶ grant
+//!                     │                                                                        │
+//!                     └────────────────────▶ ledger: one account per card ◀────────────────────┘
+//! ```
+//!
+//! No IO, no clock, no environment, no randomness, no serialization: the same input gives the same output.
 
+pub mod card;
 pub mod dra;
+pub mod id;
+pub mod partition;
 pub mod quantity;
+pub mod units;
