@@ -14,4 +14,5 @@ pub mod dra;
 pub mod id;
 pub mod partition;
 pub mod quantity;
+pub mod rounding;
 pub mod units;
