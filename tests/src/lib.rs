@@ -1,1 +1,8 @@
-//! Part of Aliquot; see ARCHITECTURE.md.
+//! What the tests of Aliquot share: upstream Kubernetes as the judge, and random cases to put before it.
+//!
+//! ```text
+//!  generate ──▶ cases as API JSON ──┬──▶ aliquot_core ──▶ our answer ──┐
+//!                                   └──▶ oracle (Go)  ──▶ upstream's ──┴──▶ equal, or a minimal case
+//! ```
+
+pub mod oracle;
