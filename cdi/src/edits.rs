@@ -1,0 +1,390 @@
+//! Static edits: the only changes that this crate ever asks a runtime to make to a container.
+//!
+//! A device node, a read-only mount, a constant in the environment. No hook, no writable mount, no network interface:
+//! nothing that runs on the host, nothing through which a tenant could change what the host reads. Each edit fills one
+//! *slot* of the container, an environment name or a path, and two edits can clash only in the same slot.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::spec;
+
+/// Longest path in bytes: Linux's `PATH_MAX` less the closing NUL.
+pub const PATH_BYTES_MAX: usize = 4095;
+/// Longest environment value in bytes. Linux stops one argument at 128 KiB; ours are paths and numbers.
+pub const ENV_VALUE_BYTES_MAX: usize = 4096;
+
+/// Mount options of every mount that is written.
+pub const MOUNT_OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
+
+/// Why a text is not a part of an edit.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum EditError {
+    /// Not an absolute, plain path.
+    #[error("path {path:?} {wrong}, expected an absolute path such as /dev/card0")]
+    Path {
+        /// The text found.
+        path: String,
+        /// What is wrong with it.
+        wrong: &'static str,
+    },
+    /// Not the name of an environment variable.
+    #[error(
+        "environment name {name:?} is not one, expected a letter or '_' and then letters, digits or '_' (A-Z, a-z, 0-9)"
+    )]
+    EnvName {
+        /// The text found.
+        name: String,
+    },
+    /// Not a value for the environment.
+    #[error(
+        "environment value of {found_bytes} bytes {wrong}, expected at most {ENV_VALUE_BYTES_MAX} bytes of plain text"
+    )]
+    EnvValue {
+        /// Length found, in bytes.
+        found_bytes: usize,
+        /// What is wrong with it.
+        wrong: &'static str,
+    },
+    /// Major number 0, which a runtime takes for "not given".
+    #[error("device node {path} has major number 0, expected the number that the host's node has")]
+    MajorZero {
+        /// Path in the container.
+        path: NodePath,
+    },
+}
+
+/// An absolute path without empty, `.` or `..` parts and without control characters, on the host or in the container.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodePath(String);
+
+impl NodePath {
+    /// The path as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for NodePath {
+    type Err = EditError;
+
+    fn from_str(path: &str) -> Result<Self, EditError> {
+        let wrong = |wrong| Err(EditError::Path { path: path.to_owned(), wrong });
+        if path.len() > PATH_BYTES_MAX {
+            return wrong("is longer than 4095 bytes");
+        }
+        if path.chars().any(char::is_control) {
+            return wrong("holds a control character");
+        }
+        let Some(rest) = path.strip_prefix('/') else {
+            return wrong("does not begin with '/'");
+        };
+        if rest.is_empty() {
+            return wrong("is the root");
+        }
+        if rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return wrong("has an empty, '.' or '..' part");
+        }
+        Ok(Self(path.to_owned()))
+    }
+}
+
+impl fmt::Display for NodePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of an environment variable.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EnvName(String);
+
+impl EnvName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for EnvName {
+    type Err = EditError;
+
+    fn from_str(name: &str) -> Result<Self, EditError> {
+        let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if begins && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            Ok(Self(name.to_owned()))
+        } else {
+            Err(EditError::EnvName { name: name.to_owned() })
+        }
+    }
+}
+
+impl fmt::Display for EnvName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The value of an environment variable; may be empty.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EnvValue(String);
+
+impl EnvValue {
+    /// The value as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for EnvValue {
+    type Err = EditError;
+
+    fn from_str(value: &str) -> Result<Self, EditError> {
+        let wrong = |wrong| Err(EditError::EnvValue { found_bytes: value.len(), wrong });
+        if value.len() > ENV_VALUE_BYTES_MAX {
+            return wrong("is too long");
+        }
+        if value.chars().any(char::is_control) {
+            return wrong("holds a control character");
+        }
+        Ok(Self(value.to_owned()))
+    }
+}
+
+impl fmt::Display for EnvValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whether a device is read by characters or blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeType {
+    /// A character device; every accelerator is one.
+    Character,
+    /// A block device.
+    Block,
+}
+
+/// What the container may do with a device. It may never create other nodes of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeAccess {
+    /// Open for reading.
+    Read,
+    /// Open for reading and writing.
+    ReadWrite,
+}
+
+/// A device node that the container gets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceNode {
+    container: NodePath,
+    host: NodePath,
+    node_type: NodeType,
+    major: u32,
+    minor: u32,
+    access: NodeAccess,
+}
+
+impl DeviceNode {
+    /// A character device, readable and writable, at the same path as on the host.
+    ///
+    /// # Errors
+    /// [`EditError::MajorZero`].
+    pub fn character(path: NodePath, major: u32, minor: u32) -> Result<Self, EditError> {
+        Self::new(path.clone(), path, NodeType::Character, (major, minor), NodeAccess::ReadWrite)
+    }
+
+    /// A device node with everything said.
+    ///
+    /// # Errors
+    /// [`EditError::MajorZero`].
+    pub fn new(
+        container: NodePath,
+        host: NodePath,
+        node_type: NodeType,
+        (major, minor): (u32, u32),
+        access: NodeAccess,
+    ) -> Result<Self, EditError> {
+        if major == 0 {
+            return Err(EditError::MajorZero { path: container });
+        }
+        Ok(Self { container, host, node_type, major, minor, access })
+    }
+
+    /// The node as it stands in a file. The host path is left out where it is the container's.
+    pub(crate) fn to_spec(&self) -> spec::DeviceNode {
+        spec::DeviceNode {
+            path: self.container.0.clone(),
+            host_path: (self.host != self.container).then(|| self.host.0.clone()),
+            node_type: Some(
+                match self.node_type {
+                    NodeType::Character => "c",
+                    NodeType::Block => "b",
+                }
+                .to_owned(),
+            ),
+            major: Some(i64::from(self.major)),
+            minor: Some(i64::from(self.minor)),
+            file_mode: None,
+            permissions: Some(
+                match self.access {
+                    NodeAccess::Read => "r",
+                    NodeAccess::ReadWrite => "rw",
+                }
+                .to_owned(),
+            ),
+            uid: None,
+            gid: None,
+        }
+    }
+}
+
+/// A read-only bind mount of a host file or directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mount {
+    container: NodePath,
+    host: NodePath,
+}
+
+impl Mount {
+    /// `host` seen at `container`, with [`MOUNT_OPTIONS`].
+    #[must_use]
+    pub fn read_only(container: NodePath, host: NodePath) -> Self {
+        Self { container, host }
+    }
+
+    /// The mount as it stands in a file.
+    pub(crate) fn to_spec(&self) -> spec::Mount {
+        spec::Mount {
+            host_path: self.host.0.clone(),
+            container_path: self.container.0.clone(),
+            options: MOUNT_OPTIONS.map(str::to_owned).to_vec(),
+            mount_type: None,
+        }
+    }
+}
+
+/// One static edit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Edit {
+    /// A constant in the environment.
+    Env(EnvName, EnvValue),
+    /// A device node.
+    Node(DeviceNode),
+    /// A read-only mount.
+    Mount(Mount),
+}
+
+impl Edit {
+    /// What of the container this edit fills.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        match self {
+            Self::Env(name, _) => Slot::Env(name.clone()),
+            Self::Node(node) => Slot::Path(node.container.clone()),
+            Self::Mount(mount) => Slot::Path(mount.container.clone()),
+        }
+    }
+}
+
+impl fmt::Display for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env(_, value) => write!(f, "the value {:?}", value.0),
+            Self::Node(node) => {
+                let node_type = match node.node_type {
+                    NodeType::Character => "character",
+                    NodeType::Block => "block",
+                };
+                let access = match node.access {
+                    NodeAccess::Read => "read",
+                    NodeAccess::ReadWrite => "read and write",
+                };
+                let DeviceNode { host, major, minor, .. } = node;
+                write!(f, "the {node_type} device {major}:{minor} from host {host}, {access}")
+            }
+            Self::Mount(mount) => write!(f, "a read-only mount of host {}", mount.host),
+        }
+    }
+}
+
+/// A place in the container that holds at most one edit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Slot {
+    /// An environment variable.
+    Env(EnvName),
+    /// A path, of a node or a mount.
+    Path(NodePath),
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env(name) => write!(f, "environment variable {name}"),
+            Self::Path(path) => write!(f, "container path {path}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path_message(text: &str) -> String {
+        text.parse::<NodePath>().map_or_else(|error| error.to_string(), |path| path.to_string())
+    }
+
+    #[test]
+    fn paths_that_lead_elsewhere_are_refused() {
+        let expected = "expected an absolute path such as /dev/card0";
+        for (text, wrong) in [
+            ("dev/card0", "does not begin with '/'"),
+            ("", "does not begin with '/'"),
+            ("/", "is the root"),
+            ("/dev//card0", "has an empty, '.' or '..' part"),
+            ("/dev/", "has an empty, '.' or '..' part"),
+            ("/dev/../etc/shadow", "has an empty, '.' or '..' part"),
+            ("/dev/./card0", "has an empty, '.' or '..' part"),
+            ("/dev/a\nb", "holds a control character"),
+            ("/dev/a\0b", "holds a control character"),
+        ] {
+            assert_eq!(path_message(text), format!("path {text:?} {wrong}, {expected}"));
+        }
+        assert!(path_message(&format!("/{}", "a".repeat(4095))).contains("longer than 4095 bytes"));
+        assert_eq!(path_message("/dev/..card0"), "/dev/..card0");
+    }
+
+    #[test]
+    fn environment_names_and_values_are_plain() {
+        for name in ["", "1A", "A B", "A=B", "Ä", "A-B"] {
+            let error = name.parse::<EnvName>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("environment name {name:?} is not one")), "{error}");
+        }
+        for name in ["_", "A", "ALIQUOT_GRANTS_1"] {
+            assert_eq!(name.parse::<EnvName>().unwrap().as_str(), name);
+        }
+        let error = "a\nb".parse::<EnvValue>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "environment value of 3 bytes holds a control character, expected at most 4096 bytes of plain text"
+        );
+        assert!("x".repeat(4097).parse::<EnvValue>().is_err());
+        assert_eq!("".parse::<EnvValue>().unwrap().as_str(), "");
+    }
+
+    #[test]
+    fn a_node_without_a_major_number_is_refused() {
+        let path: NodePath = "/dev/card0".parse().unwrap();
+        let error = DeviceNode::character(path, 0, 3).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "device node /dev/card0 has major number 0, expected the number that the host's node has"
+        );
+    }
+}
