@@ -5,4 +5,5 @@
 //!                                   └──▶ oracle (Go)  ──▶ upstream's ──┴──▶ equal, or a minimal case
 //! ```
 
+pub mod generate;
 pub mod oracle;

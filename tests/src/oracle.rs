@@ -115,6 +115,22 @@ impl Oracle {
         Ok(Self { program, child, requests: writer(stdin), answers: reader(stdout), asked: 0 })
     }
 
+    /// As [`Oracle::start`]; where the judge stands aside the reason goes to standard error and there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`OracleError::Build`] and [`OracleError::Process`] when the judge should be there and does not come up.
+    pub fn start_or_say_why_not() -> Result<Option<Self>, OracleError> {
+        match Self::start() {
+            Ok(oracle) => Ok(Some(oracle)),
+            Err(OracleError::StoodAside(reason)) => {
+                eprintln!("the judge stands aside: {reason}");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Asks one question; the `id` of the request is set here.
     ///
     /// # Errors
@@ -215,7 +231,11 @@ fn excerpt(line: &str) -> String {
     if line.len() <= EXCERPT_BYTES {
         return line.to_owned();
     }
-    format!("{}… ({} bytes)", &line[..line.floor_char_boundary(EXCERPT_BYTES)], line.len())
+    let mut end = EXCERPT_BYTES;
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}… ({} bytes)", &line[..end], line.len())
 }
 
 /// The judge's path, built at most once in this process.
@@ -301,21 +321,9 @@ mod tests {
 
     use super::*;
 
-    /// The judge, or nothing where it stands aside.
-    fn judge() -> Option<Oracle> {
-        match Oracle::start() {
-            Ok(oracle) => Some(oracle),
-            Err(OracleError::StoodAside(reason)) => {
-                eprintln!("stood aside: {reason}");
-                None
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-
     #[test]
     fn answers_come_back_in_the_order_of_the_questions() {
-        let Some(mut oracle) = judge() else { return };
+        let Some(mut oracle) = Oracle::start_or_say_why_not().unwrap() else { return };
         let question = |size: u32| {
             let expression = format!("device.attributes['d.x'].size < {size}");
             let device = json!({"name": "d", "attributes": {"size": {"int": 50}}});
@@ -328,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_question_that_makes_no_sense_is_an_error_and_the_next_one_is_answered() {
-        let Some(mut oracle) = judge() else { return };
+        let Some(mut oracle) = Oracle::start_or_say_why_not().unwrap() else { return };
         let error = oracle.ask(json!({"op": "guess"})).unwrap_err();
         assert!(matches!(&error, OracleError::Fatal { message, .. } if message.contains("guess")), "{error}");
         let valid = json!({"op": "validate", "kind": "DeviceClass", "object": {"metadata": {"name": "c"}, "spec": {}}});
