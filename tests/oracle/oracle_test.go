@@ -287,6 +287,24 @@ func TestClusterFillRotatesOverTheNodes(t *testing.T) {
 	}
 }
 
+func TestQuantitiesAreReadPrintedAndCompared(t *testing.T) {
+	answers := ask[quantityAnswer](t,
+		`{"id":"q","op":"quantity","text":"1536Mi","with":"1Gi"}`,
+		`{"id":"q","op":"quantity","text":"+0.50"}`,
+		`{"id":"q","op":"quantity","text":"1gb"}`,
+		`{"id":"q","op":"quantity","text":"1","with":"x"}`)
+	got := answers[0]
+	if got.Canonical != "1536Mi" || got.Value != 1536<<20 || *got.Compared != 1 || got.Sum != "2560Mi" || got.Difference != "512Mi" {
+		t.Errorf("got %+v", got)
+	}
+	if answers[1].Canonical != "500m" || answers[1].Value != 1 || answers[1].Compared != nil {
+		t.Errorf("got %+v, expected 500m, rounded up to 1", answers[1])
+	}
+	if answers[2].Error == nil || answers[3].Error == nil {
+		t.Errorf("got %+v, expected errors", answers[2:])
+	}
+}
+
 func TestBadLinesAreAnsweredAndTheNextOneStillWorks(t *testing.T) {
 	answers := ask[fatalAnswer](t,
 		`not JSON`,

@@ -51,6 +51,10 @@ type request struct {
 	// validate.
 	Kind   string          `json:"kind,omitempty"`
 	Object json.RawMessage `json:"object,omitempty"`
+
+	// quantity.
+	Text string  `json:"text,omitempty"`
+	With *string `json:"with,omitempty"`
 }
 
 // timeout is the limit of one decision.
@@ -101,12 +105,14 @@ func (j *judge) dispatch(req *request) (any, error) {
 		return j.evaluate(req)
 	case "validate":
 		return j.validate(req)
+	case "quantity":
+		return j.quantity(req)
 	case "fill":
 		return j.fill(req)
 	case "cluster-fill":
 		return j.clusterFill(req)
 	default:
-		return nil, fmt.Errorf("op: %q is unknown, expected allocate, cel, validate, fill or cluster-fill", req.Op)
+		return nil, fmt.Errorf("op: %q is unknown, expected allocate, cel, validate, quantity, fill or cluster-fill", req.Op)
 	}
 }
 
