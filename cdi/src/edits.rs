@@ -52,15 +52,15 @@ pub enum EditError {
     #[error("device node {path} has major number 0, expected the number that the host's node has")]
     MajorZero {
         /// Path in the container.
-        path: NodePath,
+        path: PlainPath,
     },
 }
 
 /// An absolute path without empty, `.` or `..` parts and without control characters, on the host or in the container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodePath(String);
+pub struct PlainPath(String);
 
-impl NodePath {
+impl PlainPath {
     /// The path as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -68,7 +68,7 @@ impl NodePath {
     }
 }
 
-impl FromStr for NodePath {
+impl FromStr for PlainPath {
     type Err = EditError;
 
     fn from_str(path: &str) -> Result<Self, EditError> {
@@ -92,7 +92,7 @@ impl FromStr for NodePath {
     }
 }
 
-impl fmt::Display for NodePath {
+impl fmt::Display for PlainPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -183,8 +183,8 @@ pub enum NodeAccess {
 /// A device node that the container gets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNode {
-    container: NodePath,
-    host: NodePath,
+    container: PlainPath,
+    host: PlainPath,
     node_type: NodeType,
     major: u32,
     minor: u32,
@@ -196,7 +196,7 @@ impl DeviceNode {
     ///
     /// # Errors
     /// [`EditError::MajorZero`].
-    pub fn character(path: NodePath, major: u32, minor: u32) -> Result<Self, EditError> {
+    pub fn character(path: PlainPath, major: u32, minor: u32) -> Result<Self, EditError> {
         Self::new(path.clone(), path, NodeType::Character, (major, minor), NodeAccess::ReadWrite)
     }
 
@@ -205,8 +205,8 @@ impl DeviceNode {
     /// # Errors
     /// [`EditError::MajorZero`].
     pub fn new(
-        container: NodePath,
-        host: NodePath,
+        container: PlainPath,
+        host: PlainPath,
         node_type: NodeType,
         (major, minor): (u32, u32),
         access: NodeAccess,
@@ -248,14 +248,14 @@ impl DeviceNode {
 /// A read-only bind mount of a host file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mount {
-    container: NodePath,
-    host: NodePath,
+    container: PlainPath,
+    host: PlainPath,
 }
 
 impl Mount {
     /// `host` seen at `container`, with [`MOUNT_OPTIONS`].
     #[must_use]
-    pub fn read_only(container: NodePath, host: NodePath) -> Self {
+    pub fn read_only(container: PlainPath, host: PlainPath) -> Self {
         Self { container, host }
     }
 
@@ -320,7 +320,7 @@ pub enum Slot {
     /// An environment variable.
     Env(EnvName),
     /// A path, of a node or a mount.
-    Path(NodePath),
+    Path(PlainPath),
 }
 
 impl fmt::Display for Slot {
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     fn path_message(text: &str) -> String {
-        text.parse::<NodePath>().map_or_else(|error| error.to_string(), |path| path.to_string())
+        text.parse::<PlainPath>().map_or_else(|error| error.to_string(), |path| path.to_string())
     }
 
     #[test]
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_major_number_is_refused() {
-        let path: NodePath = "/dev/card0".parse().unwrap();
+        let path: PlainPath = "/dev/card0".parse().unwrap();
         let error = DeviceNode::character(path, 0, 3).unwrap_err().to_string();
         assert_eq!(
             error,

@@ -29,7 +29,7 @@ pub mod validate;
 pub mod version;
 
 pub use claim::{BuildError, ClaimSpec, ClaimSpecBuilder};
-pub use edits::{DeviceNode, Edit, EnvName, EnvValue, Mount, NodePath};
+pub use edits::{DeviceNode, Edit, EnvName, EnvValue, Mount, PlainPath};
 pub use name::{ClaimUid, Kind, QualifiedName, RequestName, ShareName};
 pub use owners::{Conflict, MergedEdits, Owner};
 pub use store::{CdiDir, StoreError};

@@ -2,9 +2,9 @@ use proptest::prelude::*;
 use proptest::sample::subsequence;
 
 use super::*;
-use crate::edits::{DeviceNode, Mount, NodeAccess, NodePath, NodeType};
+use crate::edits::{DeviceNode, Mount, NodeAccess, NodeType, PlainPath};
 
-fn path(text: &str) -> NodePath {
+fn path(text: &str) -> PlainPath {
     text.parse().unwrap()
 }
 

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::edits::{DeviceNode, Mount, NodePath};
+use crate::edits::{DeviceNode, Mount, PlainPath};
 
-fn path(text: &str) -> NodePath {
+fn path(text: &str) -> PlainPath {
     text.parse().unwrap()
 }
 
