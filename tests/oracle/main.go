@@ -29,14 +29,14 @@ import (
 	"io"
 	"os"
 
+	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 )
 
 func main() {
 	// Upstream logs to standard error by default; the one channel of this
 	// program is its answers.
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	klog.SetLogger(logr.Discard())
 
 	if err := serve(newJudge(), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "oracle: %v\n", err)

@@ -14,10 +14,12 @@
 mod demand;
 mod expressions;
 mod inventory;
+mod mutations;
 
 use serde_json::{Value, json};
 
 pub use expressions::{SELECTOR_DRIVER, selector_device, selectors};
+pub use mutations::mutate;
 
 /// Whether cases may touch what upstream 1.36 is known to get wrong: pools of two drivers with the same name,
 /// `distinctAttribute` over a request of several devices, admin access beside counters, capacity keys that are
@@ -70,6 +72,25 @@ impl Case {
             "claims": self.claims,
             "allocated": self.allocated,
         })
+    }
+
+    /// All objects with their kinds, as `kubectl get -o json` lists them.
+    #[must_use]
+    pub fn list(&self) -> Value {
+        let kinds = [
+            ("v1", "Node", &self.nodes),
+            (API_VERSION, "ResourceSlice", &self.slices),
+            (API_VERSION, "DeviceClass", &self.classes),
+            (API_VERSION, "ResourceClaim", &self.claims),
+            (API_VERSION, "ResourceClaim", &self.allocated),
+        ];
+        let items: Vec<Value> = kinds
+            .into_iter()
+            .flat_map(|(version, kind, objects)| {
+                objects.iter().map(move |object| named(object, version, kind))
+            })
+            .collect();
+        json!({"apiVersion": "v1", "kind": "List", "items": items})
     }
 
     /// The judge's questions whether the objects of this case are valid, one for each.
@@ -150,6 +171,17 @@ impl Random {
             low & 0xffff_ffff_ffff
         )
     }
+}
+
+/// The version of the device API.
+const API_VERSION: &str = "resource.k8s.io/v1";
+
+/// An object with its version and kind.
+fn named(object: &Value, version: &str, kind: &str) -> Value {
+    let mut object = object.clone();
+    set(&mut object, "apiVersion", json!(version));
+    set(&mut object, "kind", json!(kind));
+    object
 }
 
 /// Sets a field of an object that is being built.

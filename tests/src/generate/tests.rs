@@ -128,3 +128,31 @@ fn selectors_compile_and_have_every_outcome() {
         assert!(outcomes.get(outcome).is_some_and(|count| count * 20 >= expressions.len()), "{outcomes:?}");
     }
 }
+
+#[test]
+fn a_list_has_every_object_with_its_kind() {
+    let case = Case::from_seed(11, KnownDefects::Avoid);
+    let list = case.list();
+    let items = list["items"].as_array().unwrap();
+    let objects = [&case.nodes, &case.slices, &case.classes, &case.claims, &case.allocated];
+    assert_eq!(items.len(), objects.iter().map(|list| list.len()).sum::<usize>());
+    assert!(items.iter().all(|item| item["kind"].is_string() && item["apiVersion"].is_string()));
+}
+
+#[test]
+fn mutations_are_refused_and_taken_in_good_numbers() {
+    let Some(mut oracle) = Oracle::start_or_say_why_not().unwrap() else { return };
+    let mut random = Random::new(5);
+    let mut questions = Vec::new();
+    while questions.len() < 1_000 {
+        let case = Case::from_seed(random.bits(), KnownDefects::Avoid);
+        for mut question in case.validations().filter(|question| question["kind"] != "ResourceClaimStatus") {
+            mutate(&mut random, &mut question["object"]);
+            questions.push(question);
+        }
+    }
+    let total = questions.len();
+    let answers = oracle.ask_all(questions).unwrap();
+    let refused = answers.iter().filter(|answer| answer["errors"] != json!([])).count();
+    assert!(refused * 3 > total && refused * 10 < total * 9, "{refused} of {total} refused");
+}
