@@ -1,3 +1,5 @@
+//! The builder: bytes, refusals, and what is built reads back the same.
+
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 

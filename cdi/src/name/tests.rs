@@ -1,3 +1,5 @@
+//! Names: what is accepted, what is refused and how it is said.
+
 use proptest::prelude::*;
 
 use super::*;

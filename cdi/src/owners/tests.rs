@@ -1,3 +1,5 @@
+//! Merging: contradictions name both owners, and the order of owners does not matter.
+
 use proptest::prelude::*;
 
 use super::*;

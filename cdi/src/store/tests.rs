@@ -1,3 +1,5 @@
+//! The directory: replaced whole, left whole, and strangers kept.
+
 use std::os::unix::fs::symlink;
 
 use tempfile::TempDir;
