@@ -10,6 +10,7 @@
 //! No IO, no clock, no environment, no randomness, no serialization: the same input gives the same output.
 
 pub mod card;
+pub mod catalogue;
 pub mod dra;
 pub mod id;
 pub mod partition;

@@ -1,0 +1,544 @@
+//! The card catalogue: what each product is, what it may be cut into, and how sure we are of it.
+//!
+//! ```text
+//!   core/catalogue/*.toml ──┐
+//!   an admin's directory ───┴─ text (shape) ─▶ check (meaning) ─▶ CardModel ─▶ Catalogue ─▶ Card
+//! ```
+//!
+//! One file a product. A file carries its sources and the certainty of each part; what nobody knows is left out of
+//! the counters rather than guessed. Core is handed text that an edge has read. What discovery reads on a real card
+//! wins over a file: the catalogue serves simulation, planning, and whatever a backend could not read.
+//!
+//! Invariants of a [`CardModel`]: every partition fits the totals of its table, every template has a placement and a
+//! fraction that agrees with what it takes, names are unique, no table has more than [`COUNTERS_MAX`] counters.
+
+mod check;
+mod embedded;
+mod table;
+mod text;
+
+use crate::card::{Card, Health, Mode, Partitioning, Topology};
+use crate::id::{CardUuid, ModelId, PciAddress, TemplateName, Vendor};
+use crate::partition::{Certainty, Part, PartitionTable, ShareSupport};
+use crate::units::Bytes;
+
+/// Most counters of one counter set in `resource.k8s.io/v1`.
+pub const COUNTERS_MAX: usize = 32;
+
+/// Card models by id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Catalogue {
+    models: Vec<CardModel>,
+}
+
+/// One product.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardModel {
+    /// Name in the catalogue.
+    pub id: ModelId,
+    /// Vendor.
+    pub vendor: Vendor,
+    /// What people call it; several models may share one (`H100`).
+    pub names: Vec<String>,
+    /// Products that count as the same chip for rules; the id where the file names none.
+    pub family: String,
+    /// Architecture, such as `Hopper`.
+    pub architecture: String,
+    /// Memory that tenants can use on the whole card.
+    pub memory: Bytes,
+    /// Whether it is offered without a word of warning.
+    pub maturity: Maturity,
+    /// What the file leaves out or presumes, for people.
+    pub notes: Vec<String>,
+    /// How discovery recognizes it.
+    pub matching: Matching,
+    /// Whether shares of the whole card can be enforced.
+    pub shareable: ShareSupport,
+    /// How its cards usually hang together.
+    pub topology: TopologyHint,
+    /// What it may be cut into; no mode is current.
+    pub partitioning: Partitioning,
+    /// Template spellings of older drivers.
+    pub driver_spellings: Vec<DriverSpelling>,
+    /// What counters cannot say.
+    pub rules: Vec<Rule>,
+    /// Where the facts are from.
+    pub sources: Vec<Source>,
+}
+
+/// Whether a model may be offered as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Maturity {
+    /// The sources agree.
+    Settled,
+    /// They do not; the text says what to mind.
+    Experimental(String),
+}
+
+/// Keys by which discovery recognizes a model; an empty list says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matching {
+    /// Names as the vendor library reports them.
+    pub product_names: Vec<String>,
+    /// PCI `vendor:device` ids in lower case.
+    pub pci_ids: Vec<String>,
+    /// Chip names as the vendor library reports them.
+    pub chip_names: Vec<String>,
+    /// Vendor's board numbers.
+    pub board_ids: Vec<u32>,
+    /// Least total memory.
+    pub memory_min: Option<Bytes>,
+    /// Most total memory.
+    pub memory_max: Option<Bytes>,
+}
+
+/// What discovery has read of a card, as far as it could.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sighting {
+    /// Name as the vendor library reports it.
+    pub product_name: Option<String>,
+    /// PCI `vendor:device`.
+    pub pci_id: Option<String>,
+    /// Chip name.
+    pub chip_name: Option<String>,
+    /// Board number.
+    pub board_id: Option<u32>,
+    /// Total memory.
+    pub memory: Option<Bytes>,
+}
+
+/// How cards of a model usually hang together on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopologyHint {
+    /// Chips on one board or module; 1 is the usual card.
+    pub chips_per_card: u32,
+    /// The fast link, where there is one.
+    pub link: Option<LinkHint>,
+}
+
+/// A fast link between cards of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkHint {
+    /// Which.
+    pub kind: LinkKind,
+    /// How it is laid.
+    pub shape: LinkShape,
+    /// Cards in one group.
+    pub size: u32,
+}
+
+/// Fast links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// Huawei's.
+    Hccs,
+    /// NVIDIA's.
+    Nvlink,
+}
+
+/// How a fast link is laid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkShape {
+    /// Neighbours in a ring.
+    Ring,
+    /// Each to each.
+    Mesh,
+    /// Through a switch.
+    Switch,
+}
+
+/// Another spelling of a template that older drivers use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverSpelling {
+    /// The template.
+    pub template: TemplateName,
+    /// What the older driver calls it.
+    pub spelling: TemplateName,
+    /// The first driver version that does not, in dotted numbers.
+    pub drivers_before: String,
+}
+
+/// What no counter can say; checked by the ledger, or by the backend where it concerns settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Chips of one scope are all whole or all split.
+    SameMode(RuleScope),
+    /// A card may be split only if the cards of its family in the scope agree in an attribute.
+    Homogeneous {
+        /// Among which cards.
+        scope: RuleScope,
+        /// In what.
+        attribute: RuleAttribute,
+    },
+    /// A setting that the node must have before anything is cut.
+    NodeSetting {
+        /// Which.
+        name: String,
+        /// What it must be.
+        value: String,
+    },
+}
+
+/// How far a rule reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleScope {
+    /// Chips with the same `cardID`.
+    Card,
+    /// All cards of the node.
+    Node,
+}
+
+/// What a homogeneity rule compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleAttribute {
+    /// Nominal memory of the model.
+    Memory,
+    /// The model itself.
+    Model,
+}
+
+/// Where facts are from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Which parts of the file.
+    pub covers: Vec<&'static str>,
+    /// How sure they are.
+    pub certainty: Certainty,
+    /// Who says so.
+    pub text: String,
+}
+
+/// What a backend knows of one card; the model fills the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardIdentity {
+    /// Vendor's identity of it.
+    pub uuid: CardUuid,
+    /// Enumeration index.
+    pub index: u32,
+    /// Name as reported; the model's first product name (or its id) otherwise.
+    pub product_name: Option<String>,
+    /// Usable memory as read; the model's otherwise.
+    pub memory: Option<Bytes>,
+    /// Driver version as reported.
+    pub driver_version: String,
+    /// PCI address.
+    pub pci: Option<PciAddress>,
+    /// PCIe root complex.
+    pub pcie_root: Option<String>,
+    /// NUMA node.
+    pub numa_node: Option<u32>,
+    /// Groups it belongs to.
+    pub topology: Topology,
+    /// Current mode, for models with modes.
+    pub mode: Option<String>,
+    /// Whether it works.
+    pub health: Health,
+    /// Parts found on it that nobody of ours made.
+    pub found: Vec<Part>,
+}
+
+/// Why a catalogue file was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CatalogueError {
+    /// Not read at all.
+    #[error(
+        "{file}: the file has {found} bytes, more than the {most} that a card model may have; split or shorten it"
+    )]
+    TooLarge {
+        /// File name.
+        file: String,
+        /// Its size in bytes.
+        found: usize,
+        /// The limit in bytes.
+        most: usize,
+    },
+    /// Not the file form: broken TOML, an unknown, missing or wrong kind of field.
+    #[error(
+        "{file}, line {line}: {problem}; correct the line, the form is described in core/catalogue/README.md"
+    )]
+    Shape {
+        /// File name.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// The reader's words, with the field's name.
+        problem: String,
+    },
+    /// A field that says something impossible.
+    #[error("{file}: {field} is {found}, expected {expected}; {fix}")]
+    Field {
+        /// File name.
+        file: String,
+        /// Path of the field.
+        field: String,
+        /// What it says.
+        found: String,
+        /// What would be right.
+        expected: String,
+        /// What to do.
+        fix: String,
+    },
+    /// Two files describe the same model.
+    #[error(
+        "{file}: id is `{id}`, which {other} has too, expected one file a model; rename or remove one of them"
+    )]
+    DuplicateModel {
+        /// The file that came second.
+        file: String,
+        /// The file that came first.
+        other: String,
+        /// The model.
+        id: ModelId,
+    },
+    /// A name of one model is the id of another.
+    #[error(
+        "{file}: names has `{name}`, which is the id of another model, expected a name of its own; remove it"
+    )]
+    NameIsId {
+        /// File name.
+        file: String,
+        /// The name.
+        name: String,
+    },
+}
+
+// === impl Catalogue ===
+
+impl Catalogue {
+    /// The files that come with Aliquot.
+    #[must_use]
+    pub fn embedded() -> Self {
+        let (catalogue, _refused) = Self::load(embedded::FILES.iter().copied());
+        catalogue
+    }
+
+    /// A catalogue of these files, and the files that were refused.
+    #[must_use]
+    pub fn load<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> (Self, Vec<CatalogueError>) {
+        let mut models: Vec<(&str, CardModel)> = Vec::new();
+        let mut errors = Vec::new();
+        for (file, text) in files {
+            match CardModel::parse(file, text) {
+                Err(error) => errors.push(error),
+                Ok(model) => match models.iter().find(|(_, m)| m.id == model.id) {
+                    None => models.push((file, model)),
+                    Some((other, _)) => errors.push(CatalogueError::DuplicateModel {
+                        file: file.to_owned(),
+                        other: (*other).to_owned(),
+                        id: model.id,
+                    }),
+                },
+            }
+        }
+        let ids: Vec<ModelId> = models.iter().map(|(_, m)| m.id.clone()).collect();
+        models.retain(|(file, model)| match model.names.iter().find(|n| takes_an_id(n, model, &ids)) {
+            None => true,
+            Some(name) => {
+                let (file, name) = ((*file).to_owned(), name.clone());
+                errors.push(CatalogueError::NameIsId { file, name });
+                false
+            }
+        });
+        models.sort_by(|(_, a), (_, b)| a.id.cmp(&b.id));
+        (Self { models: models.into_iter().map(|(_, m)| m).collect() }, errors)
+    }
+
+    /// This catalogue with an admin's files on top: a file replaces the model of its id or adds one. Files that are
+    /// refused leave what was there.
+    #[must_use]
+    pub fn with_overrides(self, files: &[(String, String)]) -> (Self, Vec<CatalogueError>) {
+        let (added, errors) = Self::load(files.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+        let mut models = self.models;
+        models.retain(|model| added.model(&model.id).is_none());
+        models.extend(added.models);
+        models.sort_by(|a, b| a.id.cmp(&b.id));
+        (Self { models }, errors)
+    }
+
+    /// All models, by id.
+    #[must_use]
+    pub fn models(&self) -> &[CardModel] {
+        &self.models
+    }
+
+    /// The model of this id.
+    #[must_use]
+    pub fn model(&self, id: &ModelId) -> Option<&CardModel> {
+        self.models.iter().find(|m| m.id == *id)
+    }
+
+    /// Every model that goes by this text: its id, a name, a product or chip name. Case, separators and a domain in
+    /// front (`huawei.com/`) do not count. An id is alone; a shared name gives all that share it.
+    #[must_use]
+    pub fn resolve(&self, text: &str) -> Vec<&CardModel> {
+        let wanted = plain_name(text);
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        if let Some(model) = self.models.iter().find(|m| plain_name(m.id.as_str()) == wanted) {
+            return vec![model];
+        }
+        self.models.iter().filter(|m| m.goes_by(&wanted)).collect()
+    }
+
+    /// Models that agree with everything that was seen, the one with most agreements first.
+    #[must_use]
+    pub fn matching(&self, seen: &Sighting) -> Vec<&CardModel> {
+        let mut found: Vec<(usize, &CardModel)> = self
+            .models
+            .iter()
+            .filter_map(|m| m.matching.agreements(seen).filter(|n| *n > 0).map(|n| (n, m)))
+            .collect();
+        found.sort_by_key(|(agreements, _)| std::cmp::Reverse(*agreements));
+        found.into_iter().map(|(_, model)| model).collect()
+    }
+}
+
+/// Whether `name` of `model` is the id of some other model.
+fn takes_an_id(name: &str, model: &CardModel, ids: &[ModelId]) -> bool {
+    let name = plain_name(name);
+    ids.iter().any(|id| *id != model.id && plain_name(id.as_str()) == name)
+}
+
+/// A name without domain, case and separators: `huawei.com/Ascend-310P` is `ascend310p`.
+fn plain_name(text: &str) -> String {
+    let text = text.rsplit_once('/').map_or(text, |(_, last)| last);
+    text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+// === impl CardModel ===
+
+impl CardModel {
+    /// Reads a model from the text of its file; `file` is only for messages.
+    ///
+    /// # Errors
+    /// The text is not a card model; the error names file, field, found, expected and what to do.
+    pub fn parse(file: &str, text: &str) -> Result<Self, CatalogueError> {
+        check::model(file, &text::read(file, text)?)
+    }
+
+    /// The card of this model that a backend has found. A current mode that the model does not know makes the card
+    /// unhealthy, since nobody can say what it consists of.
+    #[must_use]
+    pub fn card(&self, identity: CardIdentity) -> Card {
+        let (partitioning, trouble) = self.partitioning_in(identity.mode);
+        let health = match (identity.health, trouble) {
+            (Health::Healthy, Some(why)) => Health::Unhealthy(why),
+            (health, _) => health,
+        };
+        Card {
+            uuid: identity.uuid,
+            index: identity.index,
+            vendor: self.vendor.clone(),
+            model: self.id.clone(),
+            product_name: identity.product_name.unwrap_or_else(|| self.product_name().to_owned()),
+            architecture: self.architecture.clone(),
+            memory: identity.memory.unwrap_or(self.memory),
+            driver_version: identity.driver_version,
+            pci: identity.pci,
+            pcie_root: identity.pcie_root,
+            numa_node: identity.numa_node,
+            topology: identity.topology,
+            shareable: self.shareable,
+            partitioning,
+            health,
+            found: identity.found,
+        }
+    }
+
+    /// The name that goes on the card where discovery reads none.
+    #[must_use]
+    pub fn product_name(&self) -> &str {
+        self.matching.product_names.first().map_or(self.id.as_str(), String::as_str)
+    }
+
+    /// The table of its templates; `None` for a model without partitions or with modes.
+    #[must_use]
+    pub fn table(&self) -> Option<&PartitionTable> {
+        match &self.partitioning {
+            Partitioning::Templates(table) => Some(table),
+            Partitioning::None | Partitioning::Modes { .. } => None,
+        }
+    }
+
+    /// Every table it has: the one of its templates, or one a mode.
+    #[must_use]
+    pub fn tables(&self) -> Vec<&PartitionTable> {
+        match &self.partitioning {
+            Partitioning::None => Vec::new(),
+            Partitioning::Templates(table) => vec![table],
+            Partitioning::Modes { modes, .. } => modes.iter().map(|m: &Mode| &m.table).collect(),
+        }
+    }
+
+    /// How a driver of this version spells the template.
+    #[must_use]
+    pub fn spelling<'a>(&'a self, template: &'a TemplateName, driver_version: &str) -> &'a TemplateName {
+        self.driver_spellings
+            .iter()
+            .find(|s| s.template == *template && is_before(driver_version, &s.drivers_before))
+            .map_or(template, |s| &s.spelling)
+    }
+
+    fn goes_by(&self, plain: &str) -> bool {
+        let names = self.names.iter().chain(&self.matching.product_names).chain(&self.matching.chip_names);
+        names.map(|n| plain_name(n)).any(|n| n == plain)
+    }
+
+    fn partitioning_in(&self, mode: Option<String>) -> (Partitioning, Option<String>) {
+        match (&self.partitioning, mode) {
+            (Partitioning::Modes { modes, .. }, Some(mode)) => {
+                let known: Vec<&str> = modes.iter().map(|m| m.name.as_str()).collect();
+                let trouble = (!known.contains(&mode.as_str()))
+                    .then(|| format!("its mode is `{mode}`; {} knows {}", self.id, known.join(", ")));
+                (Partitioning::Modes { modes: modes.clone(), current: Some(mode) }, trouble)
+            }
+            (same, _) => (same.clone(), None),
+        }
+    }
+}
+
+/// Whether version `a` is below `b`, number by number; text that is not a number counts as 0.
+fn is_before(a: &str, b: &str) -> bool {
+    let numbers = |text: &str| -> Vec<u64> {
+        text.split(|c: char| !c.is_ascii_digit())
+            .filter(|p| !p.is_empty())
+            .map(|p| p.parse().unwrap_or(0))
+            .collect()
+    };
+    numbers(a) < numbers(b)
+}
+
+// === impl Matching ===
+
+impl Matching {
+    /// How many keys agree with what was seen; `None` if one disagrees. A key that was not seen says nothing.
+    fn agreements(&self, seen: &Sighting) -> Option<usize> {
+        let mut agreements = 0;
+        let mut judge = |verdict: Option<bool>| match verdict {
+            None => true,
+            Some(agrees) => {
+                agreements += usize::from(agrees);
+                agrees
+            }
+        };
+        let same = |list: &[String], seen: &Option<String>| match seen {
+            Some(seen) if !list.is_empty() => Some(list.iter().any(|l| plain_name(l) == plain_name(seen))),
+            _ => None,
+        };
+        let board = seen.board_id.filter(|_| !self.board_ids.is_empty()).map(|b| self.board_ids.contains(&b));
+        let memory =
+            seen.memory.filter(|_| self.memory_min.is_some() || self.memory_max.is_some()).map(|m| {
+                self.memory_min.is_none_or(|least| m >= least) && self.memory_max.is_none_or(|most| m <= most)
+            });
+        let agrees = judge(same(&self.product_names, &seen.product_name))
+            && judge(same(&self.pci_ids, &seen.pci_id))
+            && judge(same(&self.chip_names, &seen.chip_name))
+            && judge(board)
+            && judge(memory);
+        agrees.then_some(agreements)
+    }
+}
+
+#[cfg(test)]
+mod tests;
