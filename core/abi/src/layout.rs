@@ -1,0 +1,135 @@
+//! Where each byte lies; the only place that knows offsets.
+//!
+//! Every field names its writer, its reader and its unit. All numbers are little-endian and naturally aligned; both
+//! files are mapped whole.
+
+/// First eight bytes of either file.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"ALIQUOT\x01");
+
+/// Version that this code writes.
+pub const VERSION: u32 = 1;
+
+/// Oldest reader that understands what this code writes.
+pub const MIN_READER: u32 = 1;
+
+/// `kind` of the limits file.
+pub const KIND_LIMITS: u32 = 1;
+
+/// `kind` of the usage file.
+pub const KIND_USAGE: u32 = 2;
+
+/// Offsets of the frozen header, the same in both files. Written once by the agent, before the file gets its name.
+pub mod header {
+    /// `u64`, [`super::MAGIC`].
+    pub const MAGIC: usize = 0;
+    /// `u32`, [`super::KIND_LIMITS`] or [`super::KIND_USAGE`].
+    pub const KIND: usize = 8;
+    /// `u32`, version of the writer.
+    pub const VERSION: usize = 12;
+    /// `u32`, bytes of the whole file.
+    pub const SIZE: usize = 16;
+    /// `u32`, oldest reader that may use the file.
+    pub const MIN_READER: usize = 20;
+    /// Bytes of the header; the rest up to here is zero.
+    pub const BYTES: usize = 64;
+}
+
+/// Offsets in the limits file.
+pub mod limits {
+    /// `u32`, 0 or 1: which record is in force. Writer: agent, after the record is whole. Reader: shim.
+    pub const ACTIVE: usize = 64;
+    /// First byte of record 0.
+    pub const RECORDS: usize = 128;
+    /// Bytes of a record.
+    pub const RECORD_BYTES: usize = 512;
+    /// Bytes of the file: one page.
+    pub const BYTES: usize = 4096;
+}
+
+/// Offsets in one limits record. Writer: agent. Reader: shim.
+pub mod record {
+    /// `u64`, grows with each change; 0 means never written.
+    pub const GENERATION: usize = 0;
+    /// `u64`, bytes of device memory; `u64::MAX` is unlimited.
+    pub const MEMORY_BYTES: usize = 8;
+    /// `u32`, share of the card's time that is guaranteed, in parts per million; 0 is best effort.
+    pub const SHARE_PPM: usize = 16;
+    /// `u32`, share that is granted now, in parts per million; under burst it may exceed the guaranteed one.
+    pub const GRANTED_PPM: usize = 20;
+    /// `u32`, [`crate::limits::ComputePolicy`].
+    pub const POLICY: usize = 24;
+    /// `u32`, smaller goes first.
+    pub const PRIORITY: usize = 28;
+    /// `u32`, [`crate::limits::FailMode`].
+    pub const FAIL_MODE: usize = 32;
+    /// `u32`, [`crate::limits::ManagedPolicy`].
+    pub const MANAGED: usize = 36;
+    /// `u32`, bytes of the card's UUID.
+    pub const UUID_LENGTH: usize = 40;
+    /// `u32`, bytes of the claim's UID.
+    pub const CLAIM_LENGTH: usize = 44;
+    /// Text, the card's UUID as the vendor spells it.
+    pub const UUID: usize = 64;
+    /// Most bytes of the UUID.
+    pub const UUID_MAX: usize = 96;
+    /// Text, the claim's UID.
+    pub const CLAIM: usize = 160;
+    /// Most bytes of the claim's UID.
+    pub const CLAIM_MAX: usize = 64;
+    /// `u64`, FNV-1a over everything before it.
+    pub const CHECKSUM: usize = 504;
+}
+
+/// Offsets in the usage file. Writers: the tenant's processes. Readers: they and the agent.
+pub mod usage {
+    /// `u64`, bytes reserved by all processes; the top bit freezes reservations while a reaper recounts.
+    pub const TOTAL: usize = 64;
+    /// `u64`, greatest value of `total`.
+    pub const HIGH_WATER: usize = 128;
+    /// `u64`, reservations refused.
+    pub const DENIED: usize = 136;
+    /// `u64`, calls of vendor symbols that no table knows.
+    pub const UNKNOWN_SYMBOLS: usize = 144;
+    /// `u64`, dead processes whose holding was given back.
+    pub const REAPED: usize = 152;
+    /// `i64`, device nanoseconds that may still be used before launches wait; negative is debt.
+    pub const CREDIT_NANOS: usize = 192;
+    /// `u64`, monotonic nanoseconds at which `credit_nanos` was last refilled.
+    pub const REFILLED_AT: usize = 200;
+    /// `u64`, device nanoseconds used since the file was made.
+    pub const DEVICE_NANOS: usize = 208;
+    /// `u32`, futex word that changes when credit or limits change.
+    pub const WAKE: usize = 216;
+    /// First byte of slot 0.
+    pub const SLOTS: usize = 4096;
+    /// Bytes of a slot: two cache lines, so that neighbours do not share one.
+    pub const SLOT_BYTES: usize = 128;
+    /// Number of slots: most processes of one grant that hold device memory at once.
+    pub const SLOT_COUNT: usize = 1024;
+    /// Bytes of the file.
+    pub const BYTES: usize = SLOTS + SLOT_BYTES * SLOT_COUNT;
+}
+
+/// Offsets in one slot. Writer: its owner; a reaper frees it after the owner's death.
+pub mod slot {
+    /// `u64`, `generation << 32 | pid`; pid 0 is a free slot. The generation grows with each owner.
+    pub const OWNER: usize = 0;
+    /// `u64`, start time of the owner in clock ticks since boot: tells it from a later process with its pid.
+    pub const START_TIME: usize = 8;
+    /// `u64`, inode of the owner's pid namespace: `pid` means something only there.
+    pub const PID_NAMESPACE: usize = 16;
+    /// `u32`, odd while the owner is between reserving and recording.
+    pub const PHASE: usize = 24;
+    /// `u64`, bytes this process has reserved: the truth that `total` sums up.
+    pub const USED: usize = 32;
+    /// `u64`, device nanoseconds this process has used.
+    pub const DEVICE_NANOS: usize = 40;
+}
+
+const _: () = assert!(limits::RECORDS + 2 * limits::RECORD_BYTES <= limits::BYTES);
+const _: () = assert!(record::UUID + record::UUID_MAX <= record::CLAIM);
+const _: () = assert!(record::CLAIM + record::CLAIM_MAX <= record::CHECKSUM);
+const _: () = assert!(record::CHECKSUM + 8 == limits::RECORD_BYTES);
+const _: () = assert!(limits::RECORDS.is_multiple_of(64) && usage::SLOTS.is_multiple_of(4096));
+const _: () = assert!(usage::SLOT_BYTES.is_multiple_of(64) && limits::RECORD_BYTES.is_multiple_of(8));
+const _: () = assert!(usage::BYTES == 135_168);

@@ -1,0 +1,373 @@
+//! Views of mapped regions: the only place that touches the bytes.
+//!
+//! A view borrows a mapping for as long as it lives and hands out atomics. Bytes are checked once, when the view is
+//! made; after that nothing that another process writes can make a view go out of bounds, since every offset is a
+//! constant below the checked size.
+
+// UNSAFETY: shared memory is reached through a raw pointer; there is no safe way to say that other processes write it.
+#![expect(unsafe_code, reason = "mapped memory that other processes write")]
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use crate::layout::{KIND_LIMITS, KIND_USAGE, MAGIC, MIN_READER, VERSION, header, limits, slot, usage};
+use crate::limits::{Limits, RecordFault};
+
+/// Why mapped bytes are not a region that this version can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegionFault {
+    /// The mapping is shorter than this version needs.
+    Short {
+        /// Bytes mapped.
+        found: usize,
+        /// Bytes needed.
+        needed: usize,
+    },
+    /// The mapping does not begin on an 8-byte boundary.
+    Unaligned,
+    /// Not a region of ours.
+    Magic,
+    /// The other file of the pair.
+    Kind {
+        /// Kind found.
+        found: u32,
+    },
+    /// Written for a later reader.
+    Version {
+        /// Oldest reader that may use it.
+        min_reader: u32,
+    },
+}
+
+/// Why no limits could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitsFault {
+    /// Neither record is whole; the fault is that of the record in force.
+    Record(RecordFault),
+    /// The agent changed the limits again and again while we read.
+    Busy,
+}
+
+impl core::fmt::Display for RegionFault {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Short { found, needed } => write!(f, "region: {found} bytes mapped, {needed} needed"),
+            Self::Unaligned => f.write_str("region: the mapping is not aligned to 8 bytes"),
+            Self::Magic => f.write_str("region: the first bytes are not those of an Aliquot region"),
+            Self::Kind { found } => {
+                write!(f, "region: file of kind {found} where the other one was expected")
+            }
+            Self::Version { min_reader } => {
+                write!(f, "region: written for readers of version {min_reader} and newer; this is {VERSION}")
+            }
+        }
+    }
+}
+
+/// Bytes of one mapping; private, so that offsets stay below the checked size.
+#[derive(Clone, Copy)]
+struct Bytes<'a> {
+    base: NonNull<u8>,
+    mapping: PhantomData<&'a AtomicU64>,
+}
+
+// SAFETY: the mapping is shared memory reached through atomics alone, from whichever thread.
+unsafe impl Send for Bytes<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes<'_> {}
+
+impl<'a> Bytes<'a> {
+    fn word(self, at: usize) -> &'a AtomicU64 {
+        // SAFETY: `at` is a multiple of 8 below the size that the view's constructor checked; the base is aligned to 8.
+        let place = unsafe { self.base.add(at) }.cast::<AtomicU64>();
+        // SAFETY: the mapping lives for 'a by the constructor's contract, and atomics may be shared.
+        unsafe { place.as_ref() }
+    }
+
+    fn signed(self, at: usize) -> &'a AtomicI64 {
+        // SAFETY: as in `word`.
+        let place = unsafe { self.base.add(at) }.cast::<AtomicI64>();
+        // SAFETY: as in `word`.
+        unsafe { place.as_ref() }
+    }
+
+    fn half(self, at: usize) -> &'a AtomicU32 {
+        // SAFETY: `at` is a multiple of 4 below the checked size; the base is aligned to 8.
+        let place = unsafe { self.base.add(at) }.cast::<AtomicU32>();
+        // SAFETY: as in `word`.
+        unsafe { place.as_ref() }
+    }
+
+    /// Checks size, alignment and header.
+    fn check(self, length: usize, needed: usize, kind: u32) -> Result<Self, RegionFault> {
+        if length < needed {
+            return Err(RegionFault::Short { found: length, needed });
+        }
+        if !self.base.addr().get().is_multiple_of(8) {
+            return Err(RegionFault::Unaligned);
+        }
+        if self.word(header::MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(RegionFault::Magic);
+        }
+        let found = self.half(header::KIND).load(Ordering::Relaxed);
+        if found != kind {
+            return Err(RegionFault::Kind { found });
+        }
+        let min_reader = self.half(header::MIN_READER).load(Ordering::Relaxed);
+        if min_reader > VERSION {
+            return Err(RegionFault::Version { min_reader });
+        }
+        Ok(self)
+    }
+
+    fn write_header(self, kind: u32, size: u32) {
+        self.half(header::KIND).store(kind, Ordering::Relaxed);
+        self.half(header::VERSION).store(VERSION, Ordering::Relaxed);
+        self.half(header::SIZE).store(size, Ordering::Relaxed);
+        self.half(header::MIN_READER).store(MIN_READER, Ordering::Relaxed);
+        // Pairs with the load in `check`: who sees the magic sees the rest.
+        self.word(header::MAGIC).store(MAGIC, Ordering::Release);
+    }
+}
+
+/// Reader's view of the limits file.
+#[derive(Clone, Copy)]
+pub struct LimitsView<'a>(Bytes<'a>);
+
+impl<'a> LimitsView<'a> {
+    /// Checks a mapping of the limits file.
+    ///
+    /// # Errors
+    /// The bytes are no limits file that this version can use.
+    ///
+    /// # Safety
+    /// `base` is the start of a readable mapping of `length` bytes that stays mapped for `'a`, and whoever writes it
+    /// writes atomically or from another process.
+    pub unsafe fn new(base: NonNull<u8>, length: usize) -> Result<Self, RegionFault> {
+        Bytes { base, mapping: PhantomData }.check(length, limits::BYTES, KIND_LIMITS).map(Self)
+    }
+
+    /// The limits in force.
+    ///
+    /// # Errors
+    /// No record is whole, or the agent kept changing it (8 tries).
+    pub fn read(self) -> Result<Limits, LimitsFault> {
+        for _ in 0..8 {
+            let active = self.0.half(limits::ACTIVE).load(Ordering::Acquire);
+            let decoded = Limits::decode(&self.copy(active));
+            if self.0.half(limits::ACTIVE).load(Ordering::Acquire) != active {
+                continue;
+            }
+            match decoded {
+                Ok(limits) => return Ok(limits),
+                // Two changes during one copy tear it without moving `active`: the next copy is whole.
+                Err(RecordFault::Checksum) => {}
+                Err(fault) => return Err(LimitsFault::Record(fault)),
+            }
+        }
+        match Limits::decode(&self.copy(self.0.half(limits::ACTIVE).load(Ordering::Acquire))) {
+            Ok(_) => Err(LimitsFault::Busy),
+            Err(fault) => Err(LimitsFault::Record(fault)),
+        }
+    }
+
+    /// Generation of the record in force, for a cheap look whether anything changed; unchecked.
+    #[must_use]
+    pub fn generation(self) -> u64 {
+        let active = self.0.half(limits::ACTIVE).load(Ordering::Acquire);
+        self.0.word(record_at(active)).load(Ordering::Acquire)
+    }
+
+    fn copy(self, active: u32) -> [u8; limits::RECORD_BYTES] {
+        let mut bytes = [0; limits::RECORD_BYTES];
+        for (at, to) in bytes.chunks_exact_mut(8).enumerate() {
+            let word = self.0.word(record_at(active) + at * 8).load(Ordering::Acquire);
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// Offset of the record that `active` names; any other value than 1 names record 0.
+const fn record_at(active: u32) -> usize {
+    if active == 1 { limits::RECORDS + limits::RECORD_BYTES } else { limits::RECORDS }
+}
+
+/// The agent's view of the limits file.
+pub struct LimitsWriter<'a>(Bytes<'a>);
+
+impl LimitsWriter<'_> {
+    /// Takes a zeroed or earlier mapping of the limits file and writes its header.
+    ///
+    /// # Errors
+    /// The mapping is too short or unaligned.
+    ///
+    /// # Safety
+    /// `base` is the start of a writable mapping of `length` bytes that stays mapped for as long as the writer lives,
+    /// and there is one writer.
+    pub unsafe fn new(base: NonNull<u8>, length: usize) -> Result<Self, RegionFault> {
+        if length < limits::BYTES {
+            return Err(RegionFault::Short { found: length, needed: limits::BYTES });
+        }
+        if !base.addr().get().is_multiple_of(8) {
+            return Err(RegionFault::Unaligned);
+        }
+        let bytes = Bytes { base, mapping: PhantomData };
+        bytes.write_header(KIND_LIMITS, 4096);
+        Ok(Self(bytes))
+    }
+
+    /// Puts new limits in force. Killed at any instruction, the earlier ones stay.
+    pub fn write(&mut self, new: &Limits) {
+        let next = u32::from(self.0.half(limits::ACTIVE).load(Ordering::Acquire) != 1);
+        for (at, from) in new.encode().chunks_exact(8).enumerate() {
+            let word = from.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b));
+            self.0.word(record_at(next) + at * 8).store(word, Ordering::Release);
+        }
+        // Pairs with the loads in `read`: who sees the new index sees the whole record.
+        self.0.half(limits::ACTIVE).store(next, Ordering::Release);
+    }
+}
+
+/// Everybody's view of the usage file.
+#[derive(Clone, Copy)]
+pub struct UsageView<'a>(Bytes<'a>);
+
+/// One process slot.
+#[derive(Clone, Copy)]
+pub struct SlotView<'a> {
+    bytes: Bytes<'a>,
+    at: usize,
+}
+
+impl<'a> UsageView<'a> {
+    /// Checks a mapping of the usage file.
+    ///
+    /// # Errors
+    /// The bytes are no usage file that this version can use.
+    ///
+    /// # Safety
+    /// As for [`LimitsView::new`], with a writable mapping.
+    pub unsafe fn new(base: NonNull<u8>, length: usize) -> Result<Self, RegionFault> {
+        Bytes { base, mapping: PhantomData }.check(length, usage::BYTES, KIND_USAGE).map(Self)
+    }
+
+    /// Writes the header of a zeroed mapping and views it.
+    ///
+    /// # Errors
+    /// The mapping is too short or unaligned.
+    ///
+    /// # Safety
+    /// As for [`UsageView::new`]; nobody else uses the file yet.
+    pub unsafe fn create(base: NonNull<u8>, length: usize) -> Result<Self, RegionFault> {
+        if length < usage::BYTES {
+            return Err(RegionFault::Short { found: length, needed: usage::BYTES });
+        }
+        if !base.addr().get().is_multiple_of(8) {
+            return Err(RegionFault::Unaligned);
+        }
+        let bytes = Bytes { base, mapping: PhantomData };
+        bytes.write_header(KIND_USAGE, 135_168);
+        Ok(Self(bytes))
+    }
+
+    /// [`usage::TOTAL`]
+    #[must_use]
+    pub fn total(self) -> &'a AtomicU64 {
+        self.0.word(usage::TOTAL)
+    }
+
+    /// [`usage::HIGH_WATER`]
+    #[must_use]
+    pub fn high_water(self) -> &'a AtomicU64 {
+        self.0.word(usage::HIGH_WATER)
+    }
+
+    /// [`usage::DENIED`]
+    #[must_use]
+    pub fn denied(self) -> &'a AtomicU64 {
+        self.0.word(usage::DENIED)
+    }
+
+    /// [`usage::UNKNOWN_SYMBOLS`]
+    #[must_use]
+    pub fn unknown_symbols(self) -> &'a AtomicU64 {
+        self.0.word(usage::UNKNOWN_SYMBOLS)
+    }
+
+    /// [`usage::REAPED`]
+    #[must_use]
+    pub fn reaped(self) -> &'a AtomicU64 {
+        self.0.word(usage::REAPED)
+    }
+
+    /// [`usage::CREDIT_NANOS`]
+    #[must_use]
+    pub fn credit_nanos(self) -> &'a AtomicI64 {
+        self.0.signed(usage::CREDIT_NANOS)
+    }
+
+    /// [`usage::REFILLED_AT`]
+    #[must_use]
+    pub fn refilled_at(self) -> &'a AtomicU64 {
+        self.0.word(usage::REFILLED_AT)
+    }
+
+    /// [`usage::DEVICE_NANOS`]
+    #[must_use]
+    pub fn device_nanos(self) -> &'a AtomicU64 {
+        self.0.word(usage::DEVICE_NANOS)
+    }
+
+    /// [`usage::WAKE`]
+    #[must_use]
+    pub fn wake(self) -> &'a AtomicU32 {
+        self.0.half(usage::WAKE)
+    }
+
+    /// The slot of this number; `None` from [`usage::SLOT_COUNT`] on.
+    #[must_use]
+    pub fn slot(self, number: usize) -> Option<SlotView<'a>> {
+        let at = usage::SLOTS + number.checked_mul(usage::SLOT_BYTES)?;
+        (number < usage::SLOT_COUNT).then_some(SlotView { bytes: self.0, at })
+    }
+}
+
+impl<'a> SlotView<'a> {
+    /// [`slot::OWNER`]
+    #[must_use]
+    pub fn owner(self) -> &'a AtomicU64 {
+        self.bytes.word(self.at + slot::OWNER)
+    }
+
+    /// [`slot::START_TIME`]
+    #[must_use]
+    pub fn start_time(self) -> &'a AtomicU64 {
+        self.bytes.word(self.at + slot::START_TIME)
+    }
+
+    /// [`slot::PID_NAMESPACE`]
+    #[must_use]
+    pub fn pid_namespace(self) -> &'a AtomicU64 {
+        self.bytes.word(self.at + slot::PID_NAMESPACE)
+    }
+
+    /// [`slot::PHASE`]
+    #[must_use]
+    pub fn phase(self) -> &'a AtomicU32 {
+        self.bytes.half(self.at + slot::PHASE)
+    }
+
+    /// [`slot::USED`]
+    #[must_use]
+    pub fn used(self) -> &'a AtomicU64 {
+        self.bytes.word(self.at + slot::USED)
+    }
+
+    /// [`slot::DEVICE_NANOS`]
+    #[must_use]
+    pub fn device_nanos(self) -> &'a AtomicU64 {
+        self.bytes.word(self.at + slot::DEVICE_NANOS)
+    }
+}
