@@ -118,8 +118,8 @@ pub mod slot {
     pub const START_TIME: usize = 8;
     /// `u64`, inode of the owner's pid namespace: `pid` means something only there.
     pub const PID_NAMESPACE: usize = 16;
-    /// `u32`, odd while the owner is between reserving and recording.
-    pub const PHASE: usize = 24;
+    /// `u32`, threads of the owner that are between reserving and recording.
+    pub const INSIDE: usize = 24;
     /// `u64`, bytes this process has reserved: the truth that `total` sums up.
     pub const USED: usize = 32;
     /// `u64`, device nanoseconds this process has used.

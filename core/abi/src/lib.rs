@@ -5,7 +5,7 @@
 //!   ┌────────────────────────────────────────────┐           ┌──────────────────────────────────────────────────┐
 //!   │ header   magic kind version size min_reader│           │ header                                           │
 //!   │ active   0 or 1: the record in force       │           │ counters  total high-water denied unknown …      │
-//!   │ record 0 ┐ the agent writes the other one, │           │ slot 0    owner start phase used …               │
+//!   │ record 0 ┐ the agent writes the other one, │           │ slot 0    owner start inside used …               │
 //!   │ record 1 ┘ then flips `active`             │           │ slot 1 …  one a process, never moved             │
 //!   └────────────────────────────────────────────┘           └──────────────────────────────────────────────────┘
 //! ```

@@ -353,10 +353,10 @@ impl<'a> SlotView<'a> {
         self.bytes.word(self.at + slot::PID_NAMESPACE)
     }
 
-    /// [`slot::PHASE`]
+    /// [`slot::INSIDE`]
     #[must_use]
-    pub fn phase(self) -> &'a AtomicU32 {
-        self.bytes.half(self.at + slot::PHASE)
+    pub fn inside(self) -> &'a AtomicU32 {
+        self.bytes.half(self.at + slot::INSIDE)
     }
 
     /// [`slot::USED`]

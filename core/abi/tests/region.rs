@@ -96,7 +96,7 @@ fn version_one_is_frozen() {
     assert_eq!(&bytes[record::UUID..record::UUID + 7], b"GPU-8f4");
     assert_eq!((limits::ACTIVE, limits::RECORDS, limits::RECORD_BYTES), (64, 128, 512));
     assert_eq!((usage::TOTAL, usage::CREDIT_NANOS, usage::SLOTS, usage::SLOT_BYTES), (64, 192, 4096, 128));
-    assert_eq!((slot::OWNER, slot::PHASE, slot::USED), (0, 24, 32));
+    assert_eq!((slot::OWNER, slot::INSIDE, slot::USED), (0, 24, 32));
     assert_eq!(
         (header::MAGIC, header::KIND, header::VERSION, header::SIZE, header::MIN_READER),
         (0, 8, 12, 16, 20)

@@ -1,0 +1,28 @@
+//! What the shim decides: may this allocation be made, may this launch go now.
+//!
+//! - [`memory`]: exact memory across threads and processes: reserve → vendor call → keep or give back;
+//! - [`reap`]: the holding of dead processes goes back at once, whoever notices.
+//!
+//! No allocation, no clock, no float, no system call, no `unsafe`. Time comes in as a parameter; shared words come in as
+//! borrowed atomics, so the same code runs in the shim, in the agent, and under a schedule explorer.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(any(test, feature = "shuttle"))]
+extern crate std;
+
+pub mod memory;
+pub mod reap;
+
+#[cfg(feature = "shuttle")]
+pub mod explore;
+
+/// The atomics: the processor's, or the schedule explorer's.
+pub(crate) mod atomic {
+    #[cfg(feature = "shuttle")]
+    pub(crate) use crate::explore::{AtomicU32, AtomicU64};
+    pub(crate) use core::sync::atomic::Ordering;
+    #[cfg(not(feature = "shuttle"))]
+    pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64};
+}

@@ -1,0 +1,160 @@
+//! Exact memory: granted bytes never exceed the limit, not for an instant, across threads and processes.
+//!
+//! ```text
+//!   reserve ──Granted──▶ vendor call ──ok──▶ (held)          free: vendor call ──▶ release
+//!      │                      └──failed──▶ release
+//!      └──Denied──▶ the vendor's out-of-memory, out-parameters untouched
+//! ```
+//!
+//! `total` is the sum over all processes and the word that reservations race on; `used` is the truth for one process.
+//! Between moving `total` and recording `used` a thread is *inside*; a process killed there leaves `total` too high,
+//! which refuses too much and never grants too much, until [`crate::reap`] recounts. While a reaper recounts, the top
+//! bit of `total` is set and nobody gets in.
+//!
+//! Invariants: `total ≤ limit` at every reservation; `Σ used ≤ total` whenever nobody is inside and nothing is frozen;
+//! `own ≤ limit` whatever other processes write into the shared words.
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Top bit of `total`: a reaper is recounting.
+pub const FREEZE: u64 = 1 << 63;
+
+/// The words of one process's books; shared ones lie in the region, `own` and `owed` in private memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Books<'a> {
+    /// Shared: bytes reserved by all processes, and [`FREEZE`].
+    pub total: &'a AtomicU64,
+    /// Shared: greatest `total` so far.
+    pub high_water: &'a AtomicU64,
+    /// Shared: reservations refused.
+    pub denied: &'a AtomicU64,
+    /// Shared, this process's slot: threads inside.
+    pub inside: &'a AtomicU32,
+    /// Shared, this process's slot: bytes reserved by this process.
+    pub used: &'a AtomicU64,
+    /// Private: bytes reserved by this process, which nobody else can write.
+    pub own: &'a AtomicU64,
+    /// Private: bytes given back while frozen, not yet taken off the shared words.
+    pub owed: &'a AtomicU64,
+}
+
+/// Answer to a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reservation {
+    /// The bytes are this process's until released.
+    Granted,
+    /// They do not fit.
+    Denied {
+        /// Bytes that would have fitted.
+        free: u64,
+    },
+    /// A reaper is at work: try again after a moment, or become the reaper if it died.
+    Frozen,
+}
+
+/// Answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The bytes are off the books.
+    Done,
+    /// A reaper is at work: they go off the books with the next operation.
+    Owed,
+}
+
+impl Books<'_> {
+    /// Reserves `bytes` under `limit` bytes. Lock-free; one compare-and-swap when nobody interferes.
+    #[must_use]
+    pub fn reserve(&self, bytes: u64, limit: u64) -> Reservation {
+        self.pay_owed();
+        // Private first: whatever is written into the shared words, this process alone never passes the limit.
+        let private = self.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, |own| {
+            own.checked_add(bytes).filter(|sum| *sum <= limit)
+        });
+        if let Err(own) = private {
+            return self.deny(limit.saturating_sub(own));
+        }
+        let answer = self.reserve_shared(bytes, limit);
+        if answer != Reservation::Granted {
+            self.own.fetch_sub(bytes, Ordering::AcqRel);
+        }
+        answer
+    }
+
+    fn reserve_shared(&self, bytes: u64, limit: u64) -> Reservation {
+        // Seen by a reaper that froze before: it waits until this is back.
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        let mut seen = self.total.load(Ordering::SeqCst);
+        let answer = loop {
+            if seen & FREEZE != 0 {
+                break Reservation::Frozen;
+            }
+            let Some(sum) = seen.checked_add(bytes).filter(|sum| *sum <= limit && sum & FREEZE == 0) else {
+                break self.deny(limit.saturating_sub(seen));
+            };
+            match self.total.compare_exchange_weak(seen, sum, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    self.used.fetch_add(bytes, Ordering::SeqCst);
+                    if self.high_water.load(Ordering::Relaxed) < sum {
+                        self.high_water.fetch_max(sum, Ordering::Relaxed);
+                    }
+                    break Reservation::Granted;
+                }
+                Err(now) => seen = now,
+            }
+        };
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        answer
+    }
+
+    fn deny(&self, free: u64) -> Reservation {
+        self.denied.fetch_add(1, Ordering::Relaxed);
+        Reservation::Denied { free }
+    }
+
+    /// Gives back `bytes` that this process reserved; more than it holds gives back what it holds.
+    pub fn release(&self, bytes: u64) -> Release {
+        let held =
+            self.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, |own| Some(own.saturating_sub(bytes)));
+        let bytes = bytes.min(held.unwrap_or(0));
+        self.owed.fetch_add(bytes, Ordering::AcqRel);
+        self.pay_owed()
+    }
+
+    /// Takes what is owed off the shared words, unless they are frozen.
+    fn pay_owed(&self) -> Release {
+        if self.owed.load(Ordering::Acquire) == 0 {
+            return Release::Done;
+        }
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        let answer = if self.total.load(Ordering::SeqCst) & FREEZE != 0 {
+            Release::Owed
+        } else {
+            let bytes = self.owed.swap(0, Ordering::AcqRel);
+            // `used` first: killed between the two, `total` is too high, never too low.
+            saturating_take(self.used, bytes);
+            saturating_take(self.total, bytes);
+            Release::Done
+        };
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        answer
+    }
+
+    /// Bytes that could be reserved now under `limit`, for reports; 0 when the shared words hold nonsense.
+    #[must_use]
+    pub fn free(&self, limit: u64) -> u64 {
+        let shared = limit.saturating_sub(self.total.load(Ordering::Acquire) & !FREEZE);
+        shared.min(limit.saturating_sub(self.own.load(Ordering::Acquire)))
+    }
+}
+
+/// Subtracts without passing zero and without touching [`FREEZE`]; a hostile word may hold anything.
+fn saturating_take(word: &AtomicU64, bytes: u64) {
+    let mut seen = word.load(Ordering::SeqCst);
+    loop {
+        let next = (seen & !FREEZE).saturating_sub(bytes) | (seen & FREEZE);
+        match word.compare_exchange_weak(seen, next, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => return,
+            Err(now) => seen = now,
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Exact memory under threads, on the processor's own atomics.
+
+#![cfg(not(feature = "shuttle"))]
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation};
+use aliquot_enforce::reap::{Owner, Recount, Slot, freeze, recount, thaw};
+use proptest::prelude::*;
+
+#[derive(Default)]
+struct Shared {
+    total: AtomicU64,
+    high_water: AtomicU64,
+    denied: AtomicU64,
+}
+
+#[derive(Default)]
+struct Process {
+    inside: AtomicU32,
+    used: AtomicU64,
+    own: AtomicU64,
+    owed: AtomicU64,
+}
+
+impl Process {
+    fn books<'a>(&'a self, shared: &'a Shared) -> Books<'a> {
+        Books {
+            total: &shared.total,
+            high_water: &shared.high_water,
+            denied: &shared.denied,
+            inside: &self.inside,
+            used: &self.used,
+            own: &self.own,
+            owed: &self.owed,
+        }
+    }
+
+    fn slot(&self, owner: Owner) -> Slot<'_> {
+        Slot { inside: &self.inside, used: &self.used, owner }
+    }
+}
+
+#[test]
+fn the_limit_is_exact_to_the_byte() {
+    let (shared, process) = (Shared::default(), Process::default());
+    let books = process.books(&shared);
+    assert_eq!(books.reserve(100, 100), Reservation::Granted);
+    assert_eq!(books.reserve(1, 100), Reservation::Denied { free: 0 });
+    assert_eq!(books.release(40), Release::Done);
+    assert_eq!(books.reserve(41, 100), Reservation::Denied { free: 40 });
+    assert_eq!(books.reserve(40, 100), Reservation::Granted);
+    assert_eq!(books.reserve(u64::MAX, u64::MAX), Reservation::Denied { free: u64::MAX - 100 });
+    assert_eq!((shared.high_water.into_inner(), shared.denied.into_inner()), (100, 3));
+}
+
+#[test]
+fn a_limit_lowered_below_use_refuses_and_reads_as_nothing_free() {
+    let (shared, process) = (Shared::default(), Process::default());
+    let books = process.books(&shared);
+    assert_eq!(books.reserve(100, 100), Reservation::Granted);
+    assert_eq!((books.free(50), books.reserve(1, 50)), (0, Reservation::Denied { free: 0 }));
+    assert_eq!(books.release(100), Release::Done);
+    assert_eq!(books.free(50), 50);
+}
+
+#[test]
+fn frozen_books_owe_what_is_released_and_pay_later() {
+    let (shared, process) = (Shared::default(), Process::default());
+    let books = process.books(&shared);
+    assert_eq!(books.reserve(10, 100), Reservation::Granted);
+    freeze(&shared.total);
+    assert_eq!(books.reserve(1, 100), Reservation::Frozen);
+    assert_eq!(books.release(10), Release::Owed);
+    thaw(&shared.total);
+    assert_eq!(books.reserve(100, 100), Reservation::Granted);
+    assert_eq!(shared.total.load(Ordering::Relaxed), 100);
+}
+
+/// A tenant that empties the shared books gains nothing for its own process.
+#[test]
+fn shared_words_cannot_lift_the_limit_of_one_process() {
+    let (shared, process) = (Shared::default(), Process::default());
+    let books = process.books(&shared);
+    assert_eq!(books.reserve(90, 100), Reservation::Granted);
+    for hostile in [0, 5, u64::MAX, FREEZE, FREEZE - 1] {
+        shared.total.store(hostile, Ordering::Relaxed);
+        process.used.store(hostile, Ordering::Relaxed);
+        assert_ne!(books.reserve(11, 100), Reservation::Granted, "total {hostile}");
+        assert!(books.free(100) <= 10);
+    }
+}
+
+/// 16 processes of 4 threads over one limit: never a byte above it, and the books end at zero.
+#[test]
+fn many_threads_and_processes_never_pass_the_limit() {
+    const LIMIT: u64 = 1 << 20;
+    let shared = Shared::default();
+    let processes: Vec<Process> = (0..16).map(|_| Process::default()).collect();
+    let held = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (number, process) in processes.iter().enumerate() {
+            for thread in 0..4 {
+                let (shared, held) = (&shared, &held);
+                scope.spawn(move || {
+                    let books = process.books(shared);
+                    let mut random = 0x9e37_79b9_u64.wrapping_mul(number as u64 * 4 + thread + 1);
+                    for _ in 0..20_000 {
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        let bytes = (random >> 33) % (LIMIT / 8) + 1;
+                        if books.reserve(bytes, LIMIT) == Reservation::Granted {
+                            let now = held.fetch_add(bytes, Ordering::SeqCst) + bytes;
+                            assert!(now <= LIMIT, "{now} bytes held under {LIMIT}");
+                            held.fetch_sub(bytes, Ordering::SeqCst);
+                            books.release(bytes);
+                        }
+                    }
+                });
+            }
+        }
+    });
+    let high_water = shared.high_water.into_inner();
+    assert!(high_water <= LIMIT && high_water > LIMIT / 2, "high water {high_water}");
+    assert_eq!(shared.total.into_inner(), 0);
+    assert!(processes.iter().all(|p| p.used.load(Ordering::Relaxed) == 0));
+}
+
+#[test]
+fn the_dead_give_back_everything_and_the_living_keep_theirs() {
+    let shared = Shared::default();
+    let (living, dead) = (Process::default(), Process::default());
+    assert_eq!(living.books(&shared).reserve(30, 100), Reservation::Granted);
+    assert_eq!(dead.books(&shared).reserve(60, 100), Reservation::Granted);
+    // Killed between moving `total` and recording it.
+    dead.inside.store(1, Ordering::Relaxed);
+    shared.total.fetch_add(10, Ordering::Relaxed);
+    let slots = [living.slot(Owner::Alive), dead.slot(Owner::Dead)];
+    assert_eq!(recount(&shared.total, slots.into_iter()), Recount::Done { total: 30, returned: 60 });
+    assert_eq!(living.books(&shared).reserve(70, 100), Reservation::Granted);
+    living.inside.store(1, Ordering::Relaxed);
+    assert_eq!(recount(&shared.total, [living.slot(Owner::Alive)].into_iter()), Recount::Busy);
+    assert_eq!(living.books(&shared).reserve(0, 100), Reservation::Frozen);
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Reserve(u64),
+    Release(u64),
+    Lower(u64),
+    Kill,
+}
+
+proptest! {
+    #[test]
+    fn books_match_a_plain_sum(actions in proptest::collection::vec(prop_oneof![
+        4 => (0..200_u64).prop_map(Action::Reserve),
+        3 => (0..200_u64).prop_map(Action::Release),
+        1 => (0..1_000_u64).prop_map(Action::Lower),
+        1 => Just(Action::Kill),
+    ], 1..200)) {
+        let shared = Shared::default();
+        let mut processes: Vec<Process> = (0..3).map(|_| Process::default()).collect();
+        let (mut model, mut limit) = ([0_u64; 3], 500);
+        for (at, action) in actions.into_iter().enumerate() {
+            let who = at % 3;
+            let books = processes[who].books(&shared);
+            match action {
+                Action::Reserve(bytes) => {
+                    let sum: u64 = model.iter().sum();
+                    let fits = sum + bytes <= limit;
+                    prop_assert_eq!(books.reserve(bytes, limit) == Reservation::Granted, fits, "{} of {}", bytes, limit);
+                    if fits { model[who] += bytes; }
+                }
+                Action::Release(bytes) => {
+                    prop_assert_eq!(books.release(bytes), Release::Done);
+                    model[who] = model[who].saturating_sub(bytes);
+                }
+                Action::Lower(to) => limit = to,
+                Action::Kill => {
+                    let slots: Vec<Slot<'_>> = processes.iter().enumerate()
+                        .map(|(n, p)| p.slot(if n == who { Owner::Dead } else { Owner::Alive }))
+                        .collect();
+                    let returned = std::mem::take(&mut model[who]);
+                    let total = model.iter().sum();
+                    prop_assert_eq!(recount(&shared.total, slots.into_iter()), Recount::Done { total, returned });
+                    processes[who] = Process::default();
+                }
+            }
+            prop_assert_eq!(shared.total.load(Ordering::Relaxed), model.iter().sum::<u64>());
+            for (process, expected) in processes.iter().zip(model) {
+                prop_assert_eq!(process.used.load(Ordering::Relaxed), expected);
+            }
+        }
+    }
+}
