@@ -1,1 +1,3 @@
 //! Part of Aliquot; see ARCHITECTURE.md.
+
+pub mod manifest;

@@ -1,0 +1,241 @@
+//! Manifests as written for `kubectl`, and dumps that `kubectl` wrote: YAML or JSON ⇄ plain values.
+//!
+//! ```text
+//!   text ──tree──▶ nodes with lines ──documents──▶ one object at a time ──claim│class│slice│pod│node──▶ Manifests
+//!                                                                       ╲
+//!                                                                        ▶ Problems: file, line, object, field
+//!   Manifests ──render──▶ API form ──▶ JSON │ YAML
+//! ```
+//!
+//! This module alone knows how the API is spelled. Reading never stops at the first fault: what is sound is taken,
+//! every fault is named with its place, and the caller decides whether to go on. A person's manifest is read as the
+//! API server would (unknown fields, names, limits, defaults); what a server wrote (a `List`, or an object that has a
+//! `resourceVersion`) was accepted once, so the same faults are warnings there.
+//!
+//! Invariants: reading is deterministic and never panics, whatever the bytes; the memory it takes is linear in the
+//! text plus a fixed allowance for aliases and replicas; `read(render(x)) == x` for every object that was read.
+
+mod allocation;
+mod claim;
+mod class;
+mod documents;
+mod field;
+mod json;
+mod name;
+mod node;
+mod pod;
+mod problem;
+mod render;
+mod slice;
+mod tree;
+
+use std::collections::{BTreeMap, HashMap};
+
+use aliquot_core::dra::{
+    AllocationResult, DeviceClass, DeviceConstraint, DeviceRequest, Node, NodeSelector, RequestConfig,
+    ResourceClaim, ResourceSlice,
+};
+use aliquot_core::quantity::Quantity;
+
+pub use problem::{Problem, Severity};
+pub use render::{Object, allocation_json, yaml_document};
+
+/// Everything that was read, each kind in the order of the text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Manifests {
+    /// Claims, with their allocation where they have one.
+    pub claims: Vec<ResourceClaim>,
+    /// Templates of claims.
+    pub templates: Vec<ClaimTemplate>,
+    /// Classes.
+    pub classes: Vec<DeviceClass>,
+    /// Slices.
+    pub slices: Vec<ResourceSlice>,
+    /// Nodes.
+    pub nodes: Vec<Node>,
+    /// Pods, and those that Deployments, `StatefulSet`s, `ReplicaSet`s and Jobs would make.
+    pub pods: Vec<Pod>,
+    /// Objects of other kinds, counted by kind.
+    pub ignored: BTreeMap<String, usize>,
+}
+
+/// The part of a claim that a user writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimSpec {
+    /// Requests in order.
+    pub requests: Vec<DeviceRequest>,
+    /// Constraints in order.
+    pub constraints: Vec<DeviceConstraint>,
+    /// Configuration in order.
+    pub config: Vec<RequestConfig>,
+}
+
+/// One `ResourceClaimTemplate`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimTemplate {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// What its claims ask for.
+    pub spec: ClaimSpec,
+}
+
+/// What placement looks at in a Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Node it is bound to.
+    pub node_name: Option<String>,
+    /// Labels that its node must have (`nodeSelector`).
+    pub node_labels: BTreeMap<String, String>,
+    /// Required node affinity.
+    pub affinity: Option<NodeSelector>,
+    /// `spec.resourceClaims`.
+    pub claims: Vec<PodClaim>,
+    /// Init containers, then containers.
+    pub containers: Vec<Container>,
+    /// Claims made for it already, by name in the Pod (`status.resourceClaimStatuses`).
+    pub claim_names: BTreeMap<String, String>,
+    /// The claim made for its extended resources (`status.extendedResourceClaimStatus`).
+    pub extended_claim: Option<String>,
+    /// Whether it has ended, and so asks for nothing.
+    pub finished: bool,
+}
+
+/// One of `spec.resourceClaims`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodClaim {
+    /// Name in the Pod.
+    pub name: String,
+    /// Where the claim comes from.
+    pub source: PodClaimSource,
+}
+
+/// Where a Pod's claim comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodClaimSource {
+    /// A claim of this name in the Pod's namespace.
+    Claim(String),
+    /// Made for the Pod from the template of this name.
+    Template(String),
+}
+
+/// What placement looks at in a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Name.
+    pub name: String,
+    /// Claims it uses, by name in the Pod, each with one request or all.
+    pub claims: Vec<(String, Option<String>)>,
+    /// Limits on extended resources, whole and above zero.
+    pub limits: BTreeMap<String, Quantity>,
+}
+
+/// Reads any number of texts into one set of manifests.
+pub struct Reader {
+    cx: field::Context,
+    manifests: Manifests,
+    seen: HashMap<String, String>,
+}
+
+/// Text of one file that is read at most; a dump of 5,000 nodes is a tenth of it.
+pub const TEXT_BYTES_MAX: usize = 1 << 30;
+
+// === impl Reader ===
+
+impl Reader {
+    /// A reader that has read nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        let cx = field::Context {
+            problems: problem::Problems::default(),
+            file: String::new(),
+            origin: field::Origin::Manifest,
+            kind: String::new(),
+            object: String::new(),
+        };
+        Self { cx, manifests: Manifests::default(), seen: HashMap::new() }
+    }
+
+    /// Reads one text; `file` is how problems name it.
+    pub fn text(&mut self, file: &str, text: &str) {
+        file.clone_into(&mut self.cx.file);
+        if text.len() > TEXT_BYTES_MAX {
+            let found = text.len();
+            self.fault(1, format!("is {found} bytes long; at most {TEXT_BYTES_MAX} are read"));
+            return;
+        }
+        for document in tree::Documents::of(text) {
+            match document {
+                Ok(node) if node.is_null() => {}
+                Ok(node) => self.document(&node),
+                Err(error) => self.fault(error.line, error.to_string()),
+            }
+        }
+    }
+
+    /// Everything read, and everything wrong with it.
+    #[must_use]
+    pub fn finish(self) -> (Manifests, Vec<Problem>) {
+        (self.manifests, self.cx.problems.into_list())
+    }
+
+    fn fault(&mut self, line: usize, message: String) {
+        self.cx.kind.clear();
+        self.cx.object.clear();
+        self.cx.error(&field::Path::root(line), message);
+    }
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Reads one text.
+#[must_use]
+pub fn read(file: &str, text: &str) -> (Manifests, Vec<Problem>) {
+    let mut reader = Reader::new();
+    reader.text(file, text);
+    reader.finish()
+}
+
+// === impl ClaimSpec ===
+
+impl ClaimSpec {
+    /// A claim of this spec.
+    #[must_use]
+    pub fn claim(
+        self,
+        namespace: String,
+        name: String,
+        uid: String,
+        allocation: Option<AllocationResult>,
+    ) -> ResourceClaim {
+        let Self { requests, constraints, config } = self;
+        ResourceClaim { namespace, name, uid, requests, constraints, config, allocation }
+    }
+}
+
+/// The UID of a claim that no server has named: a UUID that depends on namespace and name alone, so that the same
+/// manifest is the same claim in the next process.
+#[must_use]
+pub fn made_up_uid(namespace: &str, name: &str) -> String {
+    // FNV-1a, 128 bits: offset basis and prime as published by its authors.
+    let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    for byte in namespace.bytes().chain([b'/']).chain(name.bytes()) {
+        hash = (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+    }
+    // Version 8 (own scheme), variant 1, as RFC 9562 has it.
+    let hash = (hash & !(0xf << 76) & !(0x3 << 62)) | (0x8 << 76) | (0x2 << 62);
+    let hex = format!("{hash:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,469 @@
+//! `ResourceClaim` and `ResourceClaimTemplate`: what is asked, with the API server's defaults and rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_core::dra::{
+    Access, AllocationMode, ConstraintRule, DeviceConstraint, DeviceRequest, ExactRequest, OpaqueConfig,
+    RequestConfig, RequestKind, SubRequest, TaintEffect, Toleration, TolerationOperator,
+};
+use aliquot_core::quantity::{NANOS_PER_UNIT, Quantity};
+
+use super::ClaimSpec;
+use super::documents::Version;
+use super::field::{Context, Path};
+use super::name;
+use super::tree::Node;
+
+const REQUESTS_MAX: usize = 32;
+const ALTERNATIVES_MAX: usize = 8;
+const SELECTORS_MAX: usize = 32;
+const TOLERATIONS_MAX: usize = 16;
+const CONSTRAINTS_MAX: usize = 32;
+const CONFIG_MAX: usize = 32;
+/// 10 KiB: longest CEL expression and longest opaque parameters that the API server takes.
+const EXPRESSION_BYTES_MAX: usize = 10 * 1024;
+
+/// Fields of `exactly`, of an alternative, and in `v1beta1` of the request itself.
+const EXACT_FIELDS: &[&str] = &[
+    "deviceClassName",
+    "selectors",
+    "allocationMode",
+    "count",
+    "adminAccess",
+    "tolerations",
+    "capacity",
+    "derivedAttributes",
+];
+
+/// The parts of an exact request as they are found.
+#[derive(Default)]
+struct ExactParts {
+    device_class: Option<String>,
+    selectors: Vec<String>,
+    mode: Option<String>,
+    count: Option<i64>,
+    access: Access,
+    tolerations: Vec<Toleration>,
+    capacity: BTreeMap<String, Quantity>,
+    found: bool,
+}
+
+/// Reads the `spec` of a claim or of a template's claim.
+pub(super) fn spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version) -> ClaimSpec {
+    let mut spec = ClaimSpec::default();
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "devices" => devices(cx, &entry.value, &at, version, &mut spec),
+            _ => cx.unknown(&at, &["devices"]),
+        }
+    }
+    spec
+}
+
+fn devices(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version, spec: &mut ClaimSpec) {
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        let value = &entry.value;
+        match entry.key.as_ref() {
+            "requests" => {
+                spec.requests = cx.each(value, &at, REQUESTS_MAX, |cx, n, p| request(cx, n, p, version));
+                unique(cx, &at, "request", spec.requests.iter().map(|r| r.name.as_str()));
+            }
+            "constraints" => spec.constraints = cx.each(value, &at, CONSTRAINTS_MAX, constraint),
+            "config" => spec.config = cx.each(value, &at, CONFIG_MAX, request_config),
+            _ => cx.unknown(&at, &["requests", "constraints", "config"]),
+        }
+    }
+    references(cx, path, spec);
+}
+
+fn request(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version) -> Option<DeviceRequest> {
+    let (mut name, mut exactly, mut alternatives) = (None, None, None);
+    let mut flat = ExactParts::default();
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        let value = &entry.value;
+        match (entry.key.as_ref(), version) {
+            ("name", _) => name = name::label(cx, value, &at),
+            ("exactly", Version::V1) => exactly = exact(cx, value, &at),
+            ("firstAvailable", _) => alternatives = Some(first_available(cx, value, &at)),
+            (_, Version::V1Beta1) => flat.take(cx, entry, path),
+            (key, Version::V1) if EXACT_FIELDS.contains(&key) => {
+                cx.error(&at, format!("belongs one level deeper since resource.k8s.io/v1: exactly.{key}"));
+            }
+            (_, Version::V1) => cx.unknown(&at, &["name", "exactly", "firstAvailable"]),
+        }
+    }
+    let is_flat = flat.found;
+    if is_flat {
+        exactly = flat.finish(cx, path);
+    } else if name.is_none() && node.get("name").is_none() {
+        cx.required(path, "name", "a name that is unique in the claim");
+    }
+    let kind = match (exactly, alternatives) {
+        (Some(exact), None) => RequestKind::Exactly(exact),
+        (None, Some(list)) => RequestKind::FirstAvailable(list),
+        (Some(_), Some(_)) => {
+            cx.error(path, "has both exactly and firstAvailable; expected one of them");
+            return None;
+        }
+        (None, None) => {
+            if node.get("exactly").is_none() && !is_flat {
+                cx.error(path, "has neither exactly nor firstAvailable; expected one of them");
+            }
+            return None;
+        }
+    };
+    Some(DeviceRequest { name: name?, kind })
+}
+
+fn first_available(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<SubRequest> {
+    let list = cx.each(node, path, ALTERNATIVES_MAX, |cx, node, path| {
+        let (mut name, mut parts) = (None, ExactParts::default());
+        for entry in cx.entries(node, path) {
+            let at = path.key(entry);
+            match entry.key.as_ref() {
+                "name" => name = name::label(cx, &entry.value, &at),
+                "adminAccess" => cx.error(&at, "is not allowed in an alternative; ask with exactly instead"),
+                _ => parts.take(cx, entry, path),
+            }
+        }
+        if node.get("name").is_none() {
+            cx.required(path, "name", "a name that is unique in the request");
+        }
+        let request = parts.finish(cx, path)?;
+        Some(SubRequest { name: name?, request })
+    });
+    if list.is_empty() && cx.items(node, path).is_empty() {
+        cx.error(path, "is empty; expected at least one alternative");
+    }
+    unique(cx, path, "alternative", list.iter().map(|s| s.name.as_str()));
+    list
+}
+
+fn exact(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<ExactRequest> {
+    let mut parts = ExactParts::default();
+    for entry in cx.entries(node, path) {
+        parts.take(cx, entry, path);
+    }
+    parts.finish(cx, path)
+}
+
+// === impl ExactParts ===
+
+impl ExactParts {
+    fn take(&mut self, cx: &mut Context, entry: &super::tree::Entry<'_>, path: &Path<'_>) {
+        self.found = true;
+        let at = path.key(entry);
+        let value = &entry.value;
+        match entry.key.as_ref() {
+            "deviceClassName" => self.device_class = name::subdomain(cx, value, &at),
+            "selectors" => self.selectors = selectors(cx, value, &at),
+            "allocationMode" => self.mode = cx.string(value, &at),
+            "count" => self.count = cx.integer(value, &at),
+            "adminAccess" if cx.boolean(value, &at) == Some(true) => self.access = Access::Admin,
+            "adminAccess" => {}
+            "tolerations" => self.tolerations = tolerations(cx, value, &at),
+            "capacity" => self.capacity = capacity(cx, value, &at),
+            "derivedAttributes" => {
+                cx.without_effect(&at, "derived attributes are of a later API version (alpha in 1.37)");
+            }
+            _ => cx.unknown(&at, EXACT_FIELDS),
+        }
+    }
+
+    fn finish(self, cx: &mut Context, path: &Path<'_>) -> Option<ExactRequest> {
+        let mode = self.mode(cx, path)?;
+        let Some(device_class) = self.device_class else {
+            if self.found {
+                cx.required(path, "deviceClassName", "the name of a DeviceClass");
+            } else {
+                cx.error(path, "is empty; expected deviceClassName and what else is wanted");
+            }
+            return None;
+        };
+        Some(ExactRequest {
+            device_class,
+            selectors: self.selectors,
+            mode,
+            access: self.access,
+            tolerations: self.tolerations,
+            capacity: self.capacity,
+        })
+    }
+
+    fn mode(&self, cx: &mut Context, path: &Path<'_>) -> Option<AllocationMode> {
+        match (self.mode.as_deref(), self.count) {
+            (None | Some("ExactCount"), None) => Some(AllocationMode::ExactCount(1)),
+            (None | Some("ExactCount"), Some(count)) => match u32::try_from(count) {
+                Ok(count) if count > 0 => Some(AllocationMode::ExactCount(count)),
+                _ => {
+                    cx.error(&path.missing("count"), format!("found {count}, expected 1 or more"));
+                    None
+                }
+            },
+            (Some("All"), None | Some(0)) => Some(AllocationMode::All),
+            (Some("All"), Some(count)) => {
+                let message = format!("found {count}, expected no count: allocationMode is All");
+                cx.error(&path.missing("count"), message);
+                None
+            }
+            (Some(other), _) => {
+                let at = path.missing("allocationMode");
+                cx.error(&at, format!("found \"{other}\", expected ExactCount or All"));
+                None
+            }
+        }
+    }
+}
+
+/// `selectors`: CEL expressions.
+pub(super) fn selectors(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<String> {
+    cx.each(node, path, SELECTORS_MAX, |cx, node, path| {
+        let mut expression = None;
+        for entry in cx.entries(node, path) {
+            let at = path.key(entry);
+            match entry.key.as_ref() {
+                "cel" => expression = cel(cx, &entry.value, &at),
+                _ => cx.unknown(&at, &["cel"]),
+            }
+        }
+        if node.get("cel").is_none() {
+            cx.required(path, "cel", "expression: …");
+        }
+        expression
+    })
+}
+
+fn cel(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+    let mut expression = None;
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "expression" => expression = cx.string(&entry.value, &at),
+            _ => cx.unknown(&at, &["expression"]),
+        }
+    }
+    let at = path.missing("expression");
+    match &expression {
+        None if node.get("expression").is_none() => {
+            cx.error(&at, "is missing; expected a CEL expression such as device.driver == \"aliquot.dev\"");
+        }
+        Some(text) if text.len() > EXPRESSION_BYTES_MAX => {
+            let bytes = text.len();
+            cx.rule(&at, format!("is {bytes} bytes long; at most {EXPRESSION_BYTES_MAX} are allowed"));
+        }
+        _ => {}
+    }
+    expression
+}
+
+/// `tolerations` of a request or of a result.
+pub(super) fn tolerations(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<Toleration> {
+    cx.each(node, path, TOLERATIONS_MAX, |cx, node, path| {
+        let (mut key, mut operator, mut value) = (None, None, String::new());
+        let (mut effect, mut seconds) = (None, None);
+        for entry in cx.entries(node, path) {
+            let at = path.key(entry);
+            match entry.key.as_ref() {
+                "key" => key = cx.string(&entry.value, &at).filter(|k| !k.is_empty()),
+                "operator" => operator = cx.string(&entry.value, &at),
+                "value" => value = cx.string(&entry.value, &at).unwrap_or_default(),
+                "effect" => effect = taint_effect(cx, &entry.value, &at),
+                "tolerationSeconds" => seconds = cx.integer(&entry.value, &at),
+                _ => cx.unknown(&at, &["key", "operator", "value", "effect", "tolerationSeconds"]),
+            }
+        }
+        let operator = match operator.as_deref() {
+            Some("Exists") if value.is_empty() => TolerationOperator::Exists,
+            Some("Exists") => {
+                let at = path.missing("value");
+                cx.error(&at, format!("found \"{value}\", expected none: the operator is Exists"));
+                return None;
+            }
+            None | Some("Equal" | "") if key.is_some() => TolerationOperator::Equal(value),
+            None | Some("Equal" | "") => {
+                cx.required(path, "key", "a taint key; only with operator: Exists may it be left out");
+                return None;
+            }
+            Some(other) => {
+                let at = path.missing("operator");
+                cx.error(&at, format!("found \"{other}\", expected Exists or Equal"));
+                return None;
+            }
+        };
+        Some(Toleration { key, operator, effect, seconds })
+    })
+}
+
+/// `effect` of a taint or toleration; empty is none.
+pub(super) fn taint_effect(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<TaintEffect> {
+    match cx.text(node, path)? {
+        "" => None,
+        "NoSchedule" => Some(TaintEffect::NoSchedule),
+        "NoExecute" => Some(TaintEffect::NoExecute),
+        "None" => Some(TaintEffect::None),
+        other => Some(TaintEffect::Other(other.to_owned())),
+    }
+}
+
+fn capacity(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
+    let mut capacity = BTreeMap::new();
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "requests" => {
+                for entry in cx.entries(&entry.value, &at) {
+                    let at = at.key(entry);
+                    name::qualified(cx, &entry.key, &at);
+                    if let Some(size) = cx.quantity(&entry.value, &at) {
+                        requested_size(cx, &at, &entry.key, size);
+                        capacity.insert(entry.key.to_string(), size);
+                    }
+                }
+            }
+            _ => cx.unknown(&at, &["requests"]),
+        }
+    }
+    capacity
+}
+
+/// Sizes are not negative; of memory and cores they are whole: the API server lets a part of a byte pass and the
+/// scheduler rounds it up, which is never what was meant.
+fn requested_size(cx: &mut Context, path: &Path<'_>, key: &str, size: Quantity) {
+    if size.nanos() < 0 {
+        cx.error(path, format!("found {size}, expected a size of 0 or more"));
+    } else if !size.is_whole() && key == "memory" {
+        cx.rule(path, format!("found {size}, expected whole bytes; write it with a unit, such as 512Mi"));
+    } else if !size.is_whole() && key == "cores" {
+        let whole = size.nanos() / NANOS_PER_UNIT + 1;
+        cx.rule(path, format!("found {size}, expected whole percent of a card; {whole} is the next"));
+    }
+}
+
+fn constraint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<DeviceConstraint> {
+    let (mut requests, mut same, mut distinct) = (Vec::new(), None, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "requests" => requests = cx.strings(&entry.value, &at, REQUESTS_MAX),
+            "matchAttribute" => same = attribute(cx, &entry.value, &at),
+            "distinctAttribute" => distinct = attribute(cx, &entry.value, &at),
+            _ => cx.unknown(&at, &["requests", "matchAttribute", "distinctAttribute"]),
+        }
+    }
+    let rule = match (same, distinct) {
+        (Some(attribute), None) => ConstraintRule::Match(attribute),
+        (None, Some(attribute)) => ConstraintRule::Distinct(attribute),
+        (Some(_), Some(_)) => {
+            cx.error(path, "has both matchAttribute and distinctAttribute; expected one of them");
+            return None;
+        }
+        (None, None) => {
+            if node.get("matchAttribute").is_none() && node.get("distinctAttribute").is_none() {
+                cx.error(path, "has no rule; expected matchAttribute or distinctAttribute");
+            }
+            return None;
+        }
+    };
+    Some(DeviceConstraint { requests, rule })
+}
+
+fn attribute(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+    let text = cx.string(node, path)?;
+    if !text.contains('/') {
+        let message = format!("found \"{text}\", expected a qualified name such as aliquot.dev/{text}");
+        cx.error(path, message);
+        return None;
+    }
+    name::qualified(cx, &text, path);
+    Some(text)
+}
+
+fn request_config(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<RequestConfig> {
+    let (mut requests, mut opaque_config) = (Vec::new(), None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "requests" => requests = cx.strings(&entry.value, &at, REQUESTS_MAX),
+            "opaque" => opaque_config = opaque(cx, &entry.value, &at),
+            _ => cx.unknown(&at, &["requests", "opaque"]),
+        }
+    }
+    if node.get("opaque").is_none() {
+        cx.required(path, "opaque", "driver and parameters");
+    }
+    Some(RequestConfig { requests, opaque: opaque_config? })
+}
+
+/// `opaque`: a driver's name and its parameters as compact JSON.
+pub(super) fn opaque(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<OpaqueConfig> {
+    let (mut driver, mut parameters) = (None, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "driver" => driver = name::driver(cx, &entry.value, &at),
+            "parameters" => parameters = super::json::object(cx, &entry.value, &at),
+            _ => cx.unknown(&at, &["driver", "parameters"]),
+        }
+    }
+    if node.get("driver").is_none() {
+        cx.required(path, "driver", "the name of the driver that understands the parameters");
+    }
+    if node.get("parameters").is_none() {
+        cx.required(path, "parameters", "an object");
+    }
+    let parameters = parameters?;
+    if parameters.len() > EXPRESSION_BYTES_MAX {
+        let bytes = parameters.len();
+        let at = path.missing("parameters");
+        cx.rule(&at, format!("is {bytes} bytes of JSON; at most {EXPRESSION_BYTES_MAX} are allowed"));
+    }
+    Some(OpaqueConfig { driver: driver?, parameters })
+}
+
+/// No name may stand twice.
+pub(super) fn unique<'n>(
+    cx: &mut Context,
+    path: &Path<'_>,
+    what: &str,
+    names: impl Iterator<Item = &'n str>,
+) {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            cx.error(path, format!("the {what} name \"{name}\" appears twice; names must be unique"));
+        }
+    }
+}
+
+/// What constraints and configuration name must exist: a request, or an alternative as `request/alternative`.
+fn references(cx: &mut Context, path: &Path<'_>, spec: &ClaimSpec) {
+    let constraints = spec.constraints.iter().enumerate().map(|(i, c)| ("constraints", i, &c.requests));
+    let config = spec.config.iter().enumerate().map(|(i, c)| ("config", i, &c.requests));
+    for (list, index, names) in constraints.chain(config) {
+        for name in names {
+            if !exists(&spec.requests, name) {
+                let known: Vec<&str> = spec.requests.iter().map(|r| r.name.as_str()).collect();
+                let field = format!("{list}[{index}].requests");
+                let known = known.join(", ");
+                let message = format!("found \"{name}\", which is no request of this claim; it has {known}");
+                cx.error(&path.missing(&field), message);
+            }
+        }
+    }
+}
+
+fn exists(requests: &[DeviceRequest], name: &str) -> bool {
+    let (request, alternative) = match name.split_once('/') {
+        Some((request, alternative)) => (request, Some(alternative)),
+        None => (name, None),
+    };
+    let Some(found) = requests.iter().find(|r| r.name == request) else { return false };
+    match (alternative, &found.kind) {
+        (None, _) => true,
+        (Some(alternative), RequestKind::FirstAvailable(list)) => list.iter().any(|s| s.name == alternative),
+        (Some(_), RequestKind::Exactly(_)) => false,
+    }
+}

@@ -1,0 +1,296 @@
+//! Documents → objects: which kind each is, who wrote it, and what it is called.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::dra::ResourceClaim;
+use aliquot_core::id::ClaimUid;
+
+use super::field::{Context, Origin, Path};
+use super::tree::Node;
+use super::{ClaimTemplate, Pod, Reader, allocation, claim, class, made_up_uid, name, node, pod, slice};
+
+/// Forms of the device API; `v1beta2` has that of `v1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    V1,
+    V1Beta1,
+}
+
+/// What is read of `metadata`.
+#[derive(Default)]
+pub(super) struct Meta {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: Option<String>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) annotations: BTreeMap<String, String>,
+}
+
+/// Pods that replicas of all files together may make; ten times the largest cluster that Kubernetes supports.
+const PODS_MAX: usize = 1_500_000;
+
+const META_FIELDS: &[&str] = &[
+    "name",
+    "namespace",
+    "uid",
+    "labels",
+    "annotations",
+    "generateName",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "finalizers",
+    "ownerReferences",
+    "managedFields",
+    "selfLink",
+];
+
+/// The parts of an object that every kind has.
+struct Parts<'n, 'a> {
+    root: Path<'n>,
+    spec: Option<(&'n Node<'a>, Path<'n>)>,
+    status: Option<(&'n Node<'a>, Path<'n>)>,
+    meta: Meta,
+}
+
+impl Reader {
+    /// Takes one document: an object, or a list of objects.
+    pub(super) fn document(&mut self, node: &Node<'_>) {
+        self.object(node, Origin::Manifest);
+    }
+
+    fn object(&mut self, node: &Node<'_>, origin: Origin) {
+        let text = |key| node.get(key).and_then(Node::text).unwrap_or_default();
+        let (api, kind) = (text("apiVersion"), text("kind"));
+        let written_by_server = node.get("metadata").is_some_and(|m| m.get("resourceVersion").is_some());
+        self.cx.origin = if written_by_server { Origin::Dump } else { origin };
+        kind.clone_into(&mut self.cx.kind);
+        self.cx.object.clear();
+        let root = Path::root(node.line);
+        if api.is_empty() || kind.is_empty() {
+            let found = node.describe();
+            let what = if matches!(found.as_str(), "a map") { "an object" } else { found.as_str() };
+            self.cx.error(&root, format!("found {what} without apiVersion and kind, expected an API object"));
+            return;
+        }
+        match node.get("items") {
+            Some(items) if kind.ends_with("List") => {
+                for item in self.cx.items(items, &root) {
+                    self.object(item, Origin::Dump);
+                }
+            }
+            None if kind == "List" => {}
+            _ => self.known(node, api, kind),
+        }
+    }
+
+    fn known(&mut self, node: &Node<'_>, api: &str, kind: &str) {
+        let version = match api {
+            "resource.k8s.io/v1" | "resource.k8s.io/v1beta2" => Version::V1,
+            "resource.k8s.io/v1beta1" => Version::V1Beta1,
+            _ => {
+                return match (api, kind) {
+                    ("v1", "Pod" | "Node")
+                    | ("apps/v1", "Deployment" | "StatefulSet" | "ReplicaSet")
+                    | ("batch/v1", "Job") => self.read(node, kind, Version::V1),
+                    (api, kind) if api.starts_with("resource.k8s.io/") && is_device_kind(kind) => {
+                        let message = format!(
+                            "apiVersion {api} is not read; expected resource.k8s.io/v1, v1beta2 or v1beta1: \
+                             kubectl convert, or kubectl get, gives one of them"
+                        );
+                        self.cx.error(&Path::root(node.line), message);
+                    }
+                    _ => *self.manifests.ignored.entry(format!("{kind} ({api})")).or_default() += 1,
+                };
+            }
+        };
+        if is_device_kind(kind) {
+            self.read(node, kind, version);
+        } else {
+            *self.manifests.ignored.entry(format!("{kind} ({api})")).or_default() += 1;
+        }
+    }
+
+    fn read(&mut self, node: &Node<'_>, kind: &str, version: Version) {
+        let before = self.cx.problems.errors();
+        let root = Path::root(node.line);
+        let named = |key| node.get("metadata").and_then(|m| m.get(key)).and_then(Node::text);
+        let namespace = named("namespace").unwrap_or("default").to_owned();
+        let name = named("name").unwrap_or_default().to_owned();
+        let cluster_wide = matches!(kind, "Node" | "DeviceClass" | "ResourceSlice");
+        self.cx.object = if cluster_wide { name.clone() } else { format!("{namespace}/{name}") };
+        let mut parts = Parts { root, spec: None, status: None, meta: Meta::default() };
+        for entry in self.cx.entries(node, &root) {
+            let at = Path::root(entry.line);
+            match entry.key.as_ref() {
+                "apiVersion" | "kind" => {}
+                "metadata" => parts.meta = meta(&mut self.cx, &entry.value, &at.missing("metadata")),
+                "spec" => parts.spec = Some((&entry.value, at)),
+                "status" => parts.status = Some((&entry.value, at)),
+                _ if matches!(kind, "Pod" | "Node") => {}
+                _ => self.cx.unknown(&root.key(entry), &["apiVersion", "kind", "metadata", "spec", "status"]),
+            }
+        }
+        parts.meta.namespace = namespace;
+        if parts.meta.name.is_empty() && named("name").is_none() {
+            let at = root.missing("metadata");
+            self.cx.required(&at, "name", "a name (generateName alone is not enough here)");
+        }
+        self.first_of_its_name(kind, &root);
+        self.dispatch(kind, version, parts, before);
+    }
+
+    /// The same kind and name twice is an error that names the first place.
+    fn first_of_its_name(&mut self, kind: &str, root: &Path<'_>) {
+        let key = format!("{kind} {}", self.cx.object);
+        let here = format!("{}:{}", self.cx.file, root.line());
+        match self.seen.get(&key) {
+            Some(first) => {
+                let message = format!("appears twice; the first is at {first}. Remove one or rename it");
+                self.cx.error(root, message);
+            }
+            None => {
+                self.seen.insert(key, here);
+            }
+        }
+    }
+
+    fn dispatch(&mut self, kind: &str, version: Version, parts: Parts<'_, '_>, before: usize) {
+        let Parts { root, spec, status, meta } = parts;
+        let spec_step = root.missing("spec");
+        let spec = spec.as_ref().map(|(node, at)| (*node, spec_step.on_line(at)));
+        let status_step = root.missing("status");
+        let status = status.as_ref().map(|(node, at)| (*node, status_step.on_line(at)));
+        let spec_of = spec.as_ref().map(|(node, path)| (*node, path));
+        let status_of = status.as_ref().map(|(node, path)| (*node, path));
+        let cx = &mut self.cx;
+        match kind {
+            "Node" => self.manifests.nodes.push(node::node(meta)),
+            "DeviceClass" => {
+                let class = class::class(cx, spec_of, meta);
+                keep(&mut self.manifests.classes, Some(class), cx, before);
+            }
+            "ResourceSlice" => {
+                let slice = spec_of.and_then(|(node, path)| slice::slice(cx, node, path, meta, version));
+                spec_is_there(cx, spec_of, &root);
+                keep(&mut self.manifests.slices, slice, cx, before);
+            }
+            "ResourceClaim" => {
+                let claim = read_claim(cx, spec_of, status_of, meta, version);
+                spec_is_there(cx, spec_of, &root);
+                keep(&mut self.manifests.claims, claim, cx, before);
+            }
+            "ResourceClaimTemplate" => {
+                let template = spec_of.map(|(node, path)| read_template(cx, node, path, meta, version));
+                spec_is_there(cx, spec_of, &root);
+                keep(&mut self.manifests.templates, template, cx, before);
+            }
+            "Pod" => {
+                let pod = pod::pod(cx, spec_of, status_of, meta);
+                keep(&mut self.manifests.pods, Some(pod), cx, before);
+            }
+            // A dump of a cluster has the Pods themselves.
+            _ if cx.origin == Origin::Dump => {}
+            _ => {
+                if let Some((node, path)) = spec_of {
+                    let (made, replicas) = pod::workload(cx, node, path, meta);
+                    self.replicate(&made, replicas, &root, before);
+                }
+            }
+        }
+    }
+
+    fn replicate(&mut self, pod: &Pod, replicas: u32, root: &Path<'_>, before: usize) {
+        let wanted = usize::try_from(replicas).unwrap_or(usize::MAX);
+        if self.manifests.pods.len().saturating_add(wanted) > PODS_MAX {
+            let message = format!("makes {replicas} Pods; at most {PODS_MAX} are planned at once");
+            self.cx.error(root, message);
+        }
+        if self.cx.problems.errors() == before {
+            let numbered = (0..replicas).map(|i| Pod { name: format!("{}-{i}", pod.name), ..pod.clone() });
+            self.manifests.pods.extend(numbered);
+        }
+    }
+}
+
+fn is_device_kind(kind: &str) -> bool {
+    matches!(kind, "ResourceClaim" | "ResourceClaimTemplate" | "DeviceClass" | "ResourceSlice")
+}
+
+/// Keeps an object that read without an error.
+fn keep<T>(list: &mut Vec<T>, object: Option<T>, cx: &Context, before: usize) {
+    if cx.problems.errors() == before {
+        list.extend(object);
+    }
+}
+
+fn spec_is_there(cx: &mut Context, spec: Option<(&Node<'_>, &Path<'_>)>, root: &Path<'_>) {
+    if spec.is_none() {
+        cx.required(root, "spec", "what the object is about");
+    }
+}
+
+fn meta(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Meta {
+    let mut meta = Meta::default();
+    for entry in cx.entries(value, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "name" => meta.name = name::subdomain(cx, &entry.value, &at).unwrap_or_default(),
+            "uid" => meta.uid = cx.string(&entry.value, &at),
+            "labels" => meta.labels = node::labels(cx, &entry.value, &at),
+            "annotations" => meta.annotations = node::labels(cx, &entry.value, &at),
+            known if META_FIELDS.contains(&known) => {}
+            _ => cx.unknown(&at, META_FIELDS),
+        }
+    }
+    meta
+}
+
+fn read_claim(
+    cx: &mut Context,
+    spec: Option<(&Node<'_>, &Path<'_>)>,
+    status: Option<(&Node<'_>, &Path<'_>)>,
+    meta: Meta,
+    version: Version,
+) -> Option<ResourceClaim> {
+    let (node, path) = spec?;
+    let spec = claim::spec(cx, node, path, version);
+    let allocation = status.and_then(|(node, path)| allocation::status(cx, node, path));
+    let uid = match meta.uid {
+        None => made_up_uid(&meta.namespace, &meta.name),
+        Some(uid) => match ClaimUid::new(uid) {
+            Ok(uid) => uid.as_str().to_owned(),
+            Err(error) => {
+                cx.error(&path.missing("metadata.uid"), error.to_string());
+                return None;
+            }
+        },
+    };
+    Some(spec.claim(meta.namespace, meta.name, uid, allocation))
+}
+
+fn read_template(
+    cx: &mut Context,
+    node: &Node<'_>,
+    path: &Path<'_>,
+    meta: Meta,
+    version: Version,
+) -> ClaimTemplate {
+    let mut template =
+        ClaimTemplate { namespace: meta.namespace, name: meta.name, spec: super::ClaimSpec::default() };
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "spec" => template.spec = claim::spec(cx, &entry.value, &at, version),
+            "metadata" => {}
+            "devices" => cx.error(&at, "belongs one level deeper in a template: spec.spec.devices"),
+            _ => cx.unknown(&at, &["metadata", "spec"]),
+        }
+    }
+    if node.get("spec").is_none() && node.get("devices").is_none() {
+        cx.required(path, "spec", "the spec of the claims that the template makes");
+    }
+    template
+}

@@ -1,0 +1,330 @@
+//! Tree → values: one field at a time, each with its path, so that a message can name it.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+
+use aliquot_core::quantity::Quantity;
+
+use super::problem::{Problem, Problems, Severity};
+use super::tree::{self, Entry, Node, Plain, Style, Value};
+
+/// Who wrote the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A person: whatever the API server would not take is an error.
+    Manifest,
+    /// An API server, which took it: what we do not know is of a later version, hence a warning.
+    Dump,
+}
+
+/// What reading an object needs to say what is wrong with it.
+pub(super) struct Context {
+    pub(super) problems: Problems,
+    pub(super) file: String,
+    pub(super) origin: Origin,
+    /// Kind of the object being read.
+    pub(super) kind: String,
+    /// Namespace and name of the object being read.
+    pub(super) object: String,
+}
+
+/// Where a field is: a chain to the root, on the stack.
+#[derive(Clone, Copy)]
+pub(super) struct Path<'p> {
+    parent: Option<&'p Path<'p>>,
+    step: Step<'p>,
+    line: usize,
+}
+
+/// A later API version may raise a limit this many times before a dump of it is cut short here.
+const LATER_LIMITS: usize = 4;
+
+#[derive(Clone, Copy)]
+enum Step<'p> {
+    Root,
+    Key(&'p str),
+    Item(usize),
+}
+
+// === impl Path ===
+
+impl<'p> Path<'p> {
+    pub(super) fn root(line: usize) -> Self {
+        Self { parent: None, step: Step::Root, line }
+    }
+
+    /// The field of an entry.
+    pub(super) fn key(&'p self, entry: &'p Entry<'_>) -> Self {
+        Self { parent: Some(self), step: Step::Key(&entry.key), line: entry.line }
+    }
+
+    /// A field that may be missing: its line is that of what should have it.
+    pub(super) fn missing(&'p self, key: &'p str) -> Self {
+        Self { parent: Some(self), step: Step::Key(key), line: self.line }
+    }
+
+    /// An item of a list.
+    pub(super) fn item(&'p self, index: usize, node: &Node<'_>) -> Self {
+        Self { parent: Some(self), step: Step::Item(index), line: node.line }
+    }
+
+    /// The same field, on the line of another path.
+    pub(super) fn on_line(self, other: &Path<'_>) -> Self {
+        Self { line: other.line, ..self }
+    }
+
+    /// Line of the field, from 1.
+    pub(super) fn line(&self) -> usize {
+        self.line
+    }
+
+    fn last_key(&self) -> &str {
+        match (self.step, self.parent) {
+            (Step::Key(key), _) => key,
+            (_, Some(parent)) => parent.last_key(),
+            _ => "",
+        }
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            parent.fmt(f)?;
+        }
+        let below_key = self.parent.is_some_and(|p| !matches!(p.step, Step::Root));
+        match self.step {
+            Step::Root => Ok(()),
+            Step::Item(index) => write!(f, "[{index}]"),
+            // A key with dots or slashes is data (an attribute, a label), shown apart from the path.
+            Step::Key(key) if key.contains(['.', '/']) => write!(f, "[{}]", tree::cut(key)),
+            Step::Key(key) if below_key => write!(f, ".{}", tree::cut(key)),
+            Step::Key(key) => f.write_str(&tree::cut(key)),
+        }
+    }
+}
+
+// === impl Context ===
+
+impl Context {
+    fn report(&mut self, severity: Severity, path: &Path<'_>, message: String) {
+        let object = match (self.kind.as_str(), self.object.as_str()) {
+            (kind, "") => kind.to_owned(),
+            (kind, object) => format!("{kind} {object}"),
+        };
+        let alike = format!("{}\u{0}{}", self.kind, path.last_key());
+        let field = path.to_string();
+        let file = self.file.clone();
+        let problem = Problem { severity, file, line: path.line, object, field, message, more: 0 };
+        self.problems.add(problem, &alike);
+    }
+
+    /// The object cannot be taken.
+    pub(super) fn error(&mut self, path: &Path<'_>, message: impl Into<String>) {
+        self.report(Severity::Error, path, message.into());
+    }
+
+    /// Something has no effect.
+    pub(super) fn warn(&mut self, path: &Path<'_>, message: impl Into<String>) {
+        self.report(Severity::Warning, path, message.into());
+    }
+
+    /// A rule of the API server is broken: an error in a manifest. In a dump the server took it, so it may be newer
+    /// than we are.
+    pub(super) fn rule(&mut self, path: &Path<'_>, message: impl Into<String>) {
+        match self.origin {
+            Origin::Manifest => self.error(path, message),
+            Origin::Dump => self.warn(path, message),
+        }
+    }
+
+    /// A field that this reader does not know.
+    pub(super) fn unknown(&mut self, path: &Path<'_>, known: &[&str]) {
+        let mut message = "unknown field".to_owned();
+        match nearest(path.last_key(), known) {
+            Some(near) => {
+                if write!(message, "; did you mean {near}?").is_err() {
+                    message.push_str("; see kubectl explain");
+                }
+            }
+            None => {
+                message.push_str("; expected one of ");
+                message.push_str(&known.join(", "));
+            }
+        }
+        if self.origin == Origin::Dump {
+            message = "unknown field of a later API version; it has no effect here".to_owned();
+        }
+        self.rule(path, message);
+    }
+
+    /// A field that is known and has no effect here.
+    pub(super) fn without_effect(&mut self, path: &Path<'_>, why: &str) {
+        self.warn(path, format!("has no effect here: {why}"));
+    }
+
+    /// The entries of a map, without those that are null.
+    pub(super) fn entries<'n, 'a>(
+        &mut self,
+        node: &'n Node<'a>,
+        path: &Path<'_>,
+    ) -> impl Iterator<Item = &'n Entry<'a>> + use<'n, 'a> {
+        let entries: &'n [Entry<'a>] = match &node.value {
+            Value::Map(entries) => entries,
+            _ => {
+                self.expected(node, path, "a map");
+                &[]
+            }
+        };
+        entries.iter().filter(|e| !e.value.is_null())
+    }
+
+    /// The items of a list.
+    pub(super) fn items<'n, 'a>(&mut self, node: &'n Node<'a>, path: &Path<'_>) -> &'n [Node<'a>] {
+        match &node.value {
+            Value::List(items) => items,
+            _ => {
+                self.expected(node, path, "a list");
+                &[]
+            }
+        }
+    }
+
+    /// Each item of a list that may hold at most `most`, read by `read`; items that do not read are left out. Work
+    /// on a longer list is bounded.
+    pub(super) fn each<T>(
+        &mut self,
+        node: &Node<'_>,
+        path: &Path<'_>,
+        most: usize,
+        mut read: impl FnMut(&mut Self, &Node<'_>, &Path<'_>) -> Option<T>,
+    ) -> Vec<T> {
+        let items = self.items(node, path);
+        let taken = most.saturating_mul(LATER_LIMITS);
+        if items.len() > most {
+            let found = items.len();
+            self.rule(path, format!("{found} items; at most {most} are allowed, {taken} are looked at"));
+        }
+        let mut values = Vec::with_capacity(items.len().min(most));
+        for (index, item) in items.iter().take(taken).enumerate() {
+            values.extend(read(self, item, &path.item(index, item)));
+        }
+        values
+    }
+
+    /// A text.
+    pub(super) fn string(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+        self.text(node, path).map(str::to_owned)
+    }
+
+    /// A text, borrowed.
+    pub(super) fn text<'n>(&mut self, node: &'n Node<'_>, path: &Path<'_>) -> Option<&'n str> {
+        match &node.value {
+            Value::Scalar(text, Style::Quoted) => Some(text),
+            Value::Scalar(text, Style::Plain) if tree::plain(text) == Plain::Text => Some(text),
+            Value::Scalar(..) => {
+                self.error(path, format!("found {}, expected a text: put it in quotes", node.describe()));
+                None
+            }
+            _ => {
+                self.expected(node, path, "a text");
+                None
+            }
+        }
+    }
+
+    /// A list of texts.
+    pub(super) fn strings(&mut self, node: &Node<'_>, path: &Path<'_>, most: usize) -> Vec<String> {
+        self.each(node, path, most, Self::string)
+    }
+
+    /// `true` or `false`.
+    pub(super) fn boolean(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<bool> {
+        if let Value::Scalar(text, Style::Plain) = &node.value
+            && let Plain::Bool(value) = tree::plain(text)
+        {
+            return Some(value);
+        }
+        self.expected(node, path, "true or false");
+        None
+    }
+
+    /// A whole number.
+    pub(super) fn integer(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<i64> {
+        if let Value::Scalar(text, Style::Plain) = &node.value
+            && let Plain::Int(value) = tree::plain(text)
+        {
+            return Some(value);
+        }
+        self.expected(node, path, "a whole number");
+        None
+    }
+
+    /// A quantity, written as text or as a number.
+    pub(super) fn quantity(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<Quantity> {
+        let Value::Scalar(text, _) = &node.value else {
+            self.expected(node, path, "a quantity such as 8Gi");
+            return None;
+        };
+        match Quantity::from_str(text) {
+            Ok(quantity) => Some(quantity),
+            Err(error) => {
+                self.error(path, error.to_string());
+                None
+            }
+        }
+    }
+
+    fn expected(&mut self, node: &Node<'_>, path: &Path<'_>, what: &str) {
+        self.error(path, format!("found {}, expected {what}", node.describe()));
+    }
+
+    /// Says that a field must be there.
+    pub(super) fn required(&mut self, path: &Path<'_>, key: &str, what: &str) {
+        self.error(&path.missing(key), format!("is missing; expected {what}"));
+    }
+}
+
+/// The known word that a mistyped one most likely is.
+pub(super) fn nearest<'k>(found: &str, known: &[&'k str]) -> Option<&'k str> {
+    let found = found.to_ascii_lowercase();
+    known
+        .iter()
+        .map(|word| (distance(&found, &word.to_ascii_lowercase()), *word))
+        .filter(|(distance, word)| *distance <= 1 + word.len() / 4)
+        .min()
+        .map(|(_, word)| word)
+}
+
+/// How many letters must be put in, left out, replaced or swapped with their neighbour to turn one word into the other.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let mut before_last: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, cb) in b.iter().enumerate() {
+            let replaced = last[j] + usize::from(ca != cb);
+            let mut best = replaced.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && a[i - 1] == *cb && *ca == b[j - 1] {
+                best = best.min(before_last[j - 1] + 1);
+            }
+            row.push(best);
+        }
+        before_last = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistyped_words_find_their_neighbour() {
+        assert_eq!(nearest("cout", &["count", "capacity"]), Some("count"));
+        assert_eq!(nearest("conut", &["count", "capacity"]), Some("count"));
+        assert_eq!(nearest("deviceclassname", &["deviceClassName"]), Some("deviceClassName"));
+        assert_eq!(nearest("banana", &["count", "capacity"]), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! Pods, and what makes Pods: of each, only what placement looks at.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::dra::NodeSelector;
+use aliquot_core::quantity::Quantity;
+
+use super::documents::Meta;
+use super::field::{Context, Path};
+use super::tree::Node;
+use super::{Container, Pod, PodClaim, PodClaimSource, name, node};
+
+const CLAIMS_MAX: usize = 1_024;
+const CONTAINERS_MAX: usize = 1_024;
+
+/// Reads a Pod from its `spec` and `status`.
+pub(super) fn pod(
+    cx: &mut Context,
+    spec: Option<(&Node<'_>, &Path<'_>)>,
+    status: Option<(&Node<'_>, &Path<'_>)>,
+    meta: Meta,
+) -> Pod {
+    let mut pod = Pod {
+        namespace: meta.namespace,
+        name: meta.name,
+        node_name: None,
+        node_labels: BTreeMap::new(),
+        affinity: None,
+        claims: Vec::new(),
+        containers: Vec::new(),
+        claim_names: BTreeMap::new(),
+        extended_claim: None,
+        finished: false,
+    };
+    if let Some((node, path)) = spec {
+        pod_spec(cx, node, path, &mut pod);
+    }
+    if let Some((node, path)) = status {
+        pod_status(cx, node, path, &mut pod);
+    }
+    pod
+}
+
+/// Reads the `spec` of something that makes Pods from a template: how many it makes, and one of them.
+pub(super) fn workload(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, meta: Meta) -> (Pod, u32) {
+    let mut replicas = 1;
+    let mut made = pod(cx, None, None, meta);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "replicas" | "parallelism" => match cx.integer(&entry.value, &at).map(u32::try_from) {
+                Some(Ok(count)) => replicas = count,
+                Some(Err(_)) => cx.error(&at, "expected 0 or more"),
+                None => {}
+            },
+            "template" => {
+                for entry in cx.entries(&entry.value, &at) {
+                    if entry.key == "spec" {
+                        pod_spec(cx, &entry.value, &at.key(entry), &mut made);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    (made, replicas)
+}
+
+fn pod_spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod) {
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        let value = &entry.value;
+        match entry.key.as_ref() {
+            "nodeName" => pod.node_name = cx.string(value, &at).filter(|n| !n.is_empty()),
+            "nodeSelector" => pod.node_labels = node::labels(cx, value, &at),
+            "affinity" => pod.affinity = affinity(cx, value, &at),
+            "resourceClaims" => {
+                pod.claims = cx.each(value, &at, CLAIMS_MAX, pod_claim);
+                super::claim::unique(cx, &at, "claim", pod.claims.iter().map(|c| c.name.as_str()));
+            }
+            "initContainers" | "containers" => {
+                let more = cx.each(value, &at, CONTAINERS_MAX, container);
+                pod.containers.extend(more);
+            }
+            _ => {}
+        }
+    }
+    for (index, container) in pod.containers.iter().enumerate() {
+        for (claim, _) in &container.claims {
+            if !pod.claims.iter().any(|c| c.name == *claim) {
+                let field = format!("containers[{index}].resources.claims");
+                let message = format!("found \"{claim}\", which spec.resourceClaims does not have");
+                cx.error(&path.missing(&field), message);
+            }
+        }
+    }
+}
+
+fn affinity(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<NodeSelector> {
+    let required = node.get("nodeAffinity")?.get("requiredDuringSchedulingIgnoredDuringExecution")?;
+    let at = path.missing("nodeAffinity");
+    let at = at.missing("requiredDuringSchedulingIgnoredDuringExecution");
+    Some(node::selector(cx, required, &at))
+}
+
+fn pod_claim(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<PodClaim> {
+    const FIELDS: &[&str] = &["name", "resourceClaimName", "resourceClaimTemplateName"];
+    let (mut name, mut claim, mut template) = (None, None, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "name" => name = name::label(cx, &entry.value, &at),
+            "resourceClaimName" => claim = name::subdomain(cx, &entry.value, &at),
+            "resourceClaimTemplateName" => template = name::subdomain(cx, &entry.value, &at),
+            "source" => {
+                cx.error(&at, "is of an older API version; write what is below it one level higher");
+            }
+            "podGroupResourceClaim" => {
+                cx.without_effect(&at, "claims of Pod groups are of a later API version");
+                return None;
+            }
+            _ => cx.unknown(&at, FIELDS),
+        }
+    }
+    if node.get("name").is_none() {
+        cx.required(path, "name", "a name that is unique in the Pod");
+    }
+    let source = match (claim, template) {
+        (Some(claim), None) => PodClaimSource::Claim(claim),
+        (None, Some(template)) => PodClaimSource::Template(template),
+        (Some(_), Some(_)) => {
+            let expected = "expected one of resourceClaimName and resourceClaimTemplateName";
+            cx.error(path, format!("names both a claim and a template; {expected}"));
+            return None;
+        }
+        (None, None) => {
+            if !FIELDS[1..].iter().any(|f| node.get(f).is_some()) {
+                cx.error(path, "names no claim; expected resourceClaimName or resourceClaimTemplateName");
+            }
+            return None;
+        }
+    };
+    Some(PodClaim { name: name?, source })
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape that every reader of list items has")]
+fn container(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Container> {
+    let mut container = Container::default();
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "name" => container.name = cx.string(&entry.value, &at).unwrap_or_default(),
+            "resources" => {
+                for entry in cx.entries(&entry.value, &at) {
+                    let at = at.key(entry);
+                    match entry.key.as_ref() {
+                        "claims" => container.claims = cx.each(&entry.value, &at, CLAIMS_MAX, used_claim),
+                        "limits" => container.limits = limits(cx, &entry.value, &at),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(container)
+}
+
+fn used_claim(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<(String, Option<String>)> {
+    let (mut name, mut request) = (None, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "name" => name = cx.string(&entry.value, &at),
+            "request" => request = cx.string(&entry.value, &at),
+            _ => cx.unknown(&at, &["name", "request"]),
+        }
+    }
+    if node.get("name").is_none() {
+        cx.required(path, "name", "the name of one of spec.resourceClaims");
+    }
+    Some((name?, request))
+}
+
+/// Extended resources among the limits; what has no domain belongs to the node itself.
+fn limits(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
+    let mut limits = BTreeMap::new();
+    for entry in cx.entries(node, path).filter(|e| e.key.contains('/')) {
+        let at = path.key(entry);
+        let Some(quantity) = cx.quantity(&entry.value, &at) else { continue };
+        if quantity.nanos() < 0 || !quantity.is_whole() {
+            cx.error(&at, format!("found {quantity}, expected a whole number of 0 or more"));
+        } else if quantity > Quantity::ZERO {
+            limits.insert(entry.key.to_string(), quantity);
+        }
+    }
+    limits
+}
+
+fn pod_status(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod) {
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "phase" => pod.finished = matches!(entry.value.text(), Some("Succeeded" | "Failed")),
+            "resourceClaimStatuses" => {
+                for status in cx.items(&entry.value, &at) {
+                    let text = |key| status.get(key).and_then(Node::text).map(str::to_owned);
+                    if let (Some(name), Some(claim)) = (text("name"), text("resourceClaimName")) {
+                        pod.claim_names.insert(name, claim);
+                    }
+                }
+            }
+            "extendedResourceClaimStatus" => {
+                pod.extended_claim =
+                    entry.value.get("resourceClaimName").and_then(Node::text).map(str::to_owned);
+            }
+            _ => {}
+        }
+    }
+}

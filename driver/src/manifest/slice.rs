@@ -1,0 +1,457 @@
+//! `ResourceSlice`: what a driver publishes, of any vendor.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::dra::{
+    AttributeValue, CapacityPolicy, CapacityRestriction, CounterConsumption, CounterSet, Device,
+    DeviceCapacity, NodeSelection, Pool, ResourceSlice, Sharing, Taint, TaintEffect,
+};
+use aliquot_core::quantity::Quantity;
+use aliquot_core::rounding::policy_problems;
+
+use super::claim::{taint_effect, unique};
+use super::documents::{Meta, Version};
+use super::field::{Context, Path};
+use super::tree::{Entry, Node, cut};
+use super::{name, node};
+
+const DEVICES_MAX: usize = 128;
+/// With taints or counters a slice may carry fewer devices.
+const ADVANCED_DEVICES_MAX: usize = 64;
+const COUNTER_SETS_MAX: usize = 8;
+const COUNTERS_MAX: usize = 32;
+const CONSUMES_MAX: usize = 2;
+const ATTRIBUTES_MAX: usize = 32;
+const ATTRIBUTE_BYTES_MAX: usize = 64;
+const TAINTS_MAX: usize = 16;
+const CONDITIONS_MAX: usize = 4;
+/// A cluster dump may come from a server of a later version with larger limits; this stops what no server takes.
+const DUMP_MAX: usize = 4_096;
+
+const SLICE_FIELDS: &[&str] = &[
+    "driver",
+    "pool",
+    "nodeName",
+    "nodeSelector",
+    "allNodes",
+    "perDeviceNodeSelection",
+    "devices",
+    "sharedCounters",
+];
+const DEVICE_FIELDS: &[&str] = &[
+    "name",
+    "attributes",
+    "capacity",
+    "consumesCounters",
+    "nodeName",
+    "nodeSelector",
+    "allNodes",
+    "taints",
+    "bindsToNode",
+    "bindingConditions",
+    "bindingFailureConditions",
+    "allowMultipleAllocations",
+];
+
+/// Reads the `spec` of a slice.
+pub(super) fn slice(
+    cx: &mut Context,
+    node: &Node<'_>,
+    path: &Path<'_>,
+    meta: Meta,
+    version: Version,
+) -> Option<ResourceSlice> {
+    let (mut driver, mut pool, mut selection) = (None, None, Vec::new());
+    let (mut devices, mut shared_counters) = (Vec::new(), Vec::new());
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        let value = &entry.value;
+        match entry.key.as_ref() {
+            "driver" => driver = name::driver(cx, value, &at),
+            "pool" => pool = pool_of(cx, value, &at),
+            "nodeName" | "nodeSelector" | "allNodes" | "perDeviceNodeSelection" => {
+                selection.extend(node_selection(cx, entry, path));
+            }
+            "devices" => devices = cx.each(value, &at, DUMP_MAX, |cx, n, p| device(cx, n, p, version)),
+            "sharedCounters" => shared_counters = cx.each(value, &at, COUNTER_SETS_MAX, counter_set),
+            "partitionTypeAttribute" | "skipNodeOperations" => {
+                cx.without_effect(&at, "the field is of a later API version (1.37)");
+            }
+            _ => cx.unknown(&at, SLICE_FIELDS),
+        }
+    }
+    for (field, what) in [("driver", "the name of the driver"), ("pool", "name, generation and slice count")]
+    {
+        if node.get(field).is_none() {
+            cx.required(path, field, what);
+        }
+    }
+    slice_rules(cx, path, &devices, &shared_counters);
+    let node = one_selection(cx, path, selection)?;
+    Some(ResourceSlice { name: meta.name, driver: driver?, pool: pool?, node, devices, shared_counters })
+}
+
+fn slice_rules(cx: &mut Context, path: &Path<'_>, devices: &[Device], counters: &[CounterSet]) {
+    let at = path.missing("devices");
+    let advanced = devices.iter().any(|d| !d.taints.is_empty() || !d.consumes.is_empty());
+    let most = if advanced { ADVANCED_DEVICES_MAX } else { DEVICES_MAX };
+    if devices.len() > most {
+        cx.rule(&at, format!("{} devices; at most {most} are allowed in such a slice", devices.len()));
+    }
+    if !devices.is_empty() && !counters.is_empty() {
+        cx.rule(&at, "stand beside sharedCounters; since 1.35 a slice carries one or the other");
+    }
+    let mut names: Vec<&str> = devices.iter().map(|d| d.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        cx.error(&at, format!("the device name \"{}\" appears twice; names must be unique", pair[0]));
+    }
+    unique(cx, &path.missing("sharedCounters"), "counter set", counters.iter().map(|c| c.name.as_str()));
+}
+
+fn one_selection(cx: &mut Context, path: &Path<'_>, found: Vec<NodeSelection>) -> Option<NodeSelection> {
+    let count = found.len();
+    match (count, found.into_iter().next()) {
+        (1, Some(selection)) => Some(selection),
+        _ => {
+            let expected = "expected one of nodeName, nodeSelector, allNodes, perDeviceNodeSelection";
+            cx.error(path, format!("says {count} times where its devices are; {expected}"));
+            None
+        }
+    }
+}
+
+fn node_selection(cx: &mut Context, entry: &Entry<'_>, path: &Path<'_>) -> Option<NodeSelection> {
+    let at = path.key(entry);
+    match entry.key.as_ref() {
+        "nodeName" => cx.string(&entry.value, &at).filter(|t| !t.is_empty()).map(NodeSelection::Name),
+        "nodeSelector" => Some(NodeSelection::Selector(node::selector(cx, &entry.value, &at))),
+        "allNodes" => cx.boolean(&entry.value, &at).and_then(|yes| yes.then_some(NodeSelection::All)),
+        _ => cx.boolean(&entry.value, &at).and_then(|yes| yes.then_some(NodeSelection::PerDevice)),
+    }
+}
+
+fn pool_of(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Pool> {
+    let (mut name, mut generation, mut slice_count) = (None, 0, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "name" => name = name::pool(cx, &entry.value, &at),
+            "generation" => generation = cx.integer(&entry.value, &at).unwrap_or(0),
+            "resourceSliceCount" => slice_count = cx.integer(&entry.value, &at),
+            _ => cx.unknown(&at, &["name", "generation", "resourceSliceCount"]),
+        }
+    }
+    if generation < 0 {
+        cx.error(&path.missing("generation"), format!("found {generation}, expected 0 or more"));
+    }
+    match slice_count {
+        Some(count) if count < 1 => {
+            cx.error(&path.missing("resourceSliceCount"), format!("found {count}, expected 1 or more"));
+        }
+        None if node.get("resourceSliceCount").is_none() => {
+            cx.required(path, "resourceSliceCount", "how many slices the pool has");
+        }
+        _ => {}
+    }
+    if node.get("name").is_none() {
+        cx.required(path, "name", "the name of the pool");
+    }
+    Some(Pool { name: name?, generation, slice_count: slice_count? })
+}
+
+fn counter_set(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<CounterSet> {
+    let (mut name, mut counters) = (None, BTreeMap::new());
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "name" => name = name::label(cx, &entry.value, &at),
+            "counters" => counters = counter_values(cx, &entry.value, &at),
+            _ => cx.unknown(&at, &["name", "counters"]),
+        }
+    }
+    if node.get("name").is_none() {
+        cx.required(path, "name", "the name of the counter set");
+    }
+    Some(CounterSet { name: name?, counters })
+}
+
+fn consumption(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<CounterConsumption> {
+    let (mut counter_set, mut counters) = (None, BTreeMap::new());
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "counterSet" => counter_set = name::label(cx, &entry.value, &at),
+            "counters" => counters = counter_values(cx, &entry.value, &at),
+            "compatibilityGroups" => {
+                cx.without_effect(&at, "compatibility groups are of a later API version (alpha in 1.37)");
+            }
+            _ => cx.unknown(&at, &["counterSet", "counters"]),
+        }
+    }
+    if node.get("counterSet").is_none() {
+        cx.required(path, "counterSet", "the name of a counter set of the pool");
+    }
+    Some(CounterConsumption { counter_set: counter_set?, counters })
+}
+
+fn counter_values(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
+    let mut counters = BTreeMap::new();
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        for inner in cx.entries(&entry.value, &at) {
+            let at = at.key(inner);
+            match inner.key.as_ref() {
+                "value" => {
+                    if let Some(value) = cx.quantity(&inner.value, &at) {
+                        counters.insert(entry.key.to_string(), value);
+                    }
+                }
+                _ => cx.unknown(&at, &["value"]),
+            }
+        }
+        if entry.value.get("value").is_none() {
+            cx.required(&at, "value", "a quantity");
+        }
+    }
+    if counters.len() > COUNTERS_MAX {
+        cx.rule(path, format!("{} counters; at most {COUNTERS_MAX} are allowed", counters.len()));
+    }
+    counters
+}
+
+fn device(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version) -> Option<Device> {
+    let mut device = Device::named("");
+    let mut selection = Vec::new();
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match (entry.key.as_ref(), version) {
+            ("name", _) => device.name = name::label(cx, &entry.value, &at)?,
+            ("basic", Version::V1Beta1) => {
+                for entry in cx.entries(&entry.value, &at) {
+                    device_field(cx, entry, &at, &mut device, &mut selection);
+                }
+            }
+            _ => device_field(cx, entry, path, &mut device, &mut selection),
+        }
+    }
+    if device.name.is_empty() {
+        cx.required(path, "name", "the name of the device");
+        return None;
+    }
+    if selection.len() > 1 {
+        cx.error(path, "says more than once where it is; expected one of nodeName, nodeSelector, allNodes");
+    }
+    device.node = selection.pop();
+    device_rules(cx, path, &device);
+    Some(device)
+}
+
+fn device_field(
+    cx: &mut Context,
+    entry: &Entry<'_>,
+    path: &Path<'_>,
+    device: &mut Device,
+    selection: &mut Vec<NodeSelection>,
+) {
+    let at = path.key(entry);
+    let value = &entry.value;
+    match entry.key.as_ref() {
+        "attributes" => {
+            for entry in cx.entries(value, &at) {
+                let at = at.key(entry);
+                name::qualified(cx, &entry.key, &at);
+                if let Some(value) = attribute(cx, &entry.value, &at) {
+                    device.attributes.insert(entry.key.to_string(), value);
+                }
+            }
+        }
+        "capacity" => {
+            for entry in cx.entries(value, &at) {
+                let at = at.key(entry);
+                name::qualified(cx, &entry.key, &at);
+                if let Some(value) = capacity(cx, &entry.value, &at) {
+                    device.capacity.insert(entry.key.to_string(), value);
+                }
+            }
+        }
+        "consumesCounters" => device.consumes = cx.each(value, &at, CONSUMES_MAX, consumption),
+        "nodeName" | "nodeSelector" | "allNodes" => selection.extend(node_selection(cx, entry, path)),
+        "taints" => device.taints = cx.each(value, &at, TAINTS_MAX, taint),
+        "bindsToNode" => device.binds_to_node = cx.boolean(value, &at).unwrap_or(false),
+        "bindingConditions" => device.binding_conditions = cx.strings(value, &at, CONDITIONS_MAX),
+        "bindingFailureConditions" => {
+            device.binding_failure_conditions = cx.strings(value, &at, CONDITIONS_MAX);
+        }
+        "allowMultipleAllocations" => {
+            if cx.boolean(value, &at) == Some(true) {
+                device.sharing = Sharing::Shareable;
+            }
+        }
+        "nodeAllocatableResources" | "nodeAllocatableResourceMappings" => {
+            cx.without_effect(&at, "node resources of devices are of a later API version (alpha)");
+        }
+        _ => cx.unknown(&at, DEVICE_FIELDS),
+    }
+}
+
+fn device_rules(cx: &mut Context, path: &Path<'_>, device: &Device) {
+    let entries = device.attributes.len() + device.capacity.len();
+    if entries > ATTRIBUTES_MAX {
+        let message = format!("{entries} attributes and capacities; at most {ATTRIBUTES_MAX} are allowed");
+        cx.rule(path, message);
+    }
+    for (name, capacity) in &device.capacity {
+        for problem in policy_problems(capacity, device.sharing) {
+            let field = format!("capacity.{name}.{}", problem.field);
+            cx.rule(&path.missing(&field), problem.fault.to_string());
+        }
+    }
+    unique(cx, path, "counter set", device.consumes.iter().map(|c| c.counter_set.as_str()));
+}
+
+fn attribute(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<AttributeValue> {
+    let mut found = Vec::new();
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        let value = &entry.value;
+        let read = match entry.key.as_ref() {
+            "int" => cx.integer(value, &at).map(AttributeValue::Int),
+            "bool" => cx.boolean(value, &at).map(AttributeValue::Bool),
+            "string" => short_text(cx, value, &at).map(AttributeValue::String),
+            "version" => version_text(cx, value, &at).map(AttributeValue::Version),
+            "ints" => Some(AttributeValue::Ints(cx.each(value, &at, DUMP_MAX, Context::integer))),
+            "bools" => Some(AttributeValue::Bools(cx.each(value, &at, DUMP_MAX, Context::boolean))),
+            "strings" => Some(AttributeValue::Strings(cx.each(value, &at, DUMP_MAX, short_text))),
+            "versions" => Some(AttributeValue::Versions(cx.each(value, &at, DUMP_MAX, version_text))),
+            _ => {
+                cx.unknown(
+                    &at,
+                    &["int", "bool", "string", "version", "ints", "bools", "strings", "versions"],
+                );
+                None
+            }
+        };
+        found.extend(read);
+    }
+    if found.len() > 1 || cx.entries(node, path).count() == 0 {
+        cx.error(path, format!("has {} values; expected one of int, bool, string, version", found.len()));
+        return None;
+    }
+    found.pop()
+}
+
+fn short_text(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+    let text = cx.string(node, path)?;
+    if text.len() > ATTRIBUTE_BYTES_MAX {
+        let message = format!("is {} bytes long; an attribute has at most {ATTRIBUTE_BYTES_MAX}", text.len());
+        cx.rule(path, message);
+    }
+    Some(text)
+}
+
+fn version_text(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+    let text = short_text(cx, node, path)?;
+    let (core, extra) = match text.find(['-', '+']) {
+        Some(end) => text.split_at(end),
+        None => (text.as_str(), ""),
+    };
+    let number = |part: &str| {
+        let plain = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        plain && (part == "0" || !part.starts_with('0'))
+    };
+    let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'+');
+    let three = core.split('.').count() == 3 && core.split('.').all(number);
+    if !three || !extra.bytes().all(legal) || extra.len() == 1 {
+        let found = cut(&text);
+        cx.rule(path, format!("found \"{found}\", expected a semantic version such as 570.86.15"));
+    }
+    Some(text)
+}
+
+fn capacity(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<DeviceCapacity> {
+    let (mut value, mut policy) = (None, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "value" => value = cx.quantity(&entry.value, &at),
+            "requestPolicy" => policy = Some(request_policy(cx, &entry.value, &at)),
+            _ => cx.unknown(&at, &["value", "requestPolicy"]),
+        }
+    }
+    if node.get("value").is_none() {
+        cx.required(path, "value", "a quantity");
+    }
+    let value = value?;
+    if value.nanos() < 0 {
+        cx.rule(&path.missing("value"), format!("found {value}, expected 0 or more"));
+    }
+    Some(DeviceCapacity { value, policy })
+}
+
+fn request_policy(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> CapacityPolicy {
+    let (mut default, mut values, mut range) = (None, None, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "default" => default = cx.quantity(&entry.value, &at),
+            "validValues" => {
+                values = Some(cx.each(&entry.value, &at, ATTRIBUTES_MAX, Context::quantity));
+            }
+            "validRange" => range = valid_range(cx, &entry.value, &at),
+            _ => cx.unknown(&at, &["default", "validValues", "validRange"]),
+        }
+    }
+    let restriction = match (values, range) {
+        (None, None) => CapacityRestriction::None,
+        (None, Some(range)) => range,
+        (Some(values), None) => CapacityRestriction::Values(values),
+        (Some(values), Some(_)) => {
+            cx.error(path, "has both validValues and validRange; expected one of them");
+            CapacityRestriction::Values(values)
+        }
+    };
+    CapacityPolicy { default, restriction }
+}
+
+fn valid_range(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<CapacityRestriction> {
+    let (mut min, mut max, mut step) = (None, None, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "min" => min = cx.quantity(&entry.value, &at),
+            "max" => max = cx.quantity(&entry.value, &at),
+            "step" => step = cx.quantity(&entry.value, &at),
+            _ => cx.unknown(&at, &["min", "max", "step"]),
+        }
+    }
+    if node.get("min").is_none() {
+        cx.required(path, "min", "the smallest amount");
+    }
+    Some(CapacityRestriction::Range { min: min?, max, step })
+}
+
+fn taint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Taint> {
+    let (mut key, mut value, mut effect) = (None, String::new(), None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "key" => key = cx.string(&entry.value, &at),
+            "value" => value = cx.string(&entry.value, &at).unwrap_or_default(),
+            "effect" => effect = taint_effect(cx, &entry.value, &at),
+            "timeAdded" => {}
+            _ => cx.unknown(&at, &["key", "value", "effect", "timeAdded"]),
+        }
+    }
+    if node.get("key").is_none() {
+        cx.required(path, "key", "a label name");
+    }
+    if effect.is_none() {
+        cx.required(path, "effect", "None, NoSchedule or NoExecute");
+    }
+    if let Some(TaintEffect::Other(other)) = &effect {
+        let message = format!("the effect \"{other}\" is of a later API version; it counts as None");
+        cx.warn(&path.missing("effect"), message);
+    }
+    Some(Taint { key: key?, value, effect: effect? })
+}
