@@ -13,6 +13,7 @@ pub mod card;
 pub mod catalogue;
 pub mod dra;
 pub mod id;
+pub mod ledger;
 pub mod partition;
 pub mod quantity;
 pub mod rounding;

@@ -1,0 +1,282 @@
+//! Why the ledger says no, in words that name who is in the way.
+
+use std::fmt;
+
+use super::Holding;
+use crate::id::{CardUuid, ClaimUid, CounterName};
+use crate::partition::Part;
+use crate::units::{Bytes, Cores};
+
+/// Who holds a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A claim.
+    Claim {
+        /// Which.
+        claim: ClaimUid,
+        /// Request of the claim.
+        request: String,
+        /// What it holds.
+        part: Part,
+    },
+    /// Nobody of ours: the part was found on the card.
+    Found {
+        /// What was found.
+        part: Part,
+    },
+}
+
+/// Why a holding is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such card on this node.
+    #[error("card {card} is not on this node; rescan the node or place the claim elsewhere")]
+    UnknownCard {
+        /// As asked.
+        card: CardUuid,
+    },
+    /// The card cannot be cut like that.
+    #[error(
+        "card {card} has no part `{part}`, expected the card itself or one of {known}; ask for one of these"
+    )]
+    UnknownPart {
+        /// The card.
+        card: CardUuid,
+        /// As asked.
+        part: Part,
+        /// Templates it has.
+        known: String,
+    },
+    /// A counter would run over.
+    #[error(transparent)]
+    Counter(Box<CounterShortage>),
+    /// The memory of the device would run over.
+    #[error(
+        "card {card}: a share of {asked} memory of {part} is asked, {left} of {total} are left; held by {}; ask for at most what is left or release one of them",
+        Holders(holders)
+    )]
+    Memory {
+        /// The card.
+        card: CardUuid,
+        /// The device that is shared.
+        part: Part,
+        /// As asked.
+        asked: Bytes,
+        /// What is left.
+        left: Bytes,
+        /// What the device has.
+        total: Bytes,
+        /// Who has the rest.
+        holders: Vec<Holder>,
+    },
+    /// The compute of the device would run over.
+    #[error(
+        "card {card}: a share of {asked} cores of {part} is asked, {left} of {total} are left; held by {}; ask for at most what is left or release one of them",
+        Holders(holders)
+    )]
+    Cores {
+        /// The card.
+        card: CardUuid,
+        /// The device that is shared.
+        part: Part,
+        /// As asked.
+        asked: Cores,
+        /// What is left.
+        left: Cores,
+        /// What the device has.
+        total: Cores,
+        /// Who has the rest.
+        holders: Vec<Holder>,
+    },
+    /// All of a part is asked that others hold, or a share of a part that somebody holds alone.
+    #[error("card {card}: {part} is held by {}; release it or ask for another part", Holders(holders))]
+    Occupied {
+        /// The card.
+        card: CardUuid,
+        /// As asked.
+        part: Part,
+        /// Who has it.
+        holders: Vec<Holder>,
+    },
+    /// Nothing can hold a share of it to its limit.
+    #[error("card {card}: {part} cannot be shared, nothing would enforce the limits; ask for all of it")]
+    NotShareable {
+        /// The card.
+        card: CardUuid,
+        /// As asked.
+        part: Part,
+    },
+    /// A slot was asked without its size.
+    #[error(
+        "card {card}: {part} is asked without memory and cores; take them from the policy that defines the slot"
+    )]
+    SlotWithoutSize {
+        /// The card.
+        card: CardUuid,
+        /// As asked.
+        part: Part,
+    },
+    /// Chips on one board must be all whole or all split.
+    #[error(
+        "card {card}: {part} would mix whole and split chips with card {other}, which its board does not allow; release what is held there or ask for the same kind"
+    )]
+    SameMode {
+        /// The card.
+        card: CardUuid,
+        /// As asked.
+        part: Part,
+        /// The chip that is in the other mode.
+        other: CardUuid,
+    },
+    /// Unlike cards on one node must not be split.
+    #[error(
+        "card {card}: {part} would split a card while the unlike card {other} is in the same server, which the vendor does not allow; ask for a whole card or remove one kind"
+    )]
+    MixedServer {
+        /// The card.
+        card: CardUuid,
+        /// As asked.
+        part: Part,
+        /// The card that differs.
+        other: CardUuid,
+    },
+    /// Something unknown is on the card.
+    #[error(
+        "card {card}: `{found}` was found on it and is in no table, so nobody can say what is free; remove it or add it to the catalogue"
+    )]
+    Unaccountable {
+        /// The card.
+        card: CardUuid,
+        /// What was found.
+        found: Part,
+    },
+    /// The claim holds it already, but another amount.
+    #[error("{holder} is held in another way than asked now; release the claim before it is prepared anew")]
+    HeldDifferently {
+        /// The claim and its part.
+        holder: Holder,
+    },
+}
+
+/// A part that takes more of a counter than is left.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "card {card}: {part} needs {} of counter {counter}, {} of {} are left; held by {}; release one of them or ask for another part",
+    Amount(counter, *asked), Amount(counter, *left), Amount(counter, *total), Holders(holders)
+)]
+pub struct CounterShortage {
+    /// The card.
+    pub card: CardUuid,
+    /// As asked.
+    pub part: Part,
+    /// The first counter that would run over.
+    pub counter: CounterName,
+    /// What the part takes of it.
+    pub asked: u64,
+    /// What is left.
+    pub left: u64,
+    /// What the card has.
+    pub total: u64,
+    /// Who has the rest.
+    pub holders: Vec<Holder>,
+}
+
+/// What did not add up when the accounts were opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerProblem {
+    /// The same card twice.
+    #[error("card {card} is in the inventory twice; the second is left out")]
+    TwiceInInventory {
+        /// The card.
+        card: CardUuid,
+    },
+    /// A part that the card's table does not have.
+    #[error(
+        "card {card}: `{found}` was found on it and is in no table; the card hands out nothing until it is removed or added to the catalogue"
+    )]
+    UnknownFound {
+        /// The card.
+        card: CardUuid,
+        /// What was found.
+        found: Part,
+    },
+    /// Parts that cannot exist together.
+    #[error(
+        "card {card}: with `{found}` found on it, counter {counter} is used {used} of {total}; the table of its model is wrong, correct the catalogue"
+    )]
+    FoundTooMuch {
+        /// The card.
+        card: CardUuid,
+        /// The part that is too much.
+        found: Part,
+        /// The counter that runs over.
+        counter: CounterName,
+        /// What is used with it.
+        used: u64,
+        /// What the card has.
+        total: u64,
+    },
+}
+
+/// What a recount found wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the ledger does not add up: {0}")]
+pub struct BrokenInvariant(pub String);
+
+/// An amount of a counter for people; `memory` is in bytes.
+pub(super) struct Amount<'a>(pub(super) &'a CounterName, pub(super) u64);
+
+/// Holders in a row; a long one is cut.
+struct Holders<'a>(&'a [Holder]);
+
+/// Most holders that one message names.
+const HOLDERS_NAMED_MAX: usize = 8;
+
+// === impl Holder ===
+
+impl Holder {
+    /// The claim behind a holding.
+    pub(super) fn of(holding: &Holding) -> Self {
+        let Holding { claim, request, part, .. } = holding;
+        Self::Claim { claim: claim.clone(), request: request.clone(), part: part.clone() }
+    }
+
+    /// What is held.
+    #[must_use]
+    pub const fn part(&self) -> &Part {
+        match self {
+            Self::Claim { part, .. } | Self::Found { part } => part,
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claim { claim, request, part } => write!(f, "claim {claim} (request {request}, {part})"),
+            Self::Found { part } => write!(f, "{part}, found on the card"),
+        }
+    }
+}
+
+impl fmt::Display for Holders<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("nobody");
+        }
+        for (i, holder) in self.0.iter().take(HOLDERS_NAMED_MAX).enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{holder}")?;
+        }
+        match self.0.len().saturating_sub(HOLDERS_NAMED_MAX) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+impl fmt::Display for Amount<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.as_str() == "memory" { write!(f, "{}", Bytes(self.1)) } else { write!(f, "{}", self.1) }
+    }
+}

@@ -1,0 +1,279 @@
+use super::*;
+use crate::card::{Health, Topology};
+use crate::catalogue::CardIdentity;
+use crate::id::TemplateName;
+use crate::partition::PlacementName;
+
+fn catalogue() -> Catalogue {
+    Catalogue::embedded()
+}
+
+fn card(model: &str, index: u32) -> Card {
+    let catalogue = catalogue();
+    let model = catalogue.model(&model.parse().unwrap()).unwrap();
+    model.card(CardIdentity {
+        uuid: format!("card-{index}").parse().unwrap(),
+        index,
+        product_name: None,
+        memory: None,
+        driver_version: "1.2.3".to_owned(),
+        pci: None,
+        pcie_root: None,
+        numa_node: None,
+        topology: Topology::default(),
+        mode: None,
+        health: Health::Healthy,
+        found: Vec::new(),
+    })
+}
+
+fn ledger_of(cards: Vec<Card>) -> Ledger {
+    let (ledger, problems) = Ledger::new(&Inventory { cards }, &catalogue());
+    assert_eq!(problems, []);
+    ledger.invariants().unwrap();
+    ledger
+}
+
+fn part(text: &str) -> Part {
+    match text.split_once('@') {
+        None if text == "card" => Part::Card,
+        None => Part::Slot { name: text.to_owned(), copy: 0 },
+        Some((template, placement)) => Part::Partition {
+            template: TemplateName::new(template).unwrap(),
+            placement: PlacementName(placement.to_owned()),
+        },
+    }
+}
+
+fn share(gib: u64, cores: u8) -> Take {
+    Take::Share { memory: Bytes(gib << 30), cores: Cores::new(cores).unwrap() }
+}
+
+fn holding(claim: &str, card: u32, text: &str, take: Take) -> Holding {
+    Holding {
+        claim: claim.parse().unwrap(),
+        request: "gpu".to_owned(),
+        share: None,
+        card: format!("card-{card}").parse().unwrap(),
+        part: part(text),
+        take,
+    }
+}
+
+/// Holds, and recounts after it, whatever came of it.
+fn hold(ledger: &mut Ledger, claim: &str, text: &str, take: Take) -> Result<Held, Refusal> {
+    let result = ledger.hold(holding(claim, 0, text, take));
+    ledger.invariants().unwrap();
+    result
+}
+
+fn release(ledger: &mut Ledger, claim: &str) -> usize {
+    let released = ledger.release(&claim.parse().unwrap()).len();
+    ledger.invariants().unwrap();
+    released
+}
+
+const ALL: Take = Take::Exclusive;
+
+#[test]
+fn whole_shares_and_partitions_exclude_each_other_whoever_comes_first() {
+    let mut ledger = ledger_of(vec![card("nvidia-h100-80gb-sxm", 0)]);
+    hold(&mut ledger, "a", "1g.10gb@3", ALL).unwrap();
+    for take in [ALL, share(1, 0)] {
+        assert!(matches!(hold(&mut ledger, "b", "card", take), Err(Refusal::Counter { .. })));
+    }
+    release(&mut ledger, "a");
+    hold(&mut ledger, "b", "card", share(8, 25)).unwrap();
+    assert!(matches!(hold(&mut ledger, "a", "1g.10gb@3", ALL), Err(Refusal::Counter { .. })));
+    assert!(matches!(hold(&mut ledger, "a", "card", ALL), Err(Refusal::Occupied { .. })));
+    hold(&mut ledger, "c", "card", share(64, 75)).unwrap();
+    release(&mut ledger, "b");
+    assert!(matches!(hold(&mut ledger, "a", "1g.10gb@3", ALL), Err(Refusal::Counter { .. })));
+    release(&mut ledger, "c");
+    hold(&mut ledger, "a", "card", ALL).unwrap();
+    assert!(matches!(hold(&mut ledger, "b", "card", share(1, 0)), Err(Refusal::Occupied { .. })));
+}
+
+#[test]
+fn a_partition_is_charged_once_for_all_its_shares() {
+    let mut ledger = ledger_of(vec![card("nvidia-h100-80gb-sxm", 0)]);
+    hold(&mut ledger, "a", "1g.10gb@0", share(3, 4)).unwrap();
+    hold(&mut ledger, "b", "1g.10gb@0", share(3, 4)).unwrap();
+    assert!(matches!(hold(&mut ledger, "c", "1g.10gb@0", share(4, 0)), Err(Refusal::Memory { .. })));
+    assert!(matches!(hold(&mut ledger, "c", "1g.10gb@0", share(1, 5)), Err(Refusal::Cores { .. })));
+    assert!(matches!(hold(&mut ledger, "c", "2g.20gb@0", ALL), Err(Refusal::Counter { .. })));
+    release(&mut ledger, "a");
+    assert!(matches!(hold(&mut ledger, "c", "2g.20gb@0", ALL), Err(Refusal::Counter { .. })));
+    release(&mut ledger, "b");
+    hold(&mut ledger, "c", "2g.20gb@0", ALL).unwrap();
+}
+
+#[test]
+fn a_refusal_names_counter_amounts_and_holder() {
+    let mut ledger = ledger_of(vec![card("nvidia-h100-80gb-sxm", 0)]);
+    hold(&mut ledger, "holder", "3g.40gb@4", ALL).unwrap();
+    let message = hold(&mut ledger, "late", "1g.20gb@6", ALL).unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "card card-0: 1g.20gb at 6 needs 1 of counter mem6, 0 of 1 are left; held by claim holder (request gpu, \
+         3g.40gb at 4); release one of them or ask for another part"
+    );
+    hold(&mut ledger, "s1", "1g.10gb@0", share(9, 0)).unwrap();
+    let message = hold(&mut ledger, "s2", "1g.10gb@0", share(1, 0)).unwrap_err().to_string();
+    assert!(
+        message.contains("a share of 1Gi memory of 1g.10gb at 0 is asked, 768Mi of 9984Mi are left"),
+        "{message}"
+    );
+    assert!(message.contains("claim s1 (request gpu, 1g.10gb at 0)"), "{message}");
+    let message = hold(&mut ledger, "x", "9g.99gb@0", ALL).unwrap_err().to_string();
+    assert!(
+        message.contains("has no part `9g.99gb at 0`") && message.contains("1g.10gb, 1g.10gb+me"),
+        "{message}"
+    );
+}
+
+#[test]
+fn holding_twice_changes_nothing_and_another_amount_is_refused() {
+    let mut ledger = ledger_of(vec![card("nvidia-t4-16gb", 0)]);
+    assert_eq!(hold(&mut ledger, "a", "card", share(8, 50)), Ok(Held::New));
+    assert_eq!(hold(&mut ledger, "a", "card", share(8, 50)), Ok(Held::Already));
+    assert!(matches!(hold(&mut ledger, "a", "card", share(4, 50)), Err(Refusal::HeldDifferently { .. })));
+    let second = Holding { share: Some(ShareId("two".to_owned())), ..holding("a", 0, "card", share(7, 50)) };
+    assert_eq!(ledger.hold(second), Ok(Held::New));
+    ledger.invariants().unwrap();
+    assert_eq!(release(&mut ledger, "a"), 2);
+    assert_eq!(release(&mut ledger, "a"), 0);
+    hold(&mut ledger, "b", "card", ALL).unwrap();
+}
+
+#[test]
+fn admin_access_is_seen_and_holds_nothing() {
+    let mut ledger = ledger_of(vec![card("nvidia-t4-16gb", 0)]);
+    hold(&mut ledger, "admin", "card", Take::Nothing).unwrap();
+    hold(&mut ledger, "a", "card", ALL).unwrap();
+    hold(&mut ledger, "admin2", "card", Take::Nothing).unwrap();
+    assert_eq!(ledger.holdings().count(), 3);
+    let late = hold(&mut ledger, "b", "card", ALL).unwrap_err().to_string();
+    assert!(late.contains("claim a") && !late.contains("admin"), "{late}");
+}
+
+#[test]
+fn slots_are_shares_of_the_card_with_a_name() {
+    let mut ledger = ledger_of(vec![card("huawei-310p-24gb", 0)]);
+    hold(&mut ledger, "a", "small", share(12, 50)).unwrap();
+    assert!(matches!(hold(&mut ledger, "b", "small", share(12, 50)), Err(Refusal::Occupied { .. })));
+    assert!(matches!(hold(&mut ledger, "b", "big", share(13, 50)), Err(Refusal::Memory { .. })));
+    assert!(matches!(hold(&mut ledger, "b", "big", ALL), Err(Refusal::SlotWithoutSize { .. })));
+    assert!(matches!(hold(&mut ledger, "b", "vir02@vg0", ALL), Err(Refusal::Counter { .. })));
+    assert!(matches!(hold(&mut ledger, "b", "card", share(1, 0)), Err(Refusal::NotShareable { .. })));
+    hold(&mut ledger, "b", "big", share(12, 50)).unwrap();
+    release(&mut ledger, "a");
+    release(&mut ledger, "b");
+    hold(&mut ledger, "b", "vir02@vg0", ALL).unwrap();
+    assert!(matches!(hold(&mut ledger, "c", "vir02@vg1", share(1, 0)), Err(Refusal::NotShareable { .. })));
+}
+
+#[test]
+fn several_at_once_are_held_all_or_none() {
+    let mut ledger = ledger_of(vec![card("nvidia-h100-80gb-sxm", 0), card("nvidia-t4-16gb", 1)]);
+    let before = ledger.report(&"card-1".parse().unwrap());
+    let all = vec![
+        holding("a", 1, "card", ALL),
+        holding("a", 0, "3g.40gb@0", ALL),
+        holding("a", 0, "4g.40gb@0", ALL),
+    ];
+    assert!(matches!(ledger.hold_all(all.clone()), Err(Refusal::Counter { .. })));
+    ledger.invariants().unwrap();
+    assert_eq!((ledger.holdings().count(), ledger.report(&"card-1".parse().unwrap())), (0, before));
+    ledger.hold_all(all[..2].to_vec()).unwrap();
+    ledger.invariants().unwrap();
+    assert_eq!(ledger.holdings_of(&"a".parse().unwrap()).len(), 2);
+}
+
+#[test]
+fn found_partitions_count_and_can_be_taken_over() {
+    let mut with_found = card("nvidia-h100-80gb-sxm", 0);
+    with_found.found = vec![part("2g.20gb@0"), part("2g.20gb@0")];
+    let mut ledger = ledger_of(vec![with_found]);
+    let refusal = hold(&mut ledger, "a", "3g.40gb@0", ALL).unwrap_err().to_string();
+    assert!(refusal.contains("held by 2g.20gb at 0, found on the card"), "{refusal}");
+    hold(&mut ledger, "a", "2g.20gb@0", share(4, 0)).unwrap();
+    hold(&mut ledger, "b", "1g.10gb@2", ALL).unwrap();
+    release(&mut ledger, "a");
+    assert!(matches!(hold(&mut ledger, "a", "3g.40gb@0", ALL), Err(Refusal::Counter { .. })));
+    let report = ledger.report(&"card-0".parse().unwrap()).unwrap();
+    assert_eq!(report.in_use.len(), 2);
+    assert!(matches!(&report.in_use[1].holders[..], [Holder::Found { .. }] | [Holder::Claim { .. }]));
+}
+
+#[test]
+fn what_is_found_and_unknown_closes_the_card() {
+    let mut odd = card("nvidia-h100-80gb-sxm", 0);
+    odd.found = vec![part("5g.50gb@0")];
+    let mut crowded = card("nvidia-h100-80gb-sxm", 1);
+    crowded.found = vec![part("3g.40gb@0"), part("2g.20gb@0")];
+    let (mut ledger, problems) = Ledger::new(&Inventory { cards: vec![odd, crowded] }, &catalogue());
+    ledger.invariants().unwrap();
+    assert!(matches!(problems[..], [LedgerProblem::UnknownFound { .. }, LedgerProblem::FoundTooMuch { .. }]));
+    assert!(matches!(hold(&mut ledger, "a", "1g.10gb@6", ALL), Err(Refusal::Unaccountable { .. })));
+    assert!(matches!(hold(&mut ledger, "a", "card", ALL), Err(Refusal::Unaccountable { .. })));
+    assert!(matches!(ledger.hold(holding("a", 1, "1g.10gb@0", ALL)), Err(Refusal::Counter { .. })));
+    assert_eq!(ledger.hold(holding("a", 1, "1g.10gb@4", ALL)), Ok(Held::New));
+    ledger.invariants().unwrap();
+}
+
+#[test]
+fn chips_of_a_duo_card_are_all_whole_or_all_split() {
+    let duo = |index, board: &str| {
+        let mut chip = card("huawei-310p-duo-24gb", index);
+        chip.topology.card_id = Some(board.to_owned());
+        chip
+    };
+    let mut ledger = ledger_of(vec![duo(0, "x"), duo(1, "x"), duo(2, "y")]);
+    hold(&mut ledger, "a", "vir02@vg0", ALL).unwrap();
+    let refusal = ledger.hold(holding("b", 1, "card", ALL)).unwrap_err();
+    assert!(matches!(refusal, Refusal::SameMode { .. }), "{refusal}");
+    let report = ledger.report(&"card-1".parse().unwrap()).unwrap();
+    assert_ne!(report.largest, Some(Part::Card));
+    assert_eq!(ledger.hold(holding("b", 2, "card", ALL)), Ok(Held::New));
+    assert_eq!(ledger.hold(holding("c", 1, "vir04@vg1", ALL)), Ok(Held::New));
+    ledger.invariants().unwrap();
+    release(&mut ledger, "a");
+    release(&mut ledger, "c");
+    assert_eq!(ledger.hold(holding("d", 1, "card", ALL)), Ok(Held::New));
+    let refusal = hold(&mut ledger, "a", "vir02@vg0", ALL).unwrap_err().to_string();
+    assert!(refusal.contains("would mix whole and split chips with card card-1"), "{refusal}");
+    let report = ledger.report(&"card-0".parse().unwrap()).unwrap();
+    assert_eq!(report.largest, Some(Part::Card));
+    assert!(report.room.iter().all(|room| room.together == 0));
+}
+
+#[test]
+fn unlike_cards_in_one_server_are_not_split() {
+    let mut ledger = ledger_of(vec![card("huawei-310p-24gb", 0), card("huawei-310p-48gb", 1)]);
+    let refusal = hold(&mut ledger, "a", "vir02@vg0", ALL).unwrap_err();
+    assert!(matches!(refusal, Refusal::MixedServer { .. }), "{refusal}");
+    hold(&mut ledger, "a", "card", ALL).unwrap();
+    let mut like = ledger_of(vec![card("huawei-310p-24gb", 0), card("huawei-310p-duo-24gb", 1)]);
+    hold(&mut like, "a", "vir02@vg0", ALL).unwrap();
+}
+
+#[test]
+fn the_report_shows_room_and_the_largest_hole() {
+    let mut ledger = ledger_of(vec![card("nvidia-h100-80gb-sxm", 0)]);
+    let uuid = "card-0".parse().unwrap();
+    let idle = ledger.report(&uuid).unwrap();
+    assert_eq!((idle.largest, idle.in_use.len()), (Some(Part::Card), 0));
+    assert_eq!(idle.share_room, Some((Bytes(81152 << 20), Cores::ALL)));
+    hold(&mut ledger, "a", "1g.10gb@1", ALL).unwrap();
+    let report = ledger.report(&uuid).unwrap();
+    assert_eq!(report.largest, Some(part("3g.40gb@4")));
+    assert_eq!(report.share_room, None);
+    let of = |name: &str| report.room.iter().find(|r| r.template.as_str() == name).unwrap();
+    assert_eq!((of("1g.10gb").together, of("2g.20gb").together, of("1g.10gb+me").together), (6, 2, 1));
+    assert_eq!(of("4g.40gb").placements, []);
+    hold(&mut ledger, "b", "3g.40gb@4", share(10, 10)).unwrap();
+    let report = ledger.report(&uuid).unwrap();
+    assert_eq!(report.largest, Some(part("2g.20gb@2")));
+    assert_eq!(report.in_use[1].memory_used, Bytes(10 << 30));
+}
