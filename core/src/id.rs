@@ -98,6 +98,17 @@ name!(
     }
 );
 name!(
+    /// One share of a claim: the share id of the allocation, or the place of the device in it; part of file names.
+    ShareName, "share", "1 to 63 letters, digits or `-`, beginning and ending with a letter or digit",
+    |t| {
+        let bytes = t.as_bytes();
+        (1..=63).contains(&t.len())
+            && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')
+            && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+            && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+    }
+);
+name!(
     /// PCI address `dddd:bb:dd.f` in lower case.
     PciAddress, "PCI address", "`dddd:bb:dd.f` in lower-case hexadecimal, such as 0000:81:00.0",
     |t| {

@@ -15,6 +15,7 @@ pub mod dra;
 pub mod id;
 pub mod ledger;
 pub mod partition;
+pub mod ports;
 pub mod quantity;
 pub mod rounding;
 pub mod units;

@@ -1,0 +1,219 @@
+//! Ports: what the deciding side asks of the world, as traits over plain data.
+//!
+//! ```text
+//!   plan, prepare, recover ──▶ DeviceBackend ◀── backends/{sim, …}: a node file or a vendor's library behind it
+//! ```
+//!
+//! A backend states facts and does single things to hardware; it holds no policy and keeps no books. Every call may
+//! be repeated after a crash: a partition is named by card, template and placement, so the second creation of the
+//! same partition is told apart from the first ([`BackendError::AlreadyThere`]), and the destruction of an absent one
+//! is told apart from a failed one ([`BackendError::Absent`]).
+
+use std::error::Error;
+use std::fmt;
+
+use crate::card::Inventory;
+use crate::id::{CardUuid, CounterName, TemplateName};
+use crate::partition::{Part, PlacementName};
+
+/// Hardware of one vendor on one node, or a simulation of it.
+pub trait DeviceBackend: Send + Sync {
+    /// Every card, with the partitions that exist on it right now in [`crate::card::Card::found`], whoever made them.
+    ///
+    /// # Errors
+    /// The hardware cannot be asked.
+    fn discover(&self) -> Result<Inventory, BackendError>;
+
+    /// Every partition that exists right now, by card, template and placement.
+    ///
+    /// # Errors
+    /// The hardware cannot be asked.
+    fn partitions(&self) -> Result<Vec<LivePartition>, BackendError>;
+
+    /// Makes one partition.
+    ///
+    /// # Errors
+    /// The hardware refuses; nothing was made, except where the answer itself was lost ([`BackendError::Vendor`]):
+    /// the caller asks [`DeviceBackend::partitions`] before it believes an error.
+    fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError>;
+
+    /// Destroys the one partition at this place, if it still is the one with this handle.
+    ///
+    /// # Errors
+    /// The hardware refuses, nothing is there, or another partition is there by now.
+    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError>;
+
+    /// How a tenant reaches a part: device files, and the identity under which it sees the part.
+    ///
+    /// # Errors
+    /// The card is unknown, or the partition does not exist.
+    fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError>;
+}
+
+/// The place of a partition: unique on a node whether or not the partition exists.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionAt {
+    /// Card.
+    pub card: CardUuid,
+    /// Template.
+    pub template: TemplateName,
+    /// Placement.
+    pub placement: PlacementName,
+}
+
+/// A partition that exists.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LivePartition {
+    /// Where.
+    pub at: PartitionAt,
+    /// Which one.
+    pub handle: PartitionHandle,
+}
+
+/// The vendor's identity of one partition; a partition made again at the same place has another one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionHandle {
+    /// The vendor's number for it: a MIG instance id, a vNPU id.
+    pub id: u32,
+    /// The vendor's UUID for it.
+    pub uuid: CardUuid,
+}
+
+/// Which partition the caller believes to be at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// The one with this handle and no other.
+    Handle(PartitionHandle),
+    /// Whichever is there: the caller planned it and died before it learned the handle.
+    Any,
+}
+
+/// How a tenant reaches a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceAccess {
+    /// UUID that tools in the container show.
+    pub visible_uuid: CardUuid,
+    /// Device files.
+    pub nodes: Vec<DeviceNode>,
+}
+
+/// One device file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceNode {
+    /// Path on the host.
+    pub host: String,
+    /// Path in the container.
+    pub container: String,
+    /// Major number of the character device.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// Why hardware did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// No such card.
+    #[error("card {0} is not on this node: list the cards with `aliquot devices`")]
+    UnknownCard(CardUuid),
+    /// The card does not know the template, or not at this placement.
+    #[error("{at} is impossible: the card has no such template at that placement")]
+    UnknownPlace {
+        /// What was asked.
+        at: PartitionAt,
+    },
+    /// There is one already.
+    #[error("{at} exists already")]
+    AlreadyThere {
+        /// What was asked.
+        at: PartitionAt,
+    },
+    /// There is none.
+    #[error("{at} does not exist")]
+    Absent {
+        /// What was asked.
+        at: PartitionAt,
+    },
+    /// Another partition is there than the caller means.
+    #[error("{at} is another partition by now: expected {expected}, found {found}; it is left alone")]
+    Replaced {
+        /// What was asked.
+        at: PartitionAt,
+        /// The one that was meant.
+        expected: Box<PartitionHandle>,
+        /// The one that is there.
+        found: Box<PartitionHandle>,
+    },
+    /// A counter does not allow it.
+    #[error("{at} does not fit: it needs {asked} of `{counter}`, {left} left on the card")]
+    NoRoom {
+        /// What was asked.
+        at: PartitionAt,
+        /// First counter that is short, by name.
+        counter: CounterName,
+        /// Needed.
+        asked: u64,
+        /// There.
+        left: u64,
+    },
+    /// The hardware is in use and cannot be changed now.
+    #[error("{what}: the hardware is busy; try again")]
+    Busy {
+        /// What was asked.
+        what: String,
+    },
+    /// The vendor's library answered with an error.
+    #[error("{what}: vendor error {code}: {message}")]
+    Vendor {
+        /// What was asked.
+        what: String,
+        /// The vendor's code.
+        code: i32,
+        /// The vendor's words.
+        message: String,
+    },
+    /// The library or device could not be reached at all.
+    #[error("{what}")]
+    Unreachable {
+        /// What was asked, and of what.
+        what: String,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+// === impl PartitionAt ===
+
+impl PartitionAt {
+    /// The part of the card that a partition here is.
+    #[must_use]
+    pub fn part(&self) -> Part {
+        Part::Partition { template: self.template.clone(), placement: self.placement.clone() }
+    }
+
+    /// The place of a part; `None` for whole cards and slots, which are not made by hardware.
+    #[must_use]
+    pub fn of(card: &CardUuid, part: &Part) -> Option<Self> {
+        match part {
+            Part::Partition { template, placement } => {
+                Some(Self { card: card.clone(), template: template.clone(), placement: placement.clone() })
+            }
+            Part::Card | Part::Slot { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for PartitionAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "partition {} at {} of card {}", self.template, self.placement, self.card)
+    }
+}
+
+// === impl PartitionHandle ===
+
+impl fmt::Display for PartitionHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (id {})", self.uuid, self.id)
+    }
+}

@@ -1,0 +1,147 @@
+//! The simulated hardware itself: which partitions exist, and how often it was called.
+//!
+//! Real backends keep the vendor's C library behind the file of this name; here the "hardware" is one text file in a
+//! state directory, so that several processes see the same cards, as they would through a driver. It is replaced
+//! by rename under a lock, so a killed process leaves the old or the new state, never half of one. It is not synced:
+//! simulated hardware promises to outlive processes, not power cuts.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use aliquot_core::ports::BackendError;
+use serde::{Deserialize, Serialize};
+
+/// Name of the state in its directory.
+const STATE_FILE: &str = "hardware.toml";
+/// Name of the lock beside it.
+const LOCK_FILE: &str = "hardware.lock";
+/// Longest state that is read: thousands of partitions; stops a wrong file from filling the memory.
+const STATE_BYTES_MAX: u64 = 4 << 20;
+
+/// Everything that the hardware remembers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct State {
+    /// Partitions ever made on a card, by its UUID: gives each its own identity.
+    #[serde(default)]
+    pub(crate) made: BTreeMap<String, u64>,
+    /// Calls so far, by kind.
+    #[serde(default)]
+    pub(crate) calls: BTreeMap<String, u64>,
+    /// Cards that fail, by UUID, with the reason.
+    #[serde(default)]
+    pub(crate) unhealthy: BTreeMap<String, String>,
+    /// Partitions that exist.
+    #[serde(default, rename = "partition")]
+    pub(crate) partitions: Vec<Entry>,
+}
+
+/// One partition.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Entry {
+    pub(crate) card: String,
+    pub(crate) template: String,
+    pub(crate) placement: String,
+    pub(crate) id: u32,
+    pub(crate) uuid: String,
+}
+
+/// Where the state lives.
+#[derive(Debug)]
+pub(crate) enum Hardware {
+    /// In this process alone.
+    Memory(Mutex<State>),
+    /// In a directory, for every process.
+    Directory(PathBuf),
+}
+
+/// Whether a call changed the state.
+pub(crate) enum Changed<T> {
+    /// It is to be kept.
+    Yes(T),
+    /// It is as it was.
+    No(T),
+}
+
+// === impl Hardware ===
+
+impl Hardware {
+    /// Hardware in a directory, which is made if only its last component is missing; a first visit finds `initial`.
+    pub(crate) fn open(dir: &Path, initial: &State) -> Result<Self, BackendError> {
+        match fs::create_dir(dir) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", dir, e)),
+            _ => {}
+        }
+        let hardware = Self::Directory(dir.to_owned());
+        let _lock = lock(dir)?;
+        let path = dir.join(STATE_FILE);
+        if !path.exists() {
+            store(&path, initial)?;
+        }
+        Ok(hardware)
+    }
+
+    /// Runs one call on the state, alone; the new state is kept if the call says so, even when it fails.
+    pub(crate) fn with<T>(
+        &self,
+        call: impl FnOnce(&mut State) -> Changed<Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        match self {
+            Self::Memory(state) => match call(&mut state.lock().unwrap_or_else(PoisonError::into_inner)) {
+                Changed::Yes(answer) | Changed::No(answer) => answer,
+            },
+            Self::Directory(dir) => {
+                let _lock = lock(dir)?;
+                let path = dir.join(STATE_FILE);
+                let mut state = load(&path)?;
+                match call(&mut state) {
+                    Changed::Yes(answer) => {
+                        store(&path, &state)?;
+                        answer
+                    }
+                    Changed::No(answer) => answer,
+                }
+            }
+        }
+    }
+}
+
+/// Keeps every other process out until the file is dropped.
+fn lock(dir: &Path) -> Result<File, BackendError> {
+    let path = dir.join(LOCK_FILE);
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|e| failed("open", &path, e))?;
+    file.lock().map_err(|e| failed("lock", &path, e))?;
+    Ok(file)
+}
+
+fn load(path: &Path) -> Result<State, BackendError> {
+    let length = fs::metadata(path).map_err(|e| failed("read", path, e))?.len();
+    if length > STATE_BYTES_MAX {
+        let e = io::Error::other(format!("{length} bytes, at most {STATE_BYTES_MAX} are expected"));
+        return Err(failed("read", path, e));
+    }
+    let text = fs::read_to_string(path).map_err(|e| failed("read", path, e))?;
+    toml::from_str(&text).map_err(|e| BackendError::Unreachable {
+        what: format!("simulated hardware: {} is damaged; it is kept as it is", path.display()),
+        source: Box::new(e),
+    })
+}
+
+fn store(path: &Path, state: &State) -> Result<(), BackendError> {
+    let text = toml::to_string(state).map_err(|e| failed("write", path, io::Error::other(e)))?;
+    let next = path.with_extension("toml.next");
+    fs::write(&next, text).map_err(|e| failed("write", &next, e))?;
+    fs::rename(&next, path).map_err(|e| failed("replace", path, e))
+}
+
+fn failed(verb: &str, path: &Path, source: io::Error) -> BackendError {
+    BackendError::Unreachable {
+        what: format!("simulated hardware: cannot {verb} {}", path.display()),
+        source: Box::new(source),
+    }
+}
