@@ -14,6 +14,7 @@ pub mod catalogue;
 pub mod dra;
 pub mod id;
 pub mod ledger;
+pub mod offer;
 pub mod partition;
 pub mod ports;
 pub mod quantity;

@@ -1,0 +1,300 @@
+//! What the scheduler may pick: cards and an admin's policy in, `ResourceSlice`s and `DeviceClass`es out.
+//!
+//! ```text
+//!  Inventory ─┐                    per card                              per node
+//!  policy ────┼▶ choose: layout ─▶ device: attributes, capacity, ─▶ slices: two pools, chunks, names 
+//!  server ────┘                    counters, taints, in the order of [`order`]
+//! ```
+//!
+//! - [`policy`], [`text`]: what the admin wants, and how the file reads;
+//! - [`server`]: what this Kubernetes keeps of what is written;
+//! - [`order`]: the order of placements, which is the packing policy;
+//! - [`classes`]: the `DeviceClass`es of what is offered.
+//!
+//! Invariants: the result depends on what the cards are, never on the order in which they were found; one bad card,
+//! attribute or rule never loses another; nothing is returned that the API would refuse.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+mod attributes;
+mod choose;
+pub mod classes;
+mod counters;
+mod device;
+mod names;
+pub mod order;
+pub mod policy;
+mod problem;
+pub mod server;
+mod slices;
+pub mod text;
+
+pub use choose::Reason;
+pub use classes::classes;
+pub use device::{CAPACITY_CORES, CAPACITY_MEMORY, TAINT_OCCUPIED, TAINT_UNHEALTHY};
+pub use names::{PoolKind, pool_name};
+pub use policy::{Layout, LayoutKind, LayoutPolicy, ShareTerms};
+pub use problem::Problem;
+pub use server::{ServerVersion, Support};
+
+use crate::card::{Card, Health, Inventory};
+use crate::dra::{CounterSet, DeviceId, ResourceSlice, Sharing};
+use crate::id::{CardUuid, NodeName};
+use crate::partition::{CounterVector, Part};
+use crate::units::{Bytes, Cores};
+
+use choose::{Choice, Chosen};
+use counters::CardCounters;
+use device::{Built, Maker, Setting};
+use slices::{Draft, Rank};
+
+/// Name of the driver, and the domain of its attributes.
+pub const DRIVER: &str = "aliquot.dev";
+
+/// Everything a node offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// Slices as published, in their order; all of generation [`Offers::FIRST_GENERATION`], which the publisher raises.
+    pub slices: Vec<ResourceSlice>,
+    /// What each device stands for.
+    pub parts: BTreeMap<DeviceId, OfferedPart>,
+    /// What came of each card, by index.
+    pub cards: Vec<CardOutcome>,
+    /// What is wrong with the policy as a whole, and with the inventory.
+    pub problems: Vec<Problem>,
+}
+
+/// What one device stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferedPart {
+    /// The card.
+    pub card: CardUuid,
+    /// Which part of it.
+    pub part: Part,
+    /// The layout of the card; never [`LayoutKind::Auto`].
+    pub layout: LayoutKind,
+    /// Whether several claims may hold shares of it.
+    pub sharing: Sharing,
+    /// Memory that all its holders have together.
+    pub memory: Bytes,
+    /// Compute that all its holders have together.
+    pub cores: Cores,
+    /// What it takes of the card, all counters; empty where the card has none.
+    pub takes: CounterVector,
+}
+
+/// What came of one card, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardOutcome {
+    /// The card.
+    pub card: CardUuid,
+    /// Its index.
+    pub index: u32,
+    /// What the policy says.
+    pub asked: LayoutKind,
+    /// Number of the rule that says so, from 1; `None`: the default.
+    pub rule: Option<usize>,
+    /// What it is published as; `None`: not at all.
+    pub layout: Option<LayoutKind>,
+    /// Why.
+    pub reason: Reason,
+    /// Pool of its devices.
+    pub pool: Option<String>,
+    /// Number of its devices.
+    pub devices: usize,
+    /// What the admin should know.
+    pub problems: Vec<Problem>,
+}
+
+/// How much of each card is held now: the fullest cards are offered first. Cards that are absent count as free.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsageHint {
+    /// Memory held, by card.
+    pub held: BTreeMap<CardUuid, Bytes>,
+}
+
+/// Makes the offers of a node. Pure: equal cards, policy, server and usage give equal slices, in whatever order the
+/// cards were found.
+#[must_use]
+pub fn offers(
+    node: &NodeName,
+    inventory: &Inventory,
+    policy: &LayoutPolicy,
+    server: ServerVersion,
+    usage: &UsageHint,
+) -> Offers {
+    let mut offers = Offers {
+        slices: Vec::new(),
+        parts: BTreeMap::new(),
+        cards: Vec::new(),
+        problems: policy_problems(policy, inventory),
+    };
+    let mut pools = Pools::default();
+    for card in in_order(inventory, usage, &mut offers.problems) {
+        offers.cards.push(publish(node, card, policy, server, &mut pools));
+    }
+    offers.cards.sort_by_key(|outcome| outcome.index);
+    let nothing = pools.plain.is_empty() && pools.dynamic.is_empty();
+    for (draft, kind) in [(pools.plain, PoolKind::Plain), (pools.dynamic, PoolKind::Dynamic)] {
+        // A node without anything still says so, with one empty slice.
+        if !draft.is_empty() || (nothing && kind == PoolKind::Plain) {
+            let (slices, parts) = draft.finish(node, kind);
+            offers.slices.extend(slices);
+            offers.parts.extend(parts);
+        }
+    }
+    offers
+}
+
+#[derive(Default)]
+struct Pools {
+    plain: Draft,
+    dynamic: Draft,
+}
+
+/// Cards in the order in which they should fill: the fullest first, then by what they are, never by index.
+fn in_order<'a>(inventory: &'a Inventory, usage: &UsageHint, problems: &mut Vec<Problem>) -> Vec<&'a Card> {
+    let held = |card: &Card| usage.held.get(&card.uuid).copied().unwrap_or_default();
+    let mut cards: Vec<&Card> = inventory.cards.iter().collect();
+    cards.sort_by_key(|card| (Reverse(held(card)), &card.pci, &card.uuid, card.index));
+    let mut seen = BTreeSet::new();
+    cards.retain(|card| {
+        let fresh = seen.insert(&card.uuid);
+        if !fresh {
+            problems.push(Problem::DuplicateUuid { uuid: card.uuid.clone(), index: card.index });
+        }
+        fresh
+    });
+    cards
+}
+
+/// Rules that are of no use on this node.
+fn policy_problems(policy: &LayoutPolicy, inventory: &Inventory) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (number, rule) in policy.rules.iter().enumerate() {
+        let mut deciders =
+            inventory.cards.iter().filter(|c| rule.selector.matches(c)).map(|c| policy.layout_of(c).1);
+        let selector = rule.selector.to_string();
+        match deciders.next() {
+            None => problems.push(Problem::RuleMatchesNothing { rule: number + 1, selector }),
+            Some(Some(by)) if by != number && deciders.all(|d| d != Some(number)) => {
+                problems.push(Problem::RuleShadowed { rule: number + 1, selector, by: by + 1 });
+            }
+            Some(_) => {}
+        }
+    }
+    problems
+}
+
+fn publish(
+    node: &NodeName,
+    card: &Card,
+    policy: &LayoutPolicy,
+    server: ServerVersion,
+    pools: &mut Pools,
+) -> CardOutcome {
+    let (layout, rule) = policy.layout_of(card);
+    let choice = with_health(choose::choose(card, layout, server), card, server);
+    let mut outcome = CardOutcome {
+        card: card.uuid.clone(),
+        index: card.index,
+        asked: layout.kind(),
+        rule: rule.map(|number| number + 1),
+        layout: None,
+        reason: choice.reason,
+        pool: None,
+        devices: 0,
+        problems: choice.problems,
+    };
+    let Some(chosen) = choice.chosen else { return outcome };
+    let made = make(node, card, &chosen, server);
+    let kind = made.pool;
+    let draft = match kind {
+        PoolKind::Plain => &mut pools.plain,
+        PoolKind::Dynamic => &mut pools.dynamic,
+    };
+    outcome.layout = Some(made.layout);
+    outcome.pool = Some(pool_name(node, kind));
+    outcome.problems.extend(made.problems);
+    if let Some(set) = made.set {
+        draft.add_set(set);
+    }
+    for (rank, group) in made.groups {
+        outcome.devices += group.len();
+        for taken in draft.add(rank, group) {
+            outcome.devices -= 1;
+            let part = taken.offered.part.to_string();
+            let because = "another device of this node has its name";
+            outcome.problems.push(Problem::PartLeftOut { part, because });
+        }
+    }
+    outcome
+}
+
+/// A card that does not work keeps its devices, tainted; where taints are lost it cannot.
+fn with_health(mut choice: Choice, card: &Card, server: ServerVersion) -> Choice {
+    if let Health::Unhealthy(why) = &card.health {
+        let why = why.clone();
+        if server.taints.is_kept() {
+            choice.problems.push(Problem::Unhealthy { why });
+        } else {
+            choice.chosen = None;
+            choice.reason = Reason::Withheld;
+            choice.problems.push(Problem::UnhealthyWithheld { why });
+        }
+    }
+    choice
+}
+
+/// All devices of one card.
+struct Made {
+    layout: LayoutKind,
+    pool: PoolKind,
+    groups: Vec<(Rank, Vec<Built>)>,
+    set: Option<CounterSet>,
+    problems: Vec<Problem>,
+}
+
+fn make(node: &NodeName, card: &Card, chosen: &Chosen, server: ServerVersion) -> Made {
+    let counters = match (chosen, card.table()) {
+        (Chosen::Dynamic(_), Some(table)) => CardCounters::of(card, table),
+        _ => None,
+    };
+    let set = counters.as_ref().map(CardCounters::set);
+    let pool = if set.is_some() { PoolKind::Dynamic } else { PoolKind::Plain };
+    let layout = chosen.kind();
+    let setting = Setting { layout, terms: chosen.terms(), shares: server.shares, counters };
+    let mut maker = Maker::new(card, setting, node, server);
+    let groups = match chosen {
+        Chosen::Whole => vec![(Rank::WholeCard, vec![maker.card(Sharing::Exclusive)])],
+        Chosen::Shared(_) => vec![card_itself(&mut maker)],
+        Chosen::Slots(slots) => vec![(Rank::Slot, maker.slots(slots))],
+        Chosen::Split(places, _) => vec![(Rank::Partition, maker.partitions(places))],
+        Chosen::Dynamic(_) => {
+            let places = card.table().map(order::publication_order).unwrap_or_default();
+            vec![(Rank::Partition, maker.partitions(&places)), card_itself(&mut maker)]
+        }
+    };
+    Made { layout, pool, groups, set, problems: maker.problems }
+}
+
+/// The card as a device, shared if limits can be held on it.
+fn card_itself(maker: &mut Maker<'_>) -> (Rank, Vec<Built>) {
+    match maker.sharing_of_card() {
+        Sharing::Shareable => (Rank::SharedCard, vec![maker.card(Sharing::Shareable)]),
+        Sharing::Exclusive => (Rank::WholeCard, vec![maker.card(Sharing::Exclusive)]),
+    }
+}
+
+impl Offers {
+    /// Generation of every pool as made here.
+    pub const FIRST_GENERATION: i64 = 1;
+
+    /// What came of one card.
+    #[must_use]
+    pub fn outcome(&self, card: &CardUuid) -> Option<&CardOutcome> {
+        self.cards.iter().find(|outcome| outcome.card == *card)
+    }
+}
+

@@ -1,0 +1,358 @@
+//! Which layout a card gets: the policy's, as far as card and server can carry it.
+//!
+//! ```text
+//!  auto ─┬ templates, counters cheap (1.37) ─▶ dynamic      dynamic ─ no templates, or counters lost ─▶ shared
+//!        ├ instances on the card already    ─▶ split        shared  ─ nothing enforces, or shares lost ─▶ whole
+//!        ├ shim can hold limits             ─▶ shared       split, slots ─ impossible ─▶ not offered, and says so
+//!        └ else                             ─▶ whole
+//! ```
+//!
+//! A layout that *hands out less* than was asked for is a fallback; one that would hand out something else than the
+//! admin drew up (another recipe, the whole card instead of slots) is not: such a card is withheld.
+
+use std::fmt;
+
+use super::counters;
+use super::order::{self, Place};
+use super::policy::{Layout, LayoutKind, ShareTerms, Slot, SplitPiece, SplitPlace, SplitRecipe};
+use super::problem::Problem;
+use super::server::ServerVersion;
+use crate::card::{Card, Partitioning};
+use crate::partition::{CounterVector, Part, PartitionTable, ShareSupport};
+use crate::units::Bytes;
+
+/// Steps of the search for a split, after which it counts as impossible. Real recipes need fewer than 1,000.
+const SPLIT_STEPS_MAX: u32 = 200_000;
+
+/// What a card is published as, with everything decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Chosen {
+    Whole,
+    Shared(ShareTerms),
+    Split(Vec<Place>, ShareTerms),
+    Slots(Vec<Slot>),
+    Dynamic(ShareTerms),
+}
+
+/// Why a card has its layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The policy says so.
+    Policy,
+    /// `auto`: it has templates and this server's scheduler counts cheaply.
+    CountersAreCheap,
+    /// `auto`: it carries instances already.
+    CarriesInstances,
+    /// `auto`: limits of shares can be held on it.
+    SharesCanBeHeld,
+    /// `auto`: nothing else is possible.
+    NothingElse,
+    /// The policy's layout cannot be had; the problems say why.
+    FellBack,
+    /// It is not offered; the problems say why.
+    Withheld,
+}
+
+/// A choice with its reason and what to tell the admin; no layout means that the card is withheld.
+pub(super) struct Choice {
+    pub(super) chosen: Option<Chosen>,
+    pub(super) reason: Reason,
+    pub(super) problems: Vec<Problem>,
+}
+
+/// Decides the layout of one card.
+pub(super) fn choose(card: &Card, layout: &Layout, server: ServerVersion) -> Choice {
+    let (wanted, reason) = match layout {
+        Layout::Auto(terms) => resolve_auto(card, terms, server),
+        asked => (asked.clone(), Reason::Policy),
+    };
+    match wanted {
+        Layout::Dynamic(terms) => dynamic_or_less(card, terms, server, reason),
+        Layout::Shared(terms) => shared_or_less(card, terms, server, reason, LayoutKind::Shared),
+        Layout::Whole | Layout::Auto(_) => Choice::made(Chosen::Whole, reason),
+        Layout::Split { recipe, terms } => match split(card, recipe.as_ref()) {
+            Ok(places) => Choice::made(Chosen::Split(places, terms), reason),
+            Err(problem) => Choice::withheld(problem),
+        },
+        Layout::Slots(slots) => match check_slots(card, &slots) {
+            Ok(()) => Choice::made(Chosen::Slots(slots), reason),
+            Err(problem) => Choice::withheld(problem),
+        },
+    }
+}
+
+fn resolve_auto(card: &Card, terms: &ShareTerms, server: ServerVersion) -> (Layout, Reason) {
+    let counted = server.counters.is_kept() && server.counters_are_cheap();
+    let instances = card.found.iter().any(|part| matches!(part, Part::Partition { .. }))
+        || matches!(&card.partitioning, Partitioning::Modes { current: Some(_), .. });
+    if counted && matches!(&card.partitioning, Partitioning::Templates(t) if !t.templates.is_empty()) {
+        (Layout::Dynamic(terms.clone()), Reason::CountersAreCheap)
+    } else if instances {
+        (Layout::Split { recipe: None, terms: terms.clone() }, Reason::CarriesInstances)
+    } else if card.shareable == ShareSupport::Enforceable && server.shares.is_kept() {
+        (Layout::Shared(terms.clone()), Reason::SharesCanBeHeld)
+    } else {
+        (Layout::Whole, Reason::NothingElse)
+    }
+}
+
+fn dynamic_or_less(card: &Card, terms: ShareTerms, server: ServerVersion, reason: Reason) -> Choice {
+    let because = if card.table().is_none_or(|table| table.templates.is_empty()) {
+        "the card has no templates"
+    } else if !server.counters.is_kept() {
+        "this server drops shared counters"
+    } else if card.table().is_some_and(|table| !counters::fits(table)) {
+        "it needs more than the 32 counters that a set may have"
+    } else {
+        let mut choice = Choice::made(Chosen::Dynamic(terms), reason);
+        if server.forgets_counters() {
+            choice.problems.push(Problem::ForgetfulScheduler { server: server.to_string() });
+        }
+        return choice;
+    };
+    let mut choice = shared_or_less(card, terms, server, Reason::FellBack, LayoutKind::Dynamic);
+    let given = choice.chosen.as_ref().map_or(LayoutKind::Whole, Chosen::kind);
+    choice.problems.insert(0, Problem::FellBack { asked: LayoutKind::Dynamic, because, given });
+    choice
+}
+
+fn shared_or_less(
+    card: &Card,
+    terms: ShareTerms,
+    server: ServerVersion,
+    reason: Reason,
+    asked: LayoutKind,
+) -> Choice {
+    let because = if card.shareable == ShareSupport::No {
+        "nothing can hold a limit on this card"
+    } else if !server.shares.is_kept() {
+        "this server drops shared devices"
+    } else {
+        return Choice::made(Chosen::Shared(terms), reason);
+    };
+    let mut choice = Choice::made(Chosen::Whole, Reason::FellBack);
+    if asked == LayoutKind::Shared {
+        choice.problems.push(Problem::FellBack { asked, because, given: LayoutKind::Whole });
+    }
+    choice
+}
+
+// === slots ===
+
+fn check_slots(card: &Card, slots: &[Slot]) -> Result<(), Problem> {
+    if card.shareable == ShareSupport::No {
+        return Err(Problem::SlotsNotEnforceable);
+    }
+    let memory = slots.iter().map(|s| u128::from(s.memory.0) * u128::from(s.copies)).sum::<u128>();
+    let cores = slots.iter().map(|s| u64::from(s.cores.percent()) * u64::from(s.copies)).sum::<u64>();
+    if memory > u128::from(card.memory.0) || cores > 100 {
+        let memory = Bytes(u64::try_from(memory).unwrap_or(u64::MAX));
+        return Err(Problem::SlotsExceedCard { memory, cores, card_memory: card.memory });
+    }
+    Ok(())
+}
+
+// === split ===
+
+/// The places of a split, in publication order.
+fn split(card: &Card, recipe: Option<&SplitRecipe>) -> Result<Vec<Place>, Problem> {
+    let Some(table) = card.table() else {
+        return Err(match recipe {
+            Some(recipe) => impossible(recipe.pieces.first(), "the card has no templates".to_owned()),
+            None => Problem::SplitWithoutRecipe,
+        });
+    };
+    let order = order::publication_order(table);
+    let pieces = match recipe {
+        Some(recipe) => recipe.pieces.clone(),
+        None => pieces_found(card, table),
+    };
+    if pieces.is_empty() {
+        return Err(Problem::SplitWithoutRecipe);
+    }
+    let search = Search::of(table, &order, &pieces)?;
+    let mut places = search.run(&pieces)?;
+    places.sort_by_key(|place| order.iter().position(|p| p == place));
+    Ok(places)
+}
+
+/// What a card without a recipe is split into: the instances on it, or all of its current mode.
+fn pieces_found(card: &Card, table: &PartitionTable) -> Vec<SplitPiece> {
+    let at = |template: &crate::id::TemplateName, placement: &crate::partition::PlacementName| SplitPiece {
+        template: template.clone(),
+        place: SplitPlace::At(placement.clone()),
+    };
+    match &card.partitioning {
+        Partitioning::Modes { .. } => table.partitions().map(|(t, p)| at(&t.name, &p.name)).collect(),
+        Partitioning::None | Partitioning::Templates(_) => card
+            .found
+            .iter()
+            .filter_map(|part| match part {
+                Part::Partition { template, placement } => Some((template, placement)),
+                Part::Card | Part::Slot { .. } => None,
+            })
+            .filter(|(template, placement)| table.consumption(template, placement).is_some())
+            .map(|(template, placement)| at(template, placement))
+            .collect(),
+    }
+}
+
+fn impossible(piece: Option<&SplitPiece>, because: String) -> Problem {
+    Problem::ImpossibleSplit { piece: piece.map_or_else(|| "empty".to_owned(), ToString::to_string), because }
+}
+
+/// Depth-first search for places of all pieces; copies of one template are laid in publication order, which leaves out
+/// nothing and tries no set twice.
+struct Search<'a> {
+    table: &'a PartitionTable,
+    /// For each partition still to lay: its candidates with what they take, and whether it equals the one before.
+    wanted: Vec<Wanted>,
+    steps: u32,
+}
+
+struct Wanted {
+    candidates: Vec<(Place, CounterVector)>,
+    /// Whether it is a further copy of the one before it, and so lies later in the same candidates.
+    follows: bool,
+    size: u64,
+}
+
+impl<'a> Search<'a> {
+    fn of(table: &'a PartitionTable, order: &[Place], pieces: &[SplitPiece]) -> Result<Self, Problem> {
+        let mut wanted = Vec::new();
+        for piece in pieces {
+            let candidates = candidates(table, order, piece)?;
+            let copies = match piece.place {
+                SplitPlace::Anywhere { copies } => copies,
+                SplitPlace::At(_) => 1,
+            };
+            if usize::try_from(copies).is_ok_and(|copies| copies > candidates.len()) {
+                let because =
+                    format!("the template has {} placements, expected at most so many", candidates.len());
+                return Err(impossible(Some(piece), because));
+            }
+            for copy in 0..copies {
+                let size = order::size(table, candidates[0].0);
+                wanted.push(Wanted { candidates: candidates.clone(), follows: copy > 0, size });
+            }
+        }
+        // Fewest choices first, then the largest; copies stay together, since the sort is stable and they are equal.
+        wanted.sort_by_key(|w| (w.candidates.len() > 1, std::cmp::Reverse(w.size), w.candidates[0].0));
+        Ok(Self { table, wanted, steps: 0 })
+    }
+
+    fn run(mut self, pieces: &[SplitPiece]) -> Result<Vec<Place>, Problem> {
+        let mut laid = Vec::new();
+        if self.lay(0, &self.table.totals.clone(), &mut laid) {
+            return Ok(laid.iter().map(|(place, _)| *place).collect());
+        }
+        let all: Vec<String> = pieces.iter().map(ToString::to_string).collect();
+        let because = "these do not fit on the card together; take one away, or see `aliquot devices`";
+        Err(Problem::ImpossibleSplit { piece: all.join(" + "), because: because.to_owned() })
+    }
+
+    fn lay(&mut self, next: usize, room: &CounterVector, laid: &mut Vec<(Place, usize)>) -> bool {
+        let Some(wanted) = self.wanted.get(next) else { return true };
+        let from = match laid.last() {
+            Some((_, index)) if wanted.follows => index + 1,
+            _ => 0,
+        };
+        for index in from..self.wanted[next].candidates.len() {
+            self.steps += 1;
+            if self.steps > SPLIT_STEPS_MAX {
+                return false;
+            }
+            let (place, takes) = &self.wanted[next].candidates[index];
+            if laid.iter().any(|(other, _)| other == place) {
+                continue;
+            }
+            let Some(left) = room.minus(takes) else { continue };
+            laid.push((*place, index));
+            if self.lay(next + 1, &left, laid) {
+                return true;
+            }
+            laid.pop();
+        }
+        false
+    }
+}
+
+fn candidates(
+    table: &PartitionTable,
+    order: &[Place],
+    piece: &SplitPiece,
+) -> Result<Vec<(Place, CounterVector)>, Problem> {
+    let Some(template) = table.template(&piece.template) else {
+        let known: Vec<&str> = table.templates.iter().map(|t| t.name.as_str()).collect();
+        let because = format!("the card has no such template, expected one of {}", known.join(", "));
+        return Err(impossible(Some(piece), because));
+    };
+    let found: Vec<(Place, CounterVector)> = order
+        .iter()
+        .filter(|place| {
+            let here = &table.templates[place.template];
+            let placement = &here.placements[place.placement].name;
+            here.name == template.name
+                && match &piece.place {
+                    SplitPlace::Anywhere { .. } => true,
+                    SplitPlace::At(wanted) => placement == wanted,
+                }
+        })
+        .filter_map(|place| order::takes(table, *place).map(|takes| (*place, takes)))
+        .collect();
+    if found.is_empty() {
+        let known: Vec<&str> = template.placements.iter().map(|p| p.name.0.as_str()).collect();
+        let because = format!("the template has no such placement, expected one of {}", known.join(", "));
+        return Err(impossible(Some(piece), because));
+    }
+    Ok(found)
+}
+
+// === impl Choice ===
+
+impl Choice {
+    fn made(chosen: Chosen, reason: Reason) -> Self {
+        Self { chosen: Some(chosen), reason, problems: Vec::new() }
+    }
+
+    fn withheld(problem: Problem) -> Self {
+        Self { chosen: None, reason: Reason::Withheld, problems: vec![problem] }
+    }
+}
+
+impl Chosen {
+    /// How what it publishes is shared.
+    pub(super) fn terms(&self) -> ShareTerms {
+        match self {
+            Self::Shared(terms) | Self::Split(_, terms) | Self::Dynamic(terms) => terms.clone(),
+            Self::Whole | Self::Slots(_) => ShareTerms::default(),
+        }
+    }
+
+    pub(super) const fn kind(&self) -> LayoutKind {
+        match self {
+            Self::Whole => LayoutKind::Whole,
+            Self::Shared(_) => LayoutKind::Shared,
+            Self::Split(..) => LayoutKind::Split,
+            Self::Slots(_) => LayoutKind::Slots,
+            Self::Dynamic(_) => LayoutKind::Dynamic,
+        }
+    }
+}
+
+// === impl Reason ===
+
+impl fmt::Display for Reason {
+    /// For people, as the end of "layout dynamic: …".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Policy => "the policy says so",
+            Self::CountersAreCheap => "auto: it has templates, and this server counts cheaply",
+            Self::CarriesInstances => "auto: it carries instances already",
+            Self::SharesCanBeHeld => "auto: limits of shares can be held on it",
+            Self::NothingElse => "auto: it can be neither shared nor cut here",
+            Self::FellBack => "what the policy says is not possible here",
+            Self::Withheld => "not offered: what the policy says is not possible here",
+        })
+    }
+}

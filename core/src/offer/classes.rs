@@ -1,0 +1,244 @@
+//! The `DeviceClass`es of what a node offers: one for cards, one for shares, one a template, one a fraction.
+//!
+//! ```text
+//!  card.aliquot.dev                 any card, all of it where nothing else is asked
+//!  share.aliquot.dev                a card that is handed out in shares
+//!  mig-1g-10gb.aliquot.dev          this template, on any card that has it
+//!  ascend310p-quarter.aliquot.dev   any template that is exactly this part of this family
+//!  slot-small.aliquot.dev           an admin's slot
+//! ```
+//!
+//! A class name is a legal object name; the spelling that users know (`huawei.com/ascend-310p-1/4`) stands in the
+//! annotation [`SPELLING`]. Each class also has an extended resource name, so that a Pod can ask for it in
+//! `resources.limits`; such a claim gets the default size.
+//!
+//! Selectors never fail on another driver's device: the driver is asked first, and CEL stops there.
+
+use std::collections::BTreeMap;
+
+use super::DRIVER;
+use super::names::dns_slug;
+use crate::dra::{AttributeValue, Device, DeviceClass, ResourceSlice, Sharing};
+
+/// Annotation with the spelling that users of the vendor's own names know.
+pub const SPELLING: &str = "aliquot.dev/spelling";
+/// Annotation with one sentence for people.
+pub const DESCRIPTION: &str = "aliquot.dev/description";
+
+/// Words of a vendor; for one that is not listed its name serves.
+struct VendorWords {
+    vendor: &'static str,
+    /// What its partitions are called.
+    partition: &'static str,
+    /// What people call its cards before the model, if anything.
+    marque: Option<&'static str>,
+    /// Domain of its resource names.
+    domain: &'static str,
+}
+
+const VENDORS: [VendorWords; 2] = [
+    VendorWords { vendor: "nvidia", partition: "mig", marque: None, domain: "nvidia.com" },
+    VendorWords { vendor: "huawei", partition: "vnpu", marque: Some("ascend"), domain: "huawei.com" },
+];
+
+/// The classes of what these slices offer; devices of other drivers are passed over. Cards and shares first, then by
+/// name. The name and meaning of a class never depend on what else is offered, so classes of several nodes agree.
+#[must_use]
+pub fn classes(slices: &[ResourceSlice]) -> Vec<DeviceClass> {
+    let mut drafts: BTreeMap<(u8, String), Draft> = BTreeMap::new();
+    let ours = slices.iter().filter(|slice| slice.driver == DRIVER);
+    for device in ours.flat_map(|slice| &slice.devices) {
+        let Some(face) = Face::of(device) else { continue };
+        for draft in face.classes(device.sharing) {
+            drafts.entry((draft.rank, draft.name.clone())).or_insert(draft);
+        }
+    }
+    drafts.into_values().map(Draft::finish).collect()
+}
+
+/// What a class looks at in a device.
+struct Face<'a> {
+    kind: &'a str,
+    vendor: &'a str,
+    model: &'a str,
+    profile: &'a str,
+    fraction: Option<&'a str>,
+}
+
+struct Draft {
+    rank: u8,
+    name: String,
+    condition: String,
+    spelling: Option<String>,
+    description: String,
+}
+
+impl<'a> Face<'a> {
+    fn of(device: &'a Device) -> Option<Self> {
+        let text = |name: &str| match device.attributes.get(name) {
+            Some(AttributeValue::String(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        Some(Self {
+            kind: text("type")?,
+            vendor: text("vendor")?,
+            model: text("model")?,
+            profile: text("profile")?,
+            fraction: text("fraction"),
+        })
+    }
+
+    fn classes(&self, sharing: Sharing) -> Vec<Draft> {
+        match self.kind {
+            "card" => {
+                let mut drafts = vec![card()];
+                drafts.extend((sharing == Sharing::Shareable).then(share));
+                drafts
+            }
+            "partition" => {
+                let mut drafts = vec![self.template()];
+                drafts.extend(self.fraction());
+                drafts
+            }
+            "slot" => vec![self.slot()],
+            _ => Vec::new(),
+        }
+    }
+
+    fn words(&self) -> Option<&'static VendorWords> {
+        VENDORS.iter().find(|words| words.vendor == self.vendor)
+    }
+
+    fn template(&self) -> Draft {
+        let partition = self.words().map_or(self.vendor, |words| words.partition);
+        // `+me` and `-me` are different templates and must not be one name.
+        let profile = dns_slug(&self.profile.replace('-', ".without."));
+        Draft {
+            rank: 2,
+            name: format!("{partition}-{profile}"),
+            condition: format!(
+                "{} && {} && {}",
+                is("type", "partition"),
+                is("vendor", self.vendor),
+                is("profile", self.profile)
+            ),
+            spelling: Some(self.profile.to_owned()),
+            description: format!("A {} of any {} card that has it.", self.profile, self.vendor),
+        }
+    }
+
+    fn fraction(&self) -> Option<Draft> {
+        let fraction = self.fraction.filter(|fraction| *fraction != "1")?;
+        let family = self.family();
+        let domain =
+            self.words().map_or_else(|| format!("{}.com", self.vendor), |words| words.domain.to_owned());
+        let prefix = quoted(&family.prefix);
+        let longer = quoted(&format!("{}-", family.prefix));
+        let model = format!("device.attributes[\"{DRIVER}\"].model");
+        Some(Draft {
+            rank: 2,
+            name: format!("{}-{}", family.slug, fraction_word(fraction)),
+            condition: format!(
+                "{} && {} && ({model} == {prefix} || {model}.startsWith({longer}))",
+                is("type", "partition"),
+                is("fraction", fraction)
+            ),
+            spelling: Some(format!("{domain}/{}-{fraction}", family.spelling)),
+            description: format!("Any partition that is exactly {fraction} of a {} card.", family.spelling),
+        })
+    }
+
+    fn family(&self) -> Family {
+        let has_digit = |word: &str| word.bytes().any(|b| b.is_ascii_digit());
+        let words: Vec<&str> = self.model.split('-').collect();
+        let own = words.strip_prefix(&[self.vendor]).filter(|own| !own.is_empty()).unwrap_or(&words);
+        let end = own.iter().position(|word| has_digit(word)).map_or(own.len(), |first| first + 1);
+        let skipped = words.len() - own.len();
+        let marque = self.words().and_then(|words| words.marque);
+        let named: Vec<&str> = marque.into_iter().chain(own[..end].iter().copied()).collect();
+        Family { prefix: words[..skipped + end].join("-"), slug: named.concat(), spelling: named.join("-") }
+    }
+
+    fn slot(&self) -> Draft {
+        Draft {
+            rank: 2,
+            name: format!("slot-{}", dns_slug(self.profile)),
+            condition: format!("{} && {}", is("type", "slot"), is("profile", self.profile)),
+            spelling: None,
+            description: format!("A slot {} as the admin drew it up.", self.profile),
+        }
+    }
+}
+
+fn card() -> Draft {
+    Draft {
+        rank: 0,
+        name: "card".to_owned(),
+        condition: is("type", "card"),
+        spelling: None,
+        description: "Any card; all of its memory unless the request says how much.".to_owned(),
+    }
+}
+
+fn share() -> Draft {
+    Draft {
+        rank: 1,
+        name: "share".to_owned(),
+        condition: format!("{} && device.allowMultipleAllocations", is("type", "card")),
+        spelling: None,
+        description: "Part of a card: say how much memory and cores in capacity.requests.".to_owned(),
+    }
+}
+
+impl Draft {
+    fn finish(self) -> DeviceClass {
+        let mut annotations = BTreeMap::from([(DESCRIPTION.to_owned(), self.description)]);
+        if let Some(spelling) = self.spelling {
+            annotations.insert(SPELLING.to_owned(), spelling);
+        }
+        DeviceClass {
+            name: format!("{}.{DRIVER}", self.name),
+            selectors: vec![format!("device.driver == \"{DRIVER}\" && {}", self.condition)],
+            config: Vec::new(),
+            extended_resource_name: Some(format!("{DRIVER}/{}", self.name)),
+            annotations,
+        }
+    }
+}
+
+/// `device.attributes["aliquot.dev"].name == "value"`.
+fn is(name: &str, value: &str) -> String {
+    format!("device.attributes[\"{DRIVER}\"].{name} == {}", quoted(value))
+}
+
+/// A CEL string. Values are names of templates, models and slots: of letters, digits and `._-+` alone.
+fn quoted(value: &str) -> String {
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// A family of models: those whose names are equal up to the first word with a digit.
+struct Family {
+    /// What the model names begin with: `huawei-310p`.
+    prefix: String,
+    /// In class names: `ascend310p`.
+    slug: String,
+    /// For people: `ascend-310p`.
+    spelling: String,
+}
+
+/// The word for a fraction in a class name.
+fn fraction_word(fraction: &str) -> String {
+    const WORDS: [(&str, &str); 7] = [
+        ("1/2", "half"),
+        ("1/3", "third"),
+        ("1/4", "quarter"),
+        ("1/7", "seventh"),
+        ("1/8", "eighth"),
+        ("1/12", "twelfth"),
+        ("1/16", "sixteenth"),
+    ];
+    match WORDS.iter().find(|(digits, _)| *digits == fraction) {
+        Some((_, word)) => (*word).to_owned(),
+        None => fraction.replace('/', "-of-"),
+    }
+}

@@ -1,0 +1,70 @@
+//! The counters of a dynamic card, as few as are exact.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::names;
+use crate::card::Card;
+use crate::dra::{CounterConsumption, CounterSet};
+use crate::id::CounterName;
+use crate::partition::{CounterVector, PartitionTable};
+use crate::quantity::{Format, Quantity};
+
+/// Most counters that a set may have.
+const COUNTERS_MAX: usize = 32;
+
+/// The published counters of one card.
+pub(super) struct CardCounters {
+    set: String,
+    published: BTreeSet<CounterName>,
+    totals: CounterVector,
+}
+
+// === impl CardCounters ===
+
+impl CardCounters {
+    /// `None` if there are more than a set may have.
+    pub(super) fn of(card: &Card, table: &PartitionTable) -> Option<Self> {
+        let published = published(table);
+        let totals = table.totals.restricted(|name| published.contains(name));
+        fits(table).then(|| Self { set: names::counter_set_name(card), published, totals })
+    }
+
+    /// The set as published.
+    pub(super) fn set(&self) -> CounterSet {
+        CounterSet { name: self.set.clone(), counters: rendered(&self.totals) }
+    }
+
+    /// What the whole card takes: everything.
+    pub(super) fn of_card(&self) -> Vec<CounterConsumption> {
+        self.consumption(&self.totals)
+    }
+
+    /// What a part takes; nothing is left out but zeros and counters that are not published.
+    pub(super) fn consumption(&self, takes: &CounterVector) -> Vec<CounterConsumption> {
+        let counters = rendered(&takes.restricted(|name| self.published.contains(name)));
+        if counters.is_empty() {
+            return Vec::new();
+        }
+        vec![CounterConsumption { counter_set: self.set.clone(), counters }]
+    }
+}
+
+/// Whether a counter set can hold what has to be published.
+pub(super) fn fits(table: &PartitionTable) -> bool {
+    published(table).len() <= COUNTERS_MAX
+}
+
+/// Which counters are published.
+fn published(table: &PartitionTable) -> BTreeSet<CounterName> {
+    table.totals.iter().map(|(name, _)| name.clone()).collect()
+}
+
+fn rendered(vector: &CounterVector) -> BTreeMap<String, Quantity> {
+    vector.iter().map(|(name, amount)| (name.as_str().to_owned(), quantity(name, amount))).collect()
+}
+
+/// Memory in binary units, everything else as plain numbers; what passes 2^63 − 1 is capped, on every side alike.
+fn quantity(name: &CounterName, amount: u64) -> Quantity {
+    let format = if name.as_str() == "memory" { Format::BinarySi } else { Format::DecimalSi };
+    Quantity::from_units(i64::try_from(amount).unwrap_or(i64::MAX), format)
+}
