@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Inventory ─┐                    per card                              per node
-//!  policy ────┼▶ choose: layout ─▶ device: attributes, capacity, ─▶ slices: two pools, chunks, names 
+//!  policy ────┼▶ choose: layout ─▶ device: attributes, capacity, ─▶ slices: two pools, chunks, names
 //!  server ────┘                    counters, taints, in the order of [`order`]
 //! ```
 //!
@@ -298,3 +298,5 @@ impl Offers {
     }
 }
 
+#[cfg(test)]
+mod tests;
