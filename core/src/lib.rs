@@ -11,6 +11,7 @@
 
 pub mod card;
 pub mod catalogue;
+pub mod cel;
 pub mod dra;
 pub mod id;
 pub mod ledger;

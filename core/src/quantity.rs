@@ -87,6 +87,21 @@ impl Quantity {
         i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })
     }
 
+    /// The amount as an integer, if it is one that fits in 64 bits: what Kubernetes' `AsInt64()` returns.
+    #[must_use]
+    pub fn as_integer(self) -> Option<i64> {
+        if self.is_whole() { i64::try_from(self.nanos / NANOS_PER_UNIT).ok() } else { None }
+    }
+
+    /// The amount as a double, to the nearest that doubles allow: Kubernetes' `AsApproximateFloat64()`.
+    #[must_use]
+    pub fn approximate(self) -> f64 {
+        if self.is_whole() {
+            return (self.nanos / NANOS_PER_UNIT) as f64;
+        }
+        self.nanos as f64 / NANOS_PER_UNIT as f64
+    }
+
     /// Whether the amount is a whole number of units.
     #[must_use]
     pub const fn is_whole(self) -> bool {

@@ -1,0 +1,358 @@
+//! From an expression to a program: every name resolved, every call held against its signatures.
+//!
+//! What upstream refuses when a selector is stored is refused here too: an unknown variable, field, function, argument
+//! type, a list of mixed types, a result that cannot be a bool.
+
+use std::sync::Arc;
+
+use super::ast::{Connective, Expr, Fold, FoldResult, Form, Presence, Selection};
+use super::declarations::{self, QUANTITY, Style, function, type_named};
+use super::functions;
+use super::lexer::Offset;
+use super::program::{FoldNode, Node, Walk};
+use super::typing::{Bindings, Type, most_general};
+use super::value::{Key, Value};
+
+/// Why an expression is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CheckError {
+    pub(super) at: Offset,
+    pub(super) why: String,
+}
+
+/// A program that yields a bool, as far as can be told.
+pub(super) fn check(expr: &Expr) -> Result<Node, CheckError> {
+    let mut checker = Checker::default();
+    let (node, found) = checker.expr(expr)?;
+    match checker.bindings.resolve(&found) {
+        Type::Bool | Type::Any => Ok(node),
+        found => fail(expr.at, format!("must evaluate to bool or the unknown type, not {found}")),
+    }
+}
+
+/// The type of the variable `device`.
+const DEVICE: &str = "kubernetes.DRADevice";
+
+type Typed = (Node, Type);
+
+fn fail<T>(at: Offset, why: impl Into<String>) -> Result<T, CheckError> {
+    Err(CheckError { at, why: why.into() })
+}
+
+#[derive(Default)]
+struct Checker {
+    bindings: Bindings,
+    /// Variables in scope, innermost last; the position is the slot at run time.
+    scope: Vec<(Arc<str>, Type)>,
+}
+
+impl Checker {
+    fn expr(&mut self, expr: &Expr) -> Result<Typed, CheckError> {
+        let (node, found) = match &expr.form {
+            Form::Literal(value) => (Node::Const(value.clone()), literal_type(value)),
+            Form::Ident(name) => self.ident(expr.at, name)?,
+            Form::Select { operand, field, how } => self.select(expr, operand, field, *how)?,
+            Form::Call { name, target, args } => self.call(expr.at, name, target.as_deref(), args)?,
+            Form::Logic(connective, terms) => self.logic(*connective, terms)?,
+            Form::List(elements) => self.list(elements)?,
+            Form::Map(entries) => self.map(entries)?,
+            Form::Bind { name, init, body } => {
+                let (init, init_type) = self.expr(init)?;
+                self.scope.push((name.clone(), init_type));
+                let body = self.expr(body);
+                self.scope.pop();
+                let (body, found) = body?;
+                (Node::Bind(Box::new([init, body])), found)
+            }
+            Form::Fold(fold) => self.fold(fold)?,
+        };
+        if found.is_oversized() {
+            return fail(expr.at, "the type of this is too large");
+        }
+        Ok((node, found))
+    }
+
+    fn ident(&self, at: Offset, name: &str) -> Result<Typed, CheckError> {
+        if let Some((slot, (_, found))) =
+            self.scope.iter().enumerate().rev().find(|(_, (known, _))| **known == *name)
+        {
+            return Ok((Node::Local(slot), found.clone()));
+        }
+        if name == "device" {
+            return Ok((Node::Device, Type::Object(DEVICE)));
+        }
+        match type_named(name) {
+            Some((of, name)) => Ok((Node::Const(Value::Type(name)), Type::Meta(Arc::new(of)))),
+            None => fail(at, format!("undeclared reference to '{name}': the one variable is 'device'")),
+        }
+    }
+
+    fn select(
+        &mut self,
+        expr: &Expr,
+        operand: &Expr,
+        field: &Arc<str>,
+        how: Selection,
+    ) -> Result<Typed, CheckError> {
+        if how == Selection::Value
+            && let Some((of, name)) = qualified(expr).and_then(|name| type_named(&name))
+        {
+            return Ok((Node::Const(Value::Type(name)), Type::Meta(Arc::new(of))));
+        }
+        let (node, operand_type) = self.expr(operand)?;
+        let operand_type = self.bindings.resolve(&operand_type);
+        let (bare, was_optional) = match &operand_type {
+            Type::Optional(inner) => ((**inner).clone(), true),
+            other => (other.clone(), false),
+        };
+        let found = match &bare {
+            Type::Map(pair) => pair.1.clone(),
+            Type::Object(DEVICE) => match device_field(field) {
+                Some(found) => found,
+                None => return fail(operand.at, format!("undefined field '{field}' of device")),
+            },
+            Type::Param(_) => {
+                self.bindings.assignable(&Type::Dyn, &bare);
+                Type::Dyn
+            }
+            other if other.is_dyn() => Type::Dyn,
+            other => return fail(operand.at, format!("type '{other}' does not support field selection")),
+        };
+        let operand = Box::new(node);
+        let field = Key::Text(field.clone());
+        Ok(match how {
+            Selection::Test => (Node::Test(operand, field), Type::Bool),
+            Selection::Optional => (Node::OptSelect(operand, field), Type::optional(found)),
+            Selection::Value if was_optional => (Node::Select(operand, field), Type::optional(found)),
+            Selection::Value => (Node::Select(operand, field), found),
+        })
+    }
+
+    fn call(
+        &mut self,
+        at: Offset,
+        name: &str,
+        target: Option<&Expr>,
+        args: &[Expr],
+    ) -> Result<Typed, CheckError> {
+        // `a.b(c)` is a function of the name `a.b`, if there is one, whatever `a` is.
+        if let Some(target) = target
+            && let Some(qualified) = qualified(target).map(|prefix| format!("{prefix}.{name}"))
+            && function(&qualified).is_some()
+        {
+            return self.call(at, &qualified, None, args);
+        }
+        let style = if target.is_some() { Style::Member } else { Style::Global };
+        let (mut nodes, mut types) = (Vec::new(), Vec::new());
+        for arg in target.into_iter().chain(args) {
+            let (node, found) = self.expr(arg)?;
+            nodes.push(node);
+            types.push(found);
+        }
+        let Some(known) = function(name) else {
+            return fail(at, format!("undeclared reference to '{name}': no such function"));
+        };
+        let result = self.overload(at, name, known, style, &types)?;
+        Ok((functions::bind(name, style, nodes).map_err(|why| CheckError { at, why })?, result))
+    }
+
+    /// The result type of a call: that of the one signature that fits, `dyn` where several fit and differ.
+    fn overload(
+        &mut self,
+        at: Offset,
+        name: &str,
+        known: &declarations::Function,
+        style: Style,
+        args: &[Type],
+    ) -> Result<Type, CheckError> {
+        let mut result: Option<Type> = None;
+        for signature in known.signatures(style).iter().filter(|signature| signature.args.len() == args.len())
+        {
+            let (expected, yields) = signature.instance(&mut self.bindings);
+            if self.bindings.assignable_all(args, &expected) {
+                let yields = self.bindings.resolve(&yields);
+                match &result {
+                    None => result = Some(yields),
+                    Some(first) if !first.is_dyn() && *first != yields => result = Some(Type::Dyn),
+                    Some(_) => {}
+                }
+            }
+        }
+        result.map_or_else(
+            || {
+                let found: Vec<String> =
+                    args.iter().map(|arg| self.bindings.resolve(arg).to_string()).collect();
+                fail(
+                    at,
+                    format!("found no matching overload for '{name}' applied to '({})'", found.join(", ")),
+                )
+            },
+            Ok,
+        )
+    }
+
+    fn expect(&mut self, at: Offset, found: &Type, expected: &Type) -> Result<(), CheckError> {
+        if self.bindings.assignable(found, expected) {
+            return Ok(());
+        }
+        let (expected, found) = (self.bindings.resolve(expected), self.bindings.resolve(found));
+        fail(at, format!("expected type '{expected}' but found '{found}'"))
+    }
+
+    fn condition(&mut self, expr: &Expr) -> Result<Node, CheckError> {
+        let (node, found) = self.expr(expr)?;
+        self.expect(expr.at, &found, &Type::Bool)?;
+        Ok(node)
+    }
+
+    fn logic(&mut self, connective: Connective, terms: &[Expr]) -> Result<Typed, CheckError> {
+        let nodes = terms.iter().map(|term| self.condition(term)).collect::<Result<Vec<_>, _>>()?;
+        Ok((if connective == Connective::And { Node::And(nodes) } else { Node::Or(nodes) }, Type::Bool))
+    }
+
+    /// The type of an element that may be marked with `?`.
+    fn element(&mut self, expr: &Expr, presence: Presence) -> Result<Typed, CheckError> {
+        let (node, found) = self.expr(expr)?;
+        match (presence, &found) {
+            (Presence::IfValue, Type::Optional(inner)) => {
+                let inner = (**inner).clone();
+                Ok((node, inner))
+            }
+            (Presence::IfValue, other) if !other.is_dyn() => {
+                fail(expr.at, format!("expected type 'optional({other})' but found '{other}'"))
+            }
+            _ => Ok((node, found)),
+        }
+    }
+
+    /// The common type of what came before and `current`: literals of mixed types are refused.
+    fn join(&mut self, at: Offset, before: Option<Type>, current: Type) -> Result<Type, CheckError> {
+        let Some(before) = before else {
+            return Ok(current);
+        };
+        self.expect(at, &before, &current).map_err(|_| CheckError {
+            at,
+            why: format!("expected type '{before}' but found '{current}': elements must be of one type"),
+        })?;
+        Ok(most_general(&before, &current))
+    }
+
+    fn list(&mut self, elements: &[(Expr, Presence)]) -> Result<Typed, CheckError> {
+        let (mut nodes, mut common) = (Vec::new(), None);
+        for (element, presence) in elements {
+            let (node, found) = self.element(element, *presence)?;
+            common = Some(self.join(element.at, common, found)?);
+            nodes.push((node, *presence));
+        }
+        let element = common.unwrap_or_else(|| self.bindings.fresh());
+        Ok((Node::list(nodes), Type::list(element)))
+    }
+
+    fn map(&mut self, entries: &[(Expr, Expr, Presence)]) -> Result<Typed, CheckError> {
+        let (mut nodes, mut keys, mut values) = (Vec::new(), None, None);
+        for (key, value, presence) in entries {
+            let (key_node, key_type) = self.expr(key)?;
+            keys = Some(self.join(key.at, keys, key_type)?);
+            let (value_node, value_type) = self.element(value, *presence)?;
+            values = Some(self.join(value.at, values, value_type)?);
+            nodes.push((key_node, value_node, *presence));
+        }
+        let key = keys.unwrap_or_else(|| self.bindings.fresh());
+        let value = values.unwrap_or_else(|| self.bindings.fresh());
+        Ok((Node::Map(nodes), Type::map(key, value)))
+    }
+
+    fn fold(&mut self, fold: &Fold) -> Result<Typed, CheckError> {
+        let (range, range_type) = self.expr(&fold.range)?;
+        let (first, second) = match self.bindings.resolve(&range_type) {
+            Type::List(element) if fold.var2.is_some() => (Type::Int, (*element).clone()),
+            Type::List(element) => ((*element).clone(), Type::Dyn),
+            Type::Map(pair) => (*pair).clone(),
+            free @ (Type::Dyn | Type::Param(_)) => {
+                self.bindings.assignable(&Type::Dyn, &free);
+                (Type::Dyn, Type::Dyn)
+            }
+            other => {
+                let why = format!("expression of type '{other}' cannot be range of a comprehension");
+                return fail(fold.range.at, why);
+            }
+        };
+        let outer = self.scope.len();
+        let key_type = first.clone();
+        self.scope.push((fold.var.clone(), first));
+        if let Some(var2) = &fold.var2 {
+            self.scope.push((var2.clone(), second));
+        }
+        let walk = self.walk(fold, key_type);
+        self.scope.truncate(outer);
+        let (walk, found) = walk?;
+        let with_value = fold.var2.is_some();
+        Ok((Node::Fold(Box::new(FoldNode { range, with_value, walk })), found))
+    }
+
+    fn walk(&mut self, fold: &Fold, key_type: Type) -> Result<(Walk, Type), CheckError> {
+        let filter = match &fold.result {
+            FoldResult::List { filter, .. }
+            | FoldResult::Map { filter, .. }
+            | FoldResult::MapEntries { filter, .. } => {
+                filter.as_ref().map(|filter| self.condition(filter)).transpose()?
+            }
+            _ => None,
+        };
+        Ok(match &fold.result {
+            FoldResult::All(body) => (Walk::All(self.condition(body)?), Type::Bool),
+            FoldResult::Exists(body) => (Walk::Exists(self.condition(body)?), Type::Bool),
+            FoldResult::ExistsOne(body) => (Walk::ExistsOne(self.condition(body)?), Type::Bool),
+            FoldResult::List { element, .. } => {
+                let (element, found) = self.expr(element)?;
+                (Walk::List { filter, element }, Type::list(found))
+            }
+            FoldResult::Map { value, .. } => {
+                let (value, found) = self.expr(value)?;
+                (Walk::Map { filter, value }, Type::map(key_type, found))
+            }
+            FoldResult::MapEntries { entries, .. } => {
+                let (node, found) = self.expr(entries)?;
+                let expected = Type::map(self.bindings.fresh(), self.bindings.fresh());
+                self.expect(entries.at, &found, &expected)?;
+                (Walk::MapEntries { filter, entries: node }, expected)
+            }
+        })
+    }
+}
+
+/// `a.b.c` as one name, if the expression is nothing but names and plain selections.
+fn qualified(expr: &Expr) -> Option<String> {
+    match &expr.form {
+        Form::Ident(name) => Some(name.to_string()),
+        Form::Select { operand, field, how: Selection::Value } => {
+            Some(format!("{}.{field}", qualified(operand)?))
+        }
+        _ => None,
+    }
+}
+
+fn literal_type(value: &Value) -> Type {
+    match value {
+        Value::Bool(_) => Type::Bool,
+        Value::Int(_) => Type::Int,
+        Value::Uint(_) => Type::Uint,
+        Value::Double(_) => Type::Double,
+        Value::String(_) => Type::String,
+        Value::Bytes(_) => Type::Bytes,
+        Value::Null => Type::Null,
+        _ => Type::Dyn,
+    }
+}
+
+/// The type of a field of `device`.
+fn device_field(name: &str) -> Option<Type> {
+    let by_domain = |of| Type::map(Type::String, Type::map(Type::String, of));
+    Some(match name {
+        "driver" => Type::String,
+        "allowMultipleAllocations" => Type::Bool,
+        "attributes" => by_domain(Type::Any),
+        "capacity" => by_domain(Type::Object(QUANTITY)),
+        _ => return None,
+    })
+}
