@@ -169,8 +169,7 @@ impl Claim<'_> {
     }
 
     fn capacity(&mut self) -> Value {
-        let memory =
-            ["0", "1", "1Gi", "1500Mi", "2Gi", "2.5Gi", "3Gi", "4G", "1e9", "8Gi", "10500Mi", "20Gi"];
+        let memory = ["0", "1", "1Gi", "1500Mi", "2Gi", "3Gi", "4G", "1e9", "8Gi", "10500Mi", "20Gi"];
         let cores = ["0", "1", "5", "7", "25", "50", "60", "100", "101", "2500m", "0.5"];
         let slots = ["0", "1", "2", "3", "5"];
         let mut requests = Map::new();
@@ -183,6 +182,7 @@ impl Claim<'_> {
         add(self.random, 25, "cores", &cores);
         add(self.random, 6, "example.com/slots", &slots);
         if self.defects == KnownDefects::Touch {
+            add(self.random, 10, "memory", &["2.5Gi", "0.1Gi"]);
             let driver = *self.random.pick(&self.inventory.drivers);
             add(self.random, 10, &format!("{driver}/memory"), &memory);
         }

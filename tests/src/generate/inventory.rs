@@ -50,6 +50,7 @@ struct Pool {
     reach: (&'static str, Value),
     /// Attributes are missing here and there.
     ragged: bool,
+    defects: KnownDefects,
 }
 
 /// A capacity entry that the API accepts, with amounts that shares may hold.
@@ -123,7 +124,7 @@ impl Inventory {
                 continue;
             }
             let reach = reach(random, kind);
-            let pool = Pool { driver, name, kind, generation: random.between(1, 3), reach, ragged };
+            let pool = Pool { driver, name, kind, generation: random.between(1, 3), reach, ragged, defects };
             inventory.add(random, &pool);
         }
         let devices = &inventory.devices;
@@ -295,8 +296,17 @@ fn attributes(random: &mut Random, pool: &Pool) -> Value {
     let version = *random.pick(&["1.2.3", "1.10.0", "2.0.0-rc.1", "2.0.0"]);
     add(random, 50, "version", json!({"version": version}));
     let (bare, qualified) = (random.below(2), random.below(2));
-    add(random, 50, "group", json!({"int": bare}));
-    add(random, 15, &format!("{}/group", pool.driver), json!({"int": qualified}));
+    let key = format!("{}/group", pool.driver);
+    match random.below(10) {
+        0..4 => add(random, 100, "group", json!({"int": bare})),
+        4 | 5 => add(random, 100, &key, json!({"int": qualified})),
+        // Constraints see the qualified value; to a selector upstream shows either.
+        6 if pool.defects == KnownDefects::Touch => {
+            add(random, 100, "group", json!({"int": bare}));
+            add(random, 100, &key, json!({"int": qualified}));
+        }
+        _ => {}
+    }
     let rack = *random.pick(&["r1", "r2"]);
     add(random, 60, "example.com/rack", json!({"string": rack}));
     let root = format!("pci0000:{:02x}", random.below(2));
