@@ -12,7 +12,7 @@ use super::ClaimSpec;
 use super::documents::Version;
 use super::field::{Context, Path};
 use super::name;
-use super::tree::Node;
+use super::tree::{Node, cut};
 
 const REQUESTS_MAX: usize = 32;
 const ALTERNATIVES_MAX: usize = 8;
@@ -275,6 +275,10 @@ pub(super) fn tolerations(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) ->
                 _ => cx.unknown(&at, &["key", "operator", "value", "effect", "tolerationSeconds"]),
             }
         }
+        if let Some(key) = &key {
+            name::label_name(cx, key, &path.missing("key"));
+        }
+        name::label_value(cx, &value, &path.missing("value"));
         let operator = match operator.as_deref() {
             Some("Exists") if value.is_empty() => TolerationOperator::Exists,
             Some("Exists") => {
@@ -304,7 +308,14 @@ pub(super) fn taint_effect(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -
         "NoSchedule" => Some(TaintEffect::NoSchedule),
         "NoExecute" => Some(TaintEffect::NoExecute),
         "None" => Some(TaintEffect::None),
-        other => Some(TaintEffect::Other(other.to_owned())),
+        other => {
+            let found = cut(other);
+            cx.rule(
+                path,
+                format!("found \"{found}\", expected NoSchedule, NoExecute or None; it counts as None"),
+            );
+            Some(TaintEffect::Other(other.to_owned()))
+        }
     }
 }
 
@@ -443,10 +454,11 @@ fn references(cx: &mut Context, path: &Path<'_>, spec: &ClaimSpec) {
     let constraints = spec.constraints.iter().enumerate().map(|(i, c)| ("constraints", i, &c.requests));
     let config = spec.config.iter().enumerate().map(|(i, c)| ("config", i, &c.requests));
     for (list, index, names) in constraints.chain(config) {
+        let field = format!("{list}[{index}].requests");
+        unique(cx, &path.missing(&field), "request", names.iter().map(String::as_str));
         for name in names {
             if !exists(&spec.requests, name) {
                 let known: Vec<&str> = spec.requests.iter().map(|r| r.name.as_str()).collect();
-                let field = format!("{list}[{index}].requests");
                 let known = known.join(", ");
                 let message = format!("found \"{name}\", which is no request of this claim; it has {known}");
                 cx.error(&path.missing(&field), message);

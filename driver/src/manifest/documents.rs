@@ -238,6 +238,7 @@ fn meta(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Meta {
         let at = path.key(entry);
         match entry.key.as_ref() {
             "name" => meta.name = name::subdomain(cx, &entry.value, &at).unwrap_or_default(),
+            "namespace" => name::namespace(cx, &entry.value, &at),
             "uid" => meta.uid = cx.string(&entry.value, &at),
             "labels" => meta.labels = node::labels(cx, &entry.value, &at),
             "annotations" => meta.annotations = node::labels(cx, &entry.value, &at),

@@ -69,9 +69,70 @@ pub(super) fn qualified(cx: &mut Context, text: &str, path: &Path<'_>) {
     }
 }
 
-/// Whether a text is a DNS subdomain of at most `most` characters.
+/// Checks a label name, such as the key of a taint: at most 63 letters, digits, `-`, `_` and `.`, after `domain/` if
+/// need be.
+pub(super) fn label_name(cx: &mut Context, text: &str, path: &Path<'_>) {
+    let (domain, rest) = match text.split_once('/') {
+        Some((domain, rest)) => (Some(domain), rest),
+        None => (None, text),
+    };
+    if domain.is_some_and(|d| !is_subdomain(d, 253)) {
+        let found = cut(text);
+        cx.rule(path, format!("found \"{found}\", expected a DNS name before the /"));
+    } else if rest.is_empty() || !is_label_value(rest) {
+        let found = cut(text);
+        let expected = "1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends";
+        cx.rule(path, format!("found \"{found}\", expected {expected}"));
+    }
+}
+
+/// Checks a label value: as a label name without domain, or empty.
+pub(super) fn label_value(cx: &mut Context, text: &str, path: &Path<'_>) {
+    if !is_label_value(text) {
+        let found = cut(text);
+        let expected = "at most 63 letters, digits, -, _ and ., with a letter or digit at both ends";
+        cx.rule(path, format!("found \"{found}\", expected {expected}"));
+    }
+}
+
+/// Checks a namespace: a DNS label, or empty for the default one.
+pub(super) fn namespace(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) {
+    let Some(text) = cx.text(node, path) else { return };
+    if !text.is_empty() && !is_dns_label(text) {
+        let found = cut(text);
+        cx.rule(
+            path,
+            format!("found \"{found}\", expected 1 to 63 of a-z, 0-9 and -, without - at either end"),
+        );
+    }
+}
+
+/// Checks the name of a node.
+pub(super) fn node(cx: &mut Context, text: &str, path: &Path<'_>) {
+    if !is_subdomain(text, 253) {
+        let found = cut(text);
+        cx.rule(path, format!("found \"{found}\", expected the name of a node: a-z, 0-9, - and ."));
+    }
+}
+
+/// Whether a text is a DNS subdomain of at most `most` characters. The API server does not limit its parts.
 pub(super) fn is_subdomain(text: &str, most: usize) -> bool {
-    text.len() <= most && text.split('.').all(is_dns_label)
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let part = |part: &str| {
+        let bytes = part.as_bytes();
+        bytes.first().is_some_and(|b| letter(*b))
+            && bytes.last().is_some_and(|b| letter(*b))
+            && bytes.iter().all(|b| letter(*b) || *b == b'-')
+    };
+    text.len() <= most && text.split('.').all(part)
+}
+
+fn is_label_value(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.len() <= 63
+        && bytes.first().is_none_or(u8::is_ascii_alphanumeric)
+        && bytes.last().is_none_or(u8::is_ascii_alphanumeric)
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
 }
 
 fn is_identifier(text: &str) -> bool {

@@ -8,7 +8,8 @@ use aliquot_core::dra::{
 
 use super::documents::Meta;
 use super::field::{Context, Path};
-use super::tree::Node;
+use super::name;
+use super::tree::{Node, cut};
 
 const TERMS_MAX: usize = 256;
 const REQUIREMENTS_MAX: usize = 1_024;
@@ -28,8 +29,12 @@ pub(super) fn selector(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> N
             _ => cx.unknown(&at, &["nodeSelectorTerms"]),
         }
     }
-    if value.get("nodeSelectorTerms").is_none() {
-        cx.required(path, "nodeSelectorTerms", "a list of terms");
+    match value.get("nodeSelectorTerms") {
+        None => cx.required(path, "nodeSelectorTerms", "a list of terms"),
+        Some(_) if selector.terms.is_empty() => {
+            cx.rule(&path.missing("nodeSelectorTerms"), "is empty; expected at least one term");
+        }
+        Some(_) => {}
     }
     selector
 }
@@ -43,14 +48,53 @@ fn term(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<NodeSelec
             "matchExpressions" => {
                 term.expressions = cx.each(&entry.value, &at, REQUIREMENTS_MAX, requirement);
             }
-            "matchFields" => term.fields = cx.each(&entry.value, &at, REQUIREMENTS_MAX, requirement),
+            "matchFields" => term.fields = cx.each(&entry.value, &at, REQUIREMENTS_MAX, field_requirement),
             _ => cx.unknown(&at, &["matchExpressions", "matchFields"]),
         }
     }
     Some(term)
 }
 
+/// One of `matchExpressions`: over labels.
 fn requirement(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<NodeRequirement> {
+    let requirement = any_requirement(cx, value, path)?;
+    name::label_name(cx, &requirement.key, &path.missing("key"));
+    for value in &requirement.values {
+        name::label_value(cx, value, &path.missing("values"));
+    }
+    let expected = match (requirement.operator, requirement.values.len()) {
+        (SelectorOperator::In | SelectorOperator::NotIn, 0) => "expected at least one",
+        (SelectorOperator::Exists | SelectorOperator::DoesNotExist, 1..) => {
+            "expected none with this operator"
+        }
+        (SelectorOperator::Gt | SelectorOperator::Lt, 0 | 2..) => "expected one with this operator",
+        _ => return Some(requirement),
+    };
+    cx.rule(&path.missing("values"), format!("found {}, {expected}", requirement.values.len()));
+    Some(requirement)
+}
+
+/// One of `matchFields`: Kubernetes knows the node's name alone, and one value for it.
+fn field_requirement(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<NodeRequirement> {
+    let requirement = any_requirement(cx, value, path)?;
+    if requirement.key != "metadata.name" {
+        let found = cut(&requirement.key);
+        cx.rule(&path.missing("key"), format!("found \"{found}\", expected metadata.name"));
+    }
+    if !matches!(requirement.operator, SelectorOperator::In | SelectorOperator::NotIn) {
+        cx.rule(&path.missing("operator"), "expected In or NotIn for a field");
+    }
+    if requirement.values.len() != 1 {
+        let found = requirement.values.len();
+        cx.rule(&path.missing("values"), format!("found {found}, expected one for a field"));
+    }
+    for value in &requirement.values {
+        name::node(cx, value, &path.missing("values"));
+    }
+    Some(requirement)
+}
+
+fn any_requirement(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<NodeRequirement> {
     let (mut key, mut operator, mut values) = (None, None, Vec::new());
     for entry in cx.entries(value, path) {
         let at = path.key(entry);

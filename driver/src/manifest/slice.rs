@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use aliquot_core::dra::{
     AttributeValue, CapacityPolicy, CapacityRestriction, CounterConsumption, CounterSet, Device,
-    DeviceCapacity, NodeSelection, Pool, ResourceSlice, Sharing, Taint, TaintEffect,
+    DeviceCapacity, NodeSelection, Pool, ResourceSlice, Sharing, Taint,
 };
+use aliquot_core::id::is_dns_label;
 use aliquot_core::quantity::Quantity;
 use aliquot_core::rounding::policy_problems;
 
@@ -87,6 +88,11 @@ pub(super) fn slice(
         }
     }
     slice_rules(cx, path, &devices, &shared_counters);
+    if let [NodeSelection::Selector(selector)] = selection.as_slice()
+        && selector.terms.len() > 1
+    {
+        cx.rule(&path.missing("nodeSelector"), "has several terms; expected exactly one");
+    }
     let node = one_selection(cx, path, selection)?;
     Some(ResourceSlice { name: meta.name, driver: driver?, pool: pool?, node, devices, shared_counters })
 }
@@ -124,11 +130,24 @@ fn one_selection(cx: &mut Context, path: &Path<'_>, found: Vec<NodeSelection>) -
 fn node_selection(cx: &mut Context, entry: &Entry<'_>, path: &Path<'_>) -> Option<NodeSelection> {
     let at = path.key(entry);
     match entry.key.as_ref() {
-        "nodeName" => cx.string(&entry.value, &at).filter(|t| !t.is_empty()).map(NodeSelection::Name),
+        "nodeName" => {
+            let name = cx.string(&entry.value, &at)?;
+            name::node(cx, &name, &at);
+            Some(NodeSelection::Name(name))
+        }
         "nodeSelector" => Some(NodeSelection::Selector(node::selector(cx, &entry.value, &at))),
-        "allNodes" => cx.boolean(&entry.value, &at).and_then(|yes| yes.then_some(NodeSelection::All)),
-        _ => cx.boolean(&entry.value, &at).and_then(|yes| yes.then_some(NodeSelection::PerDevice)),
+        "allNodes" => only_true(cx, entry, &at).then_some(NodeSelection::All),
+        _ => only_true(cx, entry, &at).then_some(NodeSelection::PerDevice),
     }
+}
+
+/// A switch that may be left out, but not off.
+fn only_true(cx: &mut Context, entry: &Entry<'_>, path: &Path<'_>) -> bool {
+    let value = cx.boolean(&entry.value, path);
+    if value == Some(false) {
+        cx.rule(path, "found false, expected true or no such field");
+    }
+    value == Some(true)
 }
 
 fn pool_of(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Pool> {
@@ -173,6 +192,7 @@ fn counter_set(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Cou
     if node.get("name").is_none() {
         cx.required(path, "name", "the name of the counter set");
     }
+    at_least_one_counter(cx, path, &counters);
     Some(CounterSet { name: name?, counters })
 }
 
@@ -192,13 +212,26 @@ fn consumption(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Cou
     if node.get("counterSet").is_none() {
         cx.required(path, "counterSet", "the name of a counter set of the pool");
     }
+    at_least_one_counter(cx, path, &counters);
     Some(CounterConsumption { counter_set: counter_set?, counters })
+}
+
+fn at_least_one_counter(cx: &mut Context, path: &Path<'_>, counters: &BTreeMap<String, Quantity>) {
+    if counters.is_empty() {
+        cx.rule(&path.missing("counters"), "names no counter; expected at least one");
+    }
 }
 
 fn counter_values(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
     let mut counters = BTreeMap::new();
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
+        if !is_dns_label(&entry.key) {
+            cx.rule(
+                &at,
+                "expected 1 to 63 of a-z, 0-9 and - as the name of a counter, without - at either end",
+            );
+        }
         for inner in cx.entries(&entry.value, &at) {
             let at = at.key(inner);
             match inner.key.as_ref() {
@@ -308,6 +341,14 @@ fn device_rules(cx: &mut Context, path: &Path<'_>, device: &Device) {
         }
     }
     unique(cx, path, "counter set", device.consumes.iter().map(|c| c.counter_set.as_str()));
+    let conditions = [&device.binding_conditions, &device.binding_failure_conditions];
+    if conditions[0].is_empty() != conditions[1].is_empty() {
+        cx.rule(path, "expected bindingConditions and bindingFailureConditions, or neither");
+    }
+    unique(cx, path, "binding condition", conditions.into_iter().flatten().map(String::as_str));
+    for condition in conditions.into_iter().flatten() {
+        name::label_name(cx, condition, &path.missing("bindingConditions"));
+    }
 }
 
 fn attribute(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<AttributeValue> {
@@ -449,9 +490,9 @@ fn taint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Taint> {
     if effect.is_none() {
         cx.required(path, "effect", "None, NoSchedule or NoExecute");
     }
-    if let Some(TaintEffect::Other(other)) = &effect {
-        let message = format!("the effect \"{other}\" is of a later API version; it counts as None");
-        cx.warn(&path.missing("effect"), message);
+    if let Some(key) = &key {
+        name::label_name(cx, key, &path.missing("key"));
     }
+    name::label_value(cx, &value, &path.missing("value"));
     Some(Taint { key: key?, value, effect: effect? })
 }
