@@ -12,6 +12,7 @@
 pub mod card;
 pub mod catalogue;
 pub mod cel;
+pub mod counters;
 pub mod dra;
 pub mod id;
 pub mod ledger;

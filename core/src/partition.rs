@@ -11,11 +11,15 @@
 //! whole card takes all totals. Nothing here knows a vendor: MIG memory slices and Ascend vGroups are both counters
 //! that placements take.
 
+mod arrange;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::id::{CounterName, TemplateName};
 use crate::units::{Bytes, Cores, Fraction};
+
+pub use arrange::Arrangement;
 
 /// Amounts by counter; an absent counter is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -245,3 +249,6 @@ impl fmt::Display for Part {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+use super::*;
+use crate::catalogue::{COUNTERS_MAX, Catalogue};
+
+/// What is published for each embedded model that has partitions.
+const GOLDEN: &[(&str, &str)] = &[
+    ("huawei-310p-24gb", "ai-core ai-cpu jpegd vg0 vg1 vg2 vg3"),
+    ("huawei-310p-48gb", "ai-core ai-cpu jpegd vg0 vg1 vg2 vg3"),
+    ("huawei-310p-duo-24gb", "ai-core ai-cpu jpegd vg0 vg1 vg2 vg3"),
+    ("huawei-310p-duo-48gb", "ai-core ai-cpu jpegd vg0 vg1 vg2 vg3"),
+    ("huawei-910a-30c", "ai-core"),
+    ("huawei-910a-32c", "ai-core"),
+    ("huawei-910b1", "ai-core"),
+    ("huawei-910b2", "ai-core"),
+    ("huawei-910b2c", "ai-core"),
+    ("huawei-910b3", "ai-core"),
+    ("huawei-910b4", "ai-core jpegd"),
+    ("huawei-910b4-1", "ai-core"),
+    ("huawei-910c-20c", "ai-core"),
+    ("huawei-910c-24c", "ai-core"),
+    ("nvidia-a100-40gb", "jpeg-engines mem0 mem1 mem2 mem3 mem4 mem5 mem6"),
+    ("nvidia-a100-80gb", "jpeg-engines mem0 mem1 mem2 mem3 mem4 mem5 mem6"),
+    ("nvidia-a30-24gb", "media mem0 mem1 mem2 mem3"),
+    ("nvidia-b200-180gb", "media mem0 mem1 mem2 mem3 mem4 mem5 mem6"),
+    ("nvidia-gb200-186gb", "media mem0 mem1 mem2 mem3 mem4 mem5 mem6"),
+    ("nvidia-h100-80gb-pcie", "mem0 mem1 mem2 mem3 mem4 mem5 mem6 ofa-engines"),
+    ("nvidia-h100-80gb-sxm", "mem0 mem1 mem2 mem3 mem4 mem5 mem6 ofa-engines"),
+    ("nvidia-h100-96gb", "mem0 mem1 mem2 mem3 mem4 mem5 mem6 ofa-engines"),
+    ("nvidia-h100-nvl-94gb", "mem0 mem1 mem2 mem3 mem4 mem5 mem6 ofa-engines"),
+    ("nvidia-h200-141gb", "mem0 mem1 mem2 mem3 mem4 mem5 mem6 ofa-engines"),
+    ("nvidia-rtx-pro-6000", "decoders mem0 mem3 mem6 mem9 ofa-engines"),
+];
+
+fn tables() -> Vec<(String, PartitionTable)> {
+    let catalogue = Catalogue::embedded();
+    let tables = catalogue.models().iter().filter_map(|m| Some((m.id.to_string(), m.table()?.clone())));
+    tables.collect()
+}
+
+#[test]
+fn the_published_counters_of_every_model_are_these() {
+    let names = |table: &PartitionTable| {
+        let binding = binding_counters(table);
+        assert!(binding.witnesses().len() <= COUNTERS_MAX);
+        binding.witnesses().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(" ")
+    };
+    let got: Vec<(String, String)> = tables().iter().map(|(m, table)| (m.clone(), names(table))).collect();
+    let golden: Vec<(String, String)> =
+        GOLDEN.iter().map(|(m, c)| ((*m).to_owned(), (*c).to_owned())).collect();
+    assert_eq!(got, golden);
+}
+
+/// Every set of parts that fits by the published counters, each visited once; parts that are copies of each other are
+/// taken in order.
+struct Exhaustive {
+    published: Vec<Vec<u64>>,
+    all: Vec<Vec<u64>>,
+    copy_of_the_one_before: Vec<bool>,
+    all_totals: Vec<u64>,
+    sets: u64,
+}
+
+impl Exhaustive {
+    fn new(table: &PartitionTable, binding: &BindingCounters) -> (Self, Vec<u64>) {
+        let mut vectors = vec![table.totals.clone()];
+        vectors.extend(table.partitions().map(|(t, p)| t.consumes.plus(&p.consumes).unwrap()));
+        vectors.sort();
+        let numbers = |v: &CounterVector, of: &CounterVector| -> Vec<u64> {
+            of.iter().map(|(name, _)| v.get(name)).collect()
+        };
+        let this = Self {
+            published: vectors.iter().map(|v| numbers(&binding.published(v), binding.totals())).collect(),
+            all: vectors.iter().map(|v| numbers(v, &table.totals)).collect(),
+            copy_of_the_one_before: (0..vectors.len())
+                .map(|i| i > 0 && vectors[i] == vectors[i - 1])
+                .collect(),
+            all_totals: numbers(&table.totals, &table.totals),
+            sets: 0,
+        };
+        (this, numbers(binding.totals(), binding.totals()))
+    }
+
+    fn visit(&mut self, from: usize, room: &[u64], used: &[u64], last: Option<usize>) {
+        self.sets += 1;
+        for i in from..self.all.len() {
+            if self.copy_of_the_one_before[i] && last != Some(i - 1) {
+                continue;
+            }
+            let Some(room) = room
+                .iter()
+                .zip(&self.published[i])
+                .map(|(r, t)| r.checked_sub(*t))
+                .collect::<Option<Vec<_>>>()
+            else {
+                continue;
+            };
+            let used: Vec<u64> = used.iter().zip(&self.all[i]).map(|(u, t)| u + t).collect();
+            let fits = used.iter().zip(&self.all_totals).all(|(u, total)| u <= total);
+            assert!(fits, "a set fits by the published counters alone: {used:?} of {:?}", self.all_totals);
+            self.visit(i + 1, &room, &used, Some(i));
+        }
+    }
+}
+
+#[test]
+fn with_the_published_counters_exactly_the_same_sets_fit() {
+    for (model, table) in tables() {
+        let binding = binding_counters(&table);
+        let (mut exhaustive, room) = Exhaustive::new(&table, &binding);
+        let nothing = vec![0; exhaustive.all_totals.len()];
+        exhaustive.visit(0, &room, &nothing, None);
+        assert!(exhaustive.sets > 5, "{model}: {}", exhaustive.sets);
+    }
+}
+
+#[test]
+fn every_published_counter_has_a_set_that_only_it_forbids() {
+    for (model, table) in tables() {
+        let binding = binding_counters(&table);
+        for (counter, witness) in binding.witnesses() {
+            let Witness::Parts(parts) = witness else { panic!("{model}: {counter} is undecided") };
+            let sum = parts.iter().fold(CounterVector::default(), |sum, part| {
+                let takes = match part {
+                    Part::Partition { template, placement } => {
+                        table.consumption(template, placement).unwrap()
+                    }
+                    Part::Card | Part::Slot { .. } => table.totals.clone(),
+                };
+                sum.plus(&takes).unwrap()
+            });
+            assert!(sum.get(counter) > table.totals.get(counter), "{model} {counter}");
+            let others = binding.published(&sum).restricted(|name| name != counter);
+            assert_eq!(others.first_excess(binding.totals()), None, "{model} {counter}: {parts:?}");
+        }
+    }
+}
+
+#[test]
+fn a_table_built_to_be_slow_keeps_its_counters() {
+    let counter = |i: u32| CounterName::new(format!("c{i}")).unwrap();
+    let templates = (0..24_u32).map(|i| crate::partition::Template {
+        name: crate::id::TemplateName::new(format!("t{i}")).unwrap(),
+        fraction: crate::units::Fraction::WHOLE,
+        isolation: crate::partition::Isolation::Hardware,
+        memory: crate::units::Bytes::MIB,
+        cores: crate::units::Cores::ALL,
+        extra_capacity: BTreeMap::new(),
+        consumes: CounterVector::new([(counter(0), 1000 + u64::from(i)), (counter(1), 1000)]),
+        placements: vec![crate::partition::Placement {
+            name: crate::partition::PlacementName("0".to_owned()),
+            consumes: CounterVector::default(),
+        }],
+        vendor_profile: None,
+        aliases: Vec::new(),
+        shareable: crate::partition::ShareSupport::No,
+    });
+    let table = PartitionTable {
+        totals: CounterVector::new([(counter(0), 13_500), (counter(1), 12_999)]),
+        templates: templates.collect(),
+    };
+    let binding = binding_counters(&table);
+    let undecided: Vec<&CounterName> =
+        binding.witnesses().filter(|(_, w)| **w == Witness::Undecided).map(|(name, _)| name).collect();
+    assert_eq!((binding.witnesses().len(), undecided), (2, vec![&counter(0)]));
+}
