@@ -68,7 +68,8 @@ const COST_MAX: u64 = 1_000_000;
 /// One evaluation.
 pub(super) struct Run<'a> {
     device: &'a Value,
-    locals: Vec<Value>,
+    /// Variables. Upstream binds lazily: a variable whose value failed is an error where it is used, not before.
+    locals: Vec<Outcome>,
     meter: Meter,
 }
 
@@ -100,7 +101,7 @@ impl<'a> Run<'a> {
     }
 
     /// Evaluates `body` with one more variable.
-    fn with_local(&mut self, value: Value, body: &Node) -> Outcome {
+    fn with_local(&mut self, value: Outcome, body: &Node) -> Outcome {
         self.locals.push(value);
         let result = body.eval(self);
         self.locals.pop();
@@ -128,7 +129,7 @@ impl Node {
         match self {
             Self::Const(value) => Some(value),
             Self::Device => Some(run.device),
-            Self::Local(slot) => run.locals.get(*slot),
+            Self::Local(slot) => run.locals.get(*slot)?.as_ref().ok(),
             Self::Select(operand, key) => match operand.path(run)? {
                 Value::Map(map) => map.get(key),
                 _ => None,
@@ -141,9 +142,13 @@ impl Node {
     pub(super) fn eval(&self, run: &mut Run<'_>) -> Outcome {
         match self {
             Self::Const(value) => Ok(value.clone()),
-            Self::Device | Self::Local(_) => {
+            Self::Device => {
                 run.meter.charge(1)?;
-                self.path(run).cloned().map_or_else(|| error("unbound variable"), Ok)
+                Ok(run.device.clone())
+            }
+            Self::Local(slot) => {
+                run.meter.charge(1)?;
+                run.locals.get(*slot).cloned().unwrap_or_else(|| error("unbound variable"))
             }
             Self::Select(operand, key) => {
                 run.meter.charge(1)?;
@@ -186,10 +191,10 @@ impl Node {
             }
             Self::List(elements) => list(elements, run),
             Self::Map(entries) => map(entries, run),
-            Self::Bind(parts) => {
-                let value = parts[0].eval(run)?;
-                run.with_local(value, &parts[1])
-            }
+            Self::Bind(parts) => match parts[0].eval(run) {
+                Err(Fault::Budget) => Err(Fault::Budget),
+                value => run.with_local(value, &parts[1]),
+            },
             Self::Fold(fold) => fold.eval(run),
         }
     }
@@ -244,12 +249,11 @@ pub(super) fn present(operand: &Value, key: &Key) -> Option<Value> {
     }
 }
 
-/// The value at `key`; within an optional the result is an optional.
+/// The value at `key`; within an optional the result is an optional, and what is not there is none.
 pub(super) fn select(operand: &Value, key: &Key) -> Outcome {
     match operand {
         Value::Map(map) => map.find(key).map_or_else(|| error(format!("no such key: {key}")), Ok),
-        Value::Optional(None) => Ok(Value::Optional(None)),
-        Value::Optional(Some(inner)) => select(inner, key).map(Value::some),
+        Value::Optional(_) => Ok(Value::Optional(present(operand, key).map(Arc::new))),
         other => no_overload("select", std::slice::from_ref(other)),
     }
 }
@@ -337,9 +341,9 @@ impl FoldNode {
     fn visit(&self, key: Value, value: &Value, run: &mut Run<'_>, gathered: &mut Gathered) -> Outcome<Next> {
         run.meter.charge(1)?;
         let base = run.locals.len();
-        run.locals.push(key.clone());
+        run.locals.push(Ok(key.clone()));
         if self.with_value {
-            run.locals.push(value.clone());
+            run.locals.push(Ok(value.clone()));
         }
         let next = self.walk.visit(key, run, gathered);
         run.locals.truncate(base);

@@ -297,7 +297,8 @@ impl Grower<'_> {
             2 | 3 => format!("{left}.isLessThan({right})"),
             4 => format!("{left}.isInteger()"),
             5 => format!("isQuantity({})", self.random.pick(&["'1Gi'", "'1gb'", "''", "'1.5'"])),
-            6 => format!("({left} == {right})"),
+            // Upstream cannot compare a computed quantity for equality.
+            6 => format!("({} == {})", self.quantity(0), self.quantity(0)),
             _ => format!("({left}.compareTo({right}) >= 0)"),
         }
     }
