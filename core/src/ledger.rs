@@ -324,4 +324,6 @@ enum Verdict {
 }
 
 #[cfg(test)]
+mod oracle;
+#[cfg(test)]
 mod tests;

@@ -4,11 +4,11 @@ use crate::catalogue::CardIdentity;
 use crate::id::TemplateName;
 use crate::partition::PlacementName;
 
-fn catalogue() -> Catalogue {
+pub(super) fn catalogue() -> Catalogue {
     Catalogue::embedded()
 }
 
-fn card(model: &str, index: u32) -> Card {
+pub(super) fn card(model: &str, index: u32) -> Card {
     let catalogue = catalogue();
     let model = catalogue.model(&model.parse().unwrap()).unwrap();
     model.card(CardIdentity {
