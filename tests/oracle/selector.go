@@ -26,7 +26,7 @@ func (j *judge) evaluate(req *request) (*celAnswer, error) {
 		return nil, errors.New("device: missing, expected a Device of a ResourceSlice")
 	}
 	answer := &celAnswer{ID: req.ID}
-	compiled := cel.GetCompiler(req.Features.selectors()).CompileCELExpression(req.Expression, cel.Options{})
+	compiled := j.compile(req.Features.selectors(), req.Expression)
 	if compiled.Error != nil {
 		text := compiled.Error.Error()
 		answer.CompileError = &text
@@ -51,4 +51,24 @@ func (j *judge) evaluate(req *request) (*celAnswer, error) {
 	}
 	answer.Result = matches
 	return answer, nil
+}
+
+// compiledKey is one expression in one environment.
+type compiledKey struct {
+	features   cel.Features
+	expression string
+}
+
+// compile keeps what it compiles, with its cost, because the same class is
+// tried on many devices.
+func (j *judge) compile(features cel.Features, expression string) cel.CompilationResult {
+	key := compiledKey{features, expression}
+	if known, ok := j.compiled[key]; ok {
+		return known
+	}
+	if len(j.compiled) >= caseCacheSize {
+		clear(j.compiled)
+	}
+	j.compiled[key] = cel.GetCompiler(features).CompileCELExpression(expression, cel.Options{})
+	return j.compiled[key]
 }

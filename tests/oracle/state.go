@@ -24,12 +24,14 @@ const (
 type judge struct {
 	caseCaches      map[cel.Features]*cel.Cache
 	schedulerCaches map[cel.Features]*cel.Cache
+	compiled        map[compiledKey]cel.CompilationResult
 }
 
 func newJudge() *judge {
 	return &judge{
 		caseCaches:      make(map[cel.Features]*cel.Cache),
 		schedulerCaches: make(map[cel.Features]*cel.Cache),
+		compiled:        make(map[compiledKey]cel.CompilationResult),
 	}
 }
 

@@ -7,3 +7,4 @@
 
 pub mod generate;
 pub mod oracle;
+pub mod scenes;

@@ -46,6 +46,7 @@ fn upstream(answer: &Value) -> (&'static str, String) {
 }
 
 /// Puts every expression before both and returns how often each outcome came up.
+#[expect(clippy::unwrap_used, reason = "a helper of the tests below: a judge that breaks ends them")]
 fn compare(expressions: &[String]) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     let Some(mut oracle) = Oracle::start_or_say_why_not().unwrap() else { return counts };
