@@ -371,14 +371,7 @@ impl Catalogue {
     /// front (`huawei.com/`) do not count. An id is alone; a shared name gives all that share it.
     #[must_use]
     pub fn resolve(&self, text: &str) -> Vec<&CardModel> {
-        let wanted = plain_name(text);
-        if wanted.is_empty() {
-            return Vec::new();
-        }
-        if let Some(model) = self.models.iter().find(|m| plain_name(m.id.as_str()) == wanted) {
-            return vec![model];
-        }
-        self.models.iter().filter(|m| m.goes_by(&wanted)).collect()
+        called(self.models.iter(), text)
     }
 
     /// Models that agree with everything that was seen, the one with most agreements first.
@@ -392,6 +385,21 @@ impl Catalogue {
         found.sort_by_key(|(agreements, _)| std::cmp::Reverse(*agreements));
         found.into_iter().map(|(_, model)| model).collect()
     }
+}
+
+/// Those of the models that go by this text, as [`Catalogue::resolve`] says.
+pub(crate) fn called<'a>(
+    models: impl Iterator<Item = &'a CardModel> + Clone,
+    text: &str,
+) -> Vec<&'a CardModel> {
+    let wanted = plain_name(text);
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    if let Some(model) = models.clone().find(|m| plain_name(m.id.as_str()) == wanted) {
+        return vec![model];
+    }
+    models.filter(|m| m.goes_by(&wanted)).collect()
 }
 
 /// Whether `name` of `model` is the id of some other model.

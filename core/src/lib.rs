@@ -14,6 +14,7 @@ pub mod catalogue;
 pub mod cel;
 pub mod counters;
 pub mod dra;
+pub mod fraction;
 pub mod id;
 pub mod ledger;
 pub mod offer;

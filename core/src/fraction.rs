@@ -1,0 +1,377 @@
+//! Parts of a card as people ask for them: `1/4 Ascend310P`, `25% H100`, `8Gi`, `vir02`.
+//!
+//! ```text
+//!   text ── parse_ask ──▶ Ask { model, part } ── resolve, with the models at hand ──▶ Answer, one a model
+//! ```
+//!
+//! What a fraction means. The fraction of a template is the one its file publishes: for MIG the memory slices it takes
+//! out of all of them (`1g.10gb` of an H100 is 1/8, `3g.40gb` and `4g.40gb` are both 1/2, `7g.80gb` is 1), for Ascend
+//! the AI cores or the memory. Every template of exactly that fraction is an answer, the one whose compute is nearest
+//! first. Where there is none and the card can be shared, the answer is a share: that part of the memory, rounded down
+//! to 1Mi so that equal parts fit beside each other, and that part of the compute in whole percent, rounded down. An
+//! amount of memory is answered by the templates of exactly that size, else by a share of it, rounded up to 1Mi, with
+//! best-effort compute. Anything else is an error that lists what could be had.
+
+use std::fmt;
+
+use crate::catalogue::{CardModel, called};
+use crate::id::{ModelId, TemplateName};
+use crate::partition::{PartitionTable, ShareSupport, Template};
+use crate::quantity::Quantity;
+use crate::units::{Bytes, Cores, Fraction};
+
+/// Longest text that is looked at; the longest sensible one has half of it.
+const TEXT_BYTES_MAX: usize = 128;
+/// Most models that one message lists.
+const MODELS_LISTED_MAX: usize = 6;
+
+/// What somebody asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Of which model, as written; `None`: of any.
+    pub model: Option<String>,
+    /// Which part.
+    pub part: AskedPart,
+}
+
+/// Which part of a card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AskedPart {
+    /// A fraction; 1 is the whole card.
+    Fraction(Fraction),
+    /// That much memory.
+    Memory(Bytes),
+    /// A template, a model, or both: only the models at hand can tell.
+    Named(String),
+}
+
+/// What one model has for an ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Which model.
+    pub model: ModelId,
+    /// What of it.
+    pub choice: Choice,
+}
+
+/// What of a card answers an ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// All of it.
+    Whole,
+    /// Any one of these templates, the nearest first.
+    Templates(Vec<TemplateName>),
+    /// A share of the card.
+    Share {
+        /// Its memory.
+        memory: Bytes,
+        /// Its compute; 0 is best effort.
+        cores: Cores,
+    },
+}
+
+/// Why a text is no ask.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` asks for {problem}; expected a part and a model such as `1/4 Ascend310P`, `25% H100`, `8Gi` or `1g.10gb`"
+)]
+pub struct AskError {
+    /// The text, cut at 80 characters.
+    pub text: String,
+    /// What is wrong with it.
+    pub problem: &'static str,
+}
+
+/// Why an ask has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// Nothing goes by that name.
+    #[error("`{text}` is neither a card nor a template; expected one of {}; correct the name", known.join(", "))]
+    Unknown {
+        /// As asked.
+        text: String,
+        /// Models and templates at hand.
+        known: Vec<String>,
+    },
+    /// No model at hand has such a part.
+    #[error("no card has {asked}; there is {}; ask for one of these", Offers(offers))]
+    NoSuchPart {
+        /// As asked.
+        asked: String,
+        /// What the models have instead.
+        offers: Vec<ModelOffers>,
+    },
+}
+
+/// What a model could give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelOffers {
+    /// The model.
+    pub model: ModelId,
+    /// Its parts by fraction, smallest first, with the templates.
+    pub parts: Vec<(Fraction, Vec<TemplateName>)>,
+    /// Memory that shares can be taken of, where the card can be shared.
+    pub shares_of: Option<Bytes>,
+}
+
+/// Reads an ask. The part may stand before or after the model, or behind it with a hyphen (`310p-1/4`).
+///
+/// # Errors
+/// The text is empty or too long, or asks for nothing or for more than one card.
+pub fn parse_ask(text: &str) -> Result<Ask, AskError> {
+    let fail = |problem| AskError { text: text.chars().take(80).collect(), problem };
+    let trimmed = text.trim();
+    if trimmed.is_empty() {
+        return Err(fail("nothing"));
+    }
+    if trimmed.len() > TEXT_BYTES_MAX || trimmed.chars().any(char::is_control) {
+        return Err(fail("more than a line of 128 bytes"));
+    }
+    let of = |part, model: &str| Ask { model: Some(model.trim().to_owned()), part };
+    if let Some(part) = amount(trimmed).map_err(fail)? {
+        return Ok(Ask { model: None, part });
+    }
+    if let Some((first, rest)) = trimmed.split_once(char::is_whitespace)
+        && let Some(part) = amount(first).map_err(fail)?
+    {
+        return Ok(of(part, rest));
+    }
+    // A number behind the model belongs to its name (`RTX PRO 6000`, `910B4-1`), a fraction does not.
+    let split_at_end = trimmed.rfind(|c: char| c == '-' || c.is_whitespace());
+    if let Some((model, last)) = split_at_end.map(|at| (&trimmed[..at], &trimmed[at + 1..]))
+        && !model.trim().is_empty()
+        && last.parse::<u64>().is_err()
+        && let Some(part) = amount(last).map_err(fail)?
+    {
+        return Ok(of(part, model));
+    }
+    Ok(Ask { model: None, part: AskedPart::Named(trimmed.to_owned()) })
+}
+
+/// Finds what of each model answers the ask, in the order of the models.
+///
+/// # Errors
+/// No model goes by the name, or none has such a part; the error lists what there is.
+pub fn resolve(ask: &Ask, models: &[&CardModel]) -> Result<Vec<Answer>, ResolveError> {
+    let candidates = match &ask.model {
+        None => models.to_vec(),
+        Some(text) => called(models.iter().copied(), text),
+    };
+    if candidates.is_empty() {
+        let text = ask.model.clone().unwrap_or_else(|| ask.to_string());
+        return Err(ResolveError::Unknown { text, known: known(models) });
+    }
+    let answer = |model: &&CardModel, choice| Answer { model: model.id.clone(), choice };
+    let answers: Vec<Answer> = match &ask.part {
+        AskedPart::Fraction(fraction) => {
+            candidates.iter().filter_map(|m| Some(answer(m, by_fraction(m, *fraction)?))).collect()
+        }
+        AskedPart::Memory(memory) => {
+            candidates.iter().filter_map(|m| Some(answer(m, by_memory(m, *memory)?))).collect()
+        }
+        AskedPart::Named(text) => return by_name(text, models),
+    };
+    if answers.is_empty() {
+        let offers = candidates.iter().map(|m| offers(m)).collect();
+        return Err(ResolveError::NoSuchPart { asked: ask.to_string(), offers });
+    }
+    Ok(answers)
+}
+
+/// A fraction, a percentage, an amount of memory, or `1` for the whole; `None` for anything else.
+fn amount(text: &str) -> Result<Option<AskedPart>, &'static str> {
+    const TOO_MUCH: &str = "nothing, or for more than a card";
+    let number = |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
+    if let Some((numerator, denominator)) = text.split_once('/') {
+        let (Some(numerator), Some(denominator)) = (number(numerator), number(denominator)) else {
+            return Ok(None);
+        };
+        return Fraction::new(numerator, denominator).map(|f| Some(AskedPart::Fraction(f))).ok_or(TOO_MUCH);
+    }
+    if let Some(percent) = text.strip_suffix('%') {
+        let (whole, decimals) = percent.split_once('.').unwrap_or((percent, "0"));
+        if decimals.len() > 4 {
+            return Err("a percentage with more than four decimals");
+        }
+        let (Some(whole), Some(part)) = (number(whole), number(decimals)) else { return Ok(None) };
+        let scale = 10_u32.pow(u32::try_from(decimals.len()).unwrap_or(0));
+        let numerator = whole.checked_mul(scale).and_then(|n| n.checked_add(part)).ok_or(TOO_MUCH)?;
+        return Fraction::new(numerator, 100 * scale).map(|f| Some(AskedPart::Fraction(f))).ok_or(TOO_MUCH);
+    }
+    if let Some(count) = number(text) {
+        let fraction = (count == 1).then_some(AskedPart::Fraction(Fraction::WHOLE));
+        return fraction.map(Some).ok_or("a number of cards, which is the count of a request");
+    }
+    // `310P` is a chip, not 310 peta: only the suffixes that memory has.
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let is_memory = matches!(&text[digits.len()..], "Ki" | "Mi" | "Gi" | "Ti" | "k" | "M" | "G" | "T");
+    let quantity = is_memory.then(|| text.parse::<Quantity>().ok()).flatten();
+    match quantity.map(|q| u64::try_from(q.units_rounded_up())) {
+        None => Ok(None),
+        Some(Ok(bytes)) if bytes > 0 => Ok(Some(AskedPart::Memory(Bytes(bytes)))),
+        Some(_) => Err("no memory, or less"),
+    }
+}
+
+fn by_fraction(model: &CardModel, wanted: Fraction) -> Option<Choice> {
+    if wanted == Fraction::WHOLE {
+        return Some(Choice::Whole);
+    }
+    let percent = 100 * u64::from(wanted.numerator()) / u64::from(wanted.denominator());
+    let mut templates: Vec<&Template> = templates(model).filter(|t| t.fraction == wanted).collect();
+    templates.sort_by_key(|t| u64::from(t.cores.percent()).abs_diff(percent));
+    if !templates.is_empty() {
+        return Some(Choice::Templates(templates.into_iter().map(|t| t.name.clone()).collect()));
+    }
+    let memory =
+        u128::from(model.memory.0) * u128::from(wanted.numerator()) / u128::from(wanted.denominator());
+    let memory = Bytes(u64::try_from(memory).ok()? / Bytes::MIB.0 * Bytes::MIB.0);
+    let cores = Cores::new(u8::try_from(percent).ok()?)?;
+    // A part below 1 % or 1Mi could not be held to anything.
+    let holds = cores > Cores::NONE && memory > Bytes(0) && model.shareable == ShareSupport::Enforceable;
+    holds.then_some(Choice::Share { memory, cores })
+}
+
+fn by_memory(model: &CardModel, wanted: Bytes) -> Option<Choice> {
+    if wanted == model.memory {
+        return Some(Choice::Whole);
+    }
+    let exact: Vec<TemplateName> =
+        templates(model).filter(|t| t.memory == wanted).map(|t| t.name.clone()).collect();
+    if !exact.is_empty() {
+        return Some(Choice::Templates(exact));
+    }
+    let memory = Bytes(wanted.0.checked_next_multiple_of(Bytes::MIB.0)?);
+    let holds = memory <= model.memory && model.shareable == ShareSupport::Enforceable;
+    holds.then_some(Choice::Share { memory, cores: Cores::NONE })
+}
+
+/// A model alone is the whole card; else a template, alone or with a model before or behind it.
+fn by_name(text: &str, models: &[&CardModel]) -> Result<Vec<Answer>, ResolveError> {
+    let whole = called(models.iter().copied(), text);
+    if !whole.is_empty() {
+        let answer = |m: &CardModel| Answer { model: m.id.clone(), choice: Choice::Whole };
+        return Ok(whole.into_iter().map(answer).collect());
+    }
+    let splits =
+        text.match_indices(char::is_whitespace).map(|(at, _)| (text[..at].trim(), text[at..].trim()));
+    let mut answers = with_template(text, models);
+    for (before, behind) in splits {
+        for (model, template) in [(before, behind), (behind, before)] {
+            if answers.is_empty() {
+                answers = with_template(template, &called(models.iter().copied(), model));
+            }
+        }
+    }
+    if answers.is_empty() {
+        return Err(ResolveError::Unknown { text: text.to_owned(), known: known(models) });
+    }
+    Ok(answers)
+}
+
+fn with_template(name: &str, models: &[&CardModel]) -> Vec<Answer> {
+    let of = |model: &&CardModel| {
+        let is_it = |t: &&Template| {
+            let mut spellings = std::iter::once(&t.name).chain(&t.aliases);
+            spellings.any(|s| s.as_str().eq_ignore_ascii_case(name))
+        };
+        let template = templates(model).find(is_it)?.name.clone();
+        Some(Answer { model: model.id.clone(), choice: Choice::Templates(vec![template]) })
+    };
+    models.iter().filter_map(of).collect()
+}
+
+fn templates(model: &CardModel) -> impl Iterator<Item = &Template> {
+    model.table().into_iter().flat_map(|t: &PartitionTable| &t.templates)
+}
+
+fn known(models: &[&CardModel]) -> Vec<String> {
+    let names = models.iter().map(|m| m.id.to_string());
+    let templates = models.iter().flat_map(|m| templates(m)).map(|t| t.name.to_string());
+    let mut known: Vec<String> = names.collect();
+    for template in templates {
+        if !known.contains(&template) {
+            known.push(template);
+        }
+    }
+    known
+}
+
+fn offers(model: &CardModel) -> ModelOffers {
+    let mut parts: Vec<(Fraction, Vec<TemplateName>)> = Vec::new();
+    for template in templates(model) {
+        match parts.iter_mut().find(|(fraction, _)| *fraction == template.fraction) {
+            Some((_, names)) => names.push(template.name.clone()),
+            None => parts.push((template.fraction, vec![template.name.clone()])),
+        }
+    }
+    parts.sort_by_key(|(fraction, _)| *fraction);
+    let shares_of = (model.shareable == ShareSupport::Enforceable).then_some(model.memory);
+    ModelOffers { model: model.id.clone(), parts, shares_of }
+}
+
+// === impl Ask ===
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.part {
+            AskedPart::Fraction(fraction) => write!(f, "{fraction}")?,
+            AskedPart::Memory(memory) => write!(f, "{memory}")?,
+            AskedPart::Named(text) => write!(f, "{text}")?,
+        }
+        self.model.as_ref().map_or(Ok(()), |model| write!(f, " of {model}"))
+    }
+}
+
+// === impl Choice ===
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("the whole card"),
+            Self::Templates(names) => {
+                let names: Vec<&str> = names.iter().map(TemplateName::as_str).collect();
+                f.write_str(&names.join(" or "))
+            }
+            Self::Share { memory, cores } if *cores == Cores::NONE => {
+                write!(f, "a share of {memory} with best-effort compute")
+            }
+            Self::Share { memory, cores } => write!(f, "a share of {memory} and {cores} of the compute"),
+        }
+    }
+}
+
+// === impl ModelOffers ===
+
+impl fmt::Display for ModelOffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.model)?;
+        for (fraction, names) in &self.parts {
+            let names: Vec<&str> = names.iter().map(TemplateName::as_str).collect();
+            write!(f, "{fraction} ({}), ", names.join(", "))?;
+        }
+        match self.shares_of {
+            None => f.write_str("the whole card"),
+            Some(memory) => write!(f, "shares from 1% and 1Mi up to all {memory}"),
+        }
+    }
+}
+
+/// What several models have; a long list is cut.
+struct Offers<'a>(&'a [ModelOffers]);
+
+impl fmt::Display for Offers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, offers) in self.0.iter().take(MODELS_LISTED_MAX).enumerate() {
+            let between = if i == 0 { "" } else { "; " };
+            write!(f, "{between}{offers}")?;
+        }
+        match self.0.len().saturating_sub(MODELS_LISTED_MAX) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more models"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

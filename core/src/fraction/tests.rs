@@ -1,0 +1,165 @@
+use super::*;
+use crate::catalogue::Catalogue;
+
+fn mib(mib: u64) -> Bytes {
+    Bytes::from_mib(mib).unwrap()
+}
+
+/// Asks the whole catalogue; answers are `model: choice`.
+#[track_caller]
+fn check(text: &str, expected: &[&str]) {
+    let catalogue = Catalogue::embedded();
+    let models: Vec<&CardModel> = catalogue.models().iter().collect();
+    let answers = resolve(&parse_ask(text).unwrap(), &models).unwrap();
+    let got: Vec<String> = answers.iter().map(|a| format!("{}: {}", a.model, a.choice)).collect();
+    assert_eq!(got, expected, "{text}");
+}
+
+const QUARTERS_310P: [&str; 4] = [
+    "huawei-310p-24gb: vir02 or vir02_1c",
+    "huawei-310p-48gb: vir02 or vir02_1c",
+    "huawei-310p-duo-24gb: vir02 or vir02_1c",
+    "huawei-310p-duo-48gb: vir02 or vir02_1c",
+];
+
+#[test]
+fn a_quarter_of_a_310p_is_understood_in_every_spelling() {
+    for text in [
+        "1/4 Ascend310P",
+        "310p-1/4",
+        "huawei.com/ascend-310p-1/4",
+        "1/4 310p",
+        "Ascend310P 1/4",
+        "25% 310P",
+        "2/8 ASCEND-310P",
+        "25.0% huawei.com/Ascend310P",
+        "  1/4   Ascend310P ",
+    ] {
+        check(text, &QUARTERS_310P);
+    }
+}
+
+#[test]
+fn fractions_are_templates_of_exactly_that_part_else_shares() {
+    check("1/2 A100-40", &["nvidia-a100-40gb: 4g.20gb or 3g.20gb"]);
+    check("1/8 nvidia-h100-80gb-sxm", &["nvidia-h100-80gb-sxm: 1g.10gb or 1g.10gb+me"]);
+    check("12.5% nvidia-h100-80gb-sxm", &["nvidia-h100-80gb-sxm: 1g.10gb or 1g.10gb+me"]);
+    check("1/4 nvidia-h100-80gb-sxm", &["nvidia-h100-80gb-sxm: 2g.20gb or 1g.20gb"]);
+    check("3/8 nvidia-h100-80gb-sxm", &["nvidia-h100-80gb-sxm: a share of 30432Mi and 37% of the compute"]);
+    check("1/3 T4", &["nvidia-t4-16gb: a share of 5Gi and 33% of the compute"]);
+    check("1/2 910B4", &["huawei-910b4: vir10_3c_16g or vir10_4c_16g_m or vir10_3c_16g_nm"]);
+    check("1/16 910A-30", &["huawei-910a-30c: vir02"]);
+    check("1 T4", &["nvidia-t4-16gb: the whole card"]);
+    check("100% T4", &["nvidia-t4-16gb: the whole card"]);
+    check("8/8 310p-24", &["huawei-310p-24gb: the whole card"]);
+    check(
+        "25% H100",
+        &[
+            "nvidia-h100-80gb-pcie: 2g.20gb or 1g.20gb",
+            "nvidia-h100-80gb-sxm: 2g.20gb or 1g.20gb",
+            "nvidia-h100-nvl-94gb: 2g.24gb or 1g.24gb",
+        ],
+    );
+}
+
+#[test]
+fn memory_is_a_template_of_that_size_else_a_share() {
+    check("6Gi 310p-24", &["huawei-310p-24gb: vir02 or vir02_1c"]);
+    check("9984Mi nvidia-h100-80gb-sxm", &["nvidia-h100-80gb-sxm: 1g.10gb or 1g.10gb+me"]);
+    check("8Gi T4", &["nvidia-t4-16gb: a share of 8Gi with best-effort compute"]);
+    check("8G T4", &["nvidia-t4-16gb: a share of 7630Mi with best-effort compute"]);
+    check("T4 15Gi", &["nvidia-t4-16gb: the whole card"]);
+    check("t4-8Gi", &["nvidia-t4-16gb: a share of 8Gi with best-effort compute"]);
+}
+
+#[test]
+fn templates_and_models_are_understood_by_name() {
+    check(
+        "vir10_3c_32g",
+        &["huawei-910b3: vir10_3c_32g", "huawei-910b4-1: vir10_3c_32g", "huawei-910c-20c: vir10_3c_32g"],
+    );
+    check("1g.10gb A100-40", &["nvidia-a100-40gb: 1g.10gb"]);
+    check("nvidia-a100-80gb 1G.10GB+ME", &["nvidia-a100-80gb: 1g.10gb+me"]);
+    check("RTX PRO 6000", &["nvidia-rtx-pro-6000: the whole card"]);
+    check(
+        "1/4 RTX PRO 6000",
+        &["nvidia-rtx-pro-6000: 1g.24gb or 1g.24gb+me or 1g.24gb+gfx or 1g.24gb+me.all or 1g.24gb-me"],
+    );
+    check("RTX PRO 6000 2g.48gb", &["nvidia-rtx-pro-6000: 2g.48gb"]);
+    check("1g.24gb-me", &["nvidia-rtx-pro-6000: 1g.24gb-me"]);
+    check("910B4-1", &["huawei-910b4-1: the whole card"]);
+    check("1/4 910B4-1", &["huawei-910b4-1: vir05_1c_16g"]);
+    check("vir02 310p-24", &["huawei-310p-24gb: vir02"]);
+}
+
+#[test]
+fn an_ask_without_a_model_is_for_every_model() {
+    let catalogue = Catalogue::embedded();
+    let models: Vec<&CardModel> = catalogue.models().iter().collect();
+    let all = |text: &str| resolve(&parse_ask(text).unwrap(), &models).unwrap();
+    let three_eighths = all("3/8");
+    assert!(three_eighths.iter().all(|a| matches!(a.choice, Choice::Share { .. })));
+    assert!(three_eighths.iter().all(|a| !a.model.as_str().contains("310p")));
+    assert_eq!(all("1/1").len(), models.len());
+    let vir02 = all("vir02");
+    assert_eq!(vir02.len(), 6, "four of the 310P and two of the 910A have it: {vir02:?}");
+    let share = |a: &&Answer| a.choice == Choice::Share { memory: mib(8192), cores: Cores::NONE };
+    assert_eq!(all("8Gi").iter().filter(share).count(), models.iter().filter(|m| takes_8gi(m)).count());
+}
+
+/// Whether 8Gi of it is a share.
+fn takes_8gi(model: &CardModel) -> bool {
+    model.shareable == ShareSupport::Enforceable && templates(model).all(|t| t.memory != mib(8192))
+}
+
+#[track_caller]
+fn refuse(text: &str, words: &[&str]) {
+    let catalogue = Catalogue::embedded();
+    let models: Vec<&CardModel> = catalogue.models().iter().collect();
+    let message = match parse_ask(text) {
+        Err(error) => error.to_string(),
+        Ok(ask) => resolve(&ask, &models).unwrap_err().to_string(),
+    };
+    for word in words {
+        assert!(message.contains(word), "`{word}` is missing in: {message}");
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_with_what_can() {
+    refuse(
+        "3/8 310p-24",
+        &[
+            "no card has 3/8 of 310p-24",
+            "huawei-310p-24gb: 1/8 (vir01), 1/4 (vir02, vir02_1c), 1/2 (vir04, vir04_3c,",
+            "the whole card; ask for one of these",
+        ],
+    );
+    refuse("8Gi 310p-24", &["no card has 8Gi of 310p-24", "1/4 (vir02, vir02_1c)"]);
+    refuse("64Gi T4", &["no card has 64Gi of T4", "shares from 1% and 1Mi up to all 15Gi"]);
+    refuse("1/1000 T4", &["no card has 1/1000 of T4"]);
+    refuse("1/4 voodoo", &["`voodoo` is neither a card nor a template", "nvidia-t4-16gb"]);
+    refuse("9g.99gb", &["`9g.99gb` is neither", "1g.10gb"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_at_once() {
+    for (text, problem) in [
+        ("", "asks for nothing;"),
+        ("   ", "asks for nothing;"),
+        ("0/4 H100", "asks for nothing, or for more than a card"),
+        ("5/4 H100", "asks for nothing, or for more than a card"),
+        ("1/0", "asks for nothing, or for more than a card"),
+        ("0%", "asks for nothing, or for more than a card"),
+        ("101% H100", "asks for nothing, or for more than a card"),
+        ("4294967295% H100", "asks for nothing, or for more than a card"),
+        ("33.333333% H100", "more than four decimals"),
+        ("2 H100", "the count of a request"),
+        ("0Gi", "no memory"),
+        ("1/4\u{7}H100", "more than a line"),
+    ] {
+        let message = parse_ask(text).unwrap_err().to_string();
+        assert!(message.contains(problem) && message.contains("1/4 Ascend310P"), "{text:?}: {message}");
+    }
+    assert!(parse_ask(&"x".repeat(200)).is_err());
+}
