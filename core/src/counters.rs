@@ -45,7 +45,7 @@ pub fn binding_counters(table: &PartitionTable) -> BindingCounters {
     let problem = Problem::new(table);
     let mut in_force = vec![true; problem.names.len()];
     let mut kept = BTreeMap::new();
-    for counter in problem.least_telling_first(table) {
+    for counter in problem.least_telling_first() {
         in_force[counter] = false;
         let mut search = Search::new(&problem, &in_force, counter);
         let witness = match search.overdraws() {
@@ -64,6 +64,8 @@ pub fn binding_counters(table: &PartitionTable) -> BindingCounters {
 struct Problem {
     names: Vec<CounterName>,
     totals: Vec<u64>,
+    /// Whether placements take of the counter.
+    is_place: Vec<bool>,
     groups: Vec<Group>,
 }
 
@@ -80,11 +82,23 @@ struct Search<'a> {
     target: usize,
     /// Groups by what they take of the target, most first.
     order: Vec<usize>,
-    /// Most that the groups from here on could take of the target.
+    /// Most that the groups from here on could take of the target, were there room for all.
     ahead: Vec<u64>,
+    /// Rooms that bound it too.
+    rooms: Vec<Room>,
     room: Vec<u64>,
     chosen: Vec<(usize, usize)>,
     steps: u64,
+}
+
+/// Some of the counters in force, added up: whoever takes of the target takes of them as well, which bounds how much of
+/// the target the room that is left is good for.
+struct Room {
+    /// Positions in the search's counters.
+    counters: Vec<usize>,
+    /// For the groups from here on, the best that one unit of room is good for, as target over room; `None`: some group
+    /// takes of the target and none of this room.
+    best: Vec<Option<(u64, u64)>>,
 }
 
 enum Found {
@@ -131,19 +145,20 @@ impl Problem {
                 None => groups.push(Group { takes, parts: vec![part] }),
             }
         }
-        Self { totals: amounts(&table.totals), names, groups }
+        let takes_place = |name: &CounterName| table.partitions().any(|(_, p)| p.consumes.get(name) > 0);
+        let is_place = names.iter().map(takes_place).collect();
+        Self { totals: amounts(&table.totals), names, is_place, groups }
     }
 
     /// Counters in the order in which it is tried to do without them: sums that people do not count first, places
     /// (what placements take) last and from the far end.
-    fn least_telling_first(&self, table: &PartitionTable) -> Vec<usize> {
-        let is_place = |name: &CounterName| table.partitions().any(|(_, p)| p.consumes.get(name) > 0);
+    fn least_telling_first(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.names.len()).collect();
         order.sort_by_key(|i| {
             let name = &self.names[*i];
             let rank = match name.as_str() {
                 "partitions" | "memory" => 0,
-                _ if is_place(name) => 2,
+                _ if self.is_place[*i] => 2,
                 _ => 1,
             };
             (rank, std::cmp::Reverse((name.as_str().len() * usize::from(rank == 2), name.clone())))
@@ -166,8 +181,12 @@ impl<'a> Search<'a> {
             let copies = u64::try_from(group.parts.len()).unwrap_or(u64::MAX);
             ahead[i] = ahead[i + 1].saturating_add(group.takes[target].saturating_mul(copies));
         }
+        let alone = (0..counters.len()).map(|i| vec![i]);
+        let places = (0..counters.len()).filter(|i| problem.is_place[counters[*i]]).collect();
+        let rooms =
+            alone.chain([places]).map(|of| Room::new(problem, &counters, of, &order, target)).collect();
         let room = counters.iter().map(|c| problem.totals[*c]).collect();
-        Self { problem, counters, target, order, ahead, room, chosen: Vec::new(), steps: 0 }
+        Self { problem, counters, target, order, ahead, rooms, room, chosen: Vec::new(), steps: 0 }
     }
 
     fn overdraws(&mut self) -> Found {
@@ -181,7 +200,10 @@ impl<'a> Search<'a> {
         if taken > total {
             return Found::Overdraft;
         }
-        if taken.saturating_add(self.ahead[depth]) <= total {
+        let left = total - taken;
+        if self.ahead[depth] <= left
+            || self.rooms.iter().any(|room| room.is_too_small(depth, &self.room, left))
+        {
             return Found::Nothing;
         }
         self.steps += 1;
@@ -225,6 +247,38 @@ impl<'a> Search<'a> {
             self.problem.groups[*group].parts.iter().take(*copies).cloned()
         };
         self.chosen.iter().flat_map(of).collect()
+    }
+}
+
+// === impl Room ===
+
+impl Room {
+    fn new(
+        problem: &Problem,
+        in_force: &[usize],
+        counters: Vec<usize>,
+        order: &[usize],
+        target: usize,
+    ) -> Self {
+        let mut best = vec![Some((0, 1)); order.len() + 1];
+        for (i, group) in order.iter().enumerate().rev() {
+            let takes = &problem.groups[*group].takes;
+            let room = counters.iter().fold(0_u64, |sum, c| sum.saturating_add(takes[in_force[*c]]));
+            let better = |(take, of): (u64, u64)| {
+                let (a, b) =
+                    (u128::from(takes[target]) * u128::from(of), u128::from(take) * u128::from(room));
+                if a > b { (takes[target], room) } else { (take, of) }
+            };
+            best[i] = if room == 0 { None } else { best[i + 1].map(better) };
+        }
+        Self { counters, best }
+    }
+
+    /// Whether the groups from `depth` on cannot take more than `left` of the target in the room that is left.
+    fn is_too_small(&self, depth: usize, room: &[u64], left: u64) -> bool {
+        let Some((take, of)) = self.best[depth] else { return false };
+        let room: u128 = self.counters.iter().map(|c| u128::from(room[*c])).sum();
+        room.saturating_mul(u128::from(take)) / u128::from(of.max(1)) <= u128::from(left)
     }
 }
 

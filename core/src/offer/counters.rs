@@ -1,9 +1,10 @@
 //! The counters of a dynamic card, as few as are exact.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::names;
 use crate::card::Card;
+use crate::counters::{BindingCounters, binding_counters};
 use crate::dra::{CounterConsumption, CounterSet};
 use crate::id::CounterName;
 use crate::partition::{CounterVector, PartitionTable};
@@ -15,8 +16,7 @@ const COUNTERS_MAX: usize = 32;
 /// The published counters of one card.
 pub(super) struct CardCounters {
     set: String,
-    published: BTreeSet<CounterName>,
-    totals: CounterVector,
+    binding: BindingCounters,
 }
 
 // === impl CardCounters ===
@@ -24,24 +24,24 @@ pub(super) struct CardCounters {
 impl CardCounters {
     /// `None` if there are more than a set may have.
     pub(super) fn of(card: &Card, table: &PartitionTable) -> Option<Self> {
-        let published = published(table);
-        let totals = table.totals.restricted(|name| published.contains(name));
-        fits(table).then(|| Self { set: names::counter_set_name(card), published, totals })
+        let binding = binding_counters(table);
+        let few_enough = binding.totals().iter().len() <= COUNTERS_MAX;
+        few_enough.then(|| Self { set: names::counter_set_name(card), binding })
     }
 
     /// The set as published.
     pub(super) fn set(&self) -> CounterSet {
-        CounterSet { name: self.set.clone(), counters: rendered(&self.totals) }
+        CounterSet { name: self.set.clone(), counters: rendered(self.binding.totals()) }
     }
 
     /// What the whole card takes: everything.
     pub(super) fn of_card(&self) -> Vec<CounterConsumption> {
-        self.consumption(&self.totals)
+        self.consumption(self.binding.totals())
     }
 
     /// What a part takes; nothing is left out but zeros and counters that are not published.
     pub(super) fn consumption(&self, takes: &CounterVector) -> Vec<CounterConsumption> {
-        let counters = rendered(&takes.restricted(|name| self.published.contains(name)));
+        let counters = rendered(&self.binding.published(takes));
         if counters.is_empty() {
             return Vec::new();
         }
@@ -51,12 +51,7 @@ impl CardCounters {
 
 /// Whether a counter set can hold what has to be published.
 pub(super) fn fits(table: &PartitionTable) -> bool {
-    published(table).len() <= COUNTERS_MAX
-}
-
-/// Which counters are published.
-fn published(table: &PartitionTable) -> BTreeSet<CounterName> {
-    table.totals.iter().map(|(name, _)| name.clone()).collect()
+    table.totals.iter().len() <= COUNTERS_MAX || binding_counters(table).totals().iter().len() <= COUNTERS_MAX
 }
 
 fn rendered(vector: &CounterVector) -> BTreeMap<String, Quantity> {
