@@ -10,6 +10,9 @@ use aliquot_core::offer::policy::{CardSelector, Glob, Rule, Slot, SplitPiece, Sp
 use aliquot_core::offer::{Layout, LayoutPolicy, ServerVersion, ShareTerms, UsageHint, classes, offers};
 use aliquot_core::ports::DeviceBackend;
 use aliquot_core::units::{Bytes, Cores};
+use serde_json::{Map, Value, json};
+
+use crate::generate::Random;
 
 /// A node and what it offers.
 #[derive(Clone, Debug)]
@@ -51,6 +54,66 @@ pub fn scenes() -> Result<Vec<Scene>, String> {
         }
     }
     Ok(scenes)
+}
+
+// === impl Scene ===
+
+impl Scene {
+    /// Random claims for what this node offers, as the JSON of the API: parts, shares of any size, one or the other,
+    /// and several that belong together.
+    #[must_use]
+    pub fn claims(&self, random: &mut Random, count: usize) -> Vec<Value> {
+        if self.classes.is_empty() {
+            return Vec::new();
+        }
+        (0..count).map(|number| self.claim(random, number)).collect()
+    }
+
+    fn claim(&self, random: &mut Random, number: usize) -> Value {
+        let mut devices = json!({});
+        if random.percent(25) {
+            let alternatives: Vec<Value> = (0..random.between(2, 3))
+                .map(|index| {
+                    let mut ask = self.ask(random);
+                    ask["name"] = json!(format!("s{index}"));
+                    ask
+                })
+                .collect();
+            devices["requests"] = json!([{"name": "r", "firstAvailable": alternatives}]);
+        } else {
+            let requests: Vec<Value> = (0..*random.pick(&[1, 1, 1, 2]))
+                .map(|index| json!({"name": format!("r{index}"), "exactly": self.ask(random)}))
+                .collect();
+            devices["requests"] = json!(requests);
+        }
+        if random.percent(20) {
+            let attribute =
+                *random.pick(&["aliquot.dev/parentUUID", "aliquot.dev/model", "aliquot.dev/hccsGroup"]);
+            devices["constraints"] = json!([{"matchAttribute": attribute}]);
+        }
+        let metadata =
+            json!({"name": format!("claim-{number}"), "namespace": "default", "uid": random.uuid()});
+        json!({"metadata": metadata, "spec": {"devices": devices}})
+    }
+
+    fn ask(&self, random: &mut Random) -> Value {
+        let mut ask = json!({"deviceClassName": random.pick(&self.classes).name});
+        if random.percent(15) {
+            ask["count"] = json!(2);
+        }
+        let mut capacity = Map::new();
+        if random.percent(60) {
+            let memory = *random.pick(&["512Mi", "1Gi", "1500Mi", "5Gi", "8G", "10Gi", "16Gi", "1"]);
+            capacity.insert("memory".to_owned(), json!(memory));
+        }
+        if random.percent(30) {
+            capacity.insert("cores".to_owned(), json!(*random.pick(&["1", "10", "25", "50", "100"])));
+        }
+        if !capacity.is_empty() {
+            ask["capacity"] = json!({"requests": capacity});
+        }
+        ask
+    }
 }
 
 /// Each layout for all cards, by name.
