@@ -24,7 +24,8 @@ pub(super) struct CheckError {
 pub(super) fn check(expr: &Expr) -> Result<Node, CheckError> {
     let mut checker = Checker::default();
     let (node, found) = checker.expr(expr)?;
-    match checker.bindings.resolve(&found) {
+    checker.check_uniform()?;
+    match checker.bindings.settled(&found) {
         Type::Bool | Type::Any => Ok(node),
         found => fail(expr.at, format!("must evaluate to bool or the unknown type, not {found}")),
     }
@@ -44,6 +45,12 @@ struct Checker {
     bindings: Bindings,
     /// Variables in scope, innermost last; the position is the slot at run time.
     scope: Vec<(Arc<str>, Type)>,
+    /// Pairs of elements that must turn out to be of one type.
+    uniform: Vec<(Offset, Type, Type)>,
+    /// How many calls of `format` are open: literals in them may mix types.
+    in_format: usize,
+    /// Types of the elements of the list literal that was checked last.
+    elements: Vec<Type>,
 }
 
 impl Checker {
@@ -143,11 +150,21 @@ impl Checker {
             return self.call(at, &qualified, None, args);
         }
         let style = if target.is_some() { Style::Member } else { Style::Global };
+        let formats = usize::from(name == "format");
+        self.in_format += formats;
         let (mut nodes, mut types) = (Vec::new(), Vec::new());
         for arg in target.into_iter().chain(args) {
             let (node, found) = self.expr(arg)?;
             nodes.push(node);
             types.push(found);
+        }
+        self.in_format -= formats;
+        if let (1, Some(Form::Literal(Value::String(template))), [Expr { form: Form::List(_), .. }]) =
+            (formats, target.map(|target| &target.form), args)
+        {
+            let found: Vec<Type> =
+                self.elements.iter().map(|element| self.bindings.settled(element)).collect();
+            functions::check_format(template, &found).map_err(|why| CheckError { at, why })?;
         }
         let Some(known) = function(name) else {
             return fail(at, format!("undeclared reference to '{name}': no such function"));
@@ -225,38 +242,63 @@ impl Checker {
         }
     }
 
-    /// The common type of what came before and `current`: literals of mixed types are refused.
-    fn join(&mut self, at: Offset, before: Option<Type>, current: Type) -> Result<Type, CheckError> {
-        let Some(before) = before else {
-            return Ok(current);
-        };
-        self.expect(at, &before, &current).map_err(|_| CheckError {
-            at,
-            why: format!("expected type '{before}' but found '{current}': elements must be of one type"),
-        })?;
-        Ok(most_general(&before, &current))
+    /// The common type of what came before and `current`.
+    fn join(&mut self, before: Option<Type>, current: &Type) -> Type {
+        match before {
+            None => current.clone(),
+            Some(before) if self.bindings.assignable(&before, current) => most_general(&before, current),
+            Some(_) => Type::Dyn,
+        }
+    }
+
+    /// Notes that elements of a literal are to be of one type, which is known only at the end.
+    fn note_uniform(&mut self, types: &[(Offset, Type)]) {
+        if let (0, Some(((_, first), others))) = (self.in_format, types.split_first()) {
+            self.uniform.extend(others.iter().map(|(at, other)| (*at, first.clone(), other.clone())));
+        }
+    }
+
+    /// Literals of mixed types are refused, but in the arguments of `format`.
+    fn check_uniform(&self) -> Result<(), CheckError> {
+        for (at, first, other) in &self.uniform {
+            let (first, other) = (self.bindings.settled(first), self.bindings.settled(other));
+            if first != other {
+                let why =
+                    format!("expected type '{first}' but found '{other}': elements must be of one type");
+                return fail(*at, why);
+            }
+        }
+        Ok(())
     }
 
     fn list(&mut self, elements: &[(Expr, Presence)]) -> Result<Typed, CheckError> {
-        let (mut nodes, mut common) = (Vec::new(), None);
+        let (mut nodes, mut types, mut common) = (Vec::new(), Vec::new(), None);
         for (element, presence) in elements {
             let (node, found) = self.element(element, *presence)?;
-            common = Some(self.join(element.at, common, found)?);
+            common = Some(self.join(common, &found));
             nodes.push((node, *presence));
+            types.push((element.at, found));
         }
+        self.note_uniform(&types);
+        self.elements = types.into_iter().map(|(_, found)| found).collect();
         let element = common.unwrap_or_else(|| self.bindings.fresh());
         Ok((Node::list(nodes), Type::list(element)))
     }
 
     fn map(&mut self, entries: &[(Expr, Expr, Presence)]) -> Result<Typed, CheckError> {
-        let (mut nodes, mut keys, mut values) = (Vec::new(), None, None);
+        let (mut nodes, mut key_types, mut value_types) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut keys, mut values) = (None, None);
         for (key, value, presence) in entries {
             let (key_node, key_type) = self.expr(key)?;
-            keys = Some(self.join(key.at, keys, key_type)?);
+            keys = Some(self.join(keys, &key_type));
             let (value_node, value_type) = self.element(value, *presence)?;
-            values = Some(self.join(value.at, values, value_type)?);
+            values = Some(self.join(values, &value_type));
             nodes.push((key_node, value_node, *presence));
+            key_types.push((key.at, key_type));
+            value_types.push((value.at, value_type));
         }
+        self.note_uniform(&key_types);
+        self.note_uniform(&value_types);
         let key = keys.unwrap_or_else(|| self.bindings.fresh());
         let value = values.unwrap_or_else(|| self.bindings.fresh());
         Ok((Node::Map(nodes), Type::map(key, value)))

@@ -135,6 +135,7 @@ strings.quote(string) string
 
 .indexOf(list<A>, A) int
 .lastIndexOf(list<A>, A) int
+.includes(dyn, dyn) bool
 .slice(list<T>, int, int) list<T>
 .flatten(list<list<T>>) list<T>
 .flatten(list<dyn>, int) list<dyn>

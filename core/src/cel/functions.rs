@@ -3,14 +3,17 @@
 //! One implementation serves all signatures of a name in a style and tells them apart by the values it gets. An
 //! argument that fits no signature, possible where a type is known only at run time, is an error of the language.
 
+mod format;
 mod kubernetes;
 pub(super) mod pattern;
+mod re2;
 mod sequence;
 mod text;
 
 use super::declarations::Style;
 use super::program::{Meter, Node, present, select};
 use super::value::{Fault, Key, Outcome, Value, error, no_overload, whole};
+pub(super) use format::check_format;
 use pattern::{Hunt, Search};
 
 /// An implementation.
@@ -36,8 +39,26 @@ pub(super) fn bind(name: &str, style: Style, args: Vec<Node>) -> Result<Node, St
         return Ok(Node::Search(Search::new(hunt, pattern)?, args));
     }
     match implementation(name, style) {
+        Some((_, builtin)) if FOLDED.contains(&name) && matches!(args[..], [Node::Const(_)]) => {
+            folded(builtin, args)
+        }
         Some((name, builtin)) => Ok(Node::Call(name, builtin, args)),
         None => Err(format!("function '{name}' cannot be called like this")),
+    }
+}
+
+/// Conversions that are done beforehand where their argument is a constant, so that an impossible one is refused.
+const FOLDED: [&str; 7] = ["bool", "bytes", "double", "dyn", "int", "string", "uint"];
+
+fn folded(builtin: Builtin, args: Vec<Node>) -> Result<Node, String> {
+    let values: Vec<Value> = args
+        .into_iter()
+        .filter_map(|arg| if let Node::Const(value) = arg { Some(value) } else { None })
+        .collect();
+    match builtin(&values, &mut Meter::full()) {
+        Ok(value) => Ok(Node::Const(value)),
+        Err(Fault::Error(why)) => Err(why),
+        Err(Fault::Budget) => Err("the constant is too large to convert".to_owned()),
     }
 }
 
@@ -88,7 +109,7 @@ const OPERATORS: &[(&str, Builtin)] = &[
         _ => misfit(),
     }),
     ("_[?_]", |args, _| match args {
-        [operand, key] => Ok(Value::Optional(at(operand, key).map(std::sync::Arc::new))),
+        [operand, key] => Ok(Value::Optional(at(operand, key)?.map(std::sync::Arc::new))),
         _ => misfit(),
     }),
     ("@in", contains),
@@ -157,12 +178,18 @@ fn remainder(args: &[Value], _: &mut Meter) -> Outcome {
     }
 }
 
-/// The element at `key`, if there is one.
-fn at(operand: &Value, key: &Value) -> Option<Value> {
-    match operand {
-        Value::List(list) => list.get(position(key)?).cloned(),
-        Value::Optional(Some(inner)) => at(inner, key),
-        _ => present(operand, &Key::of(key)?),
+/// The element at `key`, if there is one; a list takes nothing but whole numbers.
+fn at(operand: &Value, key: &Value) -> Outcome<Option<Value>> {
+    match (operand, key) {
+        (Value::List(list), Value::Int(_) | Value::Uint(_)) => {
+            Ok(position(key).and_then(|position| list.get(position)).cloned())
+        }
+        (Value::List(list), Value::Double(double)) if double.fract() == 0.0 => {
+            Ok(position(key).and_then(|position| list.get(position)).cloned())
+        }
+        (Value::List(_), _) => error(format!("unsupported index type '{}' in list", key.type_name())),
+        (Value::Optional(Some(inner)), _) => at(inner, key),
+        _ => Ok(Key::of(key).and_then(|key| present(operand, &key))),
     }
 }
 
@@ -178,9 +205,8 @@ fn position(key: &Value) -> Option<usize> {
 
 fn index(operand: &Value, key: &Value) -> Outcome {
     match operand {
-        Value::List(_) => at(operand, key).map_or_else(|| error("index out of bounds"), Ok),
-        Value::Optional(None) => Ok(Value::Optional(None)),
-        Value::Optional(Some(inner)) => index(inner, key).map(Value::some),
+        Value::List(_) => at(operand, key)?.map_or_else(|| error("index out of bounds"), Ok),
+        Value::Optional(_) => Ok(Value::Optional(at(operand, key)?.map(std::sync::Arc::new))),
         _ => match Key::of(key) {
             Some(key) => select(operand, &key),
             None => error(format!("no such key: a {}", key.type_name())),
@@ -208,8 +234,8 @@ const CONVERSIONS: &[(&str, Builtin)] = &[
     ("bool", |args, _| match args {
         [Value::Bool(_)] => Ok(args[0].clone()),
         [Value::String(text)] => match &**text {
-            "true" | "TRUE" | "True" | "t" | "1" => Ok(Value::Bool(true)),
-            "false" | "FALSE" | "False" | "f" | "0" => Ok(Value::Bool(false)),
+            "true" | "TRUE" | "True" | "t" | "T" | "1" => Ok(Value::Bool(true)),
+            "false" | "FALSE" | "False" | "f" | "F" | "0" => Ok(Value::Bool(false)),
             _ => error(format!("{text:?} is not a bool")),
         },
         _ => misfit(),

@@ -36,7 +36,7 @@ pub(super) fn member_call(
         ("optMap", 2) => optional(at, target, args, Wrapped::Again),
         ("optFlatMap", 2) => optional(at, target, args, Wrapped::Already),
         ("sortBy", 2) => sort_by(at, target, args),
-        ("all" | "exists" | "exists_one" | "existsOne" | "filter" | "map", 2) | ("map", 3) => {
+        ("all" | "exists" | "exists_one" | "filter" | "map", 2) | ("map", 3) => {
             one_variable(&name, target, args)
         }
         ("all" | "exists" | "exists_one" | "existsOne", 3)
@@ -71,7 +71,7 @@ fn one_variable(name: &str, range: Expr, args: Vec<Expr>) -> Result<Form, Syntax
     let result = match name {
         "all" => FoldResult::All(body),
         "exists" => FoldResult::Exists(body),
-        "exists_one" | "existsOne" => FoldResult::ExistsOne(body),
+        "exists_one" => FoldResult::ExistsOne(body),
         "filter" => FoldResult::List { filter: Some(body), element: var_expr },
         _ => FoldResult::List { filter: None, element: body },
     };

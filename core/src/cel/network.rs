@@ -164,7 +164,7 @@ impl Url {
         Ok(Self {
             scheme: scheme.to_ascii_lowercase(),
             host: owned(host),
-            path: owned(path),
+            path: escaped_path(path),
             query: owned(query),
         })
     }
@@ -201,6 +201,23 @@ impl Url {
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+}
+
+/// The path with what may not stand in one escaped; one that is fine is left alone.
+fn escaped_path(path: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:@[]/%".contains(&b);
+    if path.bytes().all(plain) {
+        return path.to_owned();
+    }
+    let kept = |b: u8| b.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@%".contains(&b);
+    path.bytes().fold(String::new(), |mut out, b| {
+        if kept(b) {
+            out.push(char::from(b));
+        } else {
+            out.push_str(&format!("%{b:02X}"));
+        }
+        out
+    })
 }
 
 fn escapes_are_whole(text: &str) -> bool {

@@ -76,6 +76,11 @@ pub(super) struct Run<'a> {
 // === impl Meter ===
 
 impl Meter {
+    /// A meter that nothing has been taken from.
+    pub(super) fn full() -> Self {
+        Self { left: COST_MAX }
+    }
+
     /// Takes `cost`, or stops the evaluation.
     pub(super) fn charge(&mut self, cost: u64) -> Outcome<()> {
         self.left = self.left.checked_sub(cost).ok_or(Fault::Budget)?;
@@ -97,7 +102,7 @@ impl Meter {
 
 impl<'a> Run<'a> {
     pub(super) fn new(device: &'a Value) -> Self {
-        Self { device, locals: Vec::new(), meter: Meter { left: COST_MAX } }
+        Self { device, locals: Vec::new(), meter: Meter::full() }
     }
 
     /// Evaluates `body` with one more variable.
@@ -253,6 +258,7 @@ pub(super) fn present(operand: &Value, key: &Key) -> Option<Value> {
 pub(super) fn select(operand: &Value, key: &Key) -> Outcome {
     match operand {
         Value::Map(map) => map.find(key).map_or_else(|| error(format!("no such key: {key}")), Ok),
+        Value::Optional(Some(list)) if matches!(**list, Value::List(_)) => select(list, key),
         Value::Optional(_) => Ok(Value::Optional(present(operand, key).map(Arc::new))),
         other => no_overload("select", std::slice::from_ref(other)),
     }
@@ -277,8 +283,8 @@ fn map(entries: &[(Node, Node, Presence)], run: &mut Run<'_>) -> Outcome {
     for (key, value, presence) in entries {
         let key = key.eval(run)?;
         match (presence, value.eval(run)?) {
-            (Presence::Always, value) => map.insert(key, value)?,
-            (Presence::IfValue, Value::Optional(Some(value))) => map.insert(key, (*value).clone())?,
+            (Presence::Always, value) => map.replace(key, value)?,
+            (Presence::IfValue, Value::Optional(Some(value))) => map.replace(key, (*value).clone())?,
             (Presence::IfValue, Value::Optional(None)) => {}
             (Presence::IfValue, other) => return no_overload("optional entry", &[other]),
         }

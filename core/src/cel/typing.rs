@@ -238,6 +238,18 @@ impl Bindings {
         }
     }
 
+    /// As [`Self::resolve`], with `dyn` for parameters that nothing is known about.
+    pub(super) fn settled(&self, of: &Type) -> Type {
+        match of {
+            Type::Param(param) => self.find(*param).map_or(Type::Dyn, |bound| self.settled(bound)),
+            Type::List(element) => Type::list(self.settled(element)),
+            Type::Map(pair) => Type::map(self.settled(&pair.0), self.settled(&pair.1)),
+            Type::Optional(value) => Type::optional(self.settled(value)),
+            Type::Meta(inner) => Type::Meta(Arc::new(self.settled(inner))),
+            _ => of.clone(),
+        }
+    }
+
     /// `of` with every bound parameter replaced.
     pub(super) fn resolve(&self, of: &Type) -> Type {
         match of {

@@ -61,6 +61,9 @@ pub(super) fn no_overload<T>(function: &str, args: &[Value]) -> Outcome<T> {
 pub(super) enum Key {
     Bool(bool),
     Number(i128),
+    /// A double that is no integer, by its bits.
+    Fraction(u64),
+    Null,
     Text(Arc<str>),
 }
 
@@ -91,7 +94,8 @@ impl Key {
             Value::Int(i) => Some(Self::Number(i128::from(*i))),
             Value::Uint(u) => Some(Self::Number(i128::from(*u))),
             Value::String(s) => Some(Self::Text(s.clone())),
-            Value::Double(d) => whole(*d).map(Self::Number),
+            Value::Double(d) => Some(whole(*d).map_or(Self::Fraction(d.to_bits()), Self::Number)),
+            Value::Null => Some(Self::Null),
             _ => None,
         }
     }
@@ -102,6 +106,8 @@ impl fmt::Display for Key {
         match self {
             Self::Bool(b) => write!(f, "{b}"),
             Self::Number(n) => write!(f, "{n}"),
+            Self::Fraction(bits) => write!(f, "{}", f64::from_bits(*bits)),
+            Self::Null => f.write_str("null"),
             Self::Text(t) => f.write_str(t),
         }
     }
@@ -121,20 +127,21 @@ impl Map {
         Self { entries: BTreeMap::new(), missing }
     }
 
-    /// Adds an entry; the error says what is wrong with the key.
-    pub(super) fn insert(&mut self, key: Value, value: Value) -> Outcome<()> {
-        let index = match &key {
-            Value::Double(_) => None,
-            key => Key::of(key),
-        };
-        let Some(index) = index else {
+    /// Adds an entry, in the place of one with the same key.
+    pub(super) fn replace(&mut self, key: Value, value: Value) -> Outcome<()> {
+        let Some(index) = Key::of(&key) else {
             return error(format!("unsupported key type: {}", key.type_name()));
         };
-        if self.entries.contains_key(&index) {
-            return error("insert failed: key already exists");
-        }
         self.entries.insert(index, (key, value));
         Ok(())
+    }
+
+    /// Adds an entry; it is an error if there is one with the same key.
+    pub(super) fn insert(&mut self, key: Value, value: Value) -> Outcome<()> {
+        if Key::of(&key).is_some_and(|index| self.entries.contains_key(&index)) {
+            return error("insert failed: key already exists");
+        }
+        self.replace(key, value)
     }
 
     /// Adds an entry under a name, replacing what was there.
@@ -226,7 +233,7 @@ impl Value {
     /// Whether `optional.ofNonZeroValue` drops it.
     pub(super) fn is_zero(&self) -> bool {
         match self {
-            Self::Null | Self::Bool(false) | Self::Int(0) | Self::Uint(0) | Self::Optional(None) => true,
+            Self::Null | Self::Bool(false) | Self::Int(0) | Self::Uint(0) => true,
             Self::Double(d) => *d == 0.0,
             Self::String(_) | Self::Bytes(_) | Self::List(_) | Self::Map(_) => self.size() == 0,
             _ => false,
@@ -286,6 +293,14 @@ impl Value {
     /// Whether the two are known to be equal.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.equals(other) == Ok(true)
+    }
+
+    /// Whether values of the type can have an order.
+    pub(super) fn is_orderable(&self) -> bool {
+        matches!(
+            self,
+            Self::Bool(_) | Self::Int(_) | Self::Uint(_) | Self::Double(_) | Self::String(_) | Self::Bytes(_)
+        )
     }
 
     /// The order of two numbers, strings, byte strings or bools; `None` where there is none (NaN, other types).

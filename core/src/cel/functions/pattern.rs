@@ -1,11 +1,11 @@
-//! Regular expressions: the syntax of Go's RE2, on the `regex` crate.
+//! Searches with regular expressions: `matches`, `find` and `findAll`.
 //!
-//! The two agree but for this: in RE2 `\d`, `\w`, `\s` and `\b` know ASCII only, `[` and `&&` in a class mean
-//! themselves, `\Q…\E` quotes, and some of the crate's own flags and escapes do not exist.
+//! A pattern that is a constant is compiled with the selector; any other when it is met, and is paid for.
 
 use regex::{Regex, RegexBuilder};
 
 use super::misfit;
+use super::re2::translate;
 use crate::cel::program::Meter;
 use crate::cel::value::{Outcome, Value, error};
 
@@ -94,79 +94,4 @@ impl Search {
         }
         Ok(Value::list(found))
     }
-}
-
-/// The pattern in the crate's syntax; `None` where RE2 would refuse it and the crate would not.
-fn translate(pattern: &str) -> Option<String> {
-    let mut out = String::with_capacity(pattern.len() + 8);
-    let mut rest = pattern.chars();
-    let mut in_class = false;
-    while let Some(c) = rest.next() {
-        match c {
-            '\\' => escape(&mut rest, in_class, &mut out)?,
-            '[' if in_class && rest.as_str().starts_with(':') => out.push('['),
-            '[' if in_class => out.push_str("\\["),
-            '[' => {
-                in_class = true;
-                out.push('[');
-                for leading in ['^', ']'] {
-                    if let Some(after) = rest.as_str().strip_prefix(leading) {
-                        out.push_str(if leading == ']' { "\\]" } else { "^" });
-                        rest = after.chars();
-                    }
-                }
-            }
-            ']' if in_class && out.ends_with(':') => {
-                // The end of `[:name:]`; the class itself goes on.
-                out.push(']');
-            }
-            ']' => {
-                in_class = false;
-                out.push(']');
-            }
-            '&' | '~' if in_class => out.extend(['\\', c]),
-            '(' if !in_class && rest.as_str().starts_with('?') => {
-                let flags: String =
-                    rest.as_str().chars().skip(1).take_while(|c| !matches!(c, ')' | ':')).collect();
-                let names_a_group = flags.starts_with('<') || flags.starts_with("P<");
-                if !names_a_group && !flags.chars().all(|flag| matches!(flag, 'i' | 'm' | 's' | 'U' | '-')) {
-                    return None;
-                }
-                out.push('(');
-            }
-            '*' | '+' if !in_class && repeats_twice(rest.as_str()) => return None,
-            _ => out.push(c),
-        }
-    }
-    Some(out)
-}
-
-/// Whether what follows a repetition operator is another one: RE2 refuses `a**`.
-fn repeats_twice(rest: &str) -> bool {
-    let rest = rest.strip_prefix('?').unwrap_or(rest);
-    rest.starts_with(['*', '+'])
-}
-
-/// Translates what follows a backslash.
-fn escape(rest: &mut std::str::Chars<'_>, in_class: bool, out: &mut String) -> Option<()> {
-    let bracketed = |inner: &str| if in_class { inner.to_owned() } else { format!("[{inner}]") };
-    match rest.next()? {
-        'd' => out.push_str(&bracketed("0-9")),
-        'w' => out.push_str(&bracketed("0-9A-Za-z_")),
-        's' => out.push_str(&bracketed("\\t\\n\\x0c\\r ")),
-        'D' => out.push_str("[^0-9]"),
-        'W' => out.push_str("[^0-9A-Za-z_]"),
-        'S' => out.push_str("[^\\t\\n\\x0c\\r ]"),
-        'b' if !in_class => out.push_str("(?-u:\\b)"),
-        'B' if !in_class => out.push_str("\\B"),
-        'Q' => {
-            let (quoted, after) = rest.as_str().split_once("\\E").unwrap_or((rest.as_str(), ""));
-            out.push_str(&regex::escape(quoted));
-            *rest = after.chars();
-        }
-        c @ ('A' | 'z' | 'p' | 'P' | 'x' | 'a' | 'f' | 't' | 'n' | 'r' | 'v') => out.extend(['\\', c]),
-        c if c.is_ascii_punctuation() => out.push_str(&regex::escape(c.encode_utf8(&mut [0; 4]))),
-        _ => return None,
-    }
-    Some(())
 }

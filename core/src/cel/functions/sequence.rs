@@ -43,6 +43,7 @@ pub(super) const MEMBER: &[(&str, Builtin)] = &[
         [Value::List(list), Value::List(keys)] => sorted(list, keys, meter),
         _ => misfit(),
     }),
+    ("includes", includes),
     ("reverse", |args, meter| match args {
         [Value::List(list)] => {
             meter.charge_product(list.len(), 1)?;
@@ -70,6 +71,27 @@ pub(super) const MEMBER: &[(&str, Builtin)] = &[
         _ => misfit(),
     }),
 ];
+
+/// Longest list that `includes` looks through.
+const INCLUDES_MAX: usize = 48;
+
+/// Whether a list has the element, or a scalar is it.
+fn includes(args: &[Value], meter: &mut Meter) -> Outcome {
+    match args {
+        [Value::List(list), wanted] => {
+            meter.charge_product(list.len().min(INCLUDES_MAX), 1)?;
+            if has(&list[..list.len().min(INCLUDES_MAX)], wanted) {
+                return Ok(Value::Bool(true));
+            }
+            if list.len() > INCLUDES_MAX {
+                return error(format!("'includes' looks through lists of at most {INCLUDES_MAX} values"));
+            }
+            Ok(Value::Bool(false))
+        }
+        [scalar, wanted] => Ok(Value::Bool(scalar.is(wanted))),
+        _ => misfit(),
+    }
+}
 
 fn range(args: &[Value], meter: &mut Meter) -> Outcome {
     let [Value::Int(count)] = args else { return misfit() };
@@ -127,14 +149,11 @@ fn last_position(args: &[Value], meter: &mut Meter) -> Outcome {
 fn is_sorted(args: &[Value], meter: &mut Meter) -> Outcome {
     let [Value::List(list)] = args else { return misfit() };
     meter.charge_product(list.len(), 1)?;
-    for pair in list.windows(2) {
-        match pair[0].compare(&pair[1]) {
-            Some(Ordering::Greater) => return Ok(Value::Bool(false)),
-            Some(_) => {}
-            None => return error("list elements have no order"),
-        }
+    if !list.iter().all(Value::is_orderable) {
+        return error("list elements have no order");
     }
-    Ok(Value::Bool(true))
+    // Elements of different types are not out of order, as upstream sees it.
+    Ok(Value::Bool(list.windows(2).all(|pair| pair[0].compare(&pair[1]) != Some(Ordering::Greater))))
 }
 
 fn sum(args: &[Value], meter: &mut Meter) -> Outcome {
@@ -148,15 +167,13 @@ fn sum(args: &[Value], meter: &mut Meter) -> Outcome {
 fn extreme(args: &[Value], meter: &mut Meter, wanted: Ordering) -> Outcome {
     let [Value::List(list)] = args else { return misfit() };
     meter.charge_product(list.len(), 1)?;
-    let mut best: Option<&Value> = None;
-    for element in list.iter() {
-        match best.map(|best| element.compare(best)) {
-            None => best = Some(element),
-            Some(Some(found)) if found == wanted => best = Some(element),
-            Some(Some(_)) => {}
-            Some(None) => return error("list elements have no order"),
-        }
+    if !list.iter().all(Value::is_orderable) {
+        return error("list elements have no order");
     }
+    let best = list.iter().reduce(|best, element| match element.compare(best) {
+        Some(found) if found == wanted => element,
+        _ => best,
+    });
     best.cloned().map_or_else(|| error("called on empty list"), Ok)
 }
 
@@ -209,18 +226,7 @@ fn sorted(list: &[Value], keys: &[Value], meter: &mut Meter) -> Outcome {
     if !keys.windows(2).all(same) {
         return error("list elements must have the same type");
     }
-    let orderable = |key: &Value| {
-        matches!(
-            key,
-            Value::Int(_)
-                | Value::Uint(_)
-                | Value::Double(_)
-                | Value::String(_)
-                | Value::Bytes(_)
-                | Value::Bool(_)
-        )
-    };
-    if !keys.iter().all(orderable) {
+    if !keys.iter().all(Value::is_orderable) {
         return error("list elements must be comparable");
     }
     let mut order: Vec<usize> = (0..list.len()).collect();

@@ -1,9 +1,7 @@
 //! Functions on strings: the standard ones, and version 2 of the `strings` extension.
 
-use std::fmt::Write;
-
 use super::pattern::Hunt;
-use super::{Builtin, misfit};
+use super::{Builtin, format, misfit};
 use crate::cel::program::Meter;
 use crate::cel::value::{Outcome, Value, error};
 
@@ -33,7 +31,7 @@ pub(super) const MEMBER: &[(&str, Builtin)] = &[
     ("replace", replace),
     ("split", split),
     ("join", join),
-    ("format", format),
+    ("format", format::run),
 ];
 
 fn compare(args: &[Value], meter: &mut Meter, test: fn(&str, &str) -> bool) -> Outcome {
@@ -168,7 +166,7 @@ fn join(args: &[Value], meter: &mut Meter) -> Outcome {
 }
 
 /// The text as a literal of the language.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {
@@ -196,7 +194,7 @@ pub(super) fn printed(value: &Value) -> Option<Outcome<String>> {
         Value::Bool(b) => Ok(b.to_string()),
         Value::Int(i) => Ok(i.to_string()),
         Value::Uint(u) => Ok(u.to_string()),
-        Value::Double(d) => Ok(shortest(*d)),
+        Value::Double(d) => Ok(format::shortest(*d)),
         Value::Bytes(bytes) => match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text.to_owned()),
             Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
@@ -205,160 +203,4 @@ pub(super) fn printed(value: &Value) -> Option<Outcome<String>> {
         Value::Cidr(cidr) => Ok(cidr.to_string()),
         _ => return None,
     })
-}
-
-/// The shortest decimal that reads back as `value`; with an exponent below 1e-4 and from 1e21 on.
-fn shortest(value: f64) -> String {
-    if value.is_nan() {
-        return "NaN".to_owned();
-    }
-    if value.is_infinite() {
-        return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
-    }
-    let scientific = format!("{value:e}");
-    match scientific
-        .split_once('e')
-        .and_then(|(mantissa, exponent)| Some((mantissa, exponent.parse::<i32>().ok()?)))
-    {
-        Some((mantissa, exponent)) if value != 0.0 && !(-4..21).contains(&exponent) => {
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
-        }
-        _ => format!("{value}"),
-    }
-}
-
-/// `"%s and %d".format([x, 1])`.
-fn format(args: &[Value], meter: &mut Meter) -> Outcome {
-    let [Value::String(template), Value::List(values)] = args else { return misfit() };
-    let mut values = values.iter();
-    let mut out = String::new();
-    let mut rest = template.chars();
-    while let Some(c) = rest.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
-        if let Some(after) = rest.as_str().strip_prefix('%') {
-            rest = after.chars();
-            out.push('%');
-            continue;
-        }
-        let Some((precision, clause, after)) = clause(rest.as_str()) else {
-            return error(format!("unrecognized formatting clause in {template:?}"));
-        };
-        rest = after.chars();
-        let Some(value) = values.next() else { return error("too few arguments for the format") };
-        meter.charge_size(value.size())?;
-        insert(&mut out, clause, precision, value, meter)?;
-    }
-    Ok(Value::text(out))
-}
-
-/// The precision, the letter, and what comes after them.
-fn clause(text: &str) -> Option<(usize, char, &str)> {
-    let (precision, text) = match text.strip_prefix('.') {
-        None => (6, text),
-        Some(text) => {
-            let end = text.find(|c: char| !c.is_ascii_digit())?;
-            (text[..end].parse().ok().filter(|precision| *precision <= 1000)?, &text[end..])
-        }
-    };
-    let letter = text.chars().next()?;
-    Some((precision, letter, &text[letter.len_utf8()..]))
-}
-
-fn insert(out: &mut String, clause: char, precision: usize, value: &Value, meter: &mut Meter) -> Outcome<()> {
-    let text = match (clause, value) {
-        ('s', value) => described(value, meter)?,
-        ('d', Value::Int(i)) => i.to_string(),
-        ('d', Value::Uint(u)) => u.to_string(),
-        ('f', Value::Double(d)) => format!("{d:.precision$}"),
-        ('e', Value::Double(d)) => exponential(*d, precision),
-        ('b', Value::Bool(b)) => u8::from(*b).to_string(),
-        ('b', Value::Int(i)) => signed(*i, |size| format!("{size:b}")),
-        ('b', Value::Uint(u)) => format!("{u:b}"),
-        ('o', Value::Int(i)) => signed(*i, |size| format!("{size:o}")),
-        ('o', Value::Uint(u)) => format!("{u:o}"),
-        ('x' | 'X', value) => {
-            let lower = match value {
-                Value::Int(i) => signed(*i, |size| format!("{size:x}")),
-                Value::Uint(u) => format!("{u:x}"),
-                Value::String(text) => hexadecimal(text.as_bytes()),
-                Value::Bytes(bytes) => hexadecimal(bytes),
-                _ => return error(format!("%{clause} does not take a {}", value.type_name())),
-            };
-            if clause == 'X' { lower.to_ascii_uppercase() } else { lower }
-        }
-        _ => return error(format!("%{clause} does not take a {}", value.type_name())),
-    };
-    out.push_str(&text);
-    Ok(())
-}
-
-fn signed(value: i64, print: fn(u64) -> String) -> String {
-    let size = print(value.unsigned_abs());
-    if value < 0 { format!("-{size}") } else { size }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut out, byte| {
-        // Writing to a string cannot fail.
-        out.write_fmt(format_args!("{byte:02x}")).unwrap_or_default();
-        out
-    })
-}
-
-fn exponential(value: f64, precision: usize) -> String {
-    let text = format!("{value:.precision$e}");
-    match text
-        .split_once('e')
-        .and_then(|(mantissa, exponent)| Some((mantissa, exponent.parse::<i32>().ok()?)))
-    {
-        Some((mantissa, exponent)) => {
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
-        }
-        None => text,
-    }
-}
-
-/// What `%s` prints, lists and maps included.
-fn described(value: &Value, meter: &mut Meter) -> Outcome<String> {
-    meter.charge_size(value.size())?;
-    match value {
-        Value::Null => Ok("null".to_owned()),
-        Value::Type(name) => Ok((*name).to_owned()),
-        Value::List(list) => {
-            let elements = list.iter().map(|element| inner(element, meter)).collect::<Outcome<Vec<_>>>()?;
-            Ok(format!("[{}]", elements.join(", ")))
-        }
-        Value::Map(map) => {
-            let mut entries = Vec::with_capacity(map.len());
-            for (key, value) in map.iter() {
-                entries.push((inner(key, meter)?, inner(value, meter)?));
-            }
-            entries.sort();
-            let entries: Vec<String> =
-                entries.into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
-            Ok(format!("{{{}}}", entries.join(", ")))
-        }
-        Value::Ip(_) | Value::Cidr(_) => error(format!("%s does not take a {}", value.type_name())),
-        other => match printed(other) {
-            Some(text) => text,
-            None => error(format!("%s does not take a {}", other.type_name())),
-        },
-    }
-}
-
-/// A value inside a list or map.
-fn inner(value: &Value, meter: &mut Meter) -> Outcome<String> {
-    match value {
-        Value::String(text) => Ok(quoted(text)),
-        Value::Bytes(bytes) => Ok(format!("b{}", quoted(&String::from_utf8_lossy(bytes)))),
-        Value::Double(d) if d.is_finite() => Ok(format!("{d:.6}")),
-        Value::Double(d) => Ok(format!("\"{}\"", shortest(*d))),
-        Value::Type(name) => Ok(format!("type({name})")),
-        other => described(other, meter),
-    }
 }
