@@ -169,10 +169,10 @@ impl FromStr for Quantity {
         if fraction.contains('.') {
             return Err(fail("it has two decimal points"));
         }
-        let scale = Scale::parse(suffix).ok_or_else(|| fail("its suffix is unknown"))?;
-        if whole.is_empty() && fraction.is_empty() && !scale.reads_no_digits() {
+        if whole.is_empty() && fraction.is_empty() {
             return Err(fail("it has no digits"));
         }
+        let scale = Scale::parse(suffix).ok_or_else(|| fail("its suffix is unknown"))?;
         let nanos = scale.nanos_of(whole, fraction);
         Ok(Self::from_nanos(if negative { -nanos } else { nanos }, scale.format()))
     }
@@ -255,14 +255,6 @@ impl Scale {
         let exponent = digits.parse::<i64>().unwrap_or(if digits.starts_with('-') { -1000 } else { 1000 });
         let exponent = i32::try_from(exponent.clamp(-1000, 1000)).ok()?;
         Some(Self::Decimal { exponent, written: Format::DecimalExponent })
-    }
-
-    /// Whether a text without any digit is zero, as Kubernetes has it: only before suffixes of a middling size.
-    const fn reads_no_digits(self) -> bool {
-        match self {
-            Self::Binary { power_of_1024 } => power_of_1024 < 5,
-            Self::Decimal { exponent, .. } => exponent >= -9,
-        }
     }
 
     const fn format(self) -> Format {

@@ -35,15 +35,8 @@ fn reads_and_prints_every_family() {
 
 #[test]
 fn refuses_what_is_not_a_quantity() {
-    for text in ["", "Ei", ".e-10", "1.2.3", "1gi", "1 Gi", "1e", "1e+", "0x10", "1Gi ", "--1", "1e1.5"] {
+    for text in ["", "-", ".", "Gi", "1.2.3", "1gi", "1 Gi", "1e", "1e+", "0x10", "1Gi ", "--1", "1e1.5"] {
         assert!(text.parse::<Quantity>().is_err(), "{text}");
-    }
-}
-
-#[test]
-fn a_text_without_digits_is_zero_as_upstream_has_it() {
-    for text in ["-", "+", ".", "Gi", "k", "-.e3"] {
-        check(text, 0, "0");
     }
 }
 
