@@ -309,7 +309,9 @@ impl Ledger {
                             RuleAttribute::Model => m.id != model.id,
                         };
                         let odd = kin(*scope).find(|(_, _, m)| m.is_some_and(differs));
-                        self.accounts[*index].no_split = odd.map(|(_, other, _)| other.uuid.clone());
+                        if let Some((_, other, _)) = odd {
+                            self.accounts[*index].no_split = Some(other.uuid.clone());
+                        }
                     }
                 }
             }

@@ -277,3 +277,54 @@ fn the_report_shows_room_and_the_largest_hole() {
     assert_eq!(report.largest, Some(part("2g.20gb@2")));
     assert_eq!(report.in_use[1].memory_used, Bytes(10 << 30));
 }
+
+/// Every way to put the quarters one after another on free groups must come to an end with all of them placed.
+fn all_orders(ledger: &mut Ledger, left: &[&str], placed: usize) -> u32 {
+    if left.is_empty() {
+        return 1;
+    }
+    let mut ends = 0;
+    for (i, template) in left.iter().enumerate().filter(|(i, t)| !left[..*i].contains(t)) {
+        let rest: Vec<&str> = left.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, t)| *t).collect();
+        for group in 0..4 {
+            let claim = format!("claim-{placed}");
+            if hold(ledger, &claim, &format!("{template}@vg{group}"), ALL).is_ok() {
+                let before = ends;
+                ends += all_orders(ledger, &rest, placed + 1);
+                assert!(ends > before, "{template} at group {group} leads nowhere");
+                release(ledger, &claim);
+            }
+        }
+    }
+    ends
+}
+
+#[test]
+fn four_quarters_fit_on_a_310p_in_every_order_of_arrival_and_placement() {
+    let mut ledger = ledger_of(vec![card("huawei-310p-24gb", 0)]);
+    let orders = all_orders(&mut ledger, &["vir02", "vir02", "vir02", "vir02_1c"], 0);
+    assert_eq!(orders, 4 * 24, "four orders of arrival, each in every order of the groups");
+    let mut ledger = ledger_of(vec![card("huawei-310p-24gb", 0)]);
+    for (claim, part) in [("a", "vir02@vg0"), ("b", "vir02@vg1"), ("c", "vir02@vg2")] {
+        hold(&mut ledger, claim, part, ALL).unwrap();
+    }
+    let refusal = hold(&mut ledger, "d", "vir02@vg3", ALL).unwrap_err().to_string();
+    assert!(refusal.contains("vir02 at vg3 needs 2 of counter ai-cpu, 1 of 7 are left"), "{refusal}");
+    hold(&mut ledger, "d", "vir02_1c@vg3", ALL).unwrap();
+}
+
+#[test]
+fn halves_of_a_group_stay_usable_after_churn() {
+    let mut ledger = ledger_of(vec![card("huawei-310p-24gb", 0)]);
+    let eighths = ["vg0a", "vg0b", "vg1a", "vg1b", "vg2a", "vg2b", "vg3a"];
+    for (i, at) in eighths.iter().enumerate() {
+        hold(&mut ledger, &format!("c{i}"), &format!("vir01@{at}"), ALL).unwrap();
+    }
+    assert!(hold(&mut ledger, "late", "vir01@vg3b", ALL).is_err(), "AI CPUs are gone");
+    for i in [0, 2, 4] {
+        release(&mut ledger, &format!("c{i}"));
+    }
+    assert!(hold(&mut ledger, "late", "vir02_1c@vg0", ALL).is_err(), "every group is half taken");
+    release(&mut ledger, "c1");
+    hold(&mut ledger, "late", "vir02_1c@vg0", ALL).unwrap();
+}
