@@ -9,6 +9,7 @@
 //!
 //! No IO, no clock, no environment, no randomness, no serialization: the same input gives the same output.
 
+pub mod allocate;
 pub mod card;
 pub mod catalogue;
 pub mod cel;

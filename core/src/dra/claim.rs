@@ -26,7 +26,7 @@ pub struct ResourceClaim {
 }
 
 /// One request of a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceRequest {
     /// Name, unique in the claim.
     pub name: String,
@@ -35,7 +35,7 @@ pub struct DeviceRequest {
 }
 
 /// `exactly` or `firstAvailable`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RequestKind {
     /// This and nothing else.
     Exactly(ExactRequest),
@@ -44,7 +44,7 @@ pub enum RequestKind {
 }
 
 /// A named alternative of `firstAvailable`; its request never has admin access.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SubRequest {
     /// Name, unique in the request; results and constraints say `request/name`.
     pub name: String,
@@ -53,7 +53,7 @@ pub struct SubRequest {
 }
 
 /// What is asked for: devices of a class that pass all selectors.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExactRequest {
     /// `deviceClassName`
     pub device_class: String,
@@ -70,7 +70,7 @@ pub struct ExactRequest {
 }
 
 /// How many devices a request takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AllocationMode {
     /// This many different devices, at least one.
     ExactCount(u32),
@@ -79,7 +79,7 @@ pub enum AllocationMode {
 }
 
 /// A toleration of a device taint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Toleration {
     /// Key; `None` with `Exists` bears every key.
     pub key: Option<String>,
@@ -92,7 +92,7 @@ pub struct Toleration {
 }
 
 /// How a toleration compares the taint's value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TolerationOperator {
     /// Any value.
     Exists,
@@ -101,7 +101,7 @@ pub enum TolerationOperator {
 }
 
 /// A rule over the devices of several requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceConstraint {
     /// Requests (`req` or `req/sub`) it covers; empty means all.
     pub requests: Vec<String>,
@@ -110,7 +110,7 @@ pub struct DeviceConstraint {
 }
 
 /// `matchAttribute` or `distinctAttribute`, each with a fully qualified attribute name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ConstraintRule {
     /// All covered devices carry this attribute with one value.
     Match(String),

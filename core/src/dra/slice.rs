@@ -75,7 +75,7 @@ pub enum Sharing {
 }
 
 /// Whether a request or result is administrative: it sees a device without holding it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Ordinary access: the device is held.
     #[default]
@@ -129,7 +129,7 @@ impl Device {
 }
 
 /// The value of an attribute.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AttributeValue {
     /// `int`
     Int(i64),
@@ -150,7 +150,7 @@ pub enum AttributeValue {
 }
 
 /// A capacity and how requests against it are rounded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceCapacity {
     /// The whole amount.
     pub value: Quantity,
@@ -159,7 +159,7 @@ pub struct DeviceCapacity {
 }
 
 /// `requestPolicy` of a capacity.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CapacityPolicy {
     /// What a request takes that does not name the capacity.
     pub default: Option<Quantity>,
@@ -168,7 +168,7 @@ pub struct CapacityPolicy {
 }
 
 /// What amounts a request may take.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CapacityRestriction {
     /// Anything.
     None,
@@ -186,7 +186,7 @@ pub enum CapacityRestriction {
 }
 
 /// A taint on a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Taint {
     /// Label name.
     pub key: String,
@@ -197,7 +197,7 @@ pub struct Taint {
 }
 
 /// Effect of a taint; unknown ones act like `None`, as Kubernetes says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TaintEffect {
     /// Informational.
     None,

@@ -1,0 +1,47 @@
+//! The allocator: which devices serve which claims, exactly as Kubernetes' scheduler (1.36) would decide.
+//!
+//! ```text
+//!   ResourceSlices ─▶ index ─▶ view of a node ─▶ candidates ─┐
+//!   DeviceClasses ──▶ selectors ─────────────────────────────┤
+//!   ResourceClaims ─▶ demands, shapes ───────────────────────┴▶ search ─▶ results ─▶ AllocationResults
+//!                                                                ▲  │
+//!   allocations ────▶ hold, release ─▶ state: capacities, counters  └▶ explanation
+//! ```
+//!
+//! First fit in published order: pools by driver and name, slices by name, devices as listed; claims, requests and
+//! alternatives as written; exhaustive depth-first search; the first full solution wins. Where Kubernetes differs from
+//! this text, or this module from Kubernetes, `docs/upstream-differences.md` says so.
+//!
+//! Invariants:
+//! - allocating holds nothing; the state is the same before and after;
+//! - the running sums are what a recount of all held claims gives ([`World::invariants`]);
+//! - what a world allocated and held one after the other never exceeds what is published ([`World::excesses`]);
+//! - what is remembered between searches never changes an answer, only how fast it comes.
+
+mod candidates;
+mod constraints;
+mod demand;
+mod explain;
+mod held;
+mod index;
+mod memo;
+mod place;
+mod pools;
+mod problem;
+mod refusal;
+mod results;
+mod search;
+mod selectors;
+mod state;
+mod taints;
+mod world;
+
+pub use explain::{Change, Explanation, Group, NodeExplanation, Reason, Rejection, RequestExplanation};
+pub use held::{Excess, HoldError, NotHeld, Violation};
+pub use place::{Candidates, Progress};
+pub use problem::{PoolFault, Problem};
+pub use refusal::{NodesTried, RESULTS_MAX, Reach, Refusal, SelectorOrigin, Shortage};
+pub use world::{Limits, Memory, NodeIndex, World};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! Why claims are not placed: for each device the first reason, and the smallest single change that would place them.
+//!
+//! ```text
+//!   claims ─▶ placed? ─ no ─▶ the first request that cannot be served after those before it
+//!                                  │ for each device: node, selectors, holders, capacity, counters, taints, constraints
+//!                                  ▼
+//!                             rejections, grouped ─▶ changes, cheapest first, each tried by a search ─▶ remedy
+//! ```
+//!
+//! The order of reasons is for people: a device that could never serve the request says so before it says that it is
+//! taken. It does not change which devices are rejected.
+
+mod judge;
+mod reason;
+mod remedy;
+
+use super::place::{Asked, Candidates};
+use super::problem::PoolFault;
+use super::refusal::Refusal;
+use super::world::{NodeIndex, World};
+use crate::dra::{AllocationMode, AllocationResult, DeviceId, RequestKind, ResourceClaim};
+pub use reason::{Group, Reason};
+pub use remedy::Change;
+
+/// What became of claims, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Where they would go, or the refusal.
+    pub outcome: Result<NodeIndex, Refusal>,
+    /// Each node that was asked for, in order; empty when the claims are placed.
+    pub nodes: Vec<NodeExplanation>,
+    /// The smallest single change that places them, proved by a search; `None`: no single change does.
+    pub remedy: Option<Change>,
+}
+
+/// Why one node refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeExplanation {
+    /// Name of the node.
+    pub node: String,
+    /// What this node alone answers.
+    pub refusal: Refusal,
+    /// Pools (driver/name) that cannot be used from here.
+    pub pools: Vec<(String, PoolFault)>,
+    /// The first request that cannot be served once those before it are; one entry an alternative.
+    pub requests: Vec<RequestExplanation>,
+}
+
+/// What each device of a node says to one alternative of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestExplanation {
+    /// The claim, as namespace/name.
+    pub claim: String,
+    /// `request`, or `request/subrequest`.
+    pub request: String,
+    /// How many devices it wants.
+    pub wanted: AllocationMode,
+    /// Devices that would serve it, in the order of search.
+    pub usable: Vec<DeviceId>,
+    /// Devices that would not, in the order of search.
+    pub rejected: Vec<Rejection>,
+}
+
+/// A device and the first reason why it does not serve a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The device.
+    pub device: DeviceId,
+    /// Why not.
+    pub reason: Reason,
+}
+
+// === impl RequestExplanation ===
+
+impl RequestExplanation {
+    /// The reasons without their devices, and how many devices each keeps off; the most frequent first.
+    #[must_use]
+    pub fn groups(&self) -> Vec<(Group, usize)> {
+        let mut groups: Vec<(Group, usize)> = Vec::new();
+        for rejection in &self.rejected {
+            let group = rejection.reason.group();
+            match groups.iter_mut().find(|(known, _)| *known == group) {
+                Some((_, count)) => *count += 1,
+                None => groups.push((group, 1)),
+            }
+        }
+        groups.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        groups
+    }
+}
+
+// === impl World ===
+
+impl World {
+    /// Explains what becomes of the claims together on these nodes. Nothing is held afterwards that was not before.
+    ///
+    /// Work: one look at every device of every node, and at most a few hundred searches for the remedy.
+    pub fn explain(&mut self, claims: &[ResourceClaim], candidates: Candidates<'_>) -> Explanation {
+        let refusal = match self.place(claims, candidates) {
+            Ok((node, _)) => {
+                return Explanation { outcome: Ok(node), nodes: Vec::new(), remedy: None };
+            }
+            Err(refusal) => refusal,
+        };
+        let numbers: Vec<NodeIndex> = match candidates {
+            Candidates::Only(nodes) => nodes.to_vec(),
+            Candidates::All => {
+                (0..self.nodes.len()).map(|n| NodeIndex(u32::try_from(n).unwrap_or(u32::MAX))).collect()
+            }
+        };
+        let nodes = numbers.iter().filter_map(|node| self.explain_node(*node, claims)).collect();
+        let remedy = self.remedy(claims, candidates, &numbers);
+        Explanation { outcome: Err(refusal), nodes, remedy }
+    }
+
+    fn explain_node(&mut self, node: NodeIndex, claims: &[ResourceClaim]) -> Option<NodeExplanation> {
+        let refusal = self.allocate(node, claims).err()?;
+        let name = self.nodes.get(node.0 as usize)?.name.clone();
+        let view = self.view(node)?;
+        let pools = view.faults.iter().map(|(pool, fault)| {
+            let facts = &self.index.pools[pool.at()];
+            (format!("{}/{}", facts.driver, facts.name), fault.clone())
+        });
+        let pools = pools.collect();
+        let requests = self.blocked(node, claims);
+        Some(NodeExplanation { node: name, refusal, pools, requests })
+    }
+
+    /// Serves request after request until one cannot be, and judges every device for that one.
+    fn blocked(&mut self, node: NodeIndex, claims: &[ResourceClaim]) -> Vec<RequestExplanation> {
+        let mut before: Vec<AllocationResult> = Vec::new();
+        for (number, claim) in claims.iter().enumerate() {
+            for request in 0..claim.requests.len() {
+                let mut prefix = claims[..number].to_vec();
+                prefix.push(first_requests(claim, request + 1));
+                match self.allocate(node, &prefix) {
+                    Ok(results) => before = results,
+                    Err(_) => return self.judge_request(node, &prefix, request, &before),
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    /// Judges every device for the last request of the last claim of `prefix`, with `before` in place.
+    fn judge_request(
+        &mut self,
+        node: NodeIndex,
+        prefix: &[ResourceClaim],
+        request: usize,
+        before: &[AllocationResult],
+    ) -> Vec<RequestExplanation> {
+        let Some(claim) = prefix.last() else { return Vec::new() };
+        let mut held = Vec::new();
+        for (earlier, result) in prefix.iter().zip(before) {
+            let mut stand_in = earlier.clone();
+            stand_in.uid = format!("{}\0explained", earlier.uid);
+            if self.hold_as(&stand_in, result).is_ok() {
+                held.push(stand_in.uid);
+            }
+        }
+        let own = before.get(prefix.len() - 1);
+        let count = match &claim.requests[request].kind {
+            RequestKind::Exactly(_) => 1,
+            RequestKind::FirstAvailable(subs) => subs.len(),
+        };
+        let judged = (0..count)
+            .map(|alternative| self.judge(node, Asked { claim, request, alternative }, own))
+            .collect();
+        for uid in held {
+            // What was held a moment ago is held still.
+            if self.release(&uid).is_err() {
+                break;
+            }
+        }
+        judged
+    }
+}
+
+/// The claim with its first so many requests, and what of the constraints is about them.
+fn first_requests(claim: &ResourceClaim, count: usize) -> ResourceClaim {
+    let mut cut = claim.clone();
+    cut.requests.truncate(count);
+    cut.config.clear();
+    cut.constraints.retain_mut(|constraint| {
+        if constraint.requests.is_empty() {
+            return true;
+        }
+        constraint.requests.retain(|name| {
+            let request = name.split_once('/').map_or(name.as_str(), |(request, _)| request);
+            cut.requests.iter().any(|known| known.name == request)
+        });
+        !constraint.requests.is_empty()
+    });
+    cut
+}

@@ -1,0 +1,268 @@
+//! One request against every device of a node, in the state as it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Reason, Rejection, RequestExplanation};
+use crate::allocate::constraints::lookup;
+use crate::allocate::demand::DemandNo;
+use crate::allocate::held::name_of;
+use crate::allocate::index::{Counted, DeviceNo, EntryNo, SlotNo};
+use crate::allocate::place::Asked;
+use crate::allocate::pools::device_concerns;
+use crate::allocate::refusal::Shortage;
+use crate::allocate::selectors::Verdict;
+use crate::allocate::taints;
+use crate::allocate::world::{NodeIndex, World};
+use crate::dra::{
+    Access, AllocationMode, AllocationResult, AttributeValue, ConstraintRule, DeviceId, ExactRequest,
+    RequestKind, Sharing,
+};
+use crate::quantity::Quantity;
+use crate::rounding;
+
+/// Which claims hold which device, by number.
+struct Holders(BTreeMap<DeviceNo, BTreeSet<String>>);
+
+/// A constraint that covers the request, with the devices chosen under it.
+struct Covering {
+    rule: ConstraintRule,
+    chosen: Vec<(DeviceId, AttributeValue)>,
+}
+
+impl World {
+    /// Judges every device of the node for one alternative; `own` is what the claim's earlier requests were given.
+    pub(super) fn judge(
+        &mut self,
+        node: NodeIndex,
+        at: Asked<'_>,
+        own: Option<&AllocationResult>,
+    ) -> RequestExplanation {
+        let request = match &at.claim.requests[at.request].kind {
+            RequestKind::Exactly(exact) => exact,
+            RequestKind::FirstAvailable(subs) => &subs[at.alternative].request,
+        };
+        let demand = self.demands.demand(request, &self.classes, &mut self.selectors);
+        let holders = self.holders();
+        let mut covering = self.covering(at, own);
+        let mut explained = RequestExplanation {
+            claim: name_of(at.claim),
+            request: at.name(),
+            wanted: request.mode,
+            usable: Vec::new(),
+            rejected: Vec::new(),
+        };
+        let view = self.view(node).unwrap_or_default();
+        for entry in &view.entries {
+            let device = self.index.id(self.index.entries[entry.at()].device);
+            let reason = self
+                .unfit(node, *entry, demand)
+                .or_else(|| self.taken(*entry, request, &holders))
+                .or_else(|| self.lacking(*entry, request, &holders))
+                .or_else(|| self.overdrawn(*entry, &holders))
+                .or_else(|| self.tainted(*entry, request))
+                .or_else(|| self.clashing(*entry, &covering));
+            match reason {
+                Some(reason) => explained.rejected.push(Rejection { device, reason }),
+                None => {
+                    self.choose(*entry, &device, &mut covering, request.mode, explained.usable.len());
+                    explained.usable.push(device);
+                }
+            }
+        }
+        explained
+    }
+
+    fn holders(&self) -> Holders {
+        let mut holders: BTreeMap<DeviceNo, BTreeSet<String>> = BTreeMap::new();
+        for holder in self.held.claims.values() {
+            for holding in &holder.holdings {
+                holders.entry(holding.device).or_default().insert(holder.claim.clone());
+            }
+        }
+        Holders(holders)
+    }
+
+    /// The claim's constraints over this request, with what earlier requests were given.
+    fn covering(&self, at: Asked<'_>, own: Option<&AllocationResult>) -> Vec<Covering> {
+        let (name, full) = (&at.claim.requests[at.request].name, at.name());
+        let covers = |names: &[String], asked: &str| {
+            let parent = asked.split_once('/').map_or(asked, |(parent, _)| parent);
+            names.is_empty() || names.iter().any(|known| known == asked || known == parent)
+        };
+        let relevant =
+            at.claim.constraints.iter().filter(|constraint| {
+                covers(&constraint.requests, &full) || constraint.requests.contains(name)
+            });
+        let chosen = |names: &[String], rule: &ConstraintRule| {
+            let results = own.map(|result| result.devices.as_slice()).unwrap_or_default();
+            let covered = results.iter().filter(|result| covers(names, &result.request));
+            covered
+                .filter_map(|result| {
+                    let id = &result.device;
+                    let device = self.index.device(&id.driver, &id.pool, &id.device)?;
+                    let entry = self.index.devices[device.at()].entries.last()?;
+                    Some((id.clone(), lookup(attribute(rule), *entry, &self.index)?.clone()))
+                })
+                .collect()
+        };
+        relevant
+            .map(|constraint| Covering {
+                rule: constraint.rule.clone(),
+                chosen: chosen(&constraint.requests, &constraint.rule),
+            })
+            .collect()
+    }
+
+    /// The device is one of those that the request would take: later ones are judged beside it.
+    fn choose(
+        &self,
+        entry: EntryNo,
+        device: &DeviceId,
+        covering: &mut [Covering],
+        mode: AllocationMode,
+        before: usize,
+    ) {
+        let wanted = match mode {
+            AllocationMode::ExactCount(count) => count as usize,
+            AllocationMode::All => usize::MAX,
+        };
+        // Beyond the last one wanted nothing is taken, so nothing more is in the way.
+        if before + 1 >= wanted {
+            return;
+        }
+        for constraint in covering {
+            if let Some(value) = lookup(attribute(&constraint.rule), entry, &self.index) {
+                constraint.chosen.push((device.clone(), value.clone()));
+            }
+        }
+    }
+
+    fn unfit(&mut self, node: NodeIndex, entry: EntryNo, demand: DemandNo) -> Option<Reason> {
+        let described = self.nodes.get(node.0 as usize)?;
+        if !device_concerns(&self.index, entry, described) {
+            return Some(Reason::OtherNode);
+        }
+        let selectors = self.demands.base_of(demand).selectors.as_deref().unwrap_or_default();
+        for (origin, number) in selectors {
+            let verdict = self.selectors.verdict(*number, &self.index, entry);
+            let (origin, expression) = (origin.clone(), || self.selectors.text(*number).to_owned());
+            match verdict {
+                Verdict::Passes => {}
+                Verdict::Fails | Verdict::Unknown => {
+                    return Some(Reason::Selector { origin, expression: expression() });
+                }
+                Verdict::Broken => {
+                    let message = self.selectors.failure(*number, &self.index, entry);
+                    return Some(Reason::SelectorFails { origin, expression: expression(), message });
+                }
+            }
+        }
+        None
+    }
+
+    fn taken(&self, entry: EntryNo, request: &ExactRequest, holders: &Holders) -> Option<Reason> {
+        let device = self.index.entries[entry.at()].device;
+        let held = request.access == Access::Normal && self.state.in_use(device).is_some();
+        held.then(|| Reason::Held { by: holders.of([device]) })
+    }
+
+    fn lacking(&self, entry: EntryNo, request: &ExactRequest, holders: &Holders) -> Option<Reason> {
+        let described = self.index.described(entry);
+        let facts = &self.index.entries[entry.at()];
+        if let Some(unknown) = request.capacity.keys().find(|name| !described.capacity.contains_key(*name)) {
+            let published = described.capacity.keys().cloned().collect();
+            return Some(Reason::NoSuchCapacity { capacity: unknown.clone(), published });
+        }
+        for ((name, capacity), used) in described.capacity.iter().zip(&self.state.used[facts.amounts..]) {
+            let takes = match rounding::consumption(capacity, request.capacity.get(name).copied()) {
+                Ok(takes) => takes,
+                Err(why) => return Some(Reason::Policy { capacity: name.clone(), why }),
+            };
+            if used + takes.nanos() > capacity.value.nanos() {
+                let left = Quantity::from_nanos(capacity.value.nanos() - used, capacity.value.format());
+                let by = match facts.sharing {
+                    Sharing::Shareable if *used != 0 => holders.of([facts.device]),
+                    _ => Vec::new(),
+                };
+                let shortage = Shortage { asked: takes, left };
+                return Some(Reason::Capacity {
+                    capacity: name.clone(),
+                    shortage,
+                    whole: capacity.value,
+                    by,
+                });
+            }
+        }
+        None
+    }
+
+    fn overdrawn(&self, entry: EntryNo, holders: &Holders) -> Option<Reason> {
+        let facts = &self.index.entries[entry.at()];
+        if facts.counted == Counted::No || self.state.counters_are_paid(facts) {
+            return None;
+        }
+        let drawn = |slot: SlotNo| {
+            let draws = self.index.draws(facts).iter().filter(|draw| draw.slot == slot);
+            draws.map(|draw| draw.nanos).sum::<i128>()
+        };
+        let all = self.index.versions[facts.version.at()].slots.clone().map(SlotNo);
+        let own = self.index.draws(facts).iter().map(|draw| draw.slot);
+        // Its own counters first; then those of others that are below zero, which stop the whole pool.
+        let slot = own.chain(all).find(|slot| self.state.available[slot.at()] < drawn(*slot))?;
+        let counter = &self.index.slots[slot.at()];
+        let format = counter.total.format();
+        let drawing = self.index.entries.iter().filter(|other| {
+            other.version == facts.version && self.index.draws(other).iter().any(|draw| draw.slot == slot)
+        });
+        Some(Reason::Counter {
+            set: counter.set.clone(),
+            counter: counter.counter.clone(),
+            shortage: Shortage {
+                asked: Quantity::from_nanos(drawn(slot), format),
+                left: Quantity::from_nanos(self.state.available[slot.at()], format),
+            },
+            total: counter.total,
+            by: holders.of(drawing.map(|other| other.device)),
+        })
+    }
+
+    fn tainted(&self, entry: EntryNo, request: &ExactRequest) -> Option<Reason> {
+        let taint = taints::in_the_way(self.index.described(entry), &request.tolerations)?;
+        Some(Reason::Taint { taint: taint.clone() })
+    }
+
+    fn clashing(&self, entry: EntryNo, covering: &[Covering]) -> Option<Reason> {
+        covering.iter().find_map(|constraint| {
+            let rule = &constraint.rule;
+            let reason = |value, against| Some(Reason::Constraint { rule: rule.clone(), value, against });
+            let Some(value) = lookup(attribute(rule), entry, &self.index) else { return reason(None, None) };
+            let clashes = |other: &AttributeValue| match rule {
+                ConstraintRule::Match(_) => other != value || is_list(value),
+                ConstraintRule::Distinct(_) => other == value || is_list(value),
+            };
+            let against = constraint.chosen.iter().find(|(_, other)| clashes(other))?;
+            reason(Some(value.clone()), Some(against.clone()))
+        })
+    }
+}
+
+pub(super) fn attribute(rule: &ConstraintRule) -> &str {
+    match rule {
+        ConstraintRule::Match(name) | ConstraintRule::Distinct(name) => name,
+    }
+}
+
+const fn is_list(value: &AttributeValue) -> bool {
+    use AttributeValue::{Bools, Ints, Strings, Versions};
+    matches!(value, Ints(_) | Bools(_) | Strings(_) | Versions(_))
+}
+
+// === impl Holders ===
+
+impl Holders {
+    fn of(&self, devices: impl IntoIterator<Item = DeviceNo>) -> Vec<String> {
+        let names: BTreeSet<&String> =
+            devices.into_iter().filter_map(|device| self.0.get(&device)).flatten().collect();
+        names.into_iter().cloned().collect()
+    }
+}

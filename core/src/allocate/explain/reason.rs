@@ -1,0 +1,290 @@
+//! Why a device does not serve a request, as data and as a sentence.
+
+use std::fmt;
+
+use crate::allocate::refusal::{SelectorOrigin, Shortage};
+use crate::dra::{AttributeValue, ConstraintRule, DeviceId, Taint, TaintEffect};
+use crate::quantity::Quantity;
+use crate::rounding::NotAllowed;
+
+/// The first reason why a device does not serve a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The device says that it is for other nodes.
+    OtherNode,
+    /// A selector says no.
+    Selector {
+        /// Whose.
+        origin: SelectorOrigin,
+        /// The selector.
+        expression: String,
+    },
+    /// A selector cannot be evaluated on the device; a search that reaches it ends.
+    SelectorFails {
+        /// Whose.
+        origin: SelectorOrigin,
+        /// The selector.
+        expression: String,
+        /// What the evaluator says.
+        message: String,
+    },
+    /// Claims hold the device, and it cannot be shared.
+    Held {
+        /// The claims, as namespace/name.
+        by: Vec<String>,
+    },
+    /// The request names a capacity that the device does not have.
+    NoSuchCapacity {
+        /// The capacity asked for.
+        capacity: String,
+        /// What the device has.
+        published: Vec<String>,
+    },
+    /// The policy of a capacity does not allow the amount.
+    Policy {
+        /// The capacity.
+        capacity: String,
+        /// Why not.
+        why: NotAllowed,
+    },
+    /// Less of a capacity is left than the request takes.
+    Capacity {
+        /// The capacity.
+        capacity: String,
+        /// What the request takes, and what is left.
+        shortage: Shortage,
+        /// What the device has when nobody holds any.
+        whole: Quantity,
+        /// Claims that hold some, as namespace/name.
+        by: Vec<String>,
+    },
+    /// Less of a counter is left than the device draws.
+    Counter {
+        /// The counter set.
+        set: String,
+        /// The counter.
+        counter: String,
+        /// What the device draws, and what is left; the left amount is negative when claims have overdrawn it.
+        shortage: Shortage,
+        /// What the set has when nobody holds any.
+        total: Quantity,
+        /// Claims that draw on it, as namespace/name.
+        by: Vec<String>,
+    },
+    /// A taint is not tolerated.
+    Taint {
+        /// The taint.
+        taint: Taint,
+    },
+    /// A constraint of the claim forbids the device beside those chosen before it.
+    Constraint {
+        /// The rule.
+        rule: ConstraintRule,
+        /// The device's value; `None`: it does not carry the attribute.
+        value: Option<AttributeValue>,
+        /// The chosen device that it clashes with, and its value.
+        against: Option<(DeviceId, AttributeValue)>,
+    },
+}
+
+/// A kind of reason, to count devices by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// For other nodes.
+    OtherNode,
+    /// This selector says no.
+    Selector {
+        /// Whose.
+        origin: SelectorOrigin,
+        /// The selector.
+        expression: String,
+    },
+    /// This selector cannot be evaluated.
+    SelectorFails {
+        /// Whose.
+        origin: SelectorOrigin,
+        /// The selector.
+        expression: String,
+    },
+    /// Held as a whole.
+    Held,
+    /// Without this capacity.
+    NoSuchCapacity {
+        /// The capacity.
+        capacity: String,
+    },
+    /// The policy of this capacity does not allow the amount.
+    Policy {
+        /// The capacity.
+        capacity: String,
+    },
+    /// Too little left of this capacity.
+    Capacity {
+        /// The capacity.
+        capacity: String,
+    },
+    /// Too little left of this counter.
+    Counter {
+        /// The counter.
+        counter: String,
+    },
+    /// A taint of this key.
+    Taint {
+        /// The key.
+        key: String,
+    },
+    /// A constraint over this attribute.
+    Constraint {
+        /// The attribute, fully qualified.
+        attribute: String,
+    },
+}
+
+// === impl Reason ===
+
+impl Reason {
+    /// The kind, to count by.
+    #[must_use]
+    pub fn group(&self) -> Group {
+        match self {
+            Self::OtherNode => Group::OtherNode,
+            Self::Selector { origin, expression } => {
+                Group::Selector { origin: origin.clone(), expression: expression.clone() }
+            }
+            Self::SelectorFails { origin, expression, .. } => {
+                Group::SelectorFails { origin: origin.clone(), expression: expression.clone() }
+            }
+            Self::Held { .. } => Group::Held,
+            Self::NoSuchCapacity { capacity, .. } => Group::NoSuchCapacity { capacity: capacity.clone() },
+            Self::Policy { capacity, .. } => Group::Policy { capacity: capacity.clone() },
+            Self::Capacity { capacity, .. } => Group::Capacity { capacity: capacity.clone() },
+            Self::Counter { counter, .. } => Group::Counter { counter: counter.clone() },
+            Self::Taint { taint } => Group::Taint { key: taint.key.clone() },
+            Self::Constraint { rule, .. } => Group::Constraint { attribute: attribute_of(rule).to_owned() },
+        }
+    }
+}
+
+fn attribute_of(rule: &ConstraintRule) -> &str {
+    match rule {
+        ConstraintRule::Match(attribute) | ConstraintRule::Distinct(attribute) => attribute,
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherNode => f.write_str("it is for other nodes"),
+            Self::Selector { origin, expression } => write!(f, "{origin} says no: {expression}"),
+            Self::SelectorFails { origin, expression, message } => {
+                write!(f, "{origin} cannot be evaluated: {expression}: {message}")
+            }
+            Self::Held { by } => write!(f, "held by {}", Names(by)),
+            Self::NoSuchCapacity { capacity, published } => {
+                write!(f, "it has no capacity `{capacity}`; it has {}", Names(published))
+            }
+            Self::Policy { capacity, why } => write!(f, "`{capacity}`: {why}"),
+            Self::Capacity { capacity, shortage, whole, by } => {
+                let Shortage { asked, left } = shortage;
+                write!(f, "`{capacity}`: {asked} asked, {left} left of {whole}")?;
+                if by.is_empty() { Ok(()) } else { write!(f, ", the rest held by {}", Names(by)) }
+            }
+            Self::Counter { set, counter, shortage, total, by } => {
+                let Shortage { asked, left } = shortage;
+                write!(f, "counter `{counter}` of `{set}`: {asked} needed, {left} left of {total}")?;
+                if by.is_empty() { Ok(()) } else { write!(f, ", the rest drawn by {}", Names(by)) }
+            }
+            Self::Taint { taint: Taint { key, value, effect } } => {
+                write!(f, "taint {key}={value}:{} is not tolerated", Effect(effect))
+            }
+            Self::Constraint { rule, value, against } => {
+                constraint(f, rule, value.as_ref(), against.as_ref())
+            }
+        }
+    }
+}
+
+fn constraint(
+    f: &mut fmt::Formatter<'_>,
+    rule: &ConstraintRule,
+    value: Option<&AttributeValue>,
+    against: Option<&(DeviceId, AttributeValue)>,
+) -> fmt::Result {
+    let (name, relation) = match rule {
+        ConstraintRule::Match(_) => ("matchAttribute", "but"),
+        ConstraintRule::Distinct(_) => ("distinctAttribute", "and so"),
+    };
+    let attribute = attribute_of(rule);
+    match (value, against) {
+        (None, _) => write!(f, "{name} {attribute}: it does not carry the attribute"),
+        (Some(value), None) => write!(f, "{name} {attribute}: {} cannot be compared", Shown(value)),
+        (Some(value), Some((device, other))) => write!(
+            f,
+            "{name} {attribute}: it has {}, {relation} has {device} with {}",
+            Shown(value),
+            Shown(other)
+        ),
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherNode => f.write_str("for other nodes"),
+            Self::Selector { origin, expression } => write!(f, "{origin} says no: {expression}"),
+            Self::SelectorFails { origin, expression } => {
+                write!(f, "{origin} cannot be evaluated: {expression}")
+            }
+            Self::Held => f.write_str("held by a claim"),
+            Self::NoSuchCapacity { capacity } => write!(f, "without a capacity `{capacity}`"),
+            Self::Policy { capacity } => write!(f, "amount of `{capacity}` not allowed"),
+            Self::Capacity { capacity } => write!(f, "too little `{capacity}` left"),
+            Self::Counter { counter } => write!(f, "too little of counter `{counter}` left on the card"),
+            Self::Taint { key } => write!(f, "taint `{key}` not tolerated"),
+            Self::Constraint { attribute } => write!(f, "constraint over `{attribute}`"),
+        }
+    }
+}
+
+struct Names<'a>(&'a [String]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A card with hundreds of shares should not fill the screen.
+        const SHOWN: usize = 4;
+        match self.0 {
+            [] => f.write_str("none"),
+            names if names.len() <= SHOWN => f.write_str(&names.join(", ")),
+            names => write!(f, "{} and {} more", names[..SHOWN].join(", "), names.len() - SHOWN),
+        }
+    }
+}
+
+struct Effect<'a>(&'a TaintEffect);
+
+impl fmt::Display for Effect<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            TaintEffect::None => "None",
+            TaintEffect::NoSchedule => "NoSchedule",
+            TaintEffect::NoExecute => "NoExecute",
+            TaintEffect::Other(text) => text,
+        })
+    }
+}
+
+struct Shown<'a>(&'a AttributeValue);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            AttributeValue::Int(value) => write!(f, "{value}"),
+            AttributeValue::Bool(value) => write!(f, "{value}"),
+            AttributeValue::String(value) => write!(f, "`{value}`"),
+            AttributeValue::Version(value) => write!(f, "{value}"),
+            AttributeValue::Ints(values) => write!(f, "{values:?}"),
+            AttributeValue::Bools(values) => write!(f, "{values:?}"),
+            AttributeValue::Strings(values) | AttributeValue::Versions(values) => write!(f, "{values:?}"),
+        }
+    }
+}

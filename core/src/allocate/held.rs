@@ -1,0 +1,352 @@
+//! What claims hold: taken in from their allocations, given back by UID, recounted from scratch on demand.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::index::{Counted, DeviceNo, Index};
+use super::problem::Problem;
+use super::state::{DeviceState, State};
+use super::world::World;
+use crate::dra::{Access, AllocationResult, DeviceId, DeviceResult, ResourceClaim};
+use crate::quantity::Quantity;
+
+/// All holders.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Held {
+    pub(super) claims: HashMap<String, Holder>,
+}
+
+/// One claim that holds something.
+#[derive(Clone, Debug)]
+pub(super) struct Holder {
+    /// namespace/name
+    pub(super) claim: String,
+    pub(super) holdings: Vec<Holding>,
+    pub(super) unknown: Vec<DeviceId>,
+}
+
+/// One result of an allocation, without those of administrative access.
+#[derive(Clone, Debug)]
+pub(super) struct Holding {
+    pub(super) device: DeviceNo,
+    pub(super) part: Part,
+}
+
+/// How much of a device.
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    Whole,
+    /// A share, with what its result records; empty: it records nothing.
+    Share(BTreeMap<String, Quantity>),
+}
+
+/// Why an allocation is not taken in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HoldError {
+    /// The claim has no allocation.
+    #[error("claim {claim} has no allocation, so there is nothing to hold. Allocate it first")]
+    NotAllocated {
+        /// The claim, as namespace/name.
+        claim: String,
+    },
+    /// The UID holds something already.
+    #[error("claim {claim} (uid {uid}) is held already. Release it before holding it again")]
+    AlreadyHeld {
+        /// The claim, as namespace/name.
+        claim: String,
+        /// Its UID.
+        uid: String,
+    },
+}
+
+/// A UID that holds nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no claim with uid {uid} is held, so nothing is released")]
+pub struct NotHeld {
+    /// The UID asked for.
+    pub uid: String,
+}
+
+/// More held than there is: claims arrived that way, or what is published shrank under them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Excess {
+    /// Several claims hold the whole device, or some hold all and some a share.
+    #[error("device {device} is held {holders} times although one holder excludes all others")]
+    Device {
+        /// The device.
+        device: DeviceId,
+        /// How many results hold it or a share of it.
+        holders: u32,
+    },
+    /// Shares add up to more than the device has.
+    #[error("device {device}: shares hold {held} of `{capacity}`, which is {whole}")]
+    Capacity {
+        /// The device.
+        device: DeviceId,
+        /// The capacity.
+        capacity: String,
+        /// Sum of the shares.
+        held: Quantity,
+        /// What the device has.
+        whole: Quantity,
+    },
+    /// Devices draw more from a counter than it has.
+    #[error("pool {pool}, counter set `{set}`: {held} of `{counter}` is drawn, which is {total}")]
+    Counter {
+        /// The pool, as driver/name.
+        pool: String,
+        /// The set.
+        set: String,
+        /// The counter.
+        counter: String,
+        /// Sum of what is drawn.
+        held: Quantity,
+        /// What the set has.
+        total: Quantity,
+    },
+}
+
+/// The running sums differ from a recount: a bug in this module, never in the input.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {which}: kept {kept}, recounted {recounted}")]
+pub struct Violation {
+    /// Kind of sum.
+    pub what: &'static str,
+    /// Which one, by number.
+    pub which: usize,
+    /// The running sum.
+    pub kept: String,
+    /// What the recount gave.
+    pub recounted: String,
+}
+
+// === impl World ===
+
+impl World {
+    /// Takes in what the claim's allocation holds. Administrative results hold nothing; devices that nobody publishes
+    /// are remembered ([`Self::lost`]) and charge nothing. Work is proportional to the allocation.
+    ///
+    /// # Errors
+    /// The claim has no allocation, or its UID holds something already. Nothing is changed then.
+    pub fn hold(&mut self, claim: &ResourceClaim) -> Result<(), HoldError> {
+        match &claim.allocation {
+            Some(allocation) => self.hold_as(claim, allocation),
+            None => Err(HoldError::NotAllocated { claim: name_of(claim) }),
+        }
+    }
+
+    /// As [`Self::hold`], with an allocation that is not written into the claim.
+    ///
+    /// # Errors
+    /// The claim's UID holds something already. Nothing is changed then.
+    pub fn hold_as(&mut self, claim: &ResourceClaim, allocation: &AllocationResult) -> Result<(), HoldError> {
+        if self.held.claims.contains_key(&claim.uid) {
+            return Err(HoldError::AlreadyHeld { claim: name_of(claim), uid: claim.uid.clone() });
+        }
+        let mut holder = Holder { claim: name_of(claim), holdings: Vec::new(), unknown: Vec::new() };
+        for result in allocation.devices.iter().filter(|result| result.access == Access::Normal) {
+            let id = &result.device;
+            match self.index.device(&id.driver, &id.pool, &id.device) {
+                Some(device) => holder.holdings.push(Holding { device, part: Part::of(result) }),
+                None => holder.unknown.push(id.clone()),
+            }
+        }
+        self.charge(&holder);
+        self.held.claims.insert(claim.uid.clone(), holder);
+        Ok(())
+    }
+
+    /// Gives back everything that the claim with this UID holds. Work is proportional to its size.
+    ///
+    /// # Errors
+    /// Nothing is held under this UID.
+    pub fn release(&mut self, uid: &str) -> Result<(), NotHeld> {
+        let holder = self.held.claims.remove(uid).ok_or_else(|| NotHeld { uid: uid.to_owned() })?;
+        for holding in &holder.holdings {
+            credit(&mut self.state, &self.index, holding);
+            let pool = self.index.devices[holding.device.at()].pool;
+            self.memo.released(pool, &mut self.neighbourhoods);
+        }
+        Ok(())
+    }
+
+    /// Takes a holder out for a trial; [`Self::put_back`] undoes it.
+    pub(super) fn lift(&mut self, uid: &str) -> Option<Holder> {
+        let holder = self.held.claims.get(uid)?.clone();
+        self.release(uid).ok()?;
+        Some(holder)
+    }
+
+    /// Puts back what [`Self::lift`] took out.
+    pub(super) fn put_back(&mut self, uid: String, holder: Holder) {
+        self.charge(&holder);
+        self.held.claims.insert(uid, holder);
+    }
+
+    fn charge(&mut self, holder: &Holder) {
+        for holding in &holder.holdings {
+            charge(&mut self.state, &self.index, holding);
+        }
+        for holding in &holder.holdings {
+            let facts = &self.index.devices[holding.device.at()];
+            let mut versions = facts.entries.iter().map(|entry| self.index.entries[entry.at()].version);
+            if versions.any(|version| self.state.negative[version.at()] > 0) {
+                // An overdrawn counter frees later shares of the device from it: refusals may no longer hold.
+                self.memo.released(facts.pool, &mut self.neighbourhoods);
+            }
+        }
+    }
+
+    /// Whether a claim with this UID holds something.
+    #[must_use]
+    pub fn holds(&self, uid: &str) -> bool {
+        self.held.claims.contains_key(uid)
+    }
+
+    /// Devices that claims hold and nobody publishes, by claim.
+    #[must_use]
+    pub fn lost(&self) -> Vec<Problem> {
+        let mut lost: Vec<_> =
+            self.held.claims.values().flat_map(|h| h.unknown.iter().map(|d| (&h.claim, d))).collect();
+        lost.sort();
+        lost.into_iter()
+            .map(|(claim, device)| Problem::UnknownDevice { claim: claim.clone(), device: device.clone() })
+            .collect()
+    }
+
+    /// Everything of which more is held than there is. Empty unless claims were held that this world did not allocate.
+    #[must_use]
+    pub fn excesses(&self) -> Vec<Excess> {
+        let (index, state) = (&self.index, &self.state);
+        let mut found = Vec::new();
+        for (number, device) in state.devices.iter().enumerate() {
+            if device.exclusive > 1 || device.exclusive > 0 && device.shares > 0 {
+                let device_id = index.id(DeviceNo::after(number));
+                found.push(Excess::Device { device: device_id, holders: device.exclusive + device.shares });
+            }
+        }
+        for entry in &index.entries {
+            let profile = &index.profiles[entry.profile.at()];
+            for ((name, capacity), used) in profile.capacities.iter().zip(&state.used[entry.amounts..]) {
+                if *used > capacity.value.nanos() {
+                    found.push(Excess::Capacity {
+                        device: index.id(entry.device),
+                        capacity: name.clone(),
+                        held: Quantity::from_nanos(*used, capacity.value.format()),
+                        whole: capacity.value,
+                    });
+                }
+            }
+        }
+        for (slot, left) in index.slots.iter().zip(&state.available) {
+            if *left < 0 {
+                let pool = &index.pools[index.versions[slot.version.at()].pool.at()];
+                found.push(Excess::Counter {
+                    pool: format!("{}/{}", pool.driver, pool.name),
+                    set: slot.set.clone(),
+                    counter: slot.counter.clone(),
+                    held: Quantity::from_nanos(slot.total.nanos() - left, slot.total.format()),
+                    total: slot.total,
+                });
+            }
+        }
+        found
+    }
+
+    /// Recounts everything from what each claim holds and compares with the running sums.
+    ///
+    /// # Errors
+    /// The first sum that differs; always a bug here.
+    pub fn invariants(&self) -> Result<(), Violation> {
+        let mut recount = State::new(&self.index);
+        for holding in self.held.claims.values().flat_map(|holder| &holder.holdings) {
+            charge(&mut recount, &self.index, holding);
+        }
+        compare("holders of device", &self.state.devices, &recount.devices)?;
+        compare("used capacity", &self.state.used, &recount.used)?;
+        compare("available counter", &self.state.available, &recount.available)?;
+        compare("overdrawn counters of pool", &self.state.negative, &recount.negative)?;
+        compare("draws in flight", &[self.state.draws_in_flight], &[0])
+    }
+}
+
+fn compare<T: PartialEq + std::fmt::Debug>(
+    what: &'static str,
+    kept: &[T],
+    recounted: &[T],
+) -> Result<(), Violation> {
+    match kept.iter().zip(recounted).position(|(kept, recounted)| kept != recounted) {
+        None => Ok(()),
+        Some(which) => Err(Violation {
+            what,
+            which,
+            kept: format!("{:?}", kept[which]),
+            recounted: format!("{:?}", recounted[which]),
+        }),
+    }
+}
+
+/// namespace/name
+pub(super) fn name_of(claim: &ResourceClaim) -> String {
+    format!("{}/{}", claim.namespace, claim.name)
+}
+
+fn charge(state: &mut State, index: &Index, holding: &Holding) {
+    let counters = if state.is_held(holding.device) { Counted::No } else { Counted::Yes };
+    let device = &mut state.devices[holding.device.at()];
+    match &holding.part {
+        Part::Whole => device.exclusive += 1,
+        Part::Share(consumed) => {
+            device.shares += 1;
+            device.measured_shares += u32::from(!consumed.is_empty());
+        }
+    }
+    settle(state, index, holding, counters, State::draw, |used, amount| *used += amount);
+}
+
+fn credit(state: &mut State, index: &Index, holding: &Holding) {
+    let device: &mut DeviceState = &mut state.devices[holding.device.at()];
+    match &holding.part {
+        Part::Whole => device.exclusive -= 1,
+        Part::Share(consumed) => {
+            device.shares -= 1;
+            device.measured_shares -= u32::from(!consumed.is_empty());
+        }
+    }
+    let counters = if state.is_held(holding.device) { Counted::No } else { Counted::Yes };
+    settle(state, index, holding, counters, State::undraw, |used, amount| *used -= amount);
+}
+
+/// Books a holding on every description of its device: counters if it is the first or last holder, and capacities.
+fn settle(
+    state: &mut State,
+    index: &Index,
+    holding: &Holding,
+    counters: Counted,
+    draw: fn(&mut State, &Index, &super::index::Entry),
+    book: fn(&mut i128, i128),
+) {
+    for entry in &index.devices[holding.device.at()].entries {
+        let entry = &index.entries[entry.at()];
+        if counters == Counted::Yes {
+            draw(state, index, entry);
+        }
+        let Part::Share(consumed) = &holding.part else { continue };
+        let capacities = &index.profiles[entry.profile.at()].capacities;
+        for ((name, _), used) in capacities.iter().zip(&mut state.used[entry.amounts..]) {
+            if let Some(amount) = consumed.get(name) {
+                book(used, amount.nanos());
+            }
+        }
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    fn of(result: &DeviceResult) -> Self {
+        match result.share_id {
+            None => Self::Whole,
+            Some(_) => Self::Share(result.consumed_capacity.clone()),
+        }
+    }
+}

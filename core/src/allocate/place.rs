@@ -1,0 +1,436 @@
+//! One node or several: the way from claims to allocations.
+//!
+//! ```text
+//!   claims ─▶ shapes ─▶ known to be refused here? ─▶ plan for the node ─▶ search ─▶ allocations
+//! ```
+//!
+//! Nothing is held by any of this; [`World::hold`] commits.
+
+use std::sync::Arc;
+
+use super::candidates::{CandidateKind, Soundness};
+use super::constraints::Constraint;
+use super::demand::{DemandNo, RequestShape, ShapeNo, Trend};
+use super::held::name_of;
+use super::pools::View;
+use super::problem::PoolFault;
+use super::refusal::{NodesTried, RESULTS_MAX, Refusal};
+use super::results;
+use super::search::{Alternative, ClaimPlan, Form, RequestPlan, Search, Stop, Wanted};
+use super::world::{Memory, NodeIndex, World};
+use crate::dra::{AllocationResult, ExactRequest, RequestKind, ResourceClaim};
+
+/// On which nodes claims may be placed; they are tried in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Candidates<'a> {
+    /// Every node of the world, in its order.
+    All,
+    /// These.
+    Only(&'a [NodeIndex]),
+}
+
+/// How far a placement has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Nodes that are done with.
+    pub nodes_done: usize,
+    /// Nodes there are.
+    pub nodes_all: usize,
+}
+
+/// Claims with their names taken off.
+struct Asking<'a> {
+    claims: &'a [ResourceClaim],
+    shapes: Vec<ShapeNo>,
+    /// What was learnt of them may be used, and remembered.
+    memory: Memory,
+}
+
+/// What one node answers.
+enum Answer {
+    Placed(Vec<AllocationResult>),
+    /// Nothing fits there.
+    Refused,
+    /// No node is any use.
+    Stopped(Refusal),
+}
+
+// === impl World ===
+
+impl World {
+    /// Allocates all the claims together on one node, or none of them. Holds nothing.
+    ///
+    /// # Errors
+    /// Why not; [`Refusal::reach`] says whether another node could do.
+    pub fn allocate(
+        &mut self,
+        node: NodeIndex,
+        claims: &[ResourceClaim],
+    ) -> Result<Vec<AllocationResult>, Refusal> {
+        if node.0 as usize >= self.nodes.len() {
+            return Err(Refusal::UnknownNode);
+        }
+        let asking = self.asking(claims)?;
+        match self.answer(node, &asking) {
+            Answer::Placed(results) => Ok(results),
+            Answer::Refused => Err(self.plain_refusal(node)),
+            Answer::Stopped(refusal) => Err(refusal),
+        }
+    }
+
+    /// Places all the claims together on the first node that can have them. Holds nothing.
+    ///
+    /// # Errors
+    /// No node can, or the search ended early on the first node where it had to ([`super::Reach::EveryNode`]).
+    pub fn place(
+        &mut self,
+        claims: &[ResourceClaim],
+        candidates: Candidates<'_>,
+    ) -> Result<(NodeIndex, Vec<AllocationResult>), Refusal> {
+        self.place_with(claims, candidates, &mut |_| {})
+    }
+
+    /// As [`Self::place`]; calls `progress` after every node that had to be looked at and refused.
+    ///
+    /// # Errors
+    /// As [`Self::place`].
+    pub fn place_with(
+        &mut self,
+        claims: &[ResourceClaim],
+        candidates: Candidates<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(NodeIndex, Vec<AllocationResult>), Refusal> {
+        let (nodes_all, only) = match candidates {
+            Candidates::All => (self.nodes.len(), None),
+            Candidates::Only(nodes) => (nodes.len(), Some(nodes)),
+        };
+        if nodes_all == 0 {
+            return Err(Refusal::NoNodes);
+        }
+        let asking = self.asking(claims)?;
+        let mut next = match (only, asking.memory) {
+            (None, Memory::Kept) => {
+                self.memo.group(&asking.shapes, nodes_all).map_or(0, |group| group.first())
+            }
+            _ => 0,
+        };
+        while next < nodes_all {
+            let node = match only {
+                Some(nodes) => nodes[next],
+                None => NodeIndex(u32::try_from(next).unwrap_or(u32::MAX)),
+            };
+            match self.answer(node, &asking) {
+                Answer::Placed(results) => return Ok((node, results)),
+                Answer::Refused => {}
+                Answer::Stopped(refusal) => return Err(refusal),
+            }
+            next += 1;
+            progress(Progress { nodes_done: next, nodes_all });
+        }
+        match (nodes_all, only) {
+            (1, Some(nodes)) => Err(self.plain_refusal(nodes[0])),
+            (1, None) => Err(self.plain_refusal(NodeIndex(0))),
+            _ => Err(Refusal::NoFit { nodes: NodesTried::Several(nodes_all) }),
+        }
+    }
+
+    /// Takes the names off, and refuses what is wrong on every node alike.
+    fn asking<'a>(&mut self, claims: &'a [ResourceClaim]) -> Result<Asking<'a>, Refusal> {
+        let shapes: Vec<ShapeNo> = claims
+            .iter()
+            .map(|claim| self.demands.shape(claim, &self.classes, &mut self.selectors))
+            .collect();
+        let monotone = shapes.iter().all(|shape| self.demands.shapes[shape.at()].trend == Trend::Monotone);
+        let memory = if monotone { self.limits.memory } else { Memory::Off };
+        if monotone {
+            // Otherwise a node's own troubles may come first, and `plans` says these in their turn.
+            for (claim, shape) in claims.iter().zip(&shapes) {
+                self.check(claim, *shape)?;
+            }
+        }
+        Ok(Asking { claims, shapes, memory })
+    }
+
+    /// What is wrong with a claim without mode `All`, whatever the node.
+    fn check(&self, claim: &ResourceClaim, shape: ShapeNo) -> Result<(), Refusal> {
+        let mut needed = 0;
+        for (number, request) in self.demands.shapes[shape.at()].requests.iter().enumerate() {
+            let mut fewest = usize::MAX;
+            for (alternative, demand) in request.demands().iter().enumerate() {
+                self.class_of(*demand, Asked { claim, request: number, alternative })?;
+                fewest = fewest.min(Wanted::of(self.demands.demands[demand.at()].request.mode).count());
+            }
+            needed += if request.demands().is_empty() { 0 } else { fewest };
+        }
+        if needed > RESULTS_MAX {
+            return Err(Refusal::TooManyDevices { claim: name_of(claim), needed });
+        }
+        Ok(())
+    }
+
+    fn class_of(&self, demand: DemandNo, at: Asked<'_>) -> Result<(), Refusal> {
+        if self.demands.base_of(demand).selectors.is_some() {
+            return Ok(());
+        }
+        Err(Refusal::MissingClass {
+            claim: name_of(at.claim),
+            request: at.name(),
+            class: self.demands.demands[demand.at()].request.device_class.clone(),
+        })
+    }
+
+    fn answer(&mut self, node: NodeIndex, asking: &Asking<'_>) -> Answer {
+        let count = self.nodes.len();
+        if node.0 as usize >= count {
+            return Answer::Stopped(Refusal::UnknownNode);
+        }
+        if asking.memory == Memory::Kept {
+            let known = self.memo.group(&asking.shapes, count).is_some_and(|group| group.has_refused(node));
+            if known {
+                return Answer::Refused;
+            }
+            if self.is_above_ceiling(node, asking) {
+                self.remember_refusal(node, asking);
+                return Answer::Refused;
+            }
+        }
+        let answer = match self.search(node, asking) {
+            Ok(Some(results)) => Answer::Placed(results),
+            Ok(None) => Answer::Refused,
+            Err(refusal) => Answer::Stopped(refusal),
+        };
+        if matches!(answer, Answer::Refused) && asking.memory == Memory::Kept {
+            self.remember_refusal(node, asking);
+            self.measure(node, asking);
+        }
+        answer
+    }
+
+    fn remember_refusal(&mut self, node: NodeIndex, asking: &Asking<'_>) {
+        if let Some(group) = self.memo.group(&asking.shapes, self.nodes.len()) {
+            group.refuse(node);
+        }
+    }
+
+    /// Whether some request asks for more than any device of the node has left, and no search could end in an error.
+    fn is_above_ceiling(&mut self, node: NodeIndex, asking: &Asking<'_>) -> bool {
+        let epoch = self.memo.epoch(node, &self.neighbourhoods);
+        let mut above = false;
+        for shape in &asking.shapes {
+            for request in &self.demands.shapes[shape.at()].requests {
+                for demand in request.demands() {
+                    let base = self.demands.demands[demand.at()].base;
+                    let Some(set) = self.set_numbers.get(&(base, node)) else { return false };
+                    let set = &self.sets[set.at()];
+                    if set.soundness == Soundness::Broken || !set.is_of(epoch) {
+                        return false;
+                    }
+                    let must = matches!(request, RequestShape::Exactly(_));
+                    if must && !above {
+                        let demand = &mut self.demands.demands[demand.at()];
+                        set.profiles.iter().for_each(|profile| demand.prepare(*profile, &self.index));
+                        above = set.is_above_ceiling(demand);
+                    }
+                }
+            }
+        }
+        above
+    }
+
+    /// Measures anew what the devices of a node that has refused have left.
+    fn measure(&mut self, node: NodeIndex, asking: &Asking<'_>) {
+        for shape in &asking.shapes {
+            for demand in self.demands.shapes[shape.at()].requests.iter().flat_map(RequestShape::demands) {
+                let base = self.demands.demands[demand.at()].base;
+                if let Some(set) = self.set_numbers.get(&(base, node)) {
+                    self.sets[set.at()].measure(&self.index, &self.state);
+                }
+            }
+        }
+    }
+
+    /// Nothing fits there: the refusal in words.
+    fn plain_refusal(&mut self, node: NodeIndex) -> Refusal {
+        let name = self.nodes.get(node.0 as usize).map(|node| node.name.clone()).unwrap_or_default();
+        let view = self.view(node).unwrap_or_default();
+        let invalid = view.faults.iter().find(|(_, fault)| !matches!(fault, PoolFault::Incomplete { .. }));
+        match invalid {
+            Some((pool, fault)) => {
+                let facts = &self.index.pools[pool.at()];
+                let pool = format!("{}/{}", facts.driver, facts.name);
+                Refusal::InvalidPool { node: name, pool, fault: fault.clone() }
+            }
+            None => Refusal::NoFit { nodes: NodesTried::One(name) },
+        }
+    }
+
+    fn search(
+        &mut self,
+        node: NodeIndex,
+        asking: &Asking<'_>,
+    ) -> Result<Option<Vec<AllocationResult>>, Refusal> {
+        let claims = asking.claims;
+        let view = self.view(node).ok_or(Refusal::UnknownNode)?;
+        let mut plans = self.plans(node, &view, claims, &asking.shapes)?;
+        let mut search = Search {
+            index: &self.index,
+            demands: &self.demands.demands,
+            attributes: &self.attributes,
+            state: &mut self.state,
+            sets: &mut self.sets,
+            lanes: &mut self.lanes,
+            results: vec![0; plans.len()],
+            claims: &mut plans,
+            steps_left: self.limits.steps_max,
+            trail: Vec::new(),
+        };
+        let found = search.run();
+        let trail = search.trail.clone();
+        search.unwind();
+        match found {
+            Ok(true) => results::write(self, node, claims, &trail).map(Some),
+            Ok(false) | Err(Stop::TooManyResults) => Ok(None),
+            Err(stop) => Err(self.stopped(&stop, claims, &plans)),
+        }
+    }
+
+    /// The claims made ready for one node, checked in order.
+    pub(super) fn plans(
+        &mut self,
+        node: NodeIndex,
+        view: &Arc<View>,
+        claims: &[ResourceClaim],
+        shapes: &[ShapeNo],
+    ) -> Result<Vec<ClaimPlan>, Refusal> {
+        let mut plans = Vec::with_capacity(claims.len());
+        for (claim, shape) in claims.iter().zip(shapes) {
+            let shape = Arc::clone(&self.demands.shapes[shape.at()]);
+            let mut requests = Vec::with_capacity(shape.requests.len());
+            let mut needed = 0;
+            for (number, request) in shape.requests.iter().enumerate() {
+                let form = match request {
+                    RequestShape::Exactly(_) => Form::Exactly,
+                    RequestShape::FirstAvailable(_) => Form::FirstAvailable,
+                };
+                let mut alternatives = Vec::with_capacity(request.demands().len());
+                for (alternative, demand) in request.demands().iter().enumerate() {
+                    let at = Asked { claim, request: number, alternative };
+                    alternatives.push(self.alternative(node, view, *demand, at)?);
+                }
+                needed += alternatives.iter().map(|a: &Alternative| a.wanted.count()).min().unwrap_or(0);
+                requests.push(RequestPlan { form, alternatives });
+            }
+            if needed > RESULTS_MAX {
+                return Err(Refusal::TooManyDevices { claim: name_of(claim), needed });
+            }
+            let ready = |constraint: &super::demand::ConstraintShape| {
+                Constraint::new(&constraint.rule, &mut self.attributes, &self.index)
+            };
+            let constraints = shape.constraints.iter().map(ready).collect();
+            plans.push(ClaimPlan { shape, requests, constraints });
+        }
+        Ok(plans)
+    }
+
+    fn alternative(
+        &mut self,
+        node: NodeIndex,
+        view: &View,
+        demand: DemandNo,
+        at: Asked<'_>,
+    ) -> Result<Alternative, Refusal> {
+        self.class_of(demand, at)?;
+        let ExactRequest { access, mode, .. } = self.demands.demands[demand.at()].request;
+        let mut wanted = Wanted::of(mode);
+        let lane = self.lane(demand, node, view).ok_or(Refusal::UnknownNode)?;
+        let set = self.lanes[lane.at()].set;
+        if let Wanted::All(positions) = &mut wanted {
+            if let Some((pool, fault)) = view.faults.first() {
+                let facts = &self.index.pools[pool.at()];
+                return Err(Refusal::AllOfUnusablePool {
+                    claim: name_of(at.claim),
+                    request: at.name(),
+                    pool: format!("{}/{}", facts.driver, facts.name),
+                    fault: fault.clone(),
+                });
+            }
+            for (position, candidate) in self.sets[set.at()].list.iter().enumerate() {
+                if let CandidateKind::Broken(selector) = candidate.kind {
+                    let (selector, entry) = (selector as usize, candidate.entry);
+                    return Err(self.broken(demand, selector, entry, name_of(at.claim), at.name()));
+                }
+                let entry = &self.index.entries[candidate.entry.at()];
+                let Some(amounts) = self.demands.demands[demand.at()].amounts(entry.profile) else {
+                    continue;
+                };
+                let whole = &self.index.profiles[entry.profile.at()].whole;
+                if self.state.lacks_capacity(entry, amounts, whole).is_none() {
+                    positions.push(position);
+                }
+            }
+        }
+        Ok(Alternative { demand, lane, access, wanted })
+    }
+
+    fn stopped(&self, stop: &Stop, claims: &[ResourceClaim], plans: &[ClaimPlan]) -> Refusal {
+        match *stop {
+            Stop::Bound | Stop::TooManyResults => Refusal::SearchBound { steps: self.limits.steps_max },
+            Stop::Broken { claim, request, alternative, selector, entry } => {
+                let demand = plans[claim].requests[request].alternatives[alternative].demand;
+                let at = Asked { claim: &claims[claim], request, alternative };
+                self.broken(demand, selector, entry, name_of(at.claim), at.name())
+            }
+            Stop::Constraint { claim, request, alternative, constraint, entry } => {
+                let at = Asked { claim: &claims[claim], request, alternative };
+                Refusal::AllAgainstConstraint {
+                    claim: name_of(at.claim),
+                    request: at.name(),
+                    constraint,
+                    device: self.index.id(self.index.entries[entry.at()].device),
+                }
+            }
+        }
+    }
+
+    fn broken(
+        &self,
+        demand: DemandNo,
+        selector: usize,
+        entry: super::index::EntryNo,
+        claim: String,
+        request: String,
+    ) -> Refusal {
+        let device = self.index.id(self.index.entries[entry.at()].device);
+        let selectors = self.demands.base_of(demand).selectors.as_deref().unwrap_or_default();
+        match selectors.get(selector) {
+            Some((origin, number)) => Refusal::Selector {
+                claim,
+                request,
+                origin: origin.clone(),
+                expression: self.selectors.text(*number).to_owned(),
+                device,
+                message: self.selectors.failure(*number, &self.index, entry),
+            },
+            None => Refusal::UnknownNode,
+        }
+    }
+}
+
+/// One alternative of one request of one claim, as its author named it.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) claim: &'a ResourceClaim,
+    pub(super) request: usize,
+    pub(super) alternative: usize,
+}
+
+impl Asked<'_> {
+    /// `request`, or `request/subrequest`.
+    pub(super) fn name(self) -> String {
+        let request = &self.claim.requests[self.request];
+        match &request.kind {
+            RequestKind::Exactly(_) => request.name.clone(),
+            RequestKind::FirstAvailable(subs) => format!("{}/{}", request.name, subs[self.alternative].name),
+        }
+    }
+}

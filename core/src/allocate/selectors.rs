@@ -1,0 +1,96 @@
+//! CEL selectors: compiled once per text, evaluated once per device description.
+
+use std::collections::HashMap;
+
+use super::index::{EntryNo, Index, numbered};
+use crate::cel::{DeviceView, Selector};
+
+numbered! {
+    /// A selector text.
+    SelectorNo,
+}
+
+/// Every selector seen so far and what it said.
+#[derive(Debug, Default)]
+pub(super) struct Selectors {
+    numbers: HashMap<String, SelectorNo>,
+    compiled: Vec<Compiled>,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    text: String,
+    program: Result<Selector, String>,
+    /// By entry; grows as entries are asked for.
+    verdicts: Vec<Verdict>,
+}
+
+/// What a selector says of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Unknown,
+    Passes,
+    Fails,
+    /// It does not compile, or cannot be evaluated on this device.
+    Broken,
+}
+
+// === impl Selectors ===
+
+impl Selectors {
+    /// The number of a selector text, compiling it when it is new.
+    pub(super) fn number(&mut self, text: &str) -> SelectorNo {
+        if let Some(known) = self.numbers.get(text) {
+            return *known;
+        }
+        let number = SelectorNo::after(self.compiled.len());
+        let program = Selector::compile(text).map_err(|error| error.to_string());
+        self.compiled.push(Compiled { text: text.to_owned(), program, verdicts: Vec::new() });
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+
+    /// The compiler's message, if the text does not compile.
+    pub(super) fn compile_error(&self, selector: SelectorNo) -> Option<&str> {
+        self.compiled[selector.at()].program.as_ref().err().map(String::as_str)
+    }
+
+    /// The text of a selector.
+    pub(super) fn text(&self, selector: SelectorNo) -> &str {
+        &self.compiled[selector.at()].text
+    }
+
+    /// What the selector says of the device; remembered.
+    pub(super) fn verdict(&mut self, selector: SelectorNo, index: &Index, entry: EntryNo) -> Verdict {
+        let compiled = &mut self.compiled[selector.at()];
+        if compiled.verdicts.len() <= entry.at() {
+            compiled.verdicts.resize(index.entries.len(), Verdict::Unknown);
+        }
+        let known = compiled.verdicts[entry.at()];
+        if known != Verdict::Unknown {
+            return known;
+        }
+        let verdict = match evaluate(&compiled.program, index, entry) {
+            Ok(true) => Verdict::Passes,
+            Ok(false) => Verdict::Fails,
+            Err(_) => Verdict::Broken,
+        };
+        compiled.verdicts[entry.at()] = verdict;
+        verdict
+    }
+
+    /// Why the verdict is [`Verdict::Broken`].
+    pub(super) fn failure(&self, selector: SelectorNo, index: &Index, entry: EntryNo) -> String {
+        match evaluate(&self.compiled[selector.at()].program, index, entry) {
+            Err(message) => message,
+            Ok(_) => String::new(),
+        }
+    }
+}
+
+fn evaluate(program: &Result<Selector, String>, index: &Index, entry: EntryNo) -> Result<bool, String> {
+    let selector = program.as_ref().map_err(Clone::clone)?;
+    let slice = index.entries[entry.at()].slice;
+    let view = DeviceView::new(&index.slices[slice.at()].driver, index.described(entry));
+    selector.matches(&view).map_err(|error| error.to_string())
+}

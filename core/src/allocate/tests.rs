@@ -1,0 +1,10 @@
+//! Cases by behaviour, written as small worlds; properties over random ones.
+
+mod build;
+mod devices;
+mod explaining;
+mod holding;
+mod properties;
+mod requests;
+mod sharing;
+mod world;

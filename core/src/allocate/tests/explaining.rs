@@ -1,0 +1,180 @@
+//! The first reason of each device, and the smallest change that helps.
+
+use super::build::*;
+use crate::allocate::{Candidates, Change, NodeIndex, World};
+use crate::dra::*;
+
+fn c(requests: &[&str]) -> ResourceClaim {
+    claim("c", requests)
+}
+
+/// The reasons of the first request that cannot be served on `n1`, as `device: text`, and the remedy.
+#[track_caller]
+fn check(world: &mut World, claims: &[ResourceClaim], reasons: &[&str], remedy: Option<&str>) {
+    let before = world.allocate(NodeIndex(0), claims);
+    let explanation = world.explain(claims, Candidates::Only(&[NodeIndex(0)]));
+    let node = &explanation.nodes[0];
+    let shown: Vec<String> = node
+        .requests
+        .iter()
+        .flat_map(|request| &request.rejected)
+        .map(|rejection| format!("{}: {}", rejection.device.device, rejection.reason))
+        .collect();
+    assert_eq!(shown, reasons);
+    assert_eq!(explanation.remedy.as_ref().map(ToString::to_string).as_deref(), remedy);
+    assert_eq!(world.invariants(), Ok(()));
+    assert_eq!(world.allocate(NodeIndex(0), claims), before, "explaining changes nothing");
+}
+
+#[test]
+fn a_placed_claim_needs_no_reasons() {
+    let explanation = one(&["a"]).world().explain(&[c(&["any"])], Candidates::All);
+    assert_eq!((explanation.outcome, explanation.nodes.len()), (Ok(NodeIndex(0)), 0));
+}
+
+#[test]
+fn selectors_are_named_with_their_owner() {
+    let mut world = one(&["a k=x", "b k=y"]).class("y", &["device.driver == \"other\""]).world();
+    let no = "device.attributes[\"gpu.example.com\"].k == \"z\"";
+    let text = format!("selector 0 of the request says no: {no}");
+    check(
+        &mut world,
+        &[c(&["any k==z"])],
+        &[&format!("a: {text}"), &format!("b: {text}")],
+        Some(&format!("drop the selector {no} from request `r0` of default/c")),
+    );
+    let text = "selector 0 of class `y` says no: device.driver == \"other\"";
+    check(&mut world, &[c(&["y"])], &[&format!("a: {text}"), &format!("b: {text}")], None);
+}
+
+#[test]
+fn holders_are_named_and_the_least_of_them_would_have_to_go() {
+    let mut world = one(&["a", "b", "c"]).world();
+    hold(&mut world, &claim("big", &["any*2"]));
+    hold(&mut world, &claim("small", &["any"]));
+    check(
+        &mut world,
+        &[c(&["any"])],
+        &["a: held by default/big", "b: held by default/big", "c: held by default/small"],
+        Some("release default/small, which holds 1 device"),
+    );
+}
+
+#[test]
+fn capacities_show_what_is_asked_and_left() {
+    let grid = range("1Gi", None, Some("1Gi"));
+    let device = policy(dev("a share cap:memory=8Gi"), "memory", Some("1Gi"), grid);
+    let mut world = setup().devices("p", vec![device, dev("b cap:memory=2Gi")]).world();
+    hold(&mut world, &claim("h", &["any memory=5Gi"]));
+    check(
+        &mut world,
+        &[c(&["any memory=3500Mi"])],
+        &[
+            "a: `memory`: 4Gi asked, 3Gi left of 8Gi, the rest held by default/h",
+            "b: `memory`: 3500Mi asked, 2Gi left of 2Gi",
+        ],
+        Some("let request `r0` of default/c ask for 3Gi of `memory` instead of 3500Mi"),
+    );
+    check(
+        &mut world,
+        &[c(&["any gpu.example.com/memory=1Gi"])],
+        &[
+            "a: it has no capacity `gpu.example.com/memory`; it has memory",
+            "b: it has no capacity `gpu.example.com/memory`; it has memory",
+        ],
+        None,
+    );
+}
+
+#[test]
+fn an_amount_that_the_policy_forbids_says_what_is_allowed() {
+    let values = CapacityRestriction::Values(vec![q("2Gi"), q("4Gi")]);
+    let device = policy(dev("a share cap:memory=8Gi"), "memory", Some("2Gi"), values);
+    check(
+        &mut setup().devices("p", vec![device]).world(),
+        &[c(&["any memory=5Gi"])],
+        &["a: `memory`: asked 5Gi, but the largest of the 2 values that may be asked is 4Gi"],
+        Some("let request `r0` of default/c ask for 4Gi of `memory` instead of 5Gi"),
+    );
+}
+
+#[test]
+fn counters_show_what_is_left_and_who_draws() {
+    let devices = ["half1 use:s.mem=5", "half2 use:s.mem=5", "whole k=x use:s.mem=10"];
+    let mut world = setup().counted("p", &["s.mem=10"], &devices).world();
+    hold(&mut world, &claim("h", &["any"]));
+    check(
+        &mut world,
+        &[c(&["any*2"])],
+        &[
+            "half1: held by default/h",
+            "whole: counter `mem` of `s`: 10 needed, 5 left of 10, the rest drawn by default/h",
+        ],
+        Some("let request `r0` of default/c ask for 1 devices instead of 2"),
+    );
+}
+
+#[test]
+fn taints_and_constraints_show_both_sides() {
+    check(
+        &mut one(&["a taint:t=v"]).world(),
+        &[c(&["any"])],
+        &["a: taint t=v:NoSchedule is not tolerated"],
+        Some("let request `r0` of default/c tolerate the taint t=v"),
+    );
+    check(
+        &mut one(&["a k=x", "b k=y", "d"]).world(),
+        &[matching(c(&["any", "any"]), &[], "k")],
+        &[
+            "a: held by default/c",
+            "b: matchAttribute gpu.example.com/k: it has `y`, but has gpu.example.com/p/a with `x`",
+            "d: matchAttribute gpu.example.com/k: it does not carry the attribute",
+        ],
+        Some("drop constraint 0 (gpu.example.com/k) from default/c"),
+    );
+    check(
+        &mut one(&["a k=x", "b k=x"]).world(),
+        &[distinct(c(&["any*2"]), &[], "k")],
+        &["b: distinctAttribute gpu.example.com/k: it has `x`, and so has gpu.example.com/p/a with `x`"],
+        Some("let request `r0` of default/c ask for 1 devices instead of 2"),
+    );
+}
+
+#[test]
+fn another_node_comes_before_any_change() {
+    let mut world = one(&["a taint:t=v"])
+        .node("n2")
+        .slice("s2", "p2", &["b"], |slice| slice.node = NodeSelection::Name("n2".into()))
+        .world();
+    check(
+        &mut world,
+        &[c(&["any"])],
+        &["a: taint t=v:NoSchedule is not tolerated"],
+        Some("place it on node n2"),
+    );
+}
+
+#[test]
+fn pools_that_cannot_be_used_are_listed() {
+    let half = |slice: &mut ResourceSlice| slice.pool.slice_count = 2;
+    let mut world = setup().slice("s", "p", &["a"], half).world();
+    let explanation = world.explain(&[c(&["any"])], Candidates::All);
+    let pools: Vec<String> =
+        explanation.nodes[0].pools.iter().map(|(pool, fault)| format!("{pool}: {fault}")).collect();
+    let text =
+        "gpu.example.com/p: generation 1 announces 2 slices, 1 are there; its driver is still publishing";
+    assert_eq!(pools, [text]);
+    let expected = Change::CompletePools { pools: vec!["gpu.example.com/p".into()] };
+    assert_eq!(explanation.remedy, Some(expected));
+    assert_eq!(read(&world.allocate(NodeIndex(0), &[c(&["any"])])), "NoFit");
+}
+
+#[test]
+fn groups_count_devices_by_reason() {
+    let mut world = one(&["a taint:t=v", "b", "c taint:t=w"]).world();
+    hold(&mut world, &claim("h", &["any"]));
+    let explanation = world.explain(&[c(&["any"])], Candidates::All);
+    let groups = explanation.nodes[0].requests[0].groups();
+    let shown: Vec<String> = groups.iter().map(|(group, count)| format!("{count} {group}")).collect();
+    assert_eq!(shown, ["2 taint `t` not tolerated", "1 held by a claim"]);
+}
