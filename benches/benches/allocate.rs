@@ -3,6 +3,8 @@
 //! The node is published as in layout `dynamic`: per card one device for the card and one for each MIG placement, 26
 //! in all, every one shareable and drawing on the card's counters. A decision is one `allocate` and one `hold`.
 
+#![expect(clippy::expect_used, reason = "a bench that cannot place what it was written for must stop")]
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 

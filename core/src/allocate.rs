@@ -40,7 +40,7 @@ pub use explain::{Change, Explanation, Group, NodeExplanation, Reason, Rejection
 pub use held::{Excess, HoldError, NotHeld, Violation};
 pub use place::{Candidates, Progress};
 pub use problem::{PoolFault, Problem};
-pub use refusal::{NodesTried, RESULTS_MAX, Reach, Refusal, SelectorOrigin, Shortage};
+pub use refusal::{NodesTried, RESULTS_MAX, Reach, Refusal, SelectorFailure, SelectorOrigin, Shortage};
 pub use world::{Limits, Memory, NodeIndex, World};
 
 #[cfg(test)]

@@ -164,7 +164,9 @@ impl CandidateSet {
             let left = whole.iter().zip(&state.used[entry.amounts..]).map(|(whole, used)| whole - used);
             match &mut ceiling[at] {
                 Some(highest) => {
-                    highest.iter_mut().zip(left).for_each(|(high, left)| *high = left.max(*high))
+                    for (high, left) in highest.iter_mut().zip(left) {
+                        *high = left.max(*high);
+                    }
                 }
                 unseen => *unseen = Some(left.collect()),
             }

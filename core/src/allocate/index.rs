@@ -372,7 +372,7 @@ impl Index {
             || self.profiles.iter().flat_map(|p| &p.capacities).filter_map(|(_, c)| c.policy.as_ref());
         self.draws.iter().any(|draw| draw.nanos < 0)
             || self.profiles.iter().any(|profile| profile.whole.iter().any(|whole| *whole < 0))
-            || policies().any(|policy| policy_can_be_negative(policy))
+            || policies().any(policy_can_be_negative)
     }
 }
 

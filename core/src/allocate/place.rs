@@ -14,7 +14,7 @@ use super::demand::{DemandNo, RequestShape, ShapeNo, Trend};
 use super::held::name_of;
 use super::pools::View;
 use super::problem::PoolFault;
-use super::refusal::{NodesTried, RESULTS_MAX, Refusal};
+use super::refusal::{NodesTried, RESULTS_MAX, Refusal, SelectorFailure};
 use super::results;
 use super::search::{Alternative, ClaimPlan, Form, RequestPlan, Search, Stop, Wanted};
 use super::world::{Memory, NodeIndex, World};
@@ -258,7 +258,7 @@ impl World {
             Some((pool, fault)) => {
                 let facts = &self.index.pools[pool.at()];
                 let pool = format!("{}/{}", facts.driver, facts.name);
-                Refusal::InvalidPool { node: name, pool, fault: fault.clone() }
+                Refusal::InvalidPool { node: name, pool, fault: Box::new(fault.clone()) }
             }
             None => Refusal::NoFit { nodes: NodesTried::One(name) },
         }
@@ -351,7 +351,7 @@ impl World {
                     claim: name_of(at.claim),
                     request: at.name(),
                     pool: format!("{}/{}", facts.driver, facts.name),
-                    fault: fault.clone(),
+                    fault: Box::new(fault.clone()),
                 });
             }
             for (position, candidate) in self.sets[set.at()].list.iter().enumerate() {
@@ -386,7 +386,7 @@ impl World {
                     claim: name_of(at.claim),
                     request: at.name(),
                     constraint,
-                    device: self.index.id(self.index.entries[entry.at()].device),
+                    device: Box::new(self.index.id(self.index.entries[entry.at()].device)),
                 }
             }
         }
@@ -403,14 +403,14 @@ impl World {
         let device = self.index.id(self.index.entries[entry.at()].device);
         let selectors = self.demands.base_of(demand).selectors.as_deref().unwrap_or_default();
         match selectors.get(selector) {
-            Some((origin, number)) => Refusal::Selector {
+            Some((origin, number)) => Refusal::Selector(Box::new(SelectorFailure {
                 claim,
                 request,
                 origin: origin.clone(),
                 expression: self.selectors.text(*number).to_owned(),
                 device,
                 message: self.selectors.failure(*number, &self.index, entry),
-            },
+            })),
             None => Refusal::UnknownNode,
         }
     }

@@ -23,7 +23,7 @@ pub enum Refusal {
         /// The pool, as driver/name.
         pool: String,
         /// What is wrong with it.
-        fault: super::PoolFault,
+        fault: Box<super::PoolFault>,
     },
     /// A request names a class that does not exist.
     #[error("claim {claim}, request `{request}`: device class `{class}` does not exist")]
@@ -36,23 +36,8 @@ pub enum Refusal {
         class: String,
     },
     /// A selector does not compile, or cannot be evaluated on a device that the search reached.
-    #[error(
-        "claim {claim}, request `{request}`: {origin} `{expression}` fails on device {device}: {message}"
-    )]
-    Selector {
-        /// The claim, as namespace/name.
-        claim: String,
-        /// The request, or `request/subrequest`.
-        request: String,
-        /// Whose selector it is.
-        origin: SelectorOrigin,
-        /// The selector.
-        expression: String,
-        /// The device on which it failed.
-        device: DeviceId,
-        /// What the evaluator says.
-        message: String,
-    },
+    #[error(transparent)]
+    Selector(Box<SelectorFailure>),
     /// A claim needs more results than an allocation can hold.
     #[error(
         "claim {claim} needs at least {needed} devices; an allocation holds at most {RESULTS_MAX}. Split the claim"
@@ -75,7 +60,7 @@ pub enum Refusal {
         /// The pool, as driver/name.
         pool: String,
         /// What is wrong with it.
-        fault: super::PoolFault,
+        fault: Box<super::PoolFault>,
     },
     /// Mode `All` includes a device that a constraint of the claim excludes.
     #[error(
@@ -89,7 +74,7 @@ pub enum Refusal {
         /// Which constraint, from 0.
         constraint: usize,
         /// The device that it excludes.
-        device: DeviceId,
+        device: Box<DeviceId>,
     },
     /// A chosen device has a node selector with several terms, which no allocation can express.
     #[error("device {device} has a node selector with {terms} terms; exactly one can be used")]
@@ -113,6 +98,24 @@ pub enum Refusal {
     /// The node number is not one of this world's.
     #[error("there is no node of that number")]
     UnknownNode,
+}
+
+/// A selector that does not compile, or cannot be evaluated on a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("claim {claim}, request `{request}`: {origin} `{expression}` fails on device {device}: {message}")]
+pub struct SelectorFailure {
+    /// The claim, as namespace/name.
+    pub claim: String,
+    /// The request, or `request/subrequest`.
+    pub request: String,
+    /// Whose selector it is.
+    pub origin: SelectorOrigin,
+    /// The selector.
+    pub expression: String,
+    /// The device on which it failed.
+    pub device: DeviceId,
+    /// What the evaluator says.
+    pub message: String,
 }
 
 /// Which nodes a refusal speaks of.
@@ -188,7 +191,7 @@ impl Refusal {
         match self {
             Self::NoFit { .. } | Self::InvalidPool { .. } => Reach::ThisNode,
             Self::MissingClass { .. }
-            | Self::Selector { .. }
+            | Self::Selector(_)
             | Self::TooManyDevices { .. }
             | Self::AllOfUnusablePool { .. }
             | Self::AllAgainstConstraint { .. }

@@ -213,7 +213,7 @@ pub(super) fn kind(refusal: &Refusal) -> &'static str {
         Refusal::NoFit { .. } => "NoFit",
         Refusal::InvalidPool { .. } => "InvalidPool",
         Refusal::MissingClass { .. } => "MissingClass",
-        Refusal::Selector { .. } => "Selector",
+        Refusal::Selector(_) => "Selector",
         Refusal::TooManyDevices { .. } => "TooManyDevices",
         Refusal::AllOfUnusablePool { .. } => "AllOfUnusablePool",
         Refusal::AllAgainstConstraint { .. } => "AllAgainstConstraint",

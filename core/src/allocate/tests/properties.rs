@@ -163,7 +163,7 @@ proptest! {
     #[test]
     fn claims_are_placed_exactly_if_an_exhaustive_search_places_them(setup in world(), history in history()) {
         let mut world = setup.clone().world();
-        let mut judge = Judge::new(setup);
+        let mut judge = Judge::new(&setup);
         for (step, action) in history.iter().enumerate() {
             match action {
                 Action::Place(claims) => {
@@ -230,7 +230,7 @@ struct Judge {
 type Place<'a> = (usize, String, &'a ExactRequest);
 
 impl Judge {
-    fn new(setup: Setup) -> Self {
+    fn new(setup: &Setup) -> Self {
         let mut devices = Vec::new();
         let mut totals = BTreeMap::new();
         for slice in &setup.slices {
@@ -370,7 +370,8 @@ impl Judge {
         for (_, (pool, device)) in picked {
             let shared = device.sharing == Sharing::Shareable;
             let paid = shared && !device.capacity.is_empty() && held(pool, &device.name);
-            if !paid && !(shared && drawn.contains(&(pool, &device.name))) {
+            let again = shared && drawn.contains(&(pool, &device.name));
+            if !(paid || again) {
                 draw(pool, device);
             }
             drawn.push((pool, &device.name));
