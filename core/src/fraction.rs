@@ -137,8 +137,10 @@ pub fn parse_ask(text: &str) -> Result<Ask, AskError> {
         return Ok(of(part, rest));
     }
     // A number behind the model belongs to its name (`RTX PRO 6000`, `910B4-1`), a fraction does not.
-    let split_at_end = trimmed.rfind(|c: char| c == '-' || c.is_whitespace());
-    if let Some((model, last)) = split_at_end.map(|at| (&trimmed[..at], &trimmed[at + 1..]))
+    let is_separator = |c: char| c == '-' || c.is_whitespace();
+    let split_at_end = trimmed.rfind(is_separator);
+    if let Some((model, last)) =
+        split_at_end.map(|at| (&trimmed[..at], trimmed[at..].trim_start_matches(is_separator)))
         && !model.trim().is_empty()
         && last.parse::<u64>().is_err()
         && let Some(part) = amount(last).map_err(fail)?

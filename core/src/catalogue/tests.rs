@@ -396,3 +396,22 @@ fn the_media_profile_fits_once_on_every_card_that_has_it() {
         }
     }
 }
+
+proptest::proptest! {
+    #[test]
+    fn a_file_changed_anywhere_is_read_or_refused(
+        at in 0..GOOD.len(),
+        cut in 0_usize..24,
+        put in "[-0-9a-z\"={}\\[\\].,\n]{0,12}",
+    ) {
+        let end = (at + cut).min(GOOD.len());
+        let text = format!("{}{put}{}", &GOOD[..at], &GOOD[end..]);
+        match CardModel::parse("one.toml", &text) {
+            Err(error) => proptest::prop_assert!(error.to_string().contains("one.toml")),
+            Ok(model) => for (template, placement) in model.table().into_iter().flat_map(PartitionTable::partitions) {
+                let takes = template.consumes.plus(&placement.consumes).unwrap();
+                proptest::prop_assert_eq!(takes.first_excess(&model.table().unwrap().totals), None);
+            },
+        }
+    }
+}

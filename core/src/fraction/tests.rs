@@ -163,3 +163,35 @@ fn what_makes_no_sense_is_refused_at_once() {
     }
     assert!(parse_ask(&"x".repeat(200)).is_err());
 }
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_answered_or_refused(text in "\\PC{0,40}|[0-9/%.a-zA-Z+ \u{a0}_-]{0,40}") {
+        let catalogue = Catalogue::embedded();
+        let models: Vec<&CardModel> = catalogue.models().iter().collect();
+        if let Ok(ask) = parse_ask(&text) {
+            for answer in resolve(&ask, &models).into_iter().flatten() {
+                let model = catalogue.model(&answer.model).unwrap();
+                match answer.choice {
+                    Choice::Whole => {}
+                    Choice::Templates(names) => proptest::prop_assert!(!names.is_empty()),
+                    Choice::Share { memory, .. } => {
+                        proptest::prop_assert!(memory.0 % Bytes::MIB.0 == 0 && memory <= model.memory);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_shares_of_a_card_fit_beside_each_other(parts in 2_u32..100) {
+        let catalogue = Catalogue::embedded();
+        for model in catalogue.models() {
+            let Some(Choice::Share { memory, cores }) = by_fraction(model, Fraction::new(1, parts).unwrap()) else {
+                continue;
+            };
+            proptest::prop_assert!(memory.0 * u64::from(parts) <= model.memory.0);
+            proptest::prop_assert!(u32::from(cores.percent()) * parts <= 100);
+        }
+    }
+}
