@@ -1,3 +1,4 @@
 //! Part of Aliquot; see ARCHITECTURE.md.
 
+pub mod cli;
 pub mod manifest;

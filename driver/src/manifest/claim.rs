@@ -39,6 +39,7 @@ const EXACT_FIELDS: &[&str] = &[
 #[derive(Default)]
 struct ExactParts {
     device_class: Option<String>,
+    class_at: Class,
     selectors: Vec<String>,
     mode: Option<String>,
     count: Option<i64>,
@@ -46,6 +47,14 @@ struct ExactParts {
     tolerations: Vec<Toleration>,
     capacity: BTreeMap<String, Quantity>,
     found: bool,
+}
+
+/// Whether `deviceClassName` is there, sound or not.
+#[derive(Default, PartialEq, Eq)]
+enum Class {
+    #[default]
+    Absent,
+    Given,
 }
 
 /// Reads the `spec` of a claim or of a template's claim.
@@ -158,7 +167,10 @@ impl ExactParts {
         let at = path.key(entry);
         let value = &entry.value;
         match entry.key.as_ref() {
-            "deviceClassName" => self.device_class = name::subdomain(cx, value, &at),
+            "deviceClassName" => {
+                self.class_at = Class::Given;
+                self.device_class = name::subdomain(cx, value, &at);
+            }
             "selectors" => self.selectors = selectors(cx, value, &at),
             "allocationMode" => self.mode = cx.string(value, &at),
             "count" => self.count = cx.integer(value, &at),
@@ -176,6 +188,9 @@ impl ExactParts {
     fn finish(self, cx: &mut Context, path: &Path<'_>) -> Option<ExactRequest> {
         let mode = self.mode(cx, path)?;
         let Some(device_class) = self.device_class else {
+            if self.class_at == Class::Given {
+                return None;
+            }
             if self.found {
                 cx.required(path, "deviceClassName", "the name of a DeviceClass");
             } else {

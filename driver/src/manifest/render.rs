@@ -474,6 +474,12 @@ fn yaml_text(text: &str, out: &mut String) {
         out.push_str(text);
         return;
     }
+    if text.chars().all(|c| matches!(c, ' '..='~')) {
+        out.push('\'');
+        out.push_str(&text.replace('\'', "''"));
+        out.push('\'');
+        return;
+    }
     out.push('"');
     for c in text.chars() {
         let written = match c {

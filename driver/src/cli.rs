@@ -1,0 +1,128 @@
+//! The command line: arguments in, one answer out, an exit code that scripts can trust.
+//!
+//! ```text
+//!   arguments ─▶ command ─▶ nodes (--node), manifests (-f) ─▶ cluster ─▶ answer: table │ json │ yaml
+//!                                     │                                     │
+//!                                     └▶ problems: standard error           └▶ exit code
+//! ```
+//!
+//! A command reads everything before it decides anything, decides with the same core as the node agent, and writes
+//! its answer to standard output and everything else (progress, warnings, failures) to standard error.
+
+mod classes;
+mod cluster;
+mod devices;
+mod explain;
+mod failure;
+mod input;
+mod nodes;
+mod output;
+mod part;
+mod plan;
+mod progress;
+mod slices;
+mod workload;
+
+use std::ffi::OsString;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub use failure::{Answer, Failure};
+pub use output::{Colour, Format, Progress, Terminal};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  yes: everything fits, or was done
+  1  no: something does not fit, or differs from what was expected
+  2  the command line or a file is not what it should be
+  3  a file, directory or the node cannot be used
+
+Standard output carries the answer alone; progress, warnings and failures go to standard error.
+Colours and progress are for terminals; NO_COLOR=1 switches colours off.";
+
+const EXAMPLES: &str = "\
+Examples:
+  aliquot devices --node mixed
+  aliquot plan -f pod.yaml --node 8xh100
+  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | aliquot plan -f -
+  aliquot explain -f claim.yaml --node mixed
+  aliquot classes --node ascend-310p 1/4 Ascend310P";
+
+/// Cut GPUs and NPUs into exact parts, and see what fits where.
+#[derive(Debug, Parser)]
+#[command(name = "aliquot", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show cards: layout and why, what is free, the largest hole, who holds what
+    #[command(after_long_help = EXIT_CODES)]
+    Devices(devices::Args),
+    /// Place Pods and claims, without touching anything
+    #[command(after_long_help = EXIT_CODES)]
+    Plan(plan::Args),
+    /// Say why claims do not fit, and the smallest change that would place them
+    #[command(after_long_help = EXIT_CODES)]
+    Explain(explain::Args),
+    /// Print DeviceClasses for what nodes offer
+    #[command(after_long_help = EXIT_CODES)]
+    Classes(classes::Args),
+    /// Print the ResourceSlices that nodes would publish
+    #[command(after_long_help = EXIT_CODES)]
+    Slices(slices::Args),
+    /// Print a completion script for a shell
+    Completions {
+        /// Shell to print it for
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Runs one command; the answer is its exit code. `args` begins with the name of the program.
+pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>) -> u8 {
+    let outcome = match Cli::try_parse_from(args) {
+        Ok(cli) => dispatch(cli.command, terminal),
+        Err(error) => return refuse(&error, terminal),
+    };
+    match outcome {
+        Ok(answer) => answer.exit_code(),
+        // Whoever reads the answer has seen enough of it.
+        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
+        Err(failure) => {
+            let code = failure.exit_code();
+            // There is nowhere left to say that standard error is gone; the code still tells.
+            if terminal.note(format_args!("error: {failure}")).is_err() { 3 } else { code }
+        }
+    }
+}
+
+/// Help and version are answers; everything else that the parser says is a fault of the command line.
+fn refuse(error: &clap::Error, terminal: &mut Terminal<'_>) -> u8 {
+    let text = match terminal.colour {
+        Colour::On => error.render().ansi().to_string(),
+        Colour::Off => error.render().to_string(),
+    };
+    let (written, code) = if error.use_stderr() {
+        (write!(terminal.err, "{text}"), 2)
+    } else {
+        (write!(terminal.out, "{text}"), 0)
+    };
+    if written.is_ok() { code } else { 3 }
+}
+
+fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    match command {
+        Command::Devices(args) => devices::run(&args, terminal),
+        Command::Plan(args) => plan::run(&args, terminal),
+        Command::Explain(args) => explain::run(&args, terminal),
+        Command::Classes(args) => classes::run(&args, terminal),
+        Command::Slices(args) => slices::run(&args, terminal),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "aliquot", &mut terminal.out);
+            Ok(Answer::Yes)
+        }
+    }
+}

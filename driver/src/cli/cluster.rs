@@ -1,0 +1,286 @@
+//! The world that claims are placed in: what manifests and `--node` publish, and what is held already.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_core::allocate::{Candidates, Explanation, NodeIndex, Refusal, World};
+use aliquot_core::dra::{AllocationResult, DeviceClass, Node, NodeSelection, ResourceClaim, ResourceSlice};
+use aliquot_core::offer::classes;
+
+use crate::manifest::{Manifests, Pod};
+
+use super::failure::Failure;
+use super::nodes::Fleet;
+use super::output::Terminal;
+use super::workload::{Owner, Unit, Workload, workload};
+
+/// Classes that a message names at most.
+const CLASSES_NAMED: usize = 12;
+
+/// Everything that a plan is made of.
+pub(super) struct Cluster {
+    pub(super) manifests: Manifests,
+    pub(super) workload: Workload,
+    pub(super) world: World,
+    /// Names of all classes.
+    classes: Vec<String>,
+    /// What is wrong with it, for people.
+    pub(super) problems: Vec<String>,
+}
+
+/// What came of one unit.
+pub(super) struct Placement {
+    /// By place in [`Workload::units`].
+    pub(super) unit: usize,
+    pub(super) outcome: Outcome,
+}
+
+/// What came of it.
+pub(super) enum Outcome {
+    /// All its claims have been allocated before, by whoever wrote the manifests.
+    Held,
+    /// They are allocated now, on this node.
+    Placed(String),
+    /// They are not.
+    Refused(String),
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// Puts manifests and nodes together. Claims that carry an allocation hold it from the beginning.
+    pub(super) fn new(manifests: Manifests, fleet: &Fleet) -> Result<Self, Failure> {
+        let mut slices = manifests.slices.clone();
+        slices.extend(fleet.nodes.iter().flat_map(|n| n.offers.slices.iter().cloned()));
+        if slices.is_empty() {
+            return Err(Failure::Usage(
+                "there are no devices: add --node (such as --node mixed), or ResourceSlices to the manifests"
+                    .to_owned(),
+            ));
+        }
+        let mut all_classes = manifests.classes.clone();
+        all_classes.extend(implied_classes(&manifests.classes, fleet));
+        let mut workload = workload(&manifests, &all_classes);
+        workload.adopt(fleet.nodes.iter().flat_map(|n| &n.held));
+        let nodes = nodes(&manifests, fleet, &slices);
+        let classes = all_classes.iter().map(|c| c.name.clone()).collect();
+        let (mut world, problems) = World::new(slices, all_classes, nodes);
+        let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        for claim in manifests.claims.iter().filter(|c| c.allocation.is_some()) {
+            if let Err(error) = world.hold(claim) {
+                problems.push(error.to_string());
+            }
+        }
+        // A claim of the manifests that is prepared already holds what the node says, and nothing twice.
+        for claim in fleet
+            .nodes
+            .iter()
+            .flat_map(|n| &n.held)
+            .filter(|c| !manifests.claims.iter().any(|m| m.uid == c.uid && m.allocation.is_some()))
+        {
+            if let Err(error) = world.hold(claim) {
+                problems.push(error.to_string());
+            }
+        }
+        problems.extend(world.lost().iter().map(ToString::to_string));
+        problems.extend(world.excesses().iter().map(ToString::to_string));
+        Ok(Self { manifests, workload, world, classes, problems })
+    }
+
+    /// Places every unit in order; what is placed is held.
+    pub(super) fn place_all(&mut self, mut progress: impl FnMut(usize, usize)) -> Vec<Placement> {
+        let all = self.workload.units.len();
+        let mut nodes = NodeChoice::default();
+        (0..all)
+            .map(|unit| {
+                progress(unit, all);
+                Placement { unit, outcome: self.place(unit, &mut nodes) }
+            })
+            .collect()
+    }
+
+    fn place(&mut self, number: usize, nodes: &mut NodeChoice) -> Outcome {
+        let Some(unit) = self.workload.units.get(number) else { return Outcome::Held };
+        if let Some(missing) = unit.missing.first() {
+            return Outcome::Refused(missing.clone());
+        }
+        let claims_open = |c: &usize| self.workload.claims.get(*c).is_some_and(|c| c.allocation.is_none());
+        let open: Vec<usize> = unit.claims.iter().copied().filter(claims_open).collect();
+        if open.is_empty() {
+            return Outcome::Held;
+        }
+        let (claims, allowed) = self.open(unit, nodes);
+        let candidates = allowed.as_deref().map_or(Candidates::All, Candidates::Only);
+        match self.world.place(&claims, candidates) {
+            Err(refusal) => Outcome::Refused(self.in_words(&refusal)),
+            Ok((node, allocations)) => {
+                let name = self.world.nodes().get(node.0 as usize).map(|n| n.name.clone());
+                self.commit(&open, allocations);
+                Outcome::Placed(name.unwrap_or_default())
+            }
+        }
+    }
+
+    fn commit(&mut self, claims: &[usize], allocations: Vec<AllocationResult>) {
+        for (number, allocation) in claims.iter().zip(allocations) {
+            let claim = &mut self.workload.claims[*number];
+            claim.allocation = Some(allocation);
+            if let Err(error) = self.world.hold(claim) {
+                self.problems.push(error.to_string());
+            }
+        }
+    }
+
+    /// A refusal, and for a class that does not exist those that could be meant.
+    fn in_words(&self, refusal: &Refusal) -> String {
+        let Refusal::MissingClass { class, .. } = refusal else { return refusal.to_string() };
+        let stem = class.split_once('-').map_or(class.as_str(), |(stem, _)| stem);
+        let alike: Vec<&str> = self
+            .classes
+            .iter()
+            .map(String::as_str)
+            .filter(|name| name.split_once('-').is_some_and(|(other, _)| other == stem))
+            .take(CLASSES_NAMED)
+            .collect();
+        if alike.is_empty() {
+            return format!("{refusal}; aliquot classes shows those that nodes have");
+        }
+        format!("{refusal}; there are {}", alike.join(", "))
+    }
+
+    /// Why a unit has no place; `None` where it lacks an object rather than a device.
+    pub(super) fn explain(&mut self, number: usize) -> Option<Explanation> {
+        let unit = self.workload.units.get(number).filter(|u| u.missing.is_empty())?;
+        let (claims, allowed) = self.open(unit, &mut NodeChoice::default());
+        let candidates = allowed.as_deref().map_or(Candidates::All, Candidates::Only);
+        Some(self.world.explain(&claims, candidates))
+    }
+
+    /// The claims of a unit that have no allocation, and the nodes that it may use (`None`: all).
+    fn open(&self, unit: &Unit, nodes: &mut NodeChoice) -> (Vec<ResourceClaim>, Option<Vec<NodeIndex>>) {
+        let claims = || unit.claims.iter().filter_map(|c| self.workload.claims.get(*c));
+        let fixed: Vec<&AllocationResult> = claims().filter_map(|c| c.allocation.as_ref()).collect();
+        let allowed = nodes.allowed(unit, &self.manifests, &fixed, &self.world);
+        (claims().filter(|c| c.allocation.is_none()).cloned().collect(), allowed)
+    }
+
+    /// How people call a unit.
+    pub(super) fn label(&self, unit: usize) -> String {
+        let unit = self.workload.units.get(unit);
+        unit.map(|u| u.label(&self.manifests, &self.workload.claims)).unwrap_or_default()
+    }
+
+    /// The claims of a unit.
+    pub(super) fn claims_of(&self, unit: usize) -> impl Iterator<Item = &ResourceClaim> {
+        let numbers = self.workload.units.get(unit).map(|u| u.claims.as_slice()).unwrap_or_default();
+        numbers.iter().filter_map(|c| self.workload.claims.get(*c))
+    }
+
+    /// Writes what is wrong with the input.
+    pub(super) fn warn(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+        for problem in &self.problems {
+            terminal.note(format_args!("warning: {problem}"))?;
+        }
+        for (resource, pods) in &self.workload.foreign_resources {
+            terminal.note(format_args!(
+                "warning: {resource}: no DeviceClass stands for it ({pods} containers ask); left to a device plugin"
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+/// Classes for the offers of the nodes that are not given by hand.
+fn implied_classes(given: &[DeviceClass], fleet: &Fleet) -> Vec<DeviceClass> {
+    let given: BTreeSet<&str> = given.iter().map(|c| c.name.as_str()).collect();
+    let mut made: BTreeMap<String, DeviceClass> = BTreeMap::new();
+    let mut seen: BTreeSet<Vec<&str>> = BTreeSet::new();
+    for node in &fleet.nodes {
+        // Nodes of equal cards offer equal classes; a thousand copies are looked at once.
+        if seen.insert(node.inventory.cards.iter().map(|c| c.uuid.as_str()).collect()) {
+            for class in classes(&node.offers.slices) {
+                if !given.contains(class.name.as_str()) {
+                    made.entry(class.name.clone()).or_insert(class);
+                }
+            }
+        }
+    }
+    made.into_values().collect()
+}
+
+/// Nodes of the manifests, then of the command line, then those that only slices and Pods name.
+fn nodes(manifests: &Manifests, fleet: &Fleet, slices: &[ResourceSlice]) -> Vec<Node> {
+    let mut nodes = manifests.nodes.clone();
+    nodes.extend(fleet.nodes.iter().map(super::nodes::FleetNode::as_node));
+    let mut known: BTreeSet<String> = nodes.iter().map(|n| n.name.clone()).collect();
+    for slice in slices {
+        let own = |selection: &NodeSelection| match selection {
+            NodeSelection::Name(name) => Some(name.clone()),
+            _ => None,
+        };
+        let devices = slice.devices.iter().filter_map(|d| d.node.as_ref().and_then(own));
+        for name in own(&slice.node).into_iter().chain(devices) {
+            if known.insert(name.clone()) {
+                nodes.push(Node { name, labels: BTreeMap::new() });
+            }
+        }
+    }
+    if nodes.is_empty() {
+        // Slices for all nodes and no node named: any node will do.
+        nodes.push(Node { name: "any".to_owned(), labels: BTreeMap::new() });
+    }
+    nodes
+}
+
+/// Where units may go. What Pods with the same wishes may use is worked out once.
+#[derive(Default)]
+struct NodeChoice {
+    by_labels: BTreeMap<BTreeMap<String, String>, Vec<NodeIndex>>,
+}
+
+impl NodeChoice {
+    /// The nodes that a unit may use; `None`: all of them.
+    fn allowed(
+        &mut self,
+        unit: &Unit,
+        manifests: &Manifests,
+        fixed: &[&AllocationResult],
+        world: &World,
+    ) -> Option<Vec<NodeIndex>> {
+        let pod = match unit.owner {
+            Owner::Pod(number) => manifests.pods.get(number),
+            Owner::Claim => None,
+        };
+        let selectors: Vec<_> = fixed.iter().filter_map(|a| a.node_selector.as_ref()).collect();
+        let free =
+            |pod: &Pod| pod.node_name.is_none() && pod.node_labels.is_empty() && pod.affinity.is_none();
+        if selectors.is_empty() && pod.is_none_or(free) {
+            return None;
+        }
+        if let Some(name) = pod.and_then(|p| p.node_name.as_ref()) {
+            return Some(world.node(name).into_iter().collect());
+        }
+        let labelled = pod.map(|pod| self.labelled(&pod.node_labels, world));
+        let every =
+            || (0..world.nodes().len()).filter_map(|i| u32::try_from(i).ok()).map(NodeIndex).collect();
+        let mut nodes: Vec<NodeIndex> = labelled.unwrap_or_else(every);
+        nodes.retain(|index| {
+            world.nodes().get(index.0 as usize).is_some_and(|node| {
+                selectors.iter().all(|s| s.matches(node))
+                    && pod.and_then(|p| p.affinity.as_ref()).is_none_or(|s| s.matches(node))
+            })
+        });
+        Some(nodes)
+    }
+
+    fn labelled(&mut self, labels: &BTreeMap<String, String>, world: &World) -> Vec<NodeIndex> {
+        if let Some(nodes) = self.by_labels.get(labels) {
+            return nodes.clone();
+        }
+        let matches = |node: &Node| labels.iter().all(|(k, v)| node.labels.get(k) == Some(v));
+        let numbered = world.nodes().iter().enumerate().filter(|(_, node)| matches(node));
+        let nodes: Vec<NodeIndex> =
+            numbered.filter_map(|(i, _)| u32::try_from(i).ok()).map(NodeIndex).collect();
+        self.by_labels.insert(labels.clone(), nodes.clone());
+        nodes
+    }
+}

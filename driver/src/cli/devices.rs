@@ -1,0 +1,289 @@
+//! `aliquot devices`: the cards of nodes, what came of each, and what is free.
+
+use aliquot_core::card::{Card, Health};
+use aliquot_core::ledger::{CardReport, Holder, Ledger, PartReport};
+use aliquot_core::offer::{CardOutcome, LayoutKind};
+use aliquot_core::partition::Part;
+use serde_json::{Value, json};
+
+use super::failure::{Answer, Failure};
+use super::nodes::{Fleet, FleetNode, NodeArgs};
+use super::output::{Format, Side, Terminal, Tone};
+
+/// Show cards: layout and why, what is free, the largest hole, who holds what
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  aliquot devices --node mixed
+  aliquot devices --node 8xh100 --policy layouts.toml
+  aliquot devices --node mixed -o json")]
+pub(super) struct Args {
+    #[command(flatten)]
+    nodes: NodeArgs,
+
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Format,
+}
+
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
+    match args.output {
+        Format::Table => table_of(&fleet, terminal)?,
+        form => {
+            let nodes: Vec<Value> = fleet.nodes.iter().map(|node| node_json(node, &fleet)).collect();
+            terminal.value(form, &json!({ "nodes": nodes }))?;
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+/// Writes the tables of all nodes.
+pub(super) fn table_of(fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    for (number, node) in fleet.nodes.iter().enumerate() {
+        if number > 0 {
+            terminal.line("")?;
+        }
+        table(node, fleet, terminal)?;
+    }
+    Ok(())
+}
+
+/// Everything about one card that is shown.
+struct Row<'a> {
+    card: &'a Card,
+    outcome: Option<&'a CardOutcome>,
+    report: Option<CardReport>,
+}
+
+fn rows<'a>(node: &'a FleetNode, fleet: &Fleet) -> Vec<Row<'a>> {
+    let new_ledger;
+    let ledger = match &node.ledger {
+        Some(ledger) => ledger,
+        None => {
+            new_ledger = Ledger::new(&node.inventory, &fleet.catalogue).0;
+            &new_ledger
+        }
+    };
+    let row = |card: &'a Card| Row {
+        card,
+        outcome: node.offers.outcome(&card.uuid),
+        report: ledger.report(&card.uuid),
+    };
+    node.inventory.cards.iter().map(row).collect()
+}
+
+fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    let name = terminal.toned(Tone::Strong, &format!("Node {}", node.name));
+    let about = if node.about.is_empty() { String::new() } else { format!(": {}", node.about) };
+    let cards = node.inventory.cards.len();
+    let plural = if cards == 1 { "card" } else { "cards" };
+    terminal.line(format_args!("{name}{about} ({cards} {plural}, simulated)"))?;
+    let columns = [
+        ("CARD", Side::Right),
+        ("MODEL", Side::Left),
+        ("UUID", Side::Left),
+        ("MEMORY", Side::Right),
+        ("LAYOUT", Side::Left),
+        ("DEVICES", Side::Right),
+        ("FREE", Side::Left),
+        ("LARGEST HOLE", Side::Left),
+    ];
+    let rows = rows(node, fleet);
+    terminal.table(&columns, rows.iter().map(Row::cells).collect())?;
+    terminal.line("")?;
+    let in_use: Vec<Vec<String>> = rows.iter().flat_map(|row| row.in_use(node)).collect();
+    if !in_use.is_empty() {
+        let columns = [
+            ("CARD", Side::Right),
+            ("IN USE", Side::Left),
+            ("MEMORY", Side::Right),
+            ("CORES", Side::Right),
+            ("HELD BY", Side::Left),
+        ];
+        terminal.table(&columns, in_use)?;
+        terminal.line("")?;
+    }
+    for (outcome, cards) in grouped(&rows, Row::why) {
+        terminal.line(format_args!("{}: {outcome}", cards_text(&cards)))?;
+    }
+    for (room, cards) in grouped(&rows, Row::room) {
+        terminal.line(format_args!("{}: room for {room}", cards_text(&cards)))?;
+    }
+    Ok(())
+}
+
+/// Equal texts with the cards they are about; cards without a text are left out.
+fn grouped<'a>(rows: &[Row<'a>], text: impl Fn(&Row<'a>) -> String) -> Vec<(String, Vec<u32>)> {
+    let mut groups: Vec<(String, Vec<u32>)> = Vec::new();
+    for row in rows {
+        let text = text(row);
+        match groups.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, cards)) => cards.push(row.card.index),
+            None if text.is_empty() => {}
+            None => groups.push((text, vec![row.card.index])),
+        }
+    }
+    groups
+}
+
+/// `card 3`, `cards 0-7`, `cards 0, 2, 4-6`.
+fn cards_text(cards: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for card in cards {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *card => *last = *card,
+            _ => runs.push((*card, *card)),
+        }
+    }
+    let run = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let text: Vec<String> = runs.iter().map(run).collect();
+    let plural = if cards.len() == 1 { "card" } else { "cards" };
+    format!("{plural} {}", text.join(", "))
+}
+
+// === impl Row ===
+
+impl Row<'_> {
+    fn cells(&self) -> Vec<String> {
+        let layout = self.outcome.and_then(|o| o.layout).map_or("not offered", |l| l.as_str());
+        let devices = self.outcome.map_or(0, |o| o.devices);
+        vec![
+            self.card.index.to_string(),
+            self.card.model.to_string(),
+            self.card.uuid.to_string(),
+            self.card.memory.to_string(),
+            layout.to_owned(),
+            devices.to_string(),
+            self.free(),
+            self.largest(),
+        ]
+    }
+
+    fn free(&self) -> String {
+        match (&self.card.health, self.report.as_ref().and_then(|r| r.share_room)) {
+            (Health::Unhealthy(why), _) => format!("unhealthy: {why}"),
+            (_, Some((memory, cores))) => format!("{memory}, {cores} cores"),
+            (_, None) if self.report.as_ref().is_some_and(|r| r.room.iter().any(|t| t.together > 0)) => {
+                "partitions".to_owned()
+            }
+            _ => "nothing".to_owned(),
+        }
+    }
+
+    fn largest(&self) -> String {
+        let largest = self.report.as_ref().and_then(|r| r.largest.as_ref());
+        largest.map_or_else(|| "-".to_owned(), part_text)
+    }
+
+    /// What is in use: part, memory, cores, holders.
+    fn in_use(&self, node: &FleetNode) -> Vec<Vec<String>> {
+        let in_use = self.report.iter().flat_map(|r| &r.in_use);
+        let row = |part: &PartReport| {
+            let holders: Vec<String> = part.holders.iter().map(|h| holder_text(h, node)).collect();
+            vec![
+                self.card.index.to_string(),
+                part_text(&part.part),
+                format!("{} of {}", part.memory_used, part.memory),
+                format!("{} of {}", part.cores_used, part.cores),
+                holders.join(", "),
+            ]
+        };
+        in_use.map(row).collect()
+    }
+
+    fn why(&self) -> String {
+        let Some(outcome) = self.outcome else { return String::new() };
+        let layout = outcome.layout.map_or("not offered", |l| l.as_str());
+        let rule = outcome.rule.map(|r| format!(" (rule {r})")).unwrap_or_default();
+        format!("{layout}{rule}: {}", outcome.reason)
+    }
+
+    fn room(&self) -> String {
+        let room = self.report.iter().flat_map(|r| &r.room).filter(|t| t.together > 0);
+        let texts: Vec<String> = room.map(|t| format!("{}x{}", t.together, t.template)).collect();
+        texts.join(" or ")
+    }
+
+    fn json(&self, node: &FleetNode) -> Value {
+        let report = self.report.as_ref();
+        let counters: Vec<Value> = report
+            .iter()
+            .flat_map(|r| &r.counters)
+            .map(|c| json!({ "name": c.name.as_str(), "total": c.total, "used": c.used }))
+            .collect();
+        let in_use: Vec<Value> = report
+            .iter()
+            .flat_map(|r| &r.in_use)
+            .map(|part| {
+                json!({
+                    "part": part_text(&part.part),
+                    "holders": part.holders.iter().map(|h| holder_text(h, node)).collect::<Vec<_>>(),
+                    "memory": part.memory.to_string(),
+                    "memoryUsed": part.memory_used.to_string(),
+                    "coresPercent": part.cores.percent(),
+                    "coresPercentUsed": part.cores_used.percent(),
+                })
+            })
+            .collect();
+        let room: Vec<Value> = report
+            .iter()
+            .flat_map(|r| &r.room)
+            .map(|t| json!({ "template": t.template.as_str(), "together": t.together, "placements": t.placements.len() }))
+            .collect();
+        let share = report
+            .and_then(|r| r.share_room)
+            .map(|(memory, cores)| json!({ "memory": memory.to_string(), "coresPercent": cores.percent() }));
+        json!({
+            "index": self.card.index,
+            "uuid": self.card.uuid.as_str(),
+            "vendor": self.card.vendor.as_str(),
+            "model": self.card.model.as_str(),
+            "productName": self.card.product_name,
+            "memory": self.card.memory.to_string(),
+            "health": match &self.card.health {
+                Health::Healthy => json!({ "state": "healthy" }),
+                Health::Unhealthy(why) => json!({ "state": "unhealthy", "why": why }),
+            },
+            "layout": self.outcome.and_then(|o| o.layout).map(LayoutKind::as_str),
+            "why": self.outcome.map(|o| o.reason.to_string()),
+            "rule": self.outcome.and_then(|o| o.rule),
+            "pool": self.outcome.and_then(|o| o.pool.as_deref()),
+            "devices": self.outcome.map_or(0, |o| o.devices),
+            "problems": self.outcome.iter().flat_map(|o| &o.problems).map(ToString::to_string).collect::<Vec<_>>(),
+            "counters": counters,
+            "inUse": in_use,
+            "room": room,
+            "shareRoom": share,
+            "largest": report.and_then(|r| r.largest.as_ref()).map(part_text),
+        })
+    }
+}
+
+fn node_json(node: &FleetNode, fleet: &Fleet) -> Value {
+    let cards: Vec<Value> = rows(node, fleet).iter().map(|row| row.json(node)).collect();
+    let problems: Vec<String> = node.offers.problems.iter().map(ToString::to_string).collect();
+    json!({ "name": node.name.as_str(), "about": node.about, "cards": cards, "problems": problems })
+}
+
+/// A holder by the name of its claim.
+fn holder_text(holder: &Holder, node: &FleetNode) -> String {
+    match holder {
+        Holder::Found { .. } => "found on the card".to_owned(),
+        Holder::Claim { claim, .. } => match node.held.iter().find(|c| c.uid == claim.as_str()) {
+            Some(claim) => format!("{}/{}", claim.namespace, claim.name),
+            None => claim.to_string(),
+        },
+    }
+}
+
+/// A part as people call it.
+pub(super) fn part_text(part: &Part) -> String {
+    match part {
+        Part::Card => "whole card".to_owned(),
+        other => other.to_string(),
+    }
+}

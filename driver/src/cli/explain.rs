@@ -1,0 +1,230 @@
+//! `aliquot explain`: why claims do not fit, device by device, and what would help.
+
+use aliquot_core::allocate::{Explanation, NodeExplanation, Reach, RequestExplanation};
+use aliquot_core::dra::AllocationMode;
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, Outcome};
+use super::failure::{Answer, Failure};
+use super::input::{self, FileArgs};
+use super::nodes::{Fleet, NodeArgs};
+use super::output::{Format, Terminal, Tone};
+use super::progress::Line;
+
+/// Nodes whose reasons are shown one by one.
+const NODES_SHOWN: usize = 5;
+/// Devices of one reason that are named.
+const DEVICES_SHOWN: usize = 4;
+
+/// Say why claims do not fit, and the smallest change that would place them
+///
+/// Places everything as `plan` does, then looks at each Pod or claim without a place: for every device the first reason
+/// why it does not serve, and the smallest single change, proved by a search, that would place it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  aliquot explain -f claim.yaml --node mixed
+  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | aliquot explain -f - team/train-0")]
+pub(super) struct Args {
+    #[command(flatten)]
+    files: FileArgs,
+
+    #[command(flatten)]
+    nodes: NodeArgs,
+
+    /// Pod or claim to explain, as NAME or NAMESPACE/NAME; all that do not fit, if none is given
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+
+    /// Pods and claims explained at most; 0 explains all
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    limit: usize,
+
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Format,
+}
+
+/// One explained Pod or claim.
+pub(super) struct Explained {
+    pub(super) label: String,
+    pub(super) why: String,
+    pub(super) explanation: Option<Explanation>,
+}
+
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let manifests = input::read(&args.files, terminal)?;
+    let fleet = Fleet::load(&args.nodes, terminal)?;
+    let mut cluster = Cluster::new(manifests, &fleet)?;
+    cluster.warn(terminal)?;
+    let placements = {
+        let mut line = Line::new(&mut *terminal.err, terminal.progress);
+        cluster.place_all(|done, all| line.at("placing", done, all))
+    };
+    let mut fits = Vec::new();
+    let mut refused = Vec::new();
+    for placement in placements {
+        let label = cluster.label(placement.unit);
+        if !args.names.is_empty() && !args.names.iter().any(|n| is_named(&label, n)) {
+            continue;
+        }
+        match placement.outcome {
+            Outcome::Refused(why) => refused.push((placement.unit, label, why)),
+            Outcome::Placed(node) => fits.push((label, format!("fits, on node {node}"))),
+            Outcome::Held => fits.push((label, "has its allocation already".to_owned())),
+        }
+    }
+    if let Some(name) = args.names.iter().find(|n| {
+        !fits.iter().any(|(l, _)| is_named(l, n)) && !refused.iter().any(|(_, l, _)| is_named(l, n))
+    }) {
+        let message =
+            format!("{name}: the manifests have no Pod or claim of this name that asks for devices");
+        return Err(Failure::Usage(message));
+    }
+    let all = refused.len();
+    let most = if args.limit == 0 { all } else { args.limit };
+    let explained: Vec<Explained> = refused
+        .into_iter()
+        .take(most)
+        .map(|(unit, label, why)| Explained { label, why, explanation: cluster.explain(unit) })
+        .collect();
+    match args.output {
+        Format::Table => text(&fits, &explained, all, args, terminal)?,
+        form => {
+            let items: Vec<Value> = explained.iter().map(Explained::json).collect();
+            terminal.value(form, &json!({ "explanations": items, "withoutPlace": all }))?;
+        }
+    }
+    Ok(if all == 0 { Answer::Yes } else { Answer::No })
+}
+
+fn is_named(label: &str, name: &str) -> bool {
+    let object = label.split_once(' ').map_or(label, |(_, object)| object);
+    object == name || object.split_once('/').is_some_and(|(_, plain)| plain == name)
+}
+
+fn text(
+    fits: &[(String, String)],
+    explained: &[Explained],
+    all: usize,
+    args: &Args,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    if !args.names.is_empty() || all == 0 {
+        for (label, how) in fits {
+            terminal.line(format_args!("{label}: {how}"))?;
+        }
+    }
+    for item in explained {
+        item.text(terminal)?;
+    }
+    if explained.len() < all {
+        let more = all - explained.len();
+        terminal.line(format_args!("… and {more} more without a place; --limit 0 explains all"))?;
+    }
+    Ok(())
+}
+
+// === impl Explained ===
+
+impl Explained {
+    pub(super) fn text(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+        let label = terminal.toned(Tone::Strong, &self.label);
+        terminal.line(format_args!("{label}: {}", self.why))?;
+        let Some(explanation) = &self.explanation else { return Ok(()) };
+        // What is the same on every node is said above.
+        if explanation.outcome.as_ref().is_err_and(|refusal| refusal.reach() == Reach::EveryNode) {
+            return Ok(());
+        }
+        for node in explanation.nodes.iter().take(NODES_SHOWN) {
+            node_text(node, terminal)?;
+        }
+        if explanation.nodes.len() > NODES_SHOWN {
+            let more = explanation.nodes.len() - NODES_SHOWN;
+            terminal.line(format_args!("  … and {more} nodes more (-o json names them)"))?;
+        }
+        match &explanation.remedy {
+            Some(change) => {
+                let word = terminal.toned(Tone::Good, "It would fit if you");
+                terminal.line(format_args!("  {word} {change}"))?;
+            }
+            None => terminal.line("  No single change would place it.")?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let explanation = self.explanation.as_ref();
+        let nodes: Vec<Value> = explanation.iter().flat_map(|e| &e.nodes).map(node_json).collect();
+        json!({
+            "for": self.label,
+            "why": self.why,
+            "nodes": nodes,
+            "remedy": explanation.and_then(|e| e.remedy.as_ref()).map(ToString::to_string),
+        })
+    }
+}
+
+fn wanted(request: &RequestExplanation) -> String {
+    match request.wanted {
+        AllocationMode::ExactCount(1) => "1 device".to_owned(),
+        AllocationMode::ExactCount(count) => format!("{count} devices"),
+        AllocationMode::All => "all devices".to_owned(),
+    }
+}
+
+fn node_text(node: &NodeExplanation, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    terminal.line(format_args!("  Node {}:", node.node))?;
+    for (pool, fault) in &node.pools {
+        terminal.line(format_args!("    pool {pool} is not used: {fault}"))?;
+    }
+    for request in &node.requests {
+        let usable = request.usable.len();
+        let seen = usable + request.rejected.len();
+        terminal.line(format_args!(
+            "    request {} of claim {} wants {}; {usable} of {seen} would serve",
+            request.request,
+            request.claim,
+            wanted(request)
+        ))?;
+        for (group, count) in request.groups() {
+            let examples: Vec<_> = request.rejected.iter().filter(|r| r.reason.group() == group).collect();
+            terminal.line(format_args!("      {count} {group}"))?;
+            // A reason that is the same for all of them needs no list.
+            let same = examples.iter().all(|r| r.reason.to_string() == group.to_string());
+            let shown = if same { 0 } else { DEVICES_SHOWN };
+            for rejection in examples.iter().take(shown) {
+                terminal.line(format_args!("        {}: {}", rejection.device, rejection.reason))?;
+            }
+            if !same && examples.len() > DEVICES_SHOWN {
+                terminal.line(format_args!("        … and {} more", examples.len() - DEVICES_SHOWN))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn node_json(node: &NodeExplanation) -> Value {
+    let requests: Vec<Value> = node
+        .requests
+        .iter()
+        .map(|request| {
+            let rejected: Vec<Value> = request
+                .rejected
+                .iter()
+                .map(|r| json!({ "device": r.device.to_string(), "reason": r.reason.to_string() }))
+                .collect();
+            let usable: Vec<String> = request.usable.iter().map(ToString::to_string).collect();
+            json!({
+                "claim": request.claim,
+                "request": request.request,
+                "wanted": wanted(request),
+                "usable": usable,
+                "rejected": rejected,
+            })
+        })
+        .collect();
+    let pools: Vec<Value> =
+        node.pools.iter().map(|(pool, fault)| json!({ "pool": pool, "fault": fault.to_string() })).collect();
+    json!({ "node": node.node, "why": node.refusal.to_string(), "requests": requests, "poolsNotUsed": pools })
+}

@@ -1,0 +1,98 @@
+//! Why a command gives no answer, and the exit code that says so.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::manifest::Problem;
+
+/// How a command that ran to its end answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Everything fits, or was done: exit code 0.
+    Yes,
+    /// Something does not fit, or differs from what was expected: exit code 1.
+    No,
+}
+
+/// Why a command did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The command line asks for something that cannot be: exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// A file is not what it should be: exit code 2.
+    #[error("{file}: {message}")]
+    Input {
+        /// File as named on the command line.
+        file: String,
+        /// What is wrong, what was expected, what to do.
+        message: String,
+    },
+    /// Manifests have errors: exit code 2.
+    #[error("{}", Listed(.0))]
+    Manifests(Vec<Problem>),
+    /// A file or directory cannot be used: exit code 3.
+    #[error("cannot {verb} {path}: {source}. {advice}", path = .path.display())]
+    Path {
+        /// What was tried: `read`, `write`, …
+        verb: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The node or its state refuses: exit code 3.
+    #[error("{0}")]
+    Node(String),
+    /// Standard output cannot be written: exit code 3.
+    #[error("cannot write the answer: {0}")]
+    Output(#[from] io::Error),
+}
+
+struct Listed<'a>(&'a [Problem]);
+
+impl std::fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "\nerror: " };
+            write!(f, "{separator}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Its exit code.
+    #[must_use]
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Yes => 0,
+            Self::No => 1,
+        }
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// Its exit code.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::Input { .. } | Self::Manifests(_) => 2,
+            Self::Path { .. } | Self::Node(_) | Self::Output(_) => 3,
+        }
+    }
+
+    pub(super) fn path(verb: &'static str, path: &Path, source: io::Error, advice: &'static str) -> Self {
+        Self::Path { verb, path: path.to_owned(), source, advice }
+    }
+
+    pub(super) fn input(file: impl Into<String>, message: impl std::fmt::Display) -> Self {
+        Self::Input { file: file.into(), message: message.to_string() }
+    }
+}

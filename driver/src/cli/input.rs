@@ -1,0 +1,105 @@
+//! Manifests from the command line: files, directories, standard input.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::manifest::{Manifests, Reader, Severity, TEXT_BYTES_MAX};
+
+use super::failure::Failure;
+use super::output::Terminal;
+
+/// Manifests to read.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(super) struct FileArgs {
+    /// Manifest, directory of manifests (*.yaml, *.yml, *.json), or - for standard input; repeatable
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
+    pub(super) files: Vec<PathBuf>,
+}
+
+/// What kinds are read, for the note on objects of other kinds.
+const KINDS: &str =
+    "ResourceClaim, ResourceClaimTemplate, DeviceClass, ResourceSlice, Node, Pod and what makes Pods";
+
+/// Reads everything that the command line names. Warnings are written; errors end the command, all at once.
+pub(super) fn read(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Manifests, Failure> {
+    let mut reader = Reader::new();
+    for file in &args.files {
+        if file == Path::new("-") {
+            let text = bounded(&mut *terminal.input, Path::new("-"))?;
+            reader.text("standard input", &text);
+            continue;
+        }
+        let metadata = fs::metadata(file)
+            .map_err(|source| Failure::path("read", file, source, "Check the name given with -f"))?;
+        if metadata.is_dir() {
+            for file in manifests_in(file)? {
+                read_file(&mut reader, &file)?;
+            }
+        } else {
+            read_file(&mut reader, file)?;
+        }
+    }
+    let (manifests, problems) = reader.finish();
+    let (errors, warnings): (Vec<_>, Vec<_>) =
+        problems.into_iter().partition(|p| p.severity == Severity::Error);
+    for warning in warnings {
+        terminal.note(format_args!("warning: {warning}"))?;
+    }
+    if !errors.is_empty() {
+        return Err(Failure::Manifests(errors));
+    }
+    if !manifests.ignored.is_empty() {
+        let kinds: Vec<String> =
+            manifests.ignored.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        terminal.note(format_args!("note: not looked at: {}; read are {KINDS}", kinds.join(", ")))?;
+    }
+    Ok(manifests)
+}
+
+fn read_file(reader: &mut Reader, file: &Path) -> Result<(), Failure> {
+    let advice = "Check that it is a file that you may read";
+    let open = fs::File::open(file).map_err(|source| Failure::path("read", file, source, advice))?;
+    let text = bounded(open, file)?;
+    reader.text(&file.display().to_string(), &text);
+    Ok(())
+}
+
+/// The text of a stream, up to what is read at most.
+fn bounded(stream: impl Read, file: &Path) -> Result<String, Failure> {
+    let most = u64::try_from(TEXT_BYTES_MAX).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    let advice = "Check that it is a file that you may read";
+    stream
+        .take(most.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|source| Failure::path("read", file, source, advice))?;
+    if bytes.len() > TEXT_BYTES_MAX {
+        let message = format!("has more than {TEXT_BYTES_MAX} bytes; split it into several files");
+        return Err(Failure::input(file.display().to_string(), message));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let message = format!("is not UTF-8 text from byte {at} on; expected YAML or JSON");
+        Failure::input(file.display().to_string(), message)
+    })
+}
+
+fn manifests_in(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let advice = "Check the directory given with -f";
+    let fail = |source| Failure::path("list", dir, source, advice);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        let known = path.extension().is_some_and(|e| ["yaml", "yml", "json"].iter().any(|k| e == *k));
+        if known && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        let message = "has no *.yaml, *.yml or *.json files";
+        return Err(Failure::input(dir.display().to_string(), message));
+    }
+    Ok(files)
+}

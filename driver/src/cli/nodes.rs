@@ -1,0 +1,305 @@
+//! Nodes from the command line: node files, built-in personalities, any number of copies.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aliquot_backend_sim::{NodeFile, Personality, SimNode};
+use aliquot_core::card::Inventory;
+use aliquot_core::catalogue::{CardModel, Catalogue};
+use aliquot_core::dra::{Node as ClusterNode, ResourceClaim};
+use aliquot_core::id::NodeName;
+use aliquot_core::ledger::Ledger;
+use aliquot_core::offer::{LayoutPolicy, Offers, ServerVersion, UsageHint, offers, text};
+use aliquot_core::ports::DeviceBackend;
+
+use super::failure::Failure;
+use super::output::Terminal;
+
+/// Most nodes of one command: the largest cluster that Kubernetes supports, twice over.
+const NODES_MAX: usize = 10_000;
+
+/// Which nodes, and how their cards are offered.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(super) struct NodeArgs {
+    /// Node file, built-in node, or COUNTxMODEL; `*N` behind it makes N nodes, as in 8xh100*125. Repeatable
+    #[arg(long = "node", value_name = "NODE")]
+    pub(super) nodes: Vec<String>,
+
+    /// Layout policy (TOML): what each card is published as. Without it every card is `auto`
+    #[arg(long, value_name = "FILE")]
+    pub(super) policy: Option<PathBuf>,
+
+    /// Directory of card models (TOML) that add to the built-in catalogue or replace models of it
+    #[arg(long, value_name = "DIR")]
+    pub(super) catalogue: Option<PathBuf>,
+
+    /// Kubernetes version that the offers are for
+    #[arg(long, value_name = "1.MINOR[.PATCH]", default_value = "1.37", value_parser = server_version)]
+    pub(super) kubernetes: ServerVersionArg,
+}
+
+/// A server version as `--kubernetes` has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServerVersionArg(pub(super) ServerVersion);
+
+/// Nodes with what they offer.
+pub(super) struct Fleet {
+    pub(super) catalogue: Catalogue,
+    pub(super) policy: LayoutPolicy,
+    pub(super) server: ServerVersion,
+    pub(super) nodes: Vec<FleetNode>,
+}
+
+/// One node.
+pub(super) struct FleetNode {
+    pub(super) name: NodeName,
+    pub(super) about: String,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) inventory: Inventory,
+    pub(super) offers: Offers,
+    /// What is held on it; `None` where nothing can be.
+    pub(super) ledger: Option<Ledger>,
+    /// Claims that are prepared on it.
+    pub(super) held: Vec<ResourceClaim>,
+}
+
+/// What `--node` names.
+pub(super) struct NodeSpec {
+    pub(super) file: NodeFile,
+    pub(super) copies: usize,
+}
+
+impl Default for ServerVersionArg {
+    fn default() -> Self {
+        Self(ServerVersion::with_default_gates(37, 0))
+    }
+}
+
+fn server_version(text: &str) -> Result<ServerVersionArg, String> {
+    let expected = "expected a version such as 1.36 or 1.36.2";
+    let mut parts = text.trim_start_matches('v').split('.').map(str::parse::<u32>);
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(Ok(1)), Some(Ok(minor)), None, None) => {
+            Ok(ServerVersionArg(ServerVersion::with_default_gates(minor, u32::MAX)))
+        }
+        (Some(Ok(1)), Some(Ok(minor)), Some(Ok(patch)), None) => {
+            Ok(ServerVersionArg(ServerVersion::with_default_gates(minor, patch)))
+        }
+        _ => Err(expected.to_owned()),
+    }
+}
+
+// === reading ===
+
+/// The catalogue with the admin's files on top; files that are refused end the command.
+pub(super) fn catalogue(args: &NodeArgs) -> Result<Catalogue, Failure> {
+    let Some(dir) = &args.catalogue else { return Ok(Catalogue::embedded()) };
+    let advice = "Check the directory given with --catalogue";
+    let fail = |source| Failure::path("list", dir, source, advice);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        if path.extension().is_some_and(|e| e == "toml") {
+            files.push((path.display().to_string(), read_text(&path, "Check the catalogue directory")?));
+        }
+    }
+    files.sort();
+    let (catalogue, errors) = Catalogue::embedded().with_overrides(&files);
+    match errors.first() {
+        None => Ok(catalogue),
+        Some(_) => {
+            let list: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            Err(Failure::Usage(list.join("\n")))
+        }
+    }
+}
+
+fn policy(args: &NodeArgs) -> Result<LayoutPolicy, Failure> {
+    let Some(file) = &args.policy else { return Ok(LayoutPolicy::default()) };
+    let policy = read_text(file, "Check the name given with --policy")?;
+    text::parse(&policy).map_err(|error| Failure::input(file.display().to_string(), error))
+}
+
+pub(super) fn read_text(path: &Path, advice: &'static str) -> Result<String, Failure> {
+    fs::read_to_string(path).map_err(|source| Failure::path("read", path, source, advice))
+}
+
+/// Reads what `--node` names.
+pub(super) fn node_spec(spec: &str, catalogue: &Catalogue) -> Result<NodeSpec, Failure> {
+    let (name, copies) = match spec.rsplit_once('*') {
+        None => (spec, 1),
+        Some((name, copies)) => match copies.parse() {
+            Ok(copies) if (1..=NODES_MAX).contains(&copies) => (name, copies),
+            _ => {
+                let message = format!("--node {spec}: found {copies} copies, expected 1 to {NODES_MAX}");
+                return Err(Failure::Usage(message));
+            }
+        },
+    };
+    let file = match Personality::named(name) {
+        Some(personality) => personality.load().map_err(|error| Failure::input(name, error))?,
+        None => match count_and_model(name) {
+            Some((count, model)) => match Personality::named(&format!("{model}-{count}")) {
+                Some(personality) => personality.load().map_err(|error| Failure::input(name, error))?,
+                None => cards_of(spec, count, model, catalogue)?,
+            },
+            None => node_file(name)?,
+        },
+    };
+    Ok(NodeSpec { file, copies })
+}
+
+/// `8xh100`: a number, an x, and what could be a model.
+fn count_and_model(name: &str) -> Option<(u32, &str)> {
+    let (count, model) = name.split_once('x')?;
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let plausible = !model.is_empty() && model.chars().all(word);
+    Some((count.parse().ok().filter(|_| plausible)?, model))
+}
+
+/// A node of so many cards of one model.
+fn cards_of(spec: &str, count: u32, model: &str, catalogue: &Catalogue) -> Result<NodeFile, Failure> {
+    let known = catalogue.resolve(model);
+    let Some(found) = known.first() else {
+        let ids: Vec<&str> = catalogue.models().iter().map(|m| m.id.as_str()).collect();
+        let message = format!("--node {spec}: no card model is called {model}; known are {}", ids.join(", "));
+        return Err(Failure::Usage(message));
+    };
+    // Several products share a name; the one with a built-in node is meant before the others.
+    let built_in = |id: &str| Personality::all().iter().any(|p| p.text.contains(&format!("\"{id}\"")));
+    let model = known.iter().find(|m| built_in(m.id.as_str())).unwrap_or(found).id.as_str();
+    let text = format!(
+        "schema = 1\nname = \"{count}x{short}\"\n[[card]]\nmodel = \"{model}\"\ncount = {count}\n",
+        short = model.split_once('-').map_or(model, |(_, rest)| rest),
+    );
+    NodeFile::parse(&text).map_err(|error| Failure::Usage(format!("--node {spec}: {error}")))
+}
+
+fn node_file(name: &str) -> Result<NodeFile, Failure> {
+    let path = Path::new(name);
+    if !path.exists() {
+        let known: Vec<&str> = Personality::names().collect();
+        let message = format!(
+            "--node {name}: neither a file nor a built-in node. Built in are {}; 8xh100 makes a node of 8 such cards",
+            known.join(", ")
+        );
+        return Err(Failure::Usage(message));
+    }
+    let text = read_text(path, "Check the name given with --node")?;
+    NodeFile::parse(&text).map_err(|error| Failure::input(name, error))
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    /// The nodes of the command line, each with its offers; none if none is named.
+    pub(super) fn load(args: &NodeArgs, terminal: &mut Terminal<'_>) -> Result<Self, Failure> {
+        let mut fleet = Self::empty(args)?;
+        for name in &args.nodes {
+            fleet.add_spec(&node_spec(name, &fleet.catalogue)?)?;
+        }
+        fleet.warn(terminal)?;
+        Ok(fleet)
+    }
+
+    /// No nodes, with a catalogue and every card on `auto`.
+    pub(super) fn with(catalogue: Catalogue) -> Self {
+        let server = ServerVersionArg::default().0;
+        Self { catalogue, policy: LayoutPolicy::default(), server, nodes: Vec::new() }
+    }
+
+    /// The models of the nodes' cards; without nodes, all that there are.
+    pub(super) fn models(&self) -> Vec<&CardModel> {
+        let cards = || self.nodes.iter().flat_map(|n| &n.inventory.cards);
+        let here = |model: &&CardModel| self.nodes.is_empty() || cards().any(|c| c.model == model.id);
+        self.catalogue.models().iter().filter(here).collect()
+    }
+
+    /// Card models.
+    pub(super) const fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// Adds all copies of a node, with hardware that lives in memory.
+    pub(super) fn add_spec(&mut self, spec: &NodeSpec) -> Result<(), Failure> {
+        let sim = SimNode::in_memory(&spec.file, &self.catalogue).map_err(|e| Failure::input("node", e))?;
+        let inventory = sim.discover().map_err(|e| Failure::Node(e.to_string()))?;
+        if self.nodes.len() + spec.copies > NODES_MAX {
+            let found = self.nodes.len() + spec.copies;
+            return Err(Failure::Usage(format!("{found} nodes; at most {NODES_MAX} are planned at once")));
+        }
+        for copy in 0..spec.copies {
+            let name = self.free_name(sim.name(), copy, spec.copies)?;
+            self.add(name, &sim, inventory.clone());
+        }
+        Ok(())
+    }
+
+    fn empty(args: &NodeArgs) -> Result<Self, Failure> {
+        let (catalogue, policy) = (catalogue(args)?, policy(args)?);
+        Ok(Self { catalogue, policy, server: args.kubernetes.0, nodes: Vec::new() })
+    }
+
+    fn warn(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+        for problem in self.problems() {
+            terminal.note(format_args!("warning: {problem}"))?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, name: NodeName, sim: &SimNode, inventory: Inventory) {
+        let offers = offers(&name, &inventory, &self.policy, self.server, &UsageHint::default());
+        let (about, labels) = (sim.about().to_owned(), sim.labels().clone());
+        self.nodes.push(FleetNode { name, about, labels, inventory, offers, ledger: None, held: Vec::new() });
+    }
+
+    /// A name that no other node has: a number behind it where there are several.
+    fn free_name(&self, name: &NodeName, copy: usize, copies: usize) -> Result<NodeName, Failure> {
+        let width = copies.saturating_sub(1).to_string().len();
+        let mut wanted = if copies == 1 { name.to_string() } else { format!("{name}-{copy:0width$}") };
+        let mut again = 2;
+        while self.nodes.iter().any(|n| n.name.as_str() == wanted) {
+            wanted = format!("{name}-{again}");
+            again += 1;
+        }
+        NodeName::new(wanted).map_err(|error| Failure::Usage(error.to_string()))
+    }
+
+    /// What is wrong with the policy or a card, once for all copies of a node.
+    fn problems(&self) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        for node in &self.nodes {
+            let cards = node.offers.cards.iter().flat_map(|card| {
+                let name = card.card.to_string();
+                card.problems.iter().map(move |p| format!("card {name}: {p}"))
+            });
+            for line in node.offers.problems.iter().map(ToString::to_string).chain(cards) {
+                if !lines.contains(&line) {
+                    lines.push(line);
+                }
+            }
+        }
+        lines
+    }
+
+    /// Ends a command that is about nodes when none is named.
+    pub(super) fn some(self) -> Result<Self, Failure> {
+        if self.nodes.is_empty() {
+            let known: Vec<&str> = Personality::names().collect();
+            let message =
+                format!("no node is given; add --node with a node file or one of {}", known.join(", "));
+            return Err(Failure::Usage(message));
+        }
+        Ok(self)
+    }
+}
+
+impl FleetNode {
+    /// The node as placement sees it.
+    pub(super) fn as_node(&self) -> ClusterNode {
+        let mut labels = self.labels.clone();
+        labels.entry("kubernetes.io/hostname".to_owned()).or_insert_with(|| self.name.to_string());
+        ClusterNode { name: self.name.to_string(), labels }
+    }
+}

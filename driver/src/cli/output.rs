@@ -1,0 +1,132 @@
+//! Answers for people and for programs: tables, JSON, YAML.
+
+use std::io::{self, Write};
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use serde_json::Value;
+
+use crate::manifest::yaml_document;
+
+/// Form of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs, one JSON value.
+    Json,
+    /// For programs and people, one YAML document.
+    Yaml,
+}
+
+/// Where a command reads and writes, and what stands at the other end.
+pub struct Terminal<'a> {
+    /// Answers.
+    pub out: &'a mut dyn Write,
+    /// Progress, warnings, failures.
+    pub err: &'a mut dyn Write,
+    /// What `-f -` reads.
+    pub input: &'a mut dyn io::Read,
+    /// Whether `out` shows colours.
+    pub colour: Colour,
+    /// Whether `err` is watched by a person.
+    pub progress: Progress,
+}
+
+/// Whether colours are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// They are.
+    On,
+    /// They are not: no terminal, or `NO_COLOR` is set.
+    Off,
+}
+
+/// Whether progress is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
+/// What a coloured word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tone {
+    /// As wished.
+    Good,
+    /// Not as wished.
+    Bad,
+    /// A heading.
+    Strong,
+}
+
+/// Which side of a column the text stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+// === impl Terminal ===
+
+impl Terminal<'_> {
+    /// Writes a line of an answer.
+    pub(super) fn line(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
+        writeln!(self.out, "{text}")
+    }
+
+    /// Writes a line beside the answer.
+    pub(super) fn note(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
+        writeln!(self.err, "{text}")
+    }
+
+    /// Writes a value in a program's form.
+    pub(super) fn value(&mut self, format: Format, value: &Value) -> io::Result<()> {
+        match format {
+            Format::Json | Format::Table => {
+                serde_json::to_writer_pretty(&mut *self.out, value)?;
+                writeln!(self.out)
+            }
+            Format::Yaml => self.out.write_all(yaml_document(value).as_bytes()),
+        }
+    }
+
+    /// A word in its tone, where colours are shown.
+    pub(super) fn toned(&self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Good => "32",
+            Tone::Bad => "31",
+            Tone::Strong => "1",
+        };
+        match self.colour {
+            Colour::On => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+            Colour::Off => text.to_owned(),
+        }
+    }
+
+    /// Writes a table: columns with their side, then rows.
+    pub(super) fn table(&mut self, columns: &[(&str, Side)], rows: Vec<Vec<String>>) -> io::Result<()> {
+        let mut table = Table::new();
+        table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(columns.iter().map(|(name, _)| Cell::new(name)));
+        table.add_rows(rows);
+        let last = columns.len().saturating_sub(1);
+        for (index, (_, side)) in columns.iter().enumerate() {
+            if let Some(column) = table.column_mut(index) {
+                column.set_padding((0, if index == last { 0 } else { 2 }));
+                if *side == Side::Right {
+                    column.set_cell_alignment(CellAlignment::Right);
+                }
+            }
+        }
+        for line in table.lines() {
+            writeln!(self.out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! A part of a card as people ask for it → class and claim template that are exactly that, ready to apply.
+//!
+//! ```text
+//!   `1/4 Ascend310P` ─ core::fraction ─▶ answers, one a model ─▶ class of that part, template that asks for it
+//! ```
+
+use std::collections::BTreeMap;
+
+use aliquot_core::catalogue::CardModel;
+use aliquot_core::dra::{
+    Access, AllocationMode, DeviceClass, DeviceRequest, ExactRequest, RequestKind, ResourceSlice,
+};
+use aliquot_core::fraction::{Answer, Ask, AskedPart, Choice, ResolveError, parse_ask, resolve};
+use aliquot_core::offer::classes::{SPELLING, classes};
+use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER};
+use aliquot_core::quantity::{Format, Quantity};
+
+use crate::manifest::{ClaimSpec, ClaimTemplate};
+
+use super::failure::Failure;
+use super::nodes::{Fleet, node_spec};
+
+/// What is asked for, as objects.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// What it is, for people.
+    pub(super) about: String,
+    /// The class; one that generated classes contain.
+    pub(super) class: DeviceClass,
+    /// A template that asks for one.
+    pub(super) template: ClaimTemplate,
+}
+
+/// Finds the parts that answer a text, on the cards of the nodes, or without nodes on every card of the catalogue.
+/// `Ok(Err(…))`: it is understood, and no card has it.
+pub(super) fn parts(text: &str, fleet: &Fleet) -> Result<Result<Vec<Part>, ResolveError>, Failure> {
+    let ask = parse_ask(text).map_err(|error| Failure::Usage(error.to_string()))?;
+    let models: Vec<&CardModel> = fleet.models();
+    let answers = match resolve(&ask, &models) {
+        Ok(answers) => answers,
+        Err(error @ ResolveError::Unknown { .. }) => return Err(Failure::Usage(error.to_string())),
+        Err(error) => return Ok(Err(error)),
+    };
+    let mut parts: Vec<Part> = Vec::new();
+    for answer in &answers {
+        if let Some(part) = part(&ask, answer, fleet)? {
+            match parts.iter_mut().find(|known| known.template == part.template) {
+                Some(known) => known.about = format!("{}; {}", known.about, part.about),
+                None => parts.push(part),
+            }
+        }
+    }
+    Ok(Ok(parts))
+}
+
+fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failure> {
+    let known = classes(&slices_of(answer, fleet)?);
+    let of_model = format!("device.attributes[\"{DRIVER}\"].model == \"{}\"", answer.model);
+    let (class, about, capacity) = match &answer.choice {
+        Choice::Whole => (named(&known, "card"), format!("all of a {}", answer.model), BTreeMap::new()),
+        Choice::Templates(templates) => {
+            let names: Vec<&str> = templates.iter().map(aliquot_core::id::TemplateName::as_str).collect();
+            let fraction = match &ask.part {
+                AskedPart::Fraction(fraction) => {
+                    let ending = format!("-{fraction}");
+                    known.iter().find(|c| spelling(c).is_some_and(|s| s.ends_with(&ending)))
+                }
+                _ => None,
+            };
+            let template = || known.iter().find(|c| spelling(c).is_some_and(|s| names.first() == Some(&s)));
+            let class = fraction.or_else(template);
+            (class, format!("{} of a {}", names.join(" or "), answer.model), BTreeMap::new())
+        }
+        Choice::Share { memory, cores } => {
+            let percent = Quantity::from_units(i64::from(cores.percent()), Format::DecimalSi);
+            let sizes = BTreeMap::from([
+                (CAPACITY_MEMORY.to_owned(), memory.quantity()),
+                (CAPACITY_CORES.to_owned(), percent),
+            ]);
+            (
+                named(&known, "share"),
+                format!("a share of {memory} and {cores} cores of a {}", answer.model),
+                sizes,
+            )
+        }
+    };
+    let Some(class) = class.cloned() else { return Ok(None) };
+    // A class for one fraction of one family says it all; the others stand for every model.
+    let about_one_family = spelling(&class).is_some_and(|s| s.contains('/'));
+    let selectors = if about_one_family { Vec::new() } else { vec![of_model] };
+    let template = template(&class, selectors, capacity);
+    Ok(Some(Part { about, class, template }))
+}
+
+fn named<'c>(classes: &'c [DeviceClass], name: &str) -> Option<&'c DeviceClass> {
+    classes.iter().find(|c| c.name == format!("{name}.{DRIVER}"))
+}
+
+fn spelling(class: &DeviceClass) -> Option<&str> {
+    class.annotations.get(SPELLING).map(String::as_str)
+}
+
+/// What a card of the answer's model offers in the layout that has most of it.
+fn slices_of(answer: &Answer, fleet: &Fleet) -> Result<Vec<ResourceSlice>, Failure> {
+    let mut one = Fleet::with(fleet.catalogue().clone());
+    let spec = node_spec(&format!("1x{}", answer.model), fleet.catalogue())?;
+    one.add_spec(&spec)?;
+    Ok(one.nodes.into_iter().flat_map(|n| n.offers.slices).collect())
+}
+
+fn template(
+    class: &DeviceClass,
+    selectors: Vec<String>,
+    capacity: BTreeMap<String, Quantity>,
+) -> ClaimTemplate {
+    let exact = ExactRequest {
+        device_class: class.name.clone(),
+        selectors,
+        mode: AllocationMode::ExactCount(1),
+        access: Access::Normal,
+        tolerations: Vec::new(),
+        capacity,
+    };
+    let request = DeviceRequest { name: "part".to_owned(), kind: RequestKind::Exactly(exact) };
+    let name = class.name.strip_suffix(&format!(".{DRIVER}")).unwrap_or(&class.name);
+    ClaimTemplate {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        spec: ClaimSpec { requests: vec![request], ..ClaimSpec::default() },
+    }
+}

@@ -1,0 +1,215 @@
+//! `aliquot plan`: where Pods and claims would go, on a real cluster's dump or on nodes that nobody has bought yet.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::dra::{DeviceResult, ResourceClaim};
+use serde_json::{Value, json};
+
+use crate::manifest::Object;
+
+use super::cluster::{Cluster, Outcome, Placement};
+use super::failure::{Answer, Failure};
+use super::input::{self, FileArgs};
+use super::nodes::{Fleet, NodeArgs};
+use super::output::{Format, Side, Terminal, Tone};
+use super::progress::Line;
+
+/// Place Pods and claims, without touching anything
+///
+/// Reads Pods (and what makes Pods), claims, templates and classes as written for kubectl, and places them in order as
+/// the scheduler would: first fit, all claims of a Pod on one node. Devices come from --node, from `ResourceSlice`s among
+/// the manifests (a dump of any cluster, of any vendor's driver), or both. Claims that carry an allocation hold it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  aliquot plan -f pods.yaml --node 8xh100
+  aliquot plan -f pods.yaml --node '8xh100*125' --node ascend-910b3-8
+  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | aliquot plan -f - -o json")]
+pub(super) struct Args {
+    #[command(flatten)]
+    files: FileArgs,
+
+    #[command(flatten)]
+    nodes: NodeArgs,
+
+    /// Rows of the table at most; 0 shows all
+    #[arg(long, value_name = "ROWS", default_value_t = 100)]
+    limit: usize,
+
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Format,
+}
+
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let manifests = input::read(&args.files, terminal)?;
+    let fleet = Fleet::load(&args.nodes, terminal)?;
+    let mut cluster = Cluster::new(manifests, &fleet)?;
+    cluster.warn(terminal)?;
+    let placements = {
+        let mut line = Line::new(&mut *terminal.err, terminal.progress);
+        cluster.place_all(|done, all| line.at("placing", done, all))
+    };
+    let refused = placements.iter().filter(|p| matches!(p.outcome, Outcome::Refused(_))).count();
+    match args.output {
+        Format::Table => table(&cluster, &placements, args.limit, terminal)?,
+        form => terminal.value(form, &answer_json(&cluster, &placements))?,
+    }
+    Ok(if refused == 0 { Answer::Yes } else { Answer::No })
+}
+
+fn table(
+    cluster: &Cluster,
+    placements: &[Placement],
+    limit: usize,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    let columns = [
+        ("FOR", Side::Left),
+        ("NODE", Side::Left),
+        ("CLAIM", Side::Left),
+        ("REQUEST", Side::Left),
+        ("DEVICE", Side::Left),
+        ("TAKES", Side::Left),
+    ];
+    let rows: Vec<Vec<String>> = placements.iter().flat_map(|p| rows(cluster, p)).collect();
+    let all = rows.len();
+    let shown = if limit == 0 { all } else { limit.min(all) };
+    if all > 0 {
+        terminal.table(&columns, rows.into_iter().take(shown).collect())?;
+    }
+    if shown < all {
+        terminal.line(format_args!("… and {} rows more; --limit 0 shows all", all - shown))?;
+    }
+    for (reason, labels) in refusals(cluster, placements) {
+        let more = match labels.len() {
+            0 | 1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        let first = labels.first().map(String::as_str).unwrap_or_default();
+        let word = terminal.toned(Tone::Bad, "does not fit");
+        terminal.line(format_args!("{first}{more}: {word}: {reason}"))?;
+    }
+    let verdict = verdict(placements);
+    let tone = if verdict.refused == 0 { Tone::Good } else { Tone::Bad };
+    let line = terminal.toned(tone, &verdict.text());
+    terminal.line(line)?;
+    Ok(())
+}
+
+/// Equal reasons with those they are about, in order.
+fn refusals(cluster: &Cluster, placements: &[Placement]) -> Vec<(String, Vec<String>)> {
+    let mut order: Vec<(String, Vec<String>)> = Vec::new();
+    let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+    for placement in placements {
+        if let Outcome::Refused(reason) = &placement.outcome {
+            let at = *known.entry(reason).or_insert_with(|| {
+                order.push((reason.clone(), Vec::new()));
+                order.len() - 1
+            });
+            order[at].1.push(cluster.label(placement.unit));
+        }
+    }
+    order
+}
+
+fn rows(cluster: &Cluster, placement: &Placement) -> Vec<Vec<String>> {
+    let node = match &placement.outcome {
+        Outcome::Refused(_) => return Vec::new(),
+        Outcome::Placed(node) => node.clone(),
+        Outcome::Held => "(held)".to_owned(),
+    };
+    let label = cluster.label(placement.unit);
+    let mut rows = Vec::new();
+    for claim in cluster.claims_of(placement.unit) {
+        for result in claim.allocation.iter().flat_map(|a| &a.devices) {
+            rows.push(vec![
+                label.clone(),
+                node.clone(),
+                claim.name.clone(),
+                result.request.clone(),
+                format!("{}/{}", result.device.pool, result.device.device),
+                takes(result),
+            ]);
+        }
+    }
+    rows
+}
+
+/// How much of the device: its share, or all of it.
+pub(super) fn takes(result: &DeviceResult) -> String {
+    if result.share_id.is_none() {
+        return "all of it".to_owned();
+    }
+    let amounts: Vec<String> = result
+        .consumed_capacity
+        .iter()
+        .map(|(name, amount)| match name.as_str() {
+            "cores" => format!("{amount} % cores"),
+            name => format!("{amount} {name}"),
+        })
+        .collect();
+    amounts.join(", ")
+}
+
+struct Verdict {
+    placed: usize,
+    held: usize,
+    refused: usize,
+}
+
+fn verdict(placements: &[Placement]) -> Verdict {
+    let count = |wanted: fn(&Outcome) -> bool| placements.iter().filter(|p| wanted(&p.outcome)).count();
+    Verdict {
+        placed: count(|o| matches!(o, Outcome::Placed(_))),
+        held: count(|o| matches!(o, Outcome::Held)),
+        refused: count(|o| matches!(o, Outcome::Refused(_))),
+    }
+}
+
+impl Verdict {
+    fn text(&self) -> String {
+        let mut parts = vec![format!("{} placed", self.placed)];
+        if self.held > 0 {
+            parts.push(format!("{} held already", self.held));
+        }
+        match self.refused {
+            0 => parts.push("everything fits".to_owned()),
+            refused => parts.push(format!("{refused} without a place (aliquot explain says why)")),
+        }
+        parts.join(", ")
+    }
+}
+
+/// A `List` of the claims in the API's own form, with what came of them beside it.
+fn answer_json(cluster: &Cluster, placements: &[Placement]) -> Value {
+    let claims: Vec<&ResourceClaim> = placements.iter().flat_map(|p| cluster.claims_of(p.unit)).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    let items: Vec<Value> =
+        claims.into_iter().filter(|c| seen.insert(c.uid.as_str())).map(|c| Object::Claim(c).json()).collect();
+    let outcomes: Vec<Value> = placements
+        .iter()
+        .map(|placement| {
+            let owner = cluster.label(placement.unit);
+            let claims: Vec<String> =
+                cluster.claims_of(placement.unit).map(|c| format!("{}/{}", c.namespace, c.name)).collect();
+            match &placement.outcome {
+                Outcome::Placed(node) => {
+                    json!({ "for": owner, "outcome": "placed", "node": node, "claims": claims })
+                }
+                Outcome::Held => json!({ "for": owner, "outcome": "held", "claims": claims }),
+                Outcome::Refused(why) => {
+                    json!({ "for": owner, "outcome": "refused", "why": why, "claims": claims })
+                }
+            }
+        })
+        .collect();
+    let Verdict { placed, held, refused } = verdict(placements);
+    json!({
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": items,
+        "outcomes": outcomes,
+        "summary": { "placed": placed, "held": held, "refused": refused },
+    })
+}

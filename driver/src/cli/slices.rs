@@ -1,0 +1,54 @@
+//! `aliquot slices`: what nodes would publish.
+
+use serde_json::json;
+
+use crate::manifest::Object;
+
+use super::failure::{Answer, Failure};
+use super::nodes::{Fleet, NodeArgs};
+use super::output::{Format, Side, Terminal};
+
+/// Print the `ResourceSlice`s that nodes would publish
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  aliquot slices --node 8xh100
+  aliquot slices --node mixed --policy layouts.toml -o yaml | kubectl apply --dry-run=server -f -")]
+pub(super) struct Args {
+    #[command(flatten)]
+    nodes: NodeArgs,
+
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Format,
+}
+
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
+    let slices = || fleet.nodes.iter().flat_map(|n| &n.offers.slices);
+    if args.output != Format::Table {
+        let items: Vec<_> = slices().map(|s| Object::Slice(s).json()).collect();
+        terminal.value(args.output, &json!({ "apiVersion": "v1", "kind": "List", "items": items }))?;
+        return Ok(Answer::Yes);
+    }
+    let columns = [
+        ("SLICE", Side::Left),
+        ("POOL", Side::Left),
+        ("DEVICES", Side::Right),
+        ("COUNTER SETS", Side::Right),
+        ("BYTES", Side::Right),
+    ];
+    let rows = slices()
+        .map(|slice| {
+            vec![
+                slice.name.clone(),
+                slice.pool.name.clone(),
+                slice.devices.len().to_string(),
+                slice.shared_counters.len().to_string(),
+                Object::Slice(slice).json().to_string().len().to_string(),
+            ]
+        })
+        .collect();
+    terminal.table(&columns, rows)?;
+    Ok(Answer::Yes)
+}

@@ -1,0 +1,270 @@
+//! What is to be placed together: a Pod with its claims, or a claim that no Pod names.
+//!
+//! ```text
+//!   Pod ── resourceClaims ── claim by name ─────────────▶ shared: the first Pod places it, the others follow
+//!     │                 └─── template ──────────────────▶ a claim of its own, `<pod>-<name>`
+//!     └─ limits ── extended resource ── class by name ──▶ one claim, `<pod>-extended-resources`
+//! ```
+//!
+//! Pods come in the order of the manifests, then claims that no Pod names. A Pod that has ended asks for nothing; the
+//! claims that hold an allocation hold it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use aliquot_core::dra::{
+    Access, AllocatedConfig, AllocationMode, ConfigSource, DeviceClass, DeviceRequest, ExactRequest,
+    RequestConfig, RequestKind, ResourceClaim,
+};
+use aliquot_core::quantity::Quantity;
+
+use crate::manifest::{ClaimSpec, Manifests, Pod, PodClaimSource, made_up_uid};
+
+/// Prefix of the resource name that every class has without being given one.
+const IMPLICIT_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
+
+/// Everything to be placed, and the claims it needs.
+#[derive(Debug, Default)]
+pub(super) struct Workload {
+    /// All claims: those of the manifests, then those made for Pods.
+    pub(super) claims: Vec<ResourceClaim>,
+    /// In the order in which they are placed.
+    pub(super) units: Vec<Unit>,
+    /// Extended resources that no class stands for, with the number of Pods that ask for each: a matter of device
+    /// plugins.
+    pub(super) foreign_resources: BTreeMap<String, usize>,
+}
+
+/// Claims that are placed together on one node, or not at all.
+#[derive(Debug)]
+pub(super) struct Unit {
+    /// Who asks.
+    pub(super) owner: Owner,
+    /// By place in [`Workload::claims`].
+    pub(super) claims: Vec<usize>,
+    /// What is missing; such a unit cannot be placed.
+    pub(super) missing: Vec<String>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A Pod, by place in the manifests.
+    Pod(usize),
+    /// Nobody but the claim itself.
+    Claim,
+}
+
+struct Maker<'m> {
+    templates: HashMap<(&'m str, &'m str), &'m ClaimSpec>,
+    classes: ExtendedResources<'m>,
+    by_name: HashMap<(String, String), usize>,
+    workload: Workload,
+}
+
+/// Classes by the resource name that stands for them.
+struct ExtendedResources<'m>(BTreeMap<String, &'m DeviceClass>);
+
+/// Works out what is to be placed.
+pub(super) fn workload(manifests: &Manifests, classes: &[DeviceClass]) -> Workload {
+    let claims = manifests.claims.clone();
+    let key = |c: &ResourceClaim| (c.namespace.clone(), c.name.clone());
+    let mut maker = Maker {
+        templates: manifests
+            .templates
+            .iter()
+            .map(|t| ((t.namespace.as_str(), t.name.as_str()), &t.spec))
+            .collect(),
+        classes: ExtendedResources::of(classes),
+        by_name: claims.iter().enumerate().map(|(i, c)| (key(c), i)).collect(),
+        workload: Workload { claims, ..Workload::default() },
+    };
+    let mut named = BTreeSet::new();
+    for (number, pod) in manifests.pods.iter().enumerate() {
+        let unit = maker.pod(number, pod);
+        named.extend(unit.claims.iter().copied());
+        let asks = !unit.claims.is_empty() || !unit.missing.is_empty();
+        if asks && !pod.finished {
+            maker.workload.units.push(unit);
+        }
+    }
+    for number in 0..manifests.claims.len() {
+        if !named.contains(&number) {
+            let unit = Unit { owner: Owner::Claim, claims: vec![number], missing: Vec::new() };
+            maker.workload.units.push(unit);
+        }
+    }
+    maker.workload
+}
+
+// === impl Workload ===
+
+impl Workload {
+    /// Takes over the allocations of claims that are prepared already.
+    pub(super) fn adopt<'c>(&mut self, held: impl Iterator<Item = &'c ResourceClaim>) {
+        let held: HashMap<&str, &ResourceClaim> = held.map(|c| (c.uid.as_str(), c)).collect();
+        for claim in &mut self.claims {
+            if let (None, Some(known)) = (&claim.allocation, held.get(claim.uid.as_str())) {
+                let mut allocation = known.allocation.clone();
+                if let Some(allocation) = &mut allocation {
+                    allocation.config = claim.config.iter().map(from_claim).collect();
+                }
+                claim.allocation = allocation;
+            }
+        }
+    }
+}
+
+// === impl Maker ===
+
+impl Maker<'_> {
+    fn pod(&mut self, number: usize, pod: &Pod) -> Unit {
+        let mut unit = Unit { owner: Owner::Pod(number), claims: Vec::new(), missing: Vec::new() };
+        for wanted in &pod.claims {
+            let existing = match &wanted.source {
+                PodClaimSource::Claim(name) => Some(name),
+                PodClaimSource::Template(_) => pod.claim_names.get(&wanted.name),
+            };
+            let found = existing.and_then(|name| self.find(&pod.namespace, name));
+            match (found, &wanted.source) {
+                (Some(claim), _) => unit.claims.push(claim),
+                (None, PodClaimSource::Claim(name)) => {
+                    unit.missing.push(format!("ResourceClaim {}/{name} does not exist", pod.namespace));
+                }
+                // An ended Pod's claims are gone; nothing is made for it again.
+                (None, PodClaimSource::Template(_)) if pod.finished => {}
+                (None, PodClaimSource::Template(template)) => {
+                    let spec = self.templates.get(&(pod.namespace.as_str(), template.as_str()));
+                    match spec.copied().cloned() {
+                        Some(spec) => {
+                            let claim = self.make(pod, &wanted.name, spec);
+                            unit.claims.push(claim);
+                        }
+                        None => unit.missing.push(format!(
+                            "ResourceClaimTemplate {}/{template} does not exist",
+                            pod.namespace
+                        )),
+                    }
+                }
+            }
+        }
+        self.extended(pod, &mut unit);
+        unit
+    }
+
+    fn find(&self, namespace: &str, name: &str) -> Option<usize> {
+        self.by_name.get(&(namespace.to_owned(), name.to_owned())).copied()
+    }
+
+    /// A claim for one Pod; Kubernetes puts random letters behind the name, we a number where it is taken.
+    fn make(&mut self, pod: &Pod, purpose: &str, spec: ClaimSpec) -> usize {
+        let mut name = format!("{}-{purpose}", pod.name);
+        let mut copy = 1;
+        while self.find(&pod.namespace, &name).is_some() {
+            name = format!("{}-{purpose}-{copy}", pod.name);
+            copy += 1;
+        }
+        let number = self.workload.claims.len();
+        self.by_name.insert((pod.namespace.clone(), name.clone()), number);
+        let uid = made_up_uid(&pod.namespace, &name);
+        self.workload.claims.push(spec.claim(pod.namespace.clone(), name, uid, None));
+        number
+    }
+
+    /// The claim for a Pod's extended resources.
+    fn extended(&mut self, pod: &Pod, unit: &mut Unit) {
+        let existing = pod.extended_claim.as_ref().and_then(|name| self.find(&pod.namespace, name));
+        if let Some(claim) = existing {
+            unit.claims.push(claim);
+            return;
+        }
+        if pod.finished {
+            return;
+        }
+        let mut requests = Vec::new();
+        for (container, used) in pod.containers.iter().enumerate() {
+            for (number, (resource, amount)) in used.limits.iter().enumerate() {
+                match self.classes.class(resource) {
+                    Some(class) => {
+                        requests.push(request(
+                            &format!("container-{container}-request-{number}"),
+                            class,
+                            *amount,
+                        ));
+                    }
+                    None => *self.workload.foreign_resources.entry(resource.clone()).or_default() += 1,
+                }
+            }
+        }
+        if !requests.is_empty() {
+            let spec = ClaimSpec { requests, ..ClaimSpec::default() };
+            let claim = self.make(pod, "extended-resources", spec);
+            unit.claims.push(claim);
+        }
+    }
+}
+
+/// Configuration as the allocator copies it into an allocation.
+fn from_claim(config: &RequestConfig) -> AllocatedConfig {
+    AllocatedConfig {
+        source: ConfigSource::Claim,
+        requests: config.requests.clone(),
+        opaque: config.opaque.clone(),
+    }
+}
+
+fn request(name: &str, class: &DeviceClass, amount: Quantity) -> DeviceRequest {
+    let count = u32::try_from(amount.units_rounded_up()).unwrap_or(u32::MAX);
+    let exact = ExactRequest {
+        device_class: class.name.clone(),
+        selectors: Vec::new(),
+        mode: AllocationMode::ExactCount(count),
+        access: Access::Normal,
+        tolerations: Vec::new(),
+        capacity: BTreeMap::new(),
+    };
+    DeviceRequest { name: name.to_owned(), kind: RequestKind::Exactly(exact) }
+}
+
+// === impl ExtendedResources ===
+
+impl<'m> ExtendedResources<'m> {
+    /// Where several classes share a name, the newest counts; manifests do not tell ages, so the first by name does.
+    fn of(classes: &'m [DeviceClass]) -> Self {
+        let mut by_resource: BTreeMap<String, &DeviceClass> = BTreeMap::new();
+        for class in classes {
+            let implicit = format!("{IMPLICIT_RESOURCE}{}", class.name);
+            for resource in class.extended_resource_name.iter().chain([&implicit]) {
+                let known = by_resource.entry(resource.clone()).or_insert(class);
+                if class.name < known.name {
+                    *known = class;
+                }
+            }
+        }
+        Self(by_resource)
+    }
+
+    fn class(&self, resource: &str) -> Option<&'m DeviceClass> {
+        self.0.get(resource).copied()
+    }
+}
+
+// === impl Unit ===
+
+impl Unit {
+    /// How people call it.
+    pub(super) fn label(&self, manifests: &Manifests, claims: &[ResourceClaim]) -> String {
+        match self.owner {
+            Owner::Pod(number) => manifests
+                .pods
+                .get(number)
+                .map(|p| format!("pod {}/{}", p.namespace, p.name))
+                .unwrap_or_default(),
+            Owner::Claim => self
+                .claims
+                .first()
+                .and_then(|c| claims.get(*c))
+                .map(|c| format!("claim {}/{}", c.namespace, c.name))
+                .unwrap_or_default(),
+        }
+    }
+}

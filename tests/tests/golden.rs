@@ -1,0 +1,123 @@
+//! The command line, word for word: each file of `golden/` is a transcript that must come out again.
+//!
+//! A transcript is one or more commands, each with its exit code and what it wrote:
+//!
+//! ```text
+//! $ aliquot devices --node t4-2
+//! exit 0
+//! …standard output
+//! ! …a line of standard error
+//! ```
+//!
+//! `{STATE}` stands for a directory that does not exist before the first command of a transcript, in a parent that
+//! does. New and changed transcripts are written with `ALIQUOT_GOLDEN=write cargo test -p aliquot_tests --test golden`
+//! and reviewed as code.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aliquot_driver::cli::{Colour, Progress, Terminal, run};
+
+const STATE: &str = "{STATE}";
+
+/// What one command did.
+struct Ran {
+    code: u8,
+    out: String,
+    err: String,
+}
+
+fn golden_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
+}
+
+/// Runs one command line in this process; `@name` is a file of `golden/input`.
+fn aliquot(line: &str, state: &Path) -> Ran {
+    let words = line.split_whitespace().map(|word| {
+        let word = word.replace(STATE, &state.display().to_string());
+        match word.strip_prefix('@') {
+            Some(name) => golden_dir().join("input").join(name).into_os_string(),
+            None => OsString::from(word),
+        }
+    });
+    let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), std::io::empty());
+    let mut terminal = Terminal {
+        out: &mut out,
+        err: &mut err,
+        input: &mut input,
+        colour: Colour::Off,
+        progress: Progress::Off,
+    };
+    let code = run(words, &mut terminal);
+    let text = |bytes: Vec<u8>| {
+        let inputs = format!("{}/", golden_dir().join("input").display());
+        let text = String::from_utf8(bytes).unwrap();
+        text.replace(&state.display().to_string(), STATE).replace(&inputs, "@")
+    };
+    Ran { code, out: text(out), err: text(err) }
+}
+
+/// The transcript of the commands of another transcript.
+fn transcript(old: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().canonicalize().unwrap().join("state");
+    let mut new = String::new();
+    for command in old.lines().filter_map(|line| line.strip_prefix("$ ")) {
+        let Ran { code, out, err } = aliquot(command, &state);
+        write!(new, "$ {command}\nexit {code}\n{out}").unwrap();
+        for line in err.lines() {
+            writeln!(new, "! {line}").unwrap();
+        }
+        new.push('\n');
+    }
+    new
+}
+
+#[test]
+fn every_transcript_comes_out_again() {
+    let write = std::env::var_os("ALIQUOT_GOLDEN").is_some_and(|v| v == "write");
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(golden_dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|e| e == "txt"));
+    files.sort();
+    assert!(files.len() > 10, "the transcripts are gone");
+    let mut different = Vec::new();
+    for file in files {
+        let old = fs::read_to_string(&file).unwrap();
+        let new = transcript(&old);
+        assert!(new.contains("exit "), "{} has no command", file.display());
+        if old != new && write {
+            fs::write(&file, new).unwrap();
+        } else if old != new {
+            let line = old.lines().zip(new.lines()).find(|(a, b)| a != b);
+            different.push(format!("{}: {line:#?}", file.display()));
+        }
+    }
+    assert!(different.is_empty(), "ALIQUOT_GOLDEN=write writes them anew:\n{}", different.join("\n"));
+}
+
+#[test]
+fn a_plan_can_be_read_back_as_what_it_decided() {
+    let dir = tempfile::tempdir().unwrap();
+    for form in ["json", "yaml"] {
+        let plan = aliquot(&format!("aliquot plan -f @share.yaml --node t4-2 -o {form}"), dir.path());
+        let file = dir.path().join(format!("plan.{form}"));
+        fs::write(&file, &plan.out).unwrap();
+        let again = aliquot(&format!("aliquot plan -f {} --node t4-2", file.display()), dir.path());
+        assert_eq!((again.code, again.err.as_str()), (0, ""));
+        assert!(again.out.contains("1 held already, everything fits"), "{}", again.out);
+    }
+}
+
+#[test]
+fn completions_are_written_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = aliquot(&format!("aliquot completions {shell}"), Path::new("/"));
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+        assert!(ran.out.contains("devices"), "{shell}");
+    }
+}
