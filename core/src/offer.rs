@@ -9,10 +9,11 @@
 //! - [`policy`], [`text`]: what the admin wants, and how the file reads;
 //! - [`server`]: what this Kubernetes keeps of what is written;
 //! - [`order`]: the order of placements, which is the packing policy;
-//! - [`classes`]: the `DeviceClass`es of what is offered.
+//! - [`classes`]: the `DeviceClass`es of what is offered;
+//! - [`validate`]: every limit of the API, also for slices that others have made.
 //!
 //! Invariants: the result depends on what the cards are, never on the order in which they were found; one bad card,
-//! attribute or rule never loses another; nothing is returned that the API would refuse.
+//! attribute or rule never loses another; all that is returned passes [`validate::violations`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,7 @@ mod problem;
 pub mod server;
 mod slices;
 pub mod text;
+pub mod validate;
 
 pub use choose::Reason;
 pub use classes::classes;

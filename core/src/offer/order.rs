@@ -110,3 +110,6 @@ impl Board {
             .sum()
     }
 }
+
+#[cfg(test)]
+mod tests;
