@@ -29,6 +29,7 @@ pub mod policy;
 mod problem;
 pub mod server;
 mod slices;
+mod tables;
 pub mod text;
 pub mod validate;
 
@@ -50,6 +51,7 @@ use choose::{Choice, Chosen};
 use counters::CardCounters;
 use device::{Built, Maker, Setting};
 use slices::{Draft, Rank};
+use tables::Tables;
 
 /// Name of the driver, and the domain of its attributes.
 pub const DRIVER: &str = "aliquot.dev";
@@ -132,9 +134,14 @@ pub fn offers(
         cards: Vec::new(),
         problems: policy_problems(policy, inventory),
     };
+    let tables = Tables::of(inventory);
     let mut pools = Pools::default();
     for card in in_order(inventory, usage, &mut offers.problems) {
-        offers.cards.push(publish(node, card, policy, server, &mut pools));
+        let (layout, rule) = policy.layout_of(card);
+        let choice = with_health(choose::choose(card, layout, &tables, server), card, server);
+        let asked = Asked { layout: layout.kind(), rule: rule.map(|number| number + 1) };
+        let made = choice.chosen.as_ref().map(|chosen| make(node, card, chosen, &tables, server));
+        offers.cards.push(publish(node, card, asked, choice, made, &mut pools));
     }
     offers.cards.sort_by_key(|outcome| outcome.index);
     let nothing = pools.plain.is_empty() && pools.dynamic.is_empty();
@@ -189,35 +196,40 @@ fn policy_problems(policy: &LayoutPolicy, inventory: &Inventory) -> Vec<Problem>
     problems
 }
 
+/// What the policy says about a card.
+struct Asked {
+    layout: LayoutKind,
+    /// From 1.
+    rule: Option<usize>,
+}
+
+/// Puts what was made into its pool and writes down what came of it.
 fn publish(
     node: &NodeName,
     card: &Card,
-    policy: &LayoutPolicy,
-    server: ServerVersion,
+    asked: Asked,
+    choice: Choice,
+    made: Option<Made>,
     pools: &mut Pools,
 ) -> CardOutcome {
-    let (layout, rule) = policy.layout_of(card);
-    let choice = with_health(choose::choose(card, layout, server), card, server);
     let mut outcome = CardOutcome {
         card: card.uuid.clone(),
         index: card.index,
-        asked: layout.kind(),
-        rule: rule.map(|number| number + 1),
+        asked: asked.layout,
+        rule: asked.rule,
         layout: None,
         reason: choice.reason,
         pool: None,
         devices: 0,
         problems: choice.problems,
     };
-    let Some(chosen) = choice.chosen else { return outcome };
-    let made = make(node, card, &chosen, server);
-    let kind = made.pool;
-    let draft = match kind {
+    let Some(made) = made else { return outcome };
+    let draft = match made.pool {
         PoolKind::Plain => &mut pools.plain,
         PoolKind::Dynamic => &mut pools.dynamic,
     };
     outcome.layout = Some(made.layout);
-    outcome.pool = Some(pool_name(node, kind));
+    outcome.pool = Some(pool_name(node, made.pool));
     outcome.problems.extend(made.problems);
     if let Some(set) = made.set {
         draft.add_set(set);
@@ -258,9 +270,10 @@ struct Made {
     problems: Vec<Problem>,
 }
 
-fn make(node: &NodeName, card: &Card, chosen: &Chosen, server: ServerVersion) -> Made {
-    let counters = match (chosen, card.table()) {
-        (Chosen::Dynamic(_), Some(table)) => CardCounters::of(card, table),
+fn make(node: &NodeName, card: &Card, chosen: &Chosen, tables: &Tables<'_>, server: ServerVersion) -> Made {
+    let facts = tables.facts(card).map(|(_, facts)| facts);
+    let counters = match (chosen, facts) {
+        (Chosen::Dynamic(_), Some(facts)) => Some(CardCounters::of(card, &facts.counters)),
         _ => None,
     };
     let set = counters.as_ref().map(CardCounters::set);
@@ -274,8 +287,8 @@ fn make(node: &NodeName, card: &Card, chosen: &Chosen, server: ServerVersion) ->
         Chosen::Slots(slots) => vec![(Rank::Slot, maker.slots(slots))],
         Chosen::Split(places, _) => vec![(Rank::Partition, maker.partitions(places))],
         Chosen::Dynamic(_) => {
-            let places = card.table().map(order::publication_order).unwrap_or_default();
-            vec![(Rank::Partition, maker.partitions(&places)), card_itself(&mut maker)]
+            let places = facts.map_or(&[] as &[order::Place], |facts| &facts.order);
+            vec![(Rank::Partition, maker.partitions(places)), card_itself(&mut maker)]
         }
     };
     Made { layout, pool, groups, set, problems: maker.problems }

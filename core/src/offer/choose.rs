@@ -17,6 +17,7 @@ use super::order::{self, Place};
 use super::policy::{Layout, LayoutKind, ShareTerms, Slot, SplitPiece, SplitPlace, SplitRecipe};
 use super::problem::Problem;
 use super::server::ServerVersion;
+use super::tables::Tables;
 use crate::card::{Card, Partitioning};
 use crate::partition::{CounterVector, Part, PartitionTable, ShareSupport};
 use crate::units::Bytes;
@@ -61,16 +62,16 @@ pub(super) struct Choice {
 }
 
 /// Decides the layout of one card.
-pub(super) fn choose(card: &Card, layout: &Layout, server: ServerVersion) -> Choice {
+pub(super) fn choose(card: &Card, layout: &Layout, tables: &Tables<'_>, server: ServerVersion) -> Choice {
     let (wanted, reason) = match layout {
         Layout::Auto(terms) => resolve_auto(card, terms, server),
         asked => (asked.clone(), Reason::Policy),
     };
     match wanted {
-        Layout::Dynamic(terms) => dynamic_or_less(card, terms, server, reason),
+        Layout::Dynamic(terms) => dynamic_or_less(card, terms, tables, server, reason),
         Layout::Shared(terms) => shared_or_less(card, terms, server, reason, LayoutKind::Shared),
         Layout::Whole | Layout::Auto(_) => Choice::made(Chosen::Whole, reason),
-        Layout::Split { recipe, terms } => match split(card, recipe.as_ref()) {
+        Layout::Split { recipe, terms } => match split(card, recipe.as_ref(), tables) {
             Ok(places) => Choice::made(Chosen::Split(places, terms), reason),
             Err(problem) => Choice::withheld(problem),
         },
@@ -96,13 +97,19 @@ fn resolve_auto(card: &Card, terms: &ShareTerms, server: ServerVersion) -> (Layo
     }
 }
 
-fn dynamic_or_less(card: &Card, terms: ShareTerms, server: ServerVersion, reason: Reason) -> Choice {
+fn dynamic_or_less(
+    card: &Card,
+    terms: ShareTerms,
+    tables: &Tables<'_>,
+    server: ServerVersion,
+    reason: Reason,
+) -> Choice {
     let because = if card.table().is_none_or(|table| table.templates.is_empty()) {
         "the card has no templates"
     } else if !server.counters.is_kept() {
         "this server drops shared counters"
-    } else if card.table().is_some_and(|table| !counters::fits(table)) {
-        "it needs more than the 32 counters that a set may have"
+    } else if tables.facts(card).is_none_or(|(_, facts)| !counters::fits(&facts.counters)) {
+        "its parts need none, or more than the 32 counters that a set may have"
     } else {
         let mut choice = Choice::made(Chosen::Dynamic(terms), reason);
         if server.forgets_counters() {
@@ -155,14 +162,14 @@ fn check_slots(card: &Card, slots: &[Slot]) -> Result<(), Problem> {
 // === split ===
 
 /// The places of a split, in publication order.
-fn split(card: &Card, recipe: Option<&SplitRecipe>) -> Result<Vec<Place>, Problem> {
-    let Some(table) = card.table() else {
+fn split(card: &Card, recipe: Option<&SplitRecipe>, tables: &Tables<'_>) -> Result<Vec<Place>, Problem> {
+    let Some((table, facts)) = tables.facts(card) else {
         return Err(match recipe {
             Some(recipe) => impossible(recipe.pieces.first(), "the card has no templates".to_owned()),
             None => Problem::SplitWithoutRecipe,
         });
     };
-    let order = order::publication_order(table);
+    let order = &facts.order;
     let pieces = match recipe {
         Some(recipe) => recipe.pieces.clone(),
         None => pieces_found(card, table),
@@ -170,7 +177,7 @@ fn split(card: &Card, recipe: Option<&SplitRecipe>) -> Result<Vec<Place>, Proble
     if pieces.is_empty() {
         return Err(Problem::SplitWithoutRecipe);
     }
-    let search = Search::of(table, &order, &pieces)?;
+    let search = Search::of(table, order, &pieces)?;
     let mut places = search.run(&pieces)?;
     places.sort_by_key(|place| order.iter().position(|p| p == place));
     Ok(places)

@@ -1,47 +1,44 @@
-//! The counters of a dynamic card, as few as are exact.
+//! The counters of a dynamic card, as few as are exact: see [`crate::counters`].
 
 use std::collections::BTreeMap;
 
 use super::names;
 use crate::card::Card;
-use crate::counters::{BindingCounters, binding_counters};
+use crate::counters::BindingCounters;
 use crate::dra::{CounterConsumption, CounterSet};
 use crate::id::CounterName;
-use crate::partition::{CounterVector, PartitionTable};
+use crate::partition::CounterVector;
 use crate::quantity::{Format, Quantity};
 
 /// Most counters that a set may have.
 const COUNTERS_MAX: usize = 32;
 
 /// The published counters of one card.
-pub(super) struct CardCounters {
+pub(super) struct CardCounters<'a> {
     set: String,
-    binding: BindingCounters,
+    published: &'a BindingCounters,
 }
 
 // === impl CardCounters ===
 
-impl CardCounters {
-    /// `None` if there are more than a set may have.
-    pub(super) fn of(card: &Card, table: &PartitionTable) -> Option<Self> {
-        let binding = binding_counters(table);
-        let few_enough = binding.totals().iter().len() <= COUNTERS_MAX;
-        few_enough.then(|| Self { set: names::counter_set_name(card), binding })
+impl<'a> CardCounters<'a> {
+    pub(super) fn of(card: &Card, published: &'a BindingCounters) -> Self {
+        Self { set: names::counter_set_name(card), published }
     }
 
     /// The set as published.
     pub(super) fn set(&self) -> CounterSet {
-        CounterSet { name: self.set.clone(), counters: rendered(self.binding.totals()) }
+        CounterSet { name: self.set.clone(), counters: rendered(self.published.totals()) }
     }
 
     /// What the whole card takes: everything.
     pub(super) fn of_card(&self) -> Vec<CounterConsumption> {
-        self.consumption(self.binding.totals())
+        self.consumption(self.published.totals())
     }
 
     /// What a part takes; nothing is left out but zeros and counters that are not published.
     pub(super) fn consumption(&self, takes: &CounterVector) -> Vec<CounterConsumption> {
-        let counters = rendered(&self.binding.published(takes));
+        let counters = rendered(&self.published.published(takes));
         if counters.is_empty() {
             return Vec::new();
         }
@@ -49,9 +46,9 @@ impl CardCounters {
     }
 }
 
-/// Whether a counter set can hold what has to be published.
-pub(super) fn fits(table: &PartitionTable) -> bool {
-    table.totals.iter().len() <= COUNTERS_MAX || binding_counters(table).totals().iter().len() <= COUNTERS_MAX
+/// Whether a counter set can hold what has to be published, and there is anything to hold.
+pub(super) fn fits(counters: &BindingCounters) -> bool {
+    (1..=COUNTERS_MAX).contains(&counters.totals().iter().len())
 }
 
 fn rendered(vector: &CounterVector) -> BTreeMap<String, Quantity> {

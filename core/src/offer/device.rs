@@ -35,7 +35,7 @@ pub(super) struct Built {
 /// Makes the devices of one card.
 pub(super) struct Maker<'a> {
     card: &'a Card,
-    setting: Setting,
+    setting: Setting<'a>,
     attributes: Attributes,
     occupied: Occupied,
     /// What there is to tell the admin.
@@ -43,7 +43,7 @@ pub(super) struct Maker<'a> {
 }
 
 /// What holds for all devices of a card.
-pub(super) struct Setting {
+pub(super) struct Setting<'a> {
     /// The card's layout.
     pub(super) layout: LayoutKind,
     /// How shareable devices are shared.
@@ -51,7 +51,7 @@ pub(super) struct Setting {
     /// Whether the server keeps shared devices.
     pub(super) shares: Support,
     /// Present on dynamic cards.
-    pub(super) counters: Option<CardCounters>,
+    pub(super) counters: Option<CardCounters<'a>>,
 }
 
 /// What parts that are not ours leave free.
@@ -70,7 +70,7 @@ enum Occupied {
 // === impl Maker ===
 
 impl<'a> Maker<'a> {
-    pub(super) fn new(card: &'a Card, setting: Setting, node: &NodeName, server: ServerVersion) -> Self {
+    pub(super) fn new(card: &'a Card, setting: Setting<'a>, node: &NodeName, server: ServerVersion) -> Self {
         let mut problems = Vec::new();
         let attributes = Attributes::of_card(card, node, server, &mut problems);
         let occupied = Occupied::of(card, &mut problems);

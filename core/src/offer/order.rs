@@ -1,24 +1,37 @@
 //! The order in which first fit tries placements, chosen so that large holes stay large.
 //!
 //! The scheduler takes the first device that fits, so the order of publication is the packing policy. Within a
-//! template the next placement is always the one that costs least: each placement of a larger template that it would
-//! kill counts with its size, unless an earlier choice has killed it already.
+//! template the next placement is always the one that costs least:
+//!
+//! 1. each placement of a larger template that it would kill counts with its size, unless an earlier choice has killed
+//!    it already; each counter that nothing could use any more counts as a part of the card, eight times over;
+//! 2. among equals, each placement of another template of its own size that it would kill;
+//! 3. among equals, the first in the table.
 //!
 //! ```text
-//!  H100, memory slices      0   1   2   3   4   5   6   7
-//!  3g.40gb                  [──── at 0 ────][──── at 4 ────]
-//!  4g.40gb                  [──── at 0 ────]
-//!  1g.10gb, tried in order  7th 6th 5th 4th 3rd 2nd 1st        the half that only 3g can use goes first
+//!  H100, memory slices    0     1     2     3     4     5     6     7
+//!  7g.80gb              [───────────────────── at 0 ─────────────────────]
+//!  4g.40gb              [──────── at 0 ────────]
+//!  3g.40gb              [──────── at 0 ────────][──────── at 4 ──────────]
+//!  1g.10gb, tried as     4th   5th   6th   7th   1st   2nd   3rd    ·
 //! ```
 //!
-//! Templates are ordered from small to large, those of one size as in their table: a claim for "a quarter" then tries
-//! the fuller quarter first.
+//! The half that only 3g can use goes first. In it slice 6 goes last although fewer placements hang on it: slice 7
+//! would be of no use to anybody after that.
 //!
-//! Invariants: the order is a permutation of all placements; it depends on the table alone.
+//! Templates are ordered from small to large, those of one size as in their table: a claim for "a quarter" then tries
+//! the fuller quarter first. Where placements are aligned blocks (A30, RTX PRO 6000, 310P) this is the plain order.
+//!
+//! Invariants: the order is a permutation of all placements that fit on an empty card; it depends on the table alone.
 
-use std::cmp::Reverse;
-
+use crate::counters::binding_counters;
 use crate::partition::{CounterVector, PartitionTable};
+
+/// A card in the unit of sizes: 5,040ths, so that every usual fraction is whole.
+const CARD: u64 = 5_040;
+/// How much more a stranded part of a card counts than a killed placement of that size. On the embedded models every
+/// factor from 4 to 16 gives the same orders.
+const STRANDED_FACTOR: u64 = 8;
 
 /// A template at a placement, by their numbers in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,17 +45,22 @@ pub struct Place {
 /// Every placement that fits on an empty card, in the order in which first fit should try them.
 #[must_use]
 pub fn publication_order(table: &PartitionTable) -> Vec<Place> {
-    let board = Board::of(table);
+    order_by(table, binding_counters(table).totals())
+}
+
+/// The same, given the totals of the counters that bind.
+pub(super) fn order_by(table: &PartitionTable, binding: &CounterVector) -> Vec<Place> {
+    let board = Board::of(table, binding);
     let mut templates: Vec<usize> = (0..table.templates.len()).collect();
-    templates.sort_by_key(|t| board.sizes[*t]);
+    templates.sort_by_key(|template| board.sizes[*template]);
     templates.into_iter().flat_map(|template| board.order_of(template)).collect()
 }
 
-/// Size of a place's template: its part of the card in 1/5,040ths, so that every usual fraction is whole.
+/// Size of a place's template, in 5,040ths of the card.
 pub(super) fn size(table: &PartitionTable, place: Place) -> u64 {
     table.templates.get(place.template).map_or(0, |template| {
         let fraction = template.fraction;
-        u64::from(fraction.numerator()) * 5_040 / u64::from(fraction.denominator())
+        u64::from(fraction.numerator()) * CARD / u64::from(fraction.denominator())
     })
 }
 
@@ -59,10 +77,13 @@ struct Board {
     sizes: Vec<u64>,
     /// `conflicts[a][b]`: places a and b do not fit together on an empty card.
     conflicts: Vec<Vec<bool>>,
+    /// `uses[a]`: which counters of the table place a takes; also those that never bind, whose rest is lost all the same.
+    uses: Vec<Vec<bool>>,
+    counters: usize,
 }
 
 impl Board {
-    fn of(table: &PartitionTable) -> Self {
+    fn of(table: &PartitionTable, binding: &CounterVector) -> Self {
         let mut places = Vec::new();
         let mut vectors = Vec::new();
         for (template, entry) in table.templates.iter().enumerate() {
@@ -75,39 +96,62 @@ impl Board {
             }
         }
         let apart = |a: &CounterVector, b: &CounterVector| {
-            a.plus(b).is_none_or(|both| both.first_excess(&table.totals).is_some())
+            let both = a.plus(b).map(|both| both.restricted(|name| binding.get(name) > 0));
+            both.is_none_or(|both| both.first_excess(binding).is_some())
         };
         let conflicts = vectors.iter().map(|a| vectors.iter().map(|b| apart(a, b)).collect()).collect();
-        let sizes =
-            (0..table.templates.len()).map(|t| size(table, Place { template: t, placement: 0 })).collect();
-        Self { places, sizes, conflicts }
+        let uses =
+            vectors.iter().map(|a| table.totals.iter().map(|(name, _)| a.get(name) > 0).collect()).collect();
+        let first = |template| size(table, Place { template, placement: 0 });
+        let sizes = (0..table.templates.len()).map(first).collect();
+        Self { places, sizes, conflicts, uses, counters: table.totals.iter().len() }
     }
 
     /// The placements of one template, cheapest first, each judged after those before it are taken.
     fn order_of(&self, template: usize) -> Vec<Place> {
         let mut left: Vec<usize> =
             (0..self.places.len()).filter(|i| self.places[*i].template == template).collect();
-        let mut alive: Vec<usize> = (0..self.places.len()).filter(|i| self.weighs(*i, template)).collect();
+        let mut alive: Vec<usize> = (0..self.places.len()).collect();
         let mut order = Vec::new();
-        while let Some(next) = left.iter().copied().min_by_key(|i| (self.cost(*i, &alive), Reverse(*i))) {
+        while let Some(next) = left.iter().copied().min_by_key(|place| self.cost(*place, &alive)) {
             order.push(self.places[next]);
-            left.retain(|i| *i != next);
-            alive.retain(|i| !self.conflicts[next][*i]);
+            left.retain(|place| *place != next);
+            alive.retain(|place| *place != next && !self.conflicts[next][*place]);
         }
         order
     }
 
-    /// Whether losing this place matters to the template: it is larger, yet leaves room for others.
-    fn weighs(&self, place: usize, template: usize) -> bool {
-        self.sizes[self.places[place].template] > self.sizes[template]
+    /// What taking a place costs while these are alive: larger placements and stranded counters, then its equals.
+    fn cost(&self, place: usize, alive: &[usize]) -> (u64, u64) {
+        let template = self.places[place].template;
+        let own = self.sizes[template];
+        let (mut larger, mut equal) = (0, 0);
+        for other in alive.iter().filter(|other| self.conflicts[place][**other]) {
+            let (size, same) = (self.size_of(*other), self.places[*other].template == template);
+            if size > own {
+                larger += size;
+            } else if size == own && !same {
+                equal += size;
+            }
+        }
+        (larger + self.stranded(place, alive), equal)
     }
 
-    fn cost(&self, place: usize, alive: &[usize]) -> u64 {
-        alive
-            .iter()
-            .filter(|other| self.conflicts[place][**other])
-            .map(|other| self.sizes[self.places[*other].template])
-            .sum()
+    /// The part of the card, weighted, whose counters have a use now and would have none after this place is taken.
+    fn stranded(&self, place: usize, alive: &[usize]) -> u64 {
+        let used_by = |counter: usize, other: usize| self.uses[other][counter];
+        let lost = |counter: &usize| {
+            let mut now = alive.iter().filter(|other| used_by(*counter, **other)).peekable();
+            now.peek().is_some()
+                && !used_by(*counter, place)
+                && now.all(|other| self.conflicts[place][*other] || *other == place)
+        };
+        let each = CARD * STRANDED_FACTOR / u64::try_from(self.counters.max(1)).unwrap_or(u64::MAX);
+        (0..self.counters).filter(lost).map(|_| each).sum()
+    }
+
+    fn size_of(&self, place: usize) -> u64 {
+        self.sizes[self.places[place].template]
     }
 }
 
