@@ -197,6 +197,7 @@ fn policy_problems(policy: &LayoutPolicy, inventory: &Inventory) -> Vec<Problem>
 }
 
 /// What the policy says about a card.
+#[derive(Clone, Copy)]
 struct Asked {
     layout: LayoutKind,
     /// From 1.

@@ -268,7 +268,10 @@ fn instances_on_a_card_are_offered_and_nothing_is_laid_over_them() {
     inventory.cards[0].found = vec![found.clone()];
     let offers = offered(&inventory, "", V136);
     assert_eq!(offers.cards[0].reason, Reason::CarriesInstances);
-    assert_eq!(offers.parts.values().map(|part| part.part.clone()).collect::<Vec<_>>(), [found.clone()]);
+    assert_eq!(
+        offers.parts.values().map(|part| part.part.clone()).collect::<Vec<_>>(),
+        std::slice::from_ref(&found)
+    );
     assert!(devices(&offers)[0].taints.is_empty());
 
     let offers = offered(&inventory, "", V137);
@@ -276,7 +279,7 @@ fn instances_on_a_card_are_offered_and_nothing_is_laid_over_them() {
         let device = devices(&offers).into_iter().find(|device| device.name == id.device).unwrap();
         let free = part.part == found
             || matches!(&part.part, Part::Partition { template, placement }
-                if template.as_str() != "7g.80gb" && placement.0 < "4".to_owned() && template.as_str() != "3g.40gb")
+                if template.as_str() != "7g.80gb" && placement.0.as_str() < "4" && template.as_str() != "3g.40gb")
             || matches!(&part.part, Part::Partition { template, placement }
                 if template.as_str() == "3g.40gb" && placement.0 == "0");
         assert_eq!(device.taints.is_empty(), free, "{}", part.part);

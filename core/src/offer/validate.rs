@@ -179,7 +179,7 @@ fn check_node(node: &NodeSelection, path: &str, report: &mut Report) {
             report.form(format!("{path}.nodeName"), name, names::is_subdomain, names::SUBDOMAIN);
         }
         NodeSelection::Selector(selector) => {
-            check_selector(selector, &format!("{path}.nodeSelector"), report)
+            check_selector(selector, &format!("{path}.nodeSelector"), report);
         }
         NodeSelection::All | NodeSelection::PerDevice => {}
     }

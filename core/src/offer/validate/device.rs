@@ -77,7 +77,7 @@ fn check_value(value: &AttributeValue, path: &str, report: &mut Report) {
     match value {
         AttributeValue::String(text) => report.form(path, text, short, "at most 64 bytes"),
         AttributeValue::Version(text) => {
-            report.form(path, text, version, "a semantic version of at most 64 bytes")
+            report.form(path, text, version, "a semantic version of at most 64 bytes");
         }
         AttributeValue::Strings(list) => {
             list.iter().for_each(|text| report.form(path, text, short, "at most 64 bytes"));
