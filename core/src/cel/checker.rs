@@ -159,6 +159,10 @@ impl Checker {
             types.push(found);
         }
         self.in_format -= formats;
+        let Some(known) = function(name) else {
+            return fail(at, format!("undeclared reference to '{name}': no such function"));
+        };
+        let result = self.overload(at, name, known, style, &types)?;
         if let (1, Some(Form::Literal(Value::String(template))), [Expr { form: Form::List(_), .. }]) =
             (formats, target.map(|target| &target.form), args)
         {
@@ -166,10 +170,6 @@ impl Checker {
                 self.elements.iter().map(|element| self.bindings.settled(element)).collect();
             functions::check_format(template, &found).map_err(|why| CheckError { at, why })?;
         }
-        let Some(known) = function(name) else {
-            return fail(at, format!("undeclared reference to '{name}': no such function"));
-        };
-        let result = self.overload(at, name, known, style, &types)?;
         Ok((functions::bind(name, style, nodes).map_err(|why| CheckError { at, why })?, result))
     }
 

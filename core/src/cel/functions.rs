@@ -25,6 +25,10 @@ pub(super) fn bind(name: &str, style: Style, args: Vec<Node>) -> Result<Node, St
         ("_[_]", Ok([operand, Node::Const(Value::String(key))])) => {
             return Ok(Node::Select(Box::new(operand), Key::Text(key)));
         }
+        // Nothing is in an empty list, not even what cannot be evaluated.
+        ("@in", Ok([_, Node::Const(Value::List(list))])) if list.is_empty() => {
+            return Ok(Node::Const(Value::Bool(false)));
+        }
         ("or", Ok(sides)) => return Ok(Node::OptOr(Box::new(sides))),
         ("orValue", Ok(sides)) => return Ok(Node::OptOrValue(Box::new(sides))),
         (_, Ok(args)) => args.into(),
@@ -85,7 +89,11 @@ fn misfit<T>() -> Outcome<T> {
 
 const OPERATORS: &[(&str, Builtin)] = &[
     ("_==_", |args, meter| Ok(Value::Bool(equal(args, meter)?))),
-    ("_!=_", |args, meter| Ok(Value::Bool(!equal(args, meter)?))),
+    // What cannot be compared is not equal; only `==` makes an error of it.
+    ("_!=_", |args, meter| match equal(args, meter) {
+        Err(Fault::Budget) => Err(Fault::Budget),
+        found => Ok(Value::Bool(found != Ok(true))),
+    }),
     ("_<_", |args, meter| order(args, meter, std::cmp::Ordering::is_lt)),
     ("_<=_", |args, meter| order(args, meter, std::cmp::Ordering::is_le)),
     ("_>_", |args, meter| order(args, meter, std::cmp::Ordering::is_gt)),

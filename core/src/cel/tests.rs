@@ -210,6 +210,26 @@ fn kubernetes_libraries() {
             "!format.dns1123Label().validate('abc').hasValue() && format.named('uuid').hasValue()",
         ],
     );
+    yields(
+        true,
+        &[
+            "device.attributes['gpu.example.com'].driverVersion != 'x'",
+            "!(device.attributes['x'].y in [])",
+            "'%s-%d'.format(['a', 1]) == 'a-1' && '%f'.format([1234.5]) == '1,234.500000'",
+            "'%e'.format([1500.0]) == '1.500000×10⁰³' && string(1e6) == '1e+06' && string(100000.0) == '100000'",
+            "device.attributes['gpu.example.com'].model.includes('A100-SXM4')",
+            "optional.of({'a': 1}).b == optional.none() && {1: 1, 1: 2}[1] == 2",
+            "'a{2,b'.matches('a{2,b') && 'a-'.matches(r'^[\\w-]+$') && 'a'.matches(r'\\141') && 'A'.matches('(?i)a')",
+        ],
+    );
+    fails("device.attributes['gpu.example.com'].driverVersion == 'x'", "no such overload");
+    refused("int('x') == 1", "line 1, column 1: \"x\" is not an int");
+    refused("'%d'.format(['a']) == ''", "line 1, column 5: %d does not take a string");
+    refused("'a'.matches('a**')", "line 1, column 4: \"a**\" is not a regular expression");
+    refused(
+        "'a'.matches('(a{100}){100}')",
+        "line 1, column 4: \"(a{100}){100}\" is not a regular expression",
+    );
     fails("quantity('1500m').asInteger() == 1", "cannot convert value to integer");
 }
 
