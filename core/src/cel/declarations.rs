@@ -1,7 +1,8 @@
 //! The functions and operators of the environment and their signatures, as one readable table.
 //!
 //! A line is `name(arguments) result`; a leading dot makes the first argument the target of a member call. Single
-//! capitals are type parameters.
+//! capitals are type parameters. The order of a name's signatures is upstream's: where a type is still open, the first that
+//! fits decides it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -111,6 +112,8 @@ string(Cidr) string
 matches(string, string) bool
 .matches(string, string) bool
 
+.indexOf(list<A>, A) int
+.lastIndexOf(list<A>, A) int
 .charAt(string, int) string
 .indexOf(string, string) int
 .indexOf(string, string, int) int
@@ -133,8 +136,6 @@ strings.quote(string) string
 .findAll(string, string) list<string>
 .findAll(string, string, int) list<string>
 
-.indexOf(list<A>, A) int
-.lastIndexOf(list<A>, A) int
 .includes(dyn, dyn) bool
 .slice(list<T>, int, int) list<T>
 .flatten(list<list<T>>) list<T>
@@ -212,7 +213,15 @@ format.named(string) optional<Format>
 .validate(Format, string) optional<list<string>>
 ";
 
-/// Numbers of every type compare with each other.
+/// What compares with what: numbers of every type with each other.
+const COMPARED: [(&str, &[&str]); 6] = [
+    ("bool", &["bool"]),
+    ("int", &["int", "double", "uint"]),
+    ("uint", &["uint", "double", "int"]),
+    ("double", &["double", "int", "uint"]),
+    ("string", &["string"]),
+    ("bytes", &["bytes"]),
+];
 const NUMBERS: [&str; 3] = ["int", "uint", "double"];
 /// Every type that has an order.
 const ORDERED: [&str; 6] = ["int", "uint", "double", "bool", "string", "bytes"];
@@ -237,11 +246,8 @@ static FUNCTIONS: LazyLock<HashMap<String, Function>> = LazyLock::new(|| {
 fn generated() -> Vec<String> {
     let mut lines = Vec::new();
     for sign in ["<", "<=", ">", ">="] {
-        for left in ORDERED {
-            let is_number = NUMBERS.contains(&left);
-            for right in if is_number { &NUMBERS[..] } else { std::slice::from_ref(&left) } {
-                lines.push(format!("_{sign}_({left}, {right}) bool"));
-            }
+        for (left, others) in COMPARED {
+            lines.extend(others.iter().map(|right| format!("_{sign}_({left}, {right}) bool")));
         }
     }
     for element in ORDERED {
