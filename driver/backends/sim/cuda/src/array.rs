@@ -1,0 +1,112 @@
+//! Arrays: their size is charged; their content lies in rows one behind the other.
+
+use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::handle::{Registry, Tag};
+use crate::heap::Backing;
+use crate::process;
+use aliquot_sim_device::Kind;
+
+/// Unit to which arrays are rounded, in bytes.
+pub(crate) const ARRAY_BYTES: u64 = 64 << 10;
+/// Every array has as many faces when it is a cube map.
+const CUBE_FACES: u64 = 6;
+
+/// Extent and element, as the caller gave them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) width: u64,
+    pub(crate) height: u64,
+    pub(crate) depth: u64,
+    pub(crate) format: u32,
+    pub(crate) channels: u32,
+    pub(crate) flags: u32,
+}
+
+/// An array, or all levels of a mipmapped one.
+pub(crate) struct Array {
+    pub(crate) shape: Shape,
+    device: usize,
+    bytes: u64,
+    pub(crate) backing: Backing,
+}
+
+/// All arrays.
+pub(crate) static ARRAYS: Registry<Array> = Registry::new(Tag::Array, INVALID_HANDLE);
+/// All mipmapped arrays.
+pub(crate) static MIPMAPPED: Registry<Array> = Registry::new(Tag::Mipmapped, INVALID_HANDLE);
+
+impl Shape {
+    /// Bytes of one element.
+    pub(crate) fn element(&self) -> Answer<u64> {
+        let component = match self.format {
+            0x01 | 0x08 => 1,
+            0x02 | 0x09 | 0x10 => 2,
+            0x03 | 0x0a | 0x20 => 4,
+            _ => return Err(INVALID_VALUE),
+        };
+        match self.channels {
+            1 | 2 | 4 => Ok(component * u64::from(self.channels)),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+
+    /// Bytes of the first level; a missing height or depth counts as one.
+    fn level_bytes(&self, level: u32) -> Answer<u64> {
+        let shrunk = |extent: u64| extent.checked_shr(level).unwrap_or(0).max(1);
+        // In layered arrays and cube maps the depth counts layers, which do not shrink.
+        let layered = self.flags & 0x05 != 0;
+        let depth = if layered { self.depth.max(1) } else { shrunk(self.depth) };
+        let rows = shrunk(self.height).checked_mul(depth).ok_or(OUT_OF_MEMORY)?;
+        let row = shrunk(self.width).checked_mul(self.element()?).ok_or(OUT_OF_MEMORY)?;
+        row.checked_mul(rows).ok_or(OUT_OF_MEMORY)
+    }
+
+    fn check(&self) -> Answer {
+        let cube = self.flags & 0x04 != 0;
+        if self.width == 0 || (cube && !self.depth.is_multiple_of(CUBE_FACES)) {
+            return Err(INVALID_VALUE);
+        }
+        self.element().map(|_| ())
+    }
+}
+
+fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> {
+    let context = process::current()?;
+    shape.check()?;
+    let mut bytes = 0_u64;
+    for level in 0..levels {
+        bytes = bytes.checked_add(shape.level_bytes(level)?).ok_or(OUT_OF_MEMORY)?;
+    }
+    let bytes = bytes.checked_next_multiple_of(ARRAY_BYTES).ok_or(OUT_OF_MEMORY)?;
+    let ours = context.card()?;
+    ours.take(Kind::Array, bytes)?;
+    let (_, backing) = ours.heap()?.take(bytes).inspect_err(|_| ours.give(Kind::Array, bytes))?;
+    Ok(registry.add(|_| Array { shape, device: context.device, bytes, backing }).0)
+}
+
+/// cuArrayCreate, cuArray3DCreate.
+pub(crate) fn create_array(shape: Shape) -> Answer<u64> {
+    create(shape, 1, &ARRAYS)
+}
+
+/// cuMipmappedArrayCreate: no more levels than halvings of the longest side.
+pub(crate) fn create_mipmapped(shape: Shape, levels: u32) -> Answer<u64> {
+    let longest = shape.width.max(shape.height).max(shape.depth).max(1);
+    create(shape, levels.clamp(1, longest.ilog2() + 1), &MIPMAPPED)
+}
+
+/// cuArrayDestroy, cuMipmappedArrayDestroy.
+pub(crate) fn destroy(handle: u64, registry: &Registry<Array>) -> Answer {
+    process::cards()?;
+    let array = registry.remove(handle)?;
+    let ours = process::cards()?.get(array.device).ok_or(INVALID_DEVICE)?;
+    ours.give(Kind::Array, array.bytes);
+    ours.heap()?.give(array.bytes, &array.backing);
+    Ok(())
+}
+
+/// cuArrayGetMemoryRequirements: bytes and alignment.
+pub(crate) fn requirements(handle: u64, registry: &Registry<Array>) -> Answer<(u64, u64)> {
+    process::cards()?;
+    Ok((registry.get(handle)?.bytes, ARRAY_BYTES))
+}

@@ -1,0 +1,110 @@
+//! Events: the moment at which the card reached a point of this process's work.
+
+use crate::code::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
+use crate::graph::Capture;
+use crate::handle::{Registry, Tag};
+use crate::process::{self, lock};
+use crate::stream::Stream;
+use aliquot_sim_device::{Mark, monotonic_nanos};
+use std::sync::{Arc, Mutex};
+
+/// A flag of cuEventCreate: no time is asked for.
+const DISABLE_TIMING: u32 = 2;
+
+/// An event.
+pub(crate) struct Event {
+    device: usize,
+    flags: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    recorded: Option<Mark>,
+    /// On the monotonic clock, once known.
+    at: Option<u64>,
+    captured: Option<(Arc<Capture>, u64)>,
+}
+
+/// All events.
+pub(crate) static EVENTS: Registry<Event> = Registry::new(Tag::Event, INVALID_HANDLE);
+
+/// cuEventCreate.
+pub(crate) fn create(flags: u32) -> Answer<u64> {
+    let device = process::current()?.device;
+    if flags > 7 {
+        return Err(INVALID_VALUE);
+    }
+    Ok(EVENTS.add(|_| Event { device, flags, state: Mutex::default() }).0)
+}
+
+impl Event {
+    /// The mark it stands for; 0 before it was recorded.
+    pub(crate) fn mark(&self) -> Mark {
+        lock(&self.state).recorded.unwrap_or_default()
+    }
+
+    /// The capture it was recorded in, and the stream.
+    pub(crate) fn captured(&self) -> Option<(Arc<Capture>, u64)> {
+        lock(&self.state).captured.clone()
+    }
+
+    /// cuEventRecord.
+    pub(crate) fn record(&self, stream: &Stream) -> Answer {
+        if let Some(capture) = stream.capture() {
+            lock(&self.state).captured = Some((capture, stream.id));
+            return Ok(());
+        }
+        let seat = process::cards()?.get(stream.device).ok_or(INVALID_HANDLE)?.seat()?;
+        let mark = stream.mark();
+        let at = (seat.done() >= mark).then(monotonic_nanos);
+        *lock(&self.state) = State { recorded: Some(mark), at, captured: None };
+        Ok(())
+    }
+
+    /// When the card passed it; `None`: not yet. An event that was never recorded has passed.
+    fn passed(&self) -> Answer<Option<u64>> {
+        let (mark, at) = {
+            let state = lock(&self.state);
+            (state.recorded, state.at)
+        };
+        let (Some(mark), None) = (mark, at) else { return Ok(Some(at.unwrap_or(0))) };
+        let seat = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?.seat()?;
+        let at = seat.reached(mark);
+        let mut state = lock(&self.state);
+        if state.recorded == Some(mark) {
+            state.at = at;
+        }
+        Ok(at)
+    }
+
+    /// cuEventQuery.
+    pub(crate) fn query(&self) -> Answer {
+        self.passed()?.map_or(Err(NOT_READY), |_| Ok(()))
+    }
+
+    /// cuEventSynchronize.
+    pub(crate) fn sync(&self) -> Answer {
+        let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
+        let seat = ours.seat()?;
+        seat.wait(self.mark());
+        ours.well()?;
+        self.passed()?;
+        ours.pools.settle(seat);
+        Ok(())
+    }
+
+    /// cuEventElapsedTime, in milliseconds.
+    pub(crate) fn elapsed(&self, end: &Self) -> Answer<f32> {
+        if (self.flags | end.flags) & DISABLE_TIMING != 0
+            || lock(&self.state).recorded.is_none()
+            || lock(&end.state).recorded.is_none()
+        {
+            return Err(INVALID_HANDLE);
+        }
+        let (start, end) = (self.passed()?.ok_or(NOT_READY)?, end.passed()?.ok_or(NOT_READY)?);
+        let (later, earlier) = (end.max(start), end.min(start));
+        let millis = std::time::Duration::from_nanos(later - earlier).as_secs_f32() * 1_000.0;
+        Ok(if end >= start { millis } else { -millis })
+    }
+}

@@ -1,0 +1,50 @@
+//! The exports: one row each, with the vendor's signature. Handles come as numbers, pointers as checked types.
+
+// UNSAFETY: exporting a C symbol is an unsafe attribute. Pointers are followed in `pointer` alone.
+#![expect(unsafe_code, reason = "exported C symbols need an unsafe attribute")]
+
+/// Rows of calls.
+macro_rules! exports {
+    ($( fn $name:ident ( $($arg:ident : $ty:ty),* $(,)? ) $body:block )*) => { $(
+        #[unsafe(no_mangle)]
+        pub(crate) extern "C" fn $name($($arg: $ty),*) -> u32 {
+            $crate::boundary::enter(stringify!($name), || -> $crate::code::Answer { $body })
+        }
+    )* };
+}
+
+/// Rows of calls that exist for the legacy and for the per-thread default stream.
+macro_rules! streamed {
+    ($( fn $legacy:ident, $thread:ident |$mode:ident| ( $($arg:ident : $ty:ty),* $(,)? ) $body:block )*) => { $(
+        exports! {
+            fn $legacy($($arg: $ty),*) { let $mode = $crate::table::Mode::Legacy; $body }
+            fn $thread($($arg: $ty),*) { let $mode = $crate::table::Mode::PerThread; $body }
+        }
+    )* };
+}
+
+mod context;
+mod copy;
+mod device;
+mod graph;
+mod launch;
+mod memory;
+mod pointer;
+mod stream;
+mod stubs {
+    //! Exports without behaviour.
+    use crate::boundary::unsupported;
+    include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+}
+
+pub(crate) use context::*;
+pub(crate) use copy::*;
+pub(crate) use device::*;
+pub(crate) use graph::*;
+pub(crate) use launch::*;
+pub(crate) use memory::*;
+pub(crate) use stream::*;
+pub(crate) use stubs::*;
+
+// SAFETY: the address of a function, which never changes and is only handed out.
+unsafe impl Sync for crate::table::Address {}

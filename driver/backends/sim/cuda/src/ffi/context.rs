@@ -1,0 +1,122 @@
+//! Contexts, primary and own.
+
+use super::pointer::{In, Out};
+use crate::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
+use crate::process::{self, lock};
+use crate::stream::PRIORITIES;
+
+/// Limits a context has, by the vendor's numbers, with what they are at first.
+const LIMITS: [usize; 8] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0];
+
+exports! {
+    fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) {
+        context.check()?;
+        context.set(process::primary_retain(device)?)
+    }
+    fn cuDevicePrimaryCtxRelease(device: i32) { process::primary_release(device) }
+    fn cuDevicePrimaryCtxRelease_v2(device: i32) { process::primary_release(device) }
+    fn cuDevicePrimaryCtxReset(device: i32) { process::primary_reset(device) }
+    fn cuDevicePrimaryCtxReset_v2(device: i32) { process::primary_reset(device) }
+    fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
+        if process::primary_state(device)?.1 != 0 {
+            return Err(process::ACTIVE);
+        }
+        process::primary_set_flags(device, flags)
+    }
+    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) { process::primary_set_flags(device, flags) }
+    fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
+        let state = process::primary_state(device)?;
+        flags.set(state.0)?;
+        active.set(state.1)
+    }
+
+    fn cuCtxCreate(context: Out<u64>, flags: u32, device: i32) {
+        context.check()?;
+        context.set(process::context_create(device, flags)?)
+    }
+    fn cuCtxCreate_v2(context: Out<u64>, flags: u32, device: i32) {
+        context.check()?;
+        context.set(process::context_create(device, flags)?)
+    }
+    fn cuCtxCreate_v3(context: Out<u64>, _affinity: In<u8>, affinities: i32, flags: u32, device: i32) {
+        context.check()?;
+        if affinities != 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        context.set(process::context_create(device, flags)?)
+    }
+    fn cuCtxCreate_v4(context: Out<u64>, parameters: In<u8>, flags: u32, device: i32) {
+        context.check()?;
+        if !parameters.is_null() {
+            return Err(NOT_SUPPORTED);
+        }
+        context.set(process::context_create(device, flags)?)
+    }
+    fn cuCtxDestroy(context: u64) { process::context_destroy(context) }
+    fn cuCtxDestroy_v2(context: u64) { process::context_destroy(context) }
+
+    fn cuCtxGetCurrent(context: Out<u64>) { context.set(process::current_handle()?) }
+    fn cuCtxSetCurrent(context: u64) { process::set_current(context) }
+    fn cuCtxPushCurrent(context: u64) { process::push_current(context) }
+    fn cuCtxPushCurrent_v2(context: u64) { process::push_current(context) }
+    fn cuCtxPopCurrent(context: Out<u64>) {
+        let popped = process::pop_current()?;
+        context.set_if_wanted(popped);
+        Ok(())
+    }
+    fn cuCtxPopCurrent_v2(context: Out<u64>) {
+        let popped = process::pop_current()?;
+        context.set_if_wanted(popped);
+        Ok(())
+    }
+
+    fn cuCtxGetDevice(device: Out<i32>) {
+        device.set(i32::try_from(process::current()?.device).map_err(|_| INVALID_CONTEXT)?)
+    }
+    fn cuCtxGetDevice_v2(device: Out<i32>, context: u64) {
+        let context = process::context_or_current(context)?;
+        device.set(i32::try_from(context.device).map_err(|_| INVALID_CONTEXT)?)
+    }
+    fn cuCtxSynchronize() {
+        let context = process::current()?;
+        process::synchronize(&context)
+    }
+    fn cuCtxSynchronize_v2(context: u64) {
+        let context = process::context_or_current(context)?;
+        process::synchronize(&context)
+    }
+    fn cuCtxGetFlags(flags: Out<u32>) { flags.set(process::current()?.flags) }
+    fn cuCtxGetId(context: u64, id: Out<u64>) { id.set(process::context_or_current(context)?.handle) }
+    fn cuCtxGetApiVersion(context: u64, version: Out<u32>) {
+        process::context_or_current(context)?;
+        version.set(3020)
+    }
+    fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
+        process::current()?;
+        least.set_if_wanted(PRIORITIES.0);
+        greatest.set_if_wanted(PRIORITIES.1);
+        Ok(())
+    }
+    fn cuCtxGetLimit(value: Out<usize>, number: u32) {
+        let context = process::current()?;
+        let first = usize::try_from(number).ok().and_then(|number| LIMITS.get(number)).ok_or(INVALID_VALUE)?;
+        let set = lock(&context.limits).get(&number).copied();
+        value.set(set.unwrap_or(*first))
+    }
+    fn cuCtxSetLimit(number: u32, value: usize) {
+        let context = process::current()?;
+        usize::try_from(number).ok().and_then(|number| LIMITS.get(number)).ok_or(INVALID_VALUE)?;
+        lock(&context.limits).insert(number, value);
+        Ok(())
+    }
+    fn cuCtxGetCacheConfig(config: Out<u32>) {
+        process::current()?;
+        config.set(0)
+    }
+    fn cuCtxSetCacheConfig(_config: u32) { process::current().map(|_| ()) }
+    fn cuCtxGetSharedMemConfig(config: Out<u32>) {
+        process::current()?;
+        config.set(0)
+    }
+    fn cuCtxSetSharedMemConfig(_config: u32) { process::current().map(|_| ()) }
+}

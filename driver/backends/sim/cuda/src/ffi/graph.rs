@@ -1,0 +1,300 @@
+//! Graphs.
+
+use super::copy::Copy3d;
+use super::launch::first_parameter;
+use super::memory::PoolProps;
+use super::pointer::{In, Out};
+use crate::code::{Answer, INVALID_VALUE, NOT_SUPPORTED};
+use crate::graph::{self, Op};
+use crate::launch::{self, Grid};
+use crate::process;
+use crate::stream::{self, Stream};
+use std::sync::Arc;
+
+/// The vendor's kernel node: what all its versions begin with.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct KernelNode {
+    function: u64,
+    grid: Grid,
+    padding: u32,
+    parameters: u64,
+    extra: u64,
+}
+
+/// The vendor's memory node.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct AllocNode {
+    pool: PoolProps,
+    pool_rest: [u8; 72],
+    access: u64,
+    access_count: u64,
+    bytes: u64,
+    address: u64,
+}
+
+/// The vendor's fill node: what all its versions begin with.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct FillNode {
+    address: u64,
+    pitch: u64,
+    value: u32,
+    unit: u32,
+    width: u64,
+    height: u64,
+}
+
+/// The vendor's host node.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct HostNode {
+    function: Option<extern "C" fn(u64)>,
+    data: u64,
+}
+
+/// The vendor's node of any kind: its type, then what belongs to that type.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct AnyNode {
+    kind: u32,
+    reserved: [u32; 3],
+    body: [u64; 30],
+}
+
+/// The vendor's instantiation parameters.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct InstantiateParams {
+    flags: u64,
+    upload_stream: u64,
+    failed_node: u64,
+    result: u32,
+    padding: u32,
+}
+
+/// The vendor's answer to an update, second version.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct UpdateInfo {
+    result: u32,
+    padding: u32,
+    node: u64,
+    from: u64,
+}
+
+const _: () = assert!(size_of::<KernelNode>() == 56 && size_of::<AllocNode>() == 120);
+const _: () = assert!(size_of::<AnyNode>() == 256 && size_of::<FillNode>() == 40);
+
+/// Where the address stands in a memory node of any kind: behind the type, at the end of the vendor's structure.
+const ALLOC_ADDRESS_WORD: usize = (16 + 112) / 8;
+
+fn kernel_op(node: &KernelNode) -> Answer<Op> {
+    let first = || first_parameter(In::at(node.parameters), In::at(node.extra));
+    Ok(Op::Work { nanos: launch::nanos(node.function, &node.grid, &first)?, effect: None })
+}
+
+fn copy_op(given: &Copy3d) -> Answer<Op> {
+    let node = process::current_card()?.card.node();
+    let Some(copy) = given.parse()? else { return Ok(Op::Empty) };
+    let nanos = node.copy_nanos(copy.width * copy.height * copy.depth);
+    Ok(Op::Work { nanos, effect: Some(Arc::new(move || copy.perform())) })
+}
+
+fn fill_op(node: &FillNode) -> Answer<Op> {
+    let fill = crate::copy::Fill {
+        address: node.address,
+        unit: u64::from(node.unit),
+        value: node.value,
+        width: node.width,
+        height: node.height,
+        pitch: node.pitch,
+    };
+    let nanos = process::current_card()?.card.node().copy_nanos(fill.bytes()?);
+    Ok(Op::Work { nanos, effect: Some(fill.effect()?) })
+}
+
+fn host_op(node: &HostNode) -> Answer<Op> {
+    let (function, data) = (node.function.ok_or(INVALID_VALUE)?, node.data);
+    let effect = move || {
+        function(data);
+        Ok(())
+    };
+    Ok(Op::Host(Arc::new(effect)))
+}
+
+/// An allocation inside a capture becomes a node of memory.
+pub(crate) fn capture_alloc(stream: &Stream, bytes: u64) -> Answer<u64> {
+    let capture = stream.capture().ok_or(INVALID_VALUE)?;
+    let device = i32::try_from(stream.device).map_err(|_| INVALID_VALUE)?;
+    let (op, address) = graph::alloc_op(device, bytes)?;
+    capture.add(stream.id, op)?;
+    Ok(address)
+}
+
+fn add(node: Out<u64>, graph: u64, after: In<u64>, count: usize, op: Op) -> Answer {
+    node.check()?;
+    node.set(graph::add(graph, &after.list(count)?, op)?)
+}
+
+/// A node of any kind; for memory the address goes back into the caller's structure.
+fn any_op(given: In<AnyNode>) -> Answer<Op> {
+    let node = given.get()?;
+    let body = given.address() + 16;
+    match node.kind {
+        0 => kernel_op(&In::<KernelNode>::at(body).get()?),
+        // Flags and a context come first.
+        1 => copy_op(&In::<Copy3d>::at(body + 16).get()?),
+        2 => fill_op(&In::<FillNode>::at(body).get()?),
+        3 => host_op(&In::<HostNode>::at(body).get()?),
+        4 => graph::child_op(node.body[0]),
+        5 => Ok(Op::Empty),
+        10 => {
+            let alloc = In::<AllocNode>::at(body).get()?;
+            Ok(graph::alloc_op(alloc.pool.location, alloc.bytes)?.0)
+        }
+        11 => Ok(Op::Free),
+        _ => Err(NOT_SUPPORTED),
+    }
+}
+
+fn add_any(node: Out<u64>, graph: u64, after: (In<u64>, usize), given: Out<AnyNode>) -> Answer {
+    let op = any_op(given.reader())?;
+    if let Op::Alloc { address, .. } = &op {
+        given.cast::<u64>().set_at(ALLOC_ADDRESS_WORD, *address)?;
+    }
+    add(node, graph, after.0, after.1, op)
+}
+
+fn list(found: &[u64], target: Out<u64>, count: Out<usize>) -> Answer {
+    if target.is_null() {
+        return count.set(found.len());
+    }
+    let room = count.get()?;
+    for (index, node) in found.iter().take(room).enumerate() {
+        target.set_at(index, *node)?;
+    }
+    count.set(found.len().min(room))
+}
+
+exports! {
+    fn cuGraphCreate(graph: Out<u64>, _flags: u32) {
+        graph.check()?;
+        graph.set(graph::create()?)
+    }
+    fn cuGraphDestroy(graph: u64) { graph::destroy(graph) }
+    fn cuGraphClone(copy: Out<u64>, graph: u64) {
+        copy.check()?;
+        copy.set(graph::duplicate(graph)?)
+    }
+    fn cuGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<usize>) { list(&graph::nodes(graph)?, nodes, count) }
+    fn cuGraphGetRootNodes(graph: u64, nodes: Out<u64>, count: Out<usize>) {
+        list(&graph::roots(graph)?, nodes, count)
+    }
+    fn cuGraphNodeGetType(node: u64, kind: Out<u32>) { kind.set(graph::node_kind(node)?) }
+    fn cuGraphDestroyNode(node: u64) { graph::destroy_node(node) }
+
+    fn cuGraphAddKernelNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: In<KernelNode>) {
+        add(node, graph, after, count, kernel_op(&given.get()?)?)
+    }
+    fn cuGraphAddKernelNode_v2(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: In<KernelNode>) {
+        add(node, graph, after, count, kernel_op(&given.get()?)?)
+    }
+    fn cuGraphKernelNodeSetParams(node: u64, given: In<KernelNode>) {
+        graph::set_op(node, kernel_op(&given.get()?)?)
+    }
+    fn cuGraphKernelNodeSetParams_v2(node: u64, given: In<KernelNode>) {
+        graph::set_op(node, kernel_op(&given.get()?)?)
+    }
+    fn cuGraphAddMemcpyNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: In<Copy3d>, _context: u64) {
+        add(node, graph, after, count, copy_op(&given.get()?)?)
+    }
+    fn cuGraphAddMemsetNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: In<FillNode>, _context: u64) {
+        add(node, graph, after, count, fill_op(&given.get()?)?)
+    }
+    fn cuGraphAddHostNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: In<HostNode>) {
+        add(node, graph, after, count, host_op(&given.get()?)?)
+    }
+    fn cuGraphAddChildGraphNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, child: u64) {
+        add(node, graph, after, count, graph::child_op(child)?)
+    }
+    fn cuGraphAddEmptyNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize) {
+        add(node, graph, after, count, Op::Empty)
+    }
+    fn cuGraphAddMemAllocNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: Out<AllocNode>) {
+        node.check()?;
+        let mut wanted = given.get()?;
+        let (op, address) = graph::alloc_op(wanted.pool.location, wanted.bytes)?;
+        wanted.address = address;
+        given.set(wanted)?;
+        add(node, graph, after, count, op)
+    }
+    fn cuGraphAddMemFreeNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, _address: u64) {
+        add(node, graph, after, count, Op::Free)
+    }
+    fn cuGraphAddNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: Out<AnyNode>) {
+        add_any(node, graph, (after, count), given)
+    }
+    fn cuGraphAddNode_v2(
+        node: Out<u64>, graph: u64, after: In<u64>, _edges: In<u8>, count: usize, given: Out<AnyNode>
+    ) {
+        add_any(node, graph, (after, count), given)
+    }
+    fn cuGraphNodeSetParams(node: u64, given: In<AnyNode>) { graph::set_op(node, any_op(given)?) }
+
+    fn cuGraphInstantiate(exec: Out<u64>, graph: u64, _failed: Out<u64>, _log: Out<u8>, _size: usize) {
+        exec.check()?;
+        exec.set(graph::instantiate(graph)?)
+    }
+    fn cuGraphInstantiate_v2(exec: Out<u64>, graph: u64, _failed: Out<u64>, _log: Out<u8>, _size: usize) {
+        exec.check()?;
+        exec.set(graph::instantiate(graph)?)
+    }
+    fn cuGraphInstantiateWithFlags(exec: Out<u64>, graph: u64, _flags: u64) {
+        exec.check()?;
+        exec.set(graph::instantiate(graph)?)
+    }
+    fn cuGraphExecDestroy(exec: u64) { graph::destroy_exec(exec) }
+    fn cuGraphExecKernelNodeSetParams(exec: u64, node: u64, given: In<KernelNode>) {
+        graph::set_exec_op(exec, node, kernel_op(&given.get()?)?)
+    }
+    fn cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, given: In<KernelNode>) {
+        graph::set_exec_op(exec, node, kernel_op(&given.get()?)?)
+    }
+    fn cuGraphExecNodeSetParams(exec: u64, node: u64, given: In<AnyNode>) {
+        graph::set_exec_op(exec, node, any_op(given)?)
+    }
+    fn cuGraphExecUpdate(exec: u64, graph: u64, failed: Out<u64>, result: Out<u32>) {
+        let updated = graph::update(exec, graph);
+        failed.set_if_wanted(0);
+        result.set(u32::from(updated.is_err()))?;
+        updated
+    }
+    fn cuGraphExecUpdate_v2(exec: u64, graph: u64, info: Out<UpdateInfo>) {
+        let updated = graph::update(exec, graph);
+        info.set(UpdateInfo { result: u32::from(updated.is_err()), padding: 0, node: 0, from: 0 })?;
+        updated
+    }
+}
+
+streamed! {
+    fn cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz |mode| (
+        exec: Out<u64>, graph: u64, given: Out<InstantiateParams>
+    ) {
+        exec.check()?;
+        let mut told = given.get()?;
+        stream::find(told.upload_stream, mode)?;
+        let made = graph::instantiate(graph);
+        (told.failed_node, told.result) = (0, u32::from(made.is_err()));
+        given.set(told)?;
+        exec.set(made?)
+    }
+    fn cuGraphUpload, cuGraphUpload_ptsz |mode| (exec: u64, stream: u64) {
+        stream::find(stream, mode)?;
+        graph::check_exec(exec)
+    }
+    fn cuGraphLaunch, cuGraphLaunch_ptsz |mode| (exec: u64, stream: u64) {
+        graph::launch(exec, &*stream::find(stream, mode)?)
+    }
+}

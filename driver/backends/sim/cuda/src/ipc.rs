@@ -1,0 +1,74 @@
+//! Memory of one process in another: the exporter pays, the opener sees the same bytes.
+
+use crate::code::{Answer, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED};
+use crate::heap::{self, Backing, Content};
+use crate::memory::{self, Allocation, Payer};
+use crate::process;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Tells a handle of ours.
+const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMI\x01");
+/// Bytes of a handle.
+pub(crate) const HANDLE_BYTES: usize = 64;
+
+/// cuIpcGetMemHandle.
+pub(crate) fn export(address: u64) -> Answer<[u8; HANDLE_BYTES]> {
+    process::cards()?;
+    let found = memory::find(address).ok_or(INVALID_VALUE)?;
+    if !matches!(found.payer, Payer::Card(..)) {
+        return Err(INVALID_VALUE);
+    }
+    let card = process::cards()?.get(found.device).ok_or(INVALID_VALUE)?.card.index();
+    let descriptor = u64::try_from(found.backing.content.descriptor()).map_err(|_| INVALID_VALUE)?;
+    let words = [
+        MAGIC,
+        u64::from(std::process::id()),
+        descriptor,
+        found.backing.offset,
+        found.bytes,
+        u64::try_from(card).map_err(|_| INVALID_VALUE)?,
+    ];
+    let mut handle = [0_u8; HANDLE_BYTES];
+    for (place, word) in handle.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    Ok(handle)
+}
+
+/// cuIpcOpenMemHandle.
+pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
+    let context = process::current()?;
+    let mut words =
+        handle.chunks_exact(8).map(|word| word.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
+    let mut next = || words.next().ok_or(INVALID_VALUE);
+    let (magic, pid, descriptor, offset, bytes, card) =
+        (next()?, next()?, next()?, next()?, next()?, next()?);
+    if magic != MAGIC || bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let pid = u32::try_from(pid).map_err(|_| INVALID_VALUE)?;
+    if pid == std::process::id() {
+        return Err(INVALID_CONTEXT);
+    }
+    let ours = |card_number| process::cards().ok()?.iter().position(|ours| ours.card.index() == card_number);
+    let device = usize::try_from(card).ok().and_then(ours).ok_or(INVALID_VALUE)?;
+    let content = Content::of_process(pid, i32::try_from(descriptor).map_err(|_| INVALID_VALUE)?);
+    let backing = Backing {
+        content: Arc::new(content.map_err(|_| MAP_FAILED)?),
+        offset,
+        touched: Arc::new(AtomicBool::new(true)),
+    };
+    let address = heap::reserve(bytes)?;
+    let payer = Payer::Exporter;
+    memory::insert(Allocation { address, bytes, device, context: context.handle, payer, backing, id: 0 });
+    Ok(address)
+}
+
+/// cuIpcCloseMemHandle.
+pub(crate) fn close(address: u64) -> Answer {
+    process::cards()?;
+    let closed = memory::remove(address, |payer| matches!(payer, Payer::Exporter))?;
+    heap::unmap(address, closed.bytes.next_multiple_of(4096));
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! Allocations: what stands behind every device address of this process.
+
+use crate::code::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::heap::{self, Backing};
+use crate::pool::{POOLS, Pool};
+use crate::process::{self, OurCard, lock};
+use aliquot_sim_device::Kind;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// Who pays for an allocation.
+#[derive(Clone)]
+pub(crate) enum Payer {
+    /// The card's books, so many bytes.
+    Card(Kind, u64),
+    /// A pool, so many bytes; its handle.
+    Pool(Arc<Pool>, u64, u64),
+    /// Another process: opened by an IPC handle.
+    Exporter,
+    /// A physical handle that is mapped here.
+    Mapping,
+    /// A graph that owns it.
+    Graph,
+}
+
+/// What stands behind a range of addresses.
+#[derive(Clone)]
+pub(crate) struct Allocation {
+    pub(crate) address: u64,
+    /// As asked for.
+    pub(crate) bytes: u64,
+    pub(crate) device: usize,
+    pub(crate) context: u64,
+    pub(crate) payer: Payer,
+    pub(crate) backing: Backing,
+    /// A number that no other allocation of this process ever has.
+    pub(crate) id: u64,
+}
+
+#[derive(Default)]
+struct Ranges {
+    by_address: BTreeMap<u64, Allocation>,
+    next_id: u64,
+}
+
+static DEVICE: Mutex<Ranges> = Mutex::new(Ranges { by_address: BTreeMap::new(), next_id: 0 });
+/// Host memory made or registered here, by address: bytes, and whether it was made.
+static HOST: Mutex<BTreeMap<u64, (u64, Origin)>> = Mutex::new(BTreeMap::new());
+
+/// Where pinned host memory comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// From here.
+    Made,
+    /// From the caller.
+    Registered,
+}
+
+/// Records an allocation.
+pub(crate) fn insert(mut allocation: Allocation) {
+    let mut ranges = lock(&DEVICE);
+    ranges.next_id += 1;
+    allocation.id = ranges.next_id;
+    ranges.by_address.insert(allocation.address, allocation);
+}
+
+/// The allocation that begins at `address`, taken out.
+pub(crate) fn remove(address: u64, wanted: impl Fn(&Payer) -> bool) -> Answer<Allocation> {
+    let mut ranges = lock(&DEVICE);
+    if !ranges.by_address.get(&address).is_some_and(|found| wanted(&found.payer)) {
+        return Err(INVALID_VALUE);
+    }
+    ranges.by_address.remove(&address).ok_or(INVALID_VALUE)
+}
+
+/// The allocation that holds `address`.
+pub(crate) fn find(address: u64) -> Option<Allocation> {
+    let ranges = lock(&DEVICE);
+    let (_, found) = ranges.by_address.range(..=address).next_back()?;
+    (address - found.address < found.bytes.max(1)).then(|| found.clone())
+}
+
+/// Content of `bytes` bytes from `address`; an error where they are not all inside one allocation.
+pub(crate) fn range(address: u64, bytes: u64) -> Answer<(Backing, u64)> {
+    let found = find(address).ok_or(INVALID_VALUE)?;
+    let at = address - found.address;
+    if bytes > found.bytes - at {
+        return Err(INVALID_VALUE);
+    }
+    Ok((found.backing, at))
+}
+
+fn place(ours: &OurCard, device: usize, context: u64, bytes: u64, payer: Payer) -> Answer<u64> {
+    let (address, backing) = ours.heap()?.take(bytes)?;
+    insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
+    Ok(address)
+}
+
+/// cuMemAlloc and its kind on the current card.
+pub(crate) fn allocate(kind: Kind, bytes: u64) -> Answer<u64> {
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let context = process::current()?;
+    let ours = context.card()?;
+    let unit = ours.card.node().alloc_bytes;
+    let charged = bytes.checked_next_multiple_of(unit).ok_or(OUT_OF_MEMORY)?;
+    ours.take(kind, charged)?;
+    match place(ours, context.device, context.handle, bytes, Payer::Card(kind, charged)) {
+        Ok(address) if kind == Kind::Managed => {
+            let (backing, _) = range(address, bytes)?;
+            backing.map_for_host(address, bytes)?;
+            Ok(address)
+        }
+        Ok(address) => Ok(address),
+        Err(error) => {
+            ours.give(kind, charged);
+            Err(error)
+        }
+    }
+}
+
+/// cuMemAllocPitch: the address, and the distance of two rows in bytes.
+pub(crate) fn allocate_pitch(width: u64, height: u64) -> Answer<(u64, u64)> {
+    let pitch = width.checked_next_multiple_of(512).ok_or(OUT_OF_MEMORY)?;
+    let bytes = pitch.checked_mul(height).ok_or(OUT_OF_MEMORY)?;
+    Ok((allocate(Kind::Plain, bytes)?, pitch))
+}
+
+/// cuMemAllocAsync, from a pool.
+pub(crate) fn allocate_from(pool: u64, context: u64, bytes: u64) -> Answer<u64> {
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let handle = pool;
+    let pool = POOLS.get(handle)?;
+    let (device, charged) = (pool.device, bytes.checked_next_multiple_of(512).ok_or(OUT_OF_MEMORY)?);
+    pool.take(charged)?;
+    let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
+    let payer = Payer::Pool(Arc::clone(&pool), charged, handle);
+    place(ours, device, context, bytes, payer).inspect_err(|_| pool.give(charged))
+}
+
+/// cuMemFree and cuMemFreeAsync: either takes what the other side made.
+pub(crate) fn free(address: u64) -> Answer {
+    if address == 0 {
+        return Ok(());
+    }
+    let freed = remove(address, |payer| matches!(payer, Payer::Card(..) | Payer::Pool(..)))?;
+    release(&freed);
+    Ok(())
+}
+
+fn release(freed: &Allocation) {
+    let Some(ours) = process::cards().ok().and_then(|cards| cards.get(freed.device)) else { return };
+    if let Payer::Card(Kind::Managed, _) = freed.payer
+        && heap::unmap_from_host(freed.address, freed.bytes).is_err()
+    {
+        return;
+    }
+    match &freed.payer {
+        Payer::Card(kind, charged) => ours.give(*kind, *charged),
+        Payer::Pool(pool, charged, handle) => {
+            pool.give(*charged);
+            // A destroyed pool keeps nothing.
+            if POOLS.get(*handle).is_err()
+                && let Ok(seat) = ours.seat()
+            {
+                pool.trim(seat, ours.card.node().pool_bytes, 0);
+            }
+        }
+        Payer::Exporter | Payer::Mapping => return,
+        Payer::Graph => {}
+    }
+    if let Ok(heap) = ours.heap() {
+        heap.give(freed.bytes, &freed.backing);
+    }
+}
+
+/// A context goes: with it everything allocated in it.
+pub(crate) fn free_all_of(context: u64) {
+    let ours = {
+        let mut ranges = lock(&DEVICE);
+        let all = std::mem::take(&mut ranges.by_address);
+        let (ours, others) = all.into_iter().partition::<BTreeMap<_, _>, _>(|(_, allocation)| {
+            allocation.context == context && !matches!(allocation.payer, Payer::Mapping)
+        });
+        ranges.by_address = others;
+        ours
+    };
+    ours.values().for_each(release);
+}
+
+/// Addresses and content that a graph's memory node stands for.
+pub(crate) fn place_for_graph(device: usize, bytes: u64) -> Answer<u64> {
+    let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
+    place(ours, device, 0, bytes, Payer::Graph)
+}
+
+/// A graph's memory node goes.
+pub(crate) fn release_of_graph(address: u64) {
+    if let Ok(freed) = remove(address, |payer| matches!(payer, Payer::Graph)) {
+        release(&freed);
+    }
+}
+
+/// cuMemAllocHost, cuMemHostAlloc.
+pub(crate) fn allocate_host(bytes: u64) -> Answer<u64> {
+    process::current()?;
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let address = heap::host_memory(bytes)?;
+    lock(&HOST).insert(address, (bytes, Origin::Made));
+    Ok(address)
+}
+
+/// cuMemHostRegister.
+pub(crate) fn register_host(address: u64, bytes: u64) -> Answer {
+    process::current()?;
+    if address == 0 || bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    lock(&HOST).insert(address, (bytes, Origin::Registered));
+    Ok(())
+}
+
+/// cuMemFreeHost or cuMemHostUnregister.
+pub(crate) fn forget_host(address: u64, origin: Origin) -> Answer {
+    let mut host = lock(&HOST);
+    match host.get(&address) {
+        Some((bytes, found)) if *found == origin => {
+            if origin == Origin::Made {
+                heap::unmap(address, *bytes);
+            }
+            host.remove(&address);
+            Ok(())
+        }
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// The pinned host range that holds `address`: where it begins and how long it is.
+pub(crate) fn find_host(address: u64) -> Option<(u64, u64)> {
+    let host = lock(&HOST);
+    let (start, (bytes, _)) = host.range(..=address).next_back()?;
+    (address - start < *bytes).then_some((*start, *bytes))
+}
+
+/// cuMemGetInfo: free and total bytes.
+pub(crate) fn info() -> Answer<(u64, u64)> {
+    let ours = process::current_card()?;
+    ours.well()?;
+    let total = ours.card.facts().memory_bytes;
+    Ok((total.saturating_sub(ours.card.in_use()), total))
+}

@@ -1,0 +1,156 @@
+//! Modules, libraries, functions, kernels. Every image is accepted, and has every kernel that is asked for.
+//!
+//! A module's memory is charged when the first function is got from it, as with lazy loading; with
+//! `CUDA_MODULE_LOADING=EAGER` at once.
+
+use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE};
+use crate::handle::{Registry, Tag};
+use crate::process::{self, Context, lock};
+use aliquot_sim_device::{Kind, Node};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex};
+
+/// A module of one context, or a library of all.
+pub(crate) struct Module {
+    /// 0: a library.
+    context: u64,
+    /// Bytes charged, by card.
+    charged: Mutex<BTreeMap<usize, u64>>,
+    functions: Mutex<BTreeMap<String, u64>>,
+}
+
+/// How long a kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// So many nanoseconds.
+    Whole(u64),
+    /// So many nanoseconds for each block.
+    Block(u64),
+    /// As many nanoseconds as the first parameter says.
+    Parameter,
+}
+
+/// A function or kernel.
+pub(crate) struct Function {
+    pub(crate) module: u64,
+    pub(crate) name: CString,
+    pub(crate) length: Length,
+}
+
+static MODULES: Registry<Module> = Registry::new(Tag::Module, INVALID_HANDLE);
+/// All functions.
+pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(Tag::Function, INVALID_HANDLE);
+
+impl Length {
+    /// What a name says; see the library's story.
+    pub(crate) fn of(name: &str, node: &Node) -> Self {
+        let number = |prefix| name.strip_prefix(prefix).and_then(|text: &str| text.parse().ok());
+        let told = number("k_").map(Self::Whole).or_else(|| number("kb_").map(Self::Block));
+        let told = told.or_else(|| (name == "kp").then_some(Self::Parameter));
+        told.unwrap_or_else(|| Self::Whole(node.kernels.get(name).copied().unwrap_or(node.kernel_nanos)))
+    }
+}
+
+/// cuModuleLoad and its kind.
+pub(crate) fn load() -> Answer<u64> {
+    let context = process::current()?;
+    let (handle, module) = MODULES.add(|_| Module::new(context.handle));
+    if eager()
+        && let Err(error) = module.charge(&context)
+    {
+        MODULES.remove(handle)?;
+        return Err(error);
+    }
+    Ok(handle)
+}
+
+fn eager() -> bool {
+    std::env::var_os("CUDA_MODULE_LOADING").is_some_and(|mode| mode == "EAGER")
+}
+
+/// cuLibraryLoadData and its kind.
+pub(crate) fn load_library() -> Answer<u64> {
+    process::cards()?;
+    Ok(MODULES.add(|_| Module::new(0)).0)
+}
+
+/// cuModuleUnload, cuLibraryUnload.
+pub(crate) fn unload(handle: u64) -> Answer {
+    process::cards()?;
+    let module = MODULES.remove(handle)?;
+    module.clear();
+    Ok(())
+}
+
+/// A context goes: its modules go, and what libraries held on its card stays.
+pub(crate) fn unload_all_of(context: u64) {
+    for (handle, _) in MODULES.select(|module| module.context == context) {
+        if let Ok(module) = MODULES.remove(handle) {
+            module.clear();
+        }
+    }
+}
+
+/// cuModuleGetFunction, cuLibraryGetKernel: the same name gives the same handle.
+pub(crate) fn function(handle: u64, name: CString) -> Answer<u64> {
+    let module = MODULES.get(handle)?;
+    let node = process::cards()?.first().ok_or(INVALID_DEVICE)?.card.node();
+    if let Ok(context) = process::current() {
+        module.charge(&context)?;
+    }
+    let text = name.to_string_lossy().into_owned();
+    if text.is_empty() {
+        return Err(INVALID_VALUE);
+    }
+    let mut functions = lock(&module.functions);
+    if let Some(known) = functions.get(&text) {
+        return Ok(*known);
+    }
+    let length = Length::of(&text, node);
+    let (function, _) = FUNCTIONS.add(|_| Function { module: handle, name, length });
+    functions.insert(text, function);
+    Ok(function)
+}
+
+/// Whether a handle is a living module or library.
+pub(crate) fn check(handle: u64) -> Answer {
+    process::cards()?;
+    MODULES.get(handle).map(|_| ())
+}
+
+/// How many functions were got from it.
+pub(crate) fn function_count(handle: u64) -> Answer<u32> {
+    let module = MODULES.get(handle)?;
+    let count = lock(&module.functions).len();
+    Ok(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+impl Module {
+    fn new(context: u64) -> Self {
+        Self { context, charged: Mutex::default(), functions: Mutex::default() }
+    }
+
+    fn charge(&self, context: &Arc<Context>) -> Answer {
+        let mut charged = lock(&self.charged);
+        if charged.contains_key(&context.device) {
+            return Ok(());
+        }
+        let ours = context.card()?;
+        let bytes = ours.card.node().module_bytes;
+        ours.take(Kind::Module, bytes)?;
+        charged.insert(context.device, bytes);
+        Ok(())
+    }
+
+    fn clear(&self) {
+        for (device, bytes) in std::mem::take(&mut *lock(&self.charged)) {
+            if let Some(ours) = process::cards().ok().and_then(|cards| cards.get(device)) {
+                ours.give(Kind::Module, bytes);
+            }
+        }
+        for function in std::mem::take(&mut *lock(&self.functions)).into_values() {
+            FUNCTIONS.forget(function);
+        }
+    }
+}

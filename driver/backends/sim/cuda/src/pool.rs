@@ -1,0 +1,237 @@
+//! Memory pools: a block costs nothing while the pool has room; the pool grows by whole units, and shrinks to its release
+//! threshold when somebody synchronises, or when told. Fragmentation inside a pool is not modelled.
+
+use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE};
+use crate::handle::{Registry, Tag};
+use crate::process::{self, OurCard, lock};
+use aliquot_sim_device::{Kind, Seat};
+use std::sync::{Arc, Mutex};
+
+/// A pool.
+pub(crate) struct Pool {
+    pub(crate) device: usize,
+    books: Mutex<Books>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Books {
+    used: u64,
+    used_high: u64,
+    reserved: u64,
+    reserved_high: u64,
+    threshold: u64,
+    reuse: [u64; 3],
+}
+
+/// The pools that belong to a card as such.
+#[derive(Default)]
+pub(crate) struct Pools {
+    /// The default one, and the one set by cuDeviceSetMemPool; 0: not made yet.
+    handles: Mutex<(u64, u64)>,
+    /// What graphs hold: in use, and reserved.
+    graph: Mutex<(u64, u64)>,
+}
+
+/// All pools.
+pub(crate) static POOLS: Registry<Pool> = Registry::new(Tag::Pool, INVALID_VALUE);
+
+/// Attributes of a pool, by the vendor's numbers.
+const RELEASE_THRESHOLD: u32 = 4;
+const RESERVED_CURRENT: u32 = 5;
+const RESERVED_HIGH: u32 = 6;
+const USED_CURRENT: u32 = 7;
+const USED_HIGH: u32 = 8;
+
+impl Pool {
+    fn new(device: usize) -> Self {
+        let books = Books { reuse: [1; 3], ..Books::default() };
+        Self { device, books: Mutex::new(books) }
+    }
+
+    fn card(&self) -> Answer<&'static OurCard> {
+        process::cards()?.get(self.device).ok_or(INVALID_DEVICE)
+    }
+
+    /// Takes a block, growing by whole units where needed.
+    pub(crate) fn take(&self, bytes: u64) -> Answer {
+        let ours = self.card()?;
+        let unit = ours.card.node().pool_bytes;
+        let books = *lock(&self.books);
+        let wanted = books.used.saturating_add(bytes);
+        // Asked without the lock held: a refusal trims all pools, this one too.
+        if wanted > books.reserved {
+            let growth = wanted.saturating_sub(books.reserved).next_multiple_of(unit);
+            ours.take(Kind::Pool, growth)?;
+            let mut books = lock(&self.books);
+            books.reserved += growth;
+            books.reserved_high = books.reserved_high.max(books.reserved);
+        }
+        let mut books = lock(&self.books);
+        books.used += bytes;
+        books.used_high = books.used_high.max(books.used);
+        if books.used > books.reserved {
+            // Somebody else took the room meanwhile, or trimmed: once more, with the books as they are.
+            books.used -= bytes;
+            drop(books);
+            return self.take(bytes);
+        }
+        Ok(())
+    }
+
+    /// Gives a block back to the pool.
+    pub(crate) fn give(&self, bytes: u64) {
+        let mut books = lock(&self.books);
+        books.used = books.used.saturating_sub(bytes);
+    }
+
+    /// Shrinks to `keep` bytes, and never below what is in use.
+    pub(crate) fn trim(&self, seat: &Seat, unit: u64, keep: u64) {
+        let mut books = lock(&self.books);
+        let floor = books.used.max(keep).next_multiple_of(unit);
+        if books.reserved > floor {
+            seat.give(Kind::Pool, books.reserved - floor);
+            books.reserved = floor;
+        }
+    }
+
+    /// cuMemPoolTrimTo.
+    pub(crate) fn trim_to(&self, keep: u64) -> Answer {
+        let ours = self.card()?;
+        self.trim(ours.seat()?, ours.card.node().pool_bytes, keep);
+        Ok(())
+    }
+
+    /// cuMemPoolGetAttribute.
+    pub(crate) fn attribute(&self, which: u32) -> Answer<u64> {
+        let books = lock(&self.books);
+        match which {
+            1..=3 => Ok(books.reuse[usize::try_from(which - 1).unwrap_or(0)]),
+            RELEASE_THRESHOLD => Ok(books.threshold),
+            RESERVED_CURRENT => Ok(books.reserved),
+            RESERVED_HIGH => Ok(books.reserved_high),
+            USED_CURRENT => Ok(books.used),
+            USED_HIGH => Ok(books.used_high),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+
+    /// cuMemPoolSetAttribute: marks can only be set to 0.
+    pub(crate) fn set_attribute(&self, which: u32, value: u64) -> Answer {
+        let mut books = lock(&self.books);
+        match (which, value) {
+            (1..=3, value) => books.reuse[usize::try_from(which - 1).unwrap_or(0)] = value,
+            (RELEASE_THRESHOLD, value) => books.threshold = value,
+            (RESERVED_HIGH, 0) => books.reserved_high = books.reserved,
+            (USED_HIGH, 0) => books.used_high = books.used,
+            _ => return Err(INVALID_VALUE),
+        }
+        Ok(())
+    }
+}
+
+/// Whether an attribute is a 32-bit number; the others are 64-bit.
+pub(crate) fn attribute_is_short(which: u32) -> bool {
+    (1..=3).contains(&which)
+}
+
+/// cuMemPoolCreate.
+pub(crate) fn create(device: i32) -> Answer<u64> {
+    process::card(device)?;
+    let device = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
+    Ok(POOLS.add(|_| Pool::new(device)).0)
+}
+
+/// cuMemPoolDestroy: what is still in use stays charged until it is freed.
+pub(crate) fn destroy(handle: u64) -> Answer {
+    let pool = POOLS.get(handle)?;
+    let ours = pool.card()?;
+    if ours.pools.default_handle(pool.device) == handle {
+        return Err(INVALID_VALUE);
+    }
+    let pool = POOLS.remove(handle)?;
+    pool.trim_to(0)?;
+    // A block that is freed later leaves at once what it used.
+    lock(&pool.books).threshold = 0;
+    Ok(())
+}
+
+impl Pools {
+    /// The card's default pool.
+    pub(crate) fn default_handle(&self, device: usize) -> u64 {
+        let mut handles = lock(&self.handles);
+        if handles.0 == 0 {
+            handles.0 = POOLS.add(|_| Pool::new(device)).0;
+        }
+        handles.0
+    }
+
+    /// The pool that cuMemAllocAsync takes from.
+    pub(crate) fn current_handle(&self, device: usize) -> u64 {
+        let default = self.default_handle(device);
+        let set = lock(&self.handles).1;
+        if POOLS.get(set).is_ok() { set } else { default }
+    }
+
+    /// cuDeviceSetMemPool.
+    pub(crate) fn set_current(&self, handle: u64) {
+        lock(&self.handles).1 = handle;
+    }
+
+    fn ours(&self) -> Vec<Arc<Pool>> {
+        let same = |ours: &OurCard| std::ptr::eq(&raw const ours.pools, self);
+        let device = process::cards().ok().and_then(|cards| cards.iter().position(same));
+        let pools = POOLS.select(|pool| Some(pool.device) == device);
+        pools.into_iter().map(|(_, pool)| pool).collect()
+    }
+
+    /// After a synchronisation: every pool shrinks to its threshold.
+    pub(crate) fn settle(&self, seat: &Seat) {
+        let unit = seat.card().node().pool_bytes;
+        for pool in self.ours() {
+            let threshold = lock(&pool.books).threshold;
+            pool.trim(seat, unit, threshold.min(u64::MAX - unit));
+        }
+    }
+
+    /// Memory is short: every pool shrinks to what is in use.
+    pub(crate) fn trim_all(&self, seat: &Seat) {
+        let unit = seat.card().node().pool_bytes;
+        for pool in self.ours() {
+            pool.trim(seat, unit, 0);
+        }
+    }
+
+    /// A graph is instantiated with memory nodes.
+    pub(crate) fn graph_take(&self, ours: &OurCard, bytes: u64) -> Answer {
+        let mut graph = lock(&self.graph);
+        let wanted = graph.0 + bytes;
+        if wanted > graph.1 {
+            let growth = (wanted - graph.1).next_multiple_of(ours.card.node().pool_bytes);
+            ours.take(Kind::Graph, growth)?;
+            graph.1 += growth;
+        }
+        graph.0 = wanted;
+        Ok(())
+    }
+
+    /// Such a graph is destroyed: its memory stays reserved until [`Pools::graph_trim`].
+    pub(crate) fn graph_give(&self, bytes: u64) {
+        let mut graph = lock(&self.graph);
+        graph.0 = graph.0.saturating_sub(bytes);
+    }
+
+    /// cuDeviceGraphMemTrim.
+    pub(crate) fn graph_trim(&self, ours: &OurCard) {
+        let mut graph = lock(&self.graph);
+        let keep = graph.0.next_multiple_of(ours.card.node().pool_bytes);
+        if graph.1 > keep {
+            ours.give(Kind::Graph, graph.1 - keep);
+            graph.1 = keep;
+        }
+    }
+
+    /// In use and reserved by graphs, in bytes.
+    pub(crate) fn graph_usage(&self) -> (u64, u64) {
+        *lock(&self.graph)
+    }
+}

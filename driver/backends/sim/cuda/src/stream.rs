@@ -1,0 +1,296 @@
+//! Streams: order of work, capture, and waiting.
+//!
+//! A card runs what a process hands in one after the other, so order between streams holds by itself; a stream remembers the
+//! mark behind its last work, and who waits for a stream waits for that mark. Priorities are kept and change no order.
+
+use crate::code::{Answer, CAPTURE_INVALIDATED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Code, NOT_READY};
+use crate::code::{INVALID_HANDLE, INVALID_VALUE};
+use crate::event::Event;
+use crate::graph::{Capture, Effect, Op};
+use crate::handle::{Registry, Tag};
+use crate::process::{self, OurCard, lock};
+use crate::table::Mode;
+use aliquot_sim_device::Mark;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Whether a call returns before its work is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// It does.
+    No,
+    /// It does not.
+    Yes,
+}
+
+/// A flag of cuStreamCreate: the stream has nothing to do with the legacy one.
+pub(crate) const NON_BLOCKING: u32 = 1;
+/// Handles that name a default stream.
+const LEGACY: u64 = 1;
+const PER_THREAD: u64 = 2;
+
+/// Functions on the host that a stream has still to call.
+#[derive(Default)]
+struct Hosts {
+    open: Mutex<u64>,
+    none_left: Condvar,
+}
+
+/// A stream.
+pub(crate) struct Stream {
+    pub(crate) context: u64,
+    pub(crate) device: usize,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    pub(crate) id: u64,
+    /// The mark behind the last work of it.
+    tail: AtomicU64,
+    /// The same over all streams that the legacy stream waits for.
+    joined: Arc<AtomicU64>,
+    role: Role,
+    capture: Mutex<Option<Arc<Capture>>>,
+    hosts: Arc<Hosts>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Legacy,
+    Own,
+}
+
+static STREAMS: Registry<Stream> = Registry::new(Tag::Stream, INVALID_HANDLE);
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Stream {
+    /// A context's legacy stream.
+    pub(crate) fn standard(context: u64, device: usize, joined: Arc<AtomicU64>) -> Self {
+        Self::new(context, device, joined, Role::Legacy, (0, 0))
+    }
+
+    fn new(context: u64, device: usize, joined: Arc<AtomicU64>, role: Role, given: (u32, i32)) -> Self {
+        Self {
+            context,
+            device,
+            flags: given.0,
+            priority: given.1,
+            id: next_id(),
+            tail: AtomicU64::new(0),
+            joined,
+            role,
+            capture: Mutex::default(),
+            hosts: Arc::default(),
+        }
+    }
+
+    /// The mark behind everything that this stream waits for.
+    pub(crate) fn mark(&self) -> Mark {
+        let other = if self.role == Role::Legacy { self.joined.load(Ordering::Acquire) } else { 0 };
+        Mark(self.tail.load(Ordering::Acquire).max(other))
+    }
+
+    /// Work that follows comes behind `mark`.
+    pub(crate) fn join(&self, mark: Mark) {
+        self.tail.fetch_max(mark.0, Ordering::AcqRel);
+        if self.flags & NON_BLOCKING == 0 {
+            self.joined.fetch_max(mark.0, Ordering::AcqRel);
+        }
+    }
+
+    /// The capture it is in.
+    pub(crate) fn capture(&self) -> Option<Arc<Capture>> {
+        lock(&self.capture).clone()
+    }
+
+    /// Enters a capture, or leaves it.
+    pub(crate) fn set_capture(&self, capture: Option<Arc<Capture>>) {
+        *lock(&self.capture) = capture;
+    }
+
+    /// Hands work in: `nanos` of device time, and what it does to content. In a capture it is written down only.
+    pub(crate) fn run(&self, nanos: u64, effect: Option<Effect>) -> Answer {
+        if let Some(capture) = self.capture() {
+            return capture.add(self.id, Op::Work { nanos, effect });
+        }
+        let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
+        submit(ours, self, nanos)?;
+        effect.map_or(Ok(()), |effect| effect())
+    }
+
+    /// Waits, where the call is a synchronous one.
+    pub(crate) fn after(&self, wait: Wait) -> Answer {
+        match wait {
+            Wait::No => Ok(()),
+            Wait::Yes if self.capture().is_some() => Ok(()),
+            Wait::Yes => self.sync(),
+        }
+    }
+
+    /// Waits until everything in it is done.
+    pub(crate) fn sync(&self) -> Answer {
+        self.refuse_in_capture()?;
+        let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
+        let seat = ours.seat()?;
+        seat.wait(self.mark());
+        ours.well()?;
+        let mut open = lock(&self.hosts.open);
+        while *open > 0 {
+            open = self.hosts.none_left.wait(open).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(open);
+        ours.pools.settle(seat);
+        Ok(())
+    }
+
+    /// Whether everything in it is done; [`NOT_READY`] otherwise.
+    pub(crate) fn query(&self) -> Answer {
+        self.refuse_in_capture()?;
+        let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
+        let done = ours.seat()?.done() >= self.mark() && *lock(&self.hosts.open) == 0;
+        if done { Ok(()) } else { Err(NOT_READY) }
+    }
+
+    fn refuse_in_capture(&self) -> Answer {
+        match self.capture() {
+            None => Ok(()),
+            Some(capture) => {
+                capture.invalidate();
+                Err(CAPTURE_UNSUPPORTED)
+            }
+        }
+    }
+
+    /// Calls `function` on a thread of its own when what is in the stream now is done.
+    pub(crate) fn call_host(&self, function: impl FnOnce() + Send + 'static) -> Answer {
+        let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
+        let (seat, mark, hosts) = (ours.seat()?.clone(), self.mark(), Arc::clone(&self.hosts));
+        *lock(&hosts.open) += 1;
+        let run = move || {
+            seat.wait(mark);
+            function();
+            *lock(&hosts.open) -= 1;
+            hosts.none_left.notify_all();
+        };
+        std::thread::Builder::new().name("sim-host-fn".into()).spawn(run).map(|_| ()).map_err(|_| {
+            *lock(&self.hosts.open) -= 1;
+            Code(304)
+        })
+    }
+}
+
+/// Hands `nanos` of work to the card, waiting while too much is outstanding.
+fn submit(ours: &OurCard, stream: &Stream, nanos: u64) -> Answer {
+    let seat = ours.seat()?;
+    let depth = usize::try_from(ours.card.node().queue_depth).unwrap_or(usize::MAX);
+    let full = {
+        let mut launches = lock(&ours.launches);
+        if launches.len() >= depth {
+            let done = seat.done();
+            while launches.front().is_some_and(|mark| *mark <= done) {
+                launches.pop_front();
+            }
+        }
+        if launches.len() < depth { None } else { launches.front().copied() }
+    };
+    if let Some(oldest) = full {
+        seat.wait(oldest);
+    }
+    let mark = seat.submit(nanos);
+    stream.join(mark);
+    lock(&ours.launches).push_back(mark);
+    Ok(())
+}
+
+/// The stream a handle names, for a call of `mode`.
+pub(crate) fn find(handle: u64, mode: Mode) -> Answer<Arc<Stream>> {
+    let per_thread = match handle {
+        0 => mode == Mode::PerThread,
+        LEGACY => false,
+        PER_THREAD => true,
+        other => return STREAMS.get(other),
+    };
+    let context = process::current()?;
+    if !per_thread {
+        return Ok(Arc::clone(&context.legacy));
+    }
+    let mut streams = lock(&context.of_threads);
+    let make = || {
+        let joined = Arc::clone(&context.joined);
+        Arc::new(Stream::new(context.handle, context.device, joined, Role::Own, (0, 0)))
+    };
+    Ok(Arc::clone(streams.entry(process::thread_number()).or_insert_with(make)))
+}
+
+/// cuStreamCreate.
+pub(crate) fn create(flags: u32, priority: i32) -> Answer<u64> {
+    if flags > NON_BLOCKING {
+        return Err(INVALID_VALUE);
+    }
+    let context = process::current()?;
+    let given = (flags, priority.clamp(PRIORITIES.1, PRIORITIES.0));
+    let joined = Arc::clone(&context.joined);
+    let make = |_| Stream::new(context.handle, context.device, joined, Role::Own, given);
+    Ok(STREAMS.add(make).0)
+}
+
+/// Least and greatest priority.
+pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
+
+/// cuStreamDestroy: what is in it still runs.
+pub(crate) fn destroy(handle: u64) -> Answer {
+    process::cards()?;
+    STREAMS.remove(handle).map(|_| ())
+}
+
+/// The streams of a context that have handles.
+pub(crate) fn all_of(context: u64) -> Vec<(u64, Arc<Stream>)> {
+    STREAMS.select(|stream| stream.context == context)
+}
+
+/// A context goes.
+pub(crate) fn destroy_all_of(context: u64) {
+    for (handle, _) in all_of(context) {
+        STREAMS.forget(handle);
+    }
+}
+
+/// cuStreamWaitEvent: an event of a capture brings the stream into it.
+pub(crate) fn wait_event(stream: &Stream, event: &Event) -> Answer {
+    if let Some((capture, from)) = event.captured() {
+        capture.fork(from, stream.id);
+        stream.set_capture(Some(capture));
+        return Ok(());
+    }
+    if stream.capture().is_none() {
+        stream.join(event.mark());
+    }
+    Ok(())
+}
+
+/// cuStreamBeginCapture.
+pub(crate) fn begin_capture(stream: &Stream) -> Answer {
+    if stream.role == Role::Legacy {
+        return Err(CAPTURE_UNSUPPORTED);
+    }
+    if stream.capture().is_some() {
+        return Err(INVALID_VALUE);
+    }
+    stream.set_capture(Some(Arc::new(Capture::new(stream.id))));
+    Ok(())
+}
+
+/// cuStreamEndCapture: the graph.
+pub(crate) fn end_capture(stream: &Stream) -> Answer<u64> {
+    let capture = stream.capture().ok_or(INVALID_VALUE)?;
+    if capture.origin() != stream.id {
+        return Err(CAPTURE_UNMATCHED);
+    }
+    stream.set_capture(None);
+    for (_, other) in STREAMS.select(|other| other.capture().is_some_and(|own| Arc::ptr_eq(&own, &capture))) {
+        other.set_capture(None);
+    }
+    if capture.is_invalid() { Err(CAPTURE_INVALIDATED) } else { Ok(capture.into_graph()) }
+}

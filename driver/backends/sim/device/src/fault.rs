@@ -1,0 +1,134 @@
+//! What goes wrong, as data: `faults.toml` of the directory.
+//!
+//! ```toml
+//! [[fault]]
+//! symbol = "cuMemAlloc_v2"      # the export
+//! call = 3                      # the n-th call of a process, from 1; absent: every call
+//! action = { error = 2 }        # "kill" | "missing" | "lost" | { error = code } | { slow_nanos = n } | { xid = n }
+//! ```
+//!
+//! The plan is read when a library is initialised; counting is per process and library.
+
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// The call does nothing and answers this code.
+    Error(u32),
+    /// The call takes this much longer, in nanoseconds.
+    SlowNanos(u64),
+    /// The library does not have the symbol.
+    Missing,
+    /// The process is killed before the call does anything.
+    Kill,
+    /// Card 0 reports this Xid; the call goes on.
+    Xid(u64),
+    /// Card 0 falls off the bus; the call fails with it.
+    Lost,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    #[serde(default, rename = "fault")]
+    faults: Vec<Fault>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fault {
+    symbol: String,
+    call: Option<u64>,
+    action: Action,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    calls: AtomicU64,
+    faults: Vec<(Option<u64>, Action)>,
+}
+
+/// The faults of a process.
+#[derive(Debug, Default)]
+pub struct Plan {
+    symbols: HashMap<String, Watched>,
+}
+
+/// Why `faults.toml` was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// It is there and cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It says something unknown.
+    #[error("{path} is not a fault plan")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: toml::de::Error,
+    },
+}
+
+impl Plan {
+    /// Reads `faults.toml` of `dir`; no faults where there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError`] where it is there and not usable.
+    pub fn read(dir: &Path) -> Result<Self, PlanError> {
+        let path = dir.join("faults.toml");
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(source) => return Err(PlanError::Read { path, source }),
+        };
+        let text: Text = toml::from_str(&text).map_err(|source| PlanError::Parse { path, source })?;
+        let mut symbols = HashMap::<String, Watched>::new();
+        for fault in text.faults {
+            symbols.entry(fault.symbol).or_default().faults.push((fault.call, fault.action));
+        }
+        Ok(Self { symbols })
+    }
+
+    /// Whether nothing ever goes wrong.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.symbols.is_empty()
+    }
+
+    /// Counts a call of `symbol`; what happens to it.
+    #[must_use]
+    pub fn strike(&self, symbol: &str) -> Vec<Action> {
+        let Some(watched) = self.symbols.get(symbol) else { return Vec::new() };
+        let call = watched.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let due = |(number, _): &&(Option<u64>, Action)| number.is_none_or(|number| number == call);
+        watched.faults.iter().filter(due).map(|(_, action)| *action).collect()
+    }
+
+    /// Whether the library lacks `symbol`.
+    #[must_use]
+    pub fn lacks(&self, symbol: &str) -> bool {
+        self.symbols
+            .get(symbol)
+            .is_some_and(|watched| watched.faults.iter().any(|(_, action)| *action == Action::Missing))
+    }
+
+    /// The symbols a library lacks.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&str> {
+        self.symbols.keys().map(String::as_str).filter(|symbol| self.lacks(symbol)).collect()
+    }
+}

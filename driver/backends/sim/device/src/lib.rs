@@ -1,0 +1,101 @@
+//! Simulated cards: one set per directory, shared by every process that opens the directory.
+//!
+//! ```text
+//!   process 1: libcuda.so.1 ─┐                     ┌─ card-0   memory books, device time, seats of processes
+//!   process 2: libcuda.so.1 ─┼─ mapped directory ──┼─ card-1
+//!   a tool:    nvml, tests  ─┘                     ├─ alive    one lock byte a seat; the kernel drops it when its process dies
+//!                                                  ├─ node.toml    which cards (absent: two of the default model)
+//!                                                  └─ faults.toml  what goes wrong, and when (absent: nothing)
+//! ```
+//!
+//! The model knows the cards' side only: how many bytes each process holds, the most that was ever held at once, and who ran
+//! on the card when. It knows nothing of limits, so that what limits do can be measured against it.
+//!
+//! Device time is virtual: a kernel has a length, no processor burns, and whoever touches a card first brings its schedule up
+//! to date ([`schedule`]). Invariants, after every call: bytes in use are the sum over seats and at most the card's memory; the
+//! high-water mark is the largest sum that ever was; on a card one process runs at a time; done never exceeds submitted.
+
+mod card;
+mod fault;
+mod install;
+mod mapping;
+mod node;
+pub mod schedule;
+
+pub use card::{Busy, Card, Full, Health, Kind, Mark, Process, Seat, SeatError, WINDOW_NANOS};
+pub use fault::{Action, Plan, PlanError};
+pub use install::{InstallError, install};
+pub use mapping::{OpenError, monotonic_nanos};
+pub use node::{CardFacts, Node, NodeError};
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The environment variable that names the directory.
+pub const DIR_ENV: &str = "ALIQUOT_SIM_DIR";
+
+/// A set of simulated cards, opened.
+#[derive(Debug)]
+pub struct Device {
+    dir: PathBuf,
+    node: Arc<Node>,
+    cards: Vec<Card>,
+}
+
+/// Opens the cards of `dir`, creating directory and cards where they are missing. Any number of processes may.
+///
+/// # Errors
+///
+/// [`OpenError`] where a file cannot be made, read or mapped, or was made by another version.
+pub fn open(dir: &Path) -> Result<Device, OpenError> {
+    std::fs::create_dir_all(dir).map_err(|source| OpenError::io(dir, source))?;
+    let node = Arc::new(Node::read(dir)?);
+    let alive = mapping::alive_file(dir)?;
+    let cards = (0..node.cards.len())
+        .map(|index| Card::open(dir, Arc::clone(&node), index, alive))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(Device { dir: dir.to_owned(), node, cards })
+}
+
+/// The directory the environment names: `ALIQUOT_SIM_DIR`, else one in shared memory for this user.
+#[must_use]
+pub fn dir_from_env() -> PathBuf {
+    std::env::var_os(DIR_ENV)
+        .filter(|dir| !dir.is_empty())
+        .map_or_else(|| PathBuf::from(format!("/dev/shm/aliquot-sim-{}", mapping::user())), PathBuf::from)
+}
+
+impl Device {
+    /// All cards, in index order.
+    #[must_use]
+    pub fn cards(&self) -> &[Card] {
+        &self.cards
+    }
+
+    /// One card by index.
+    #[must_use]
+    pub fn card(&self, index: usize) -> Option<&Card> {
+        self.cards.get(index)
+    }
+
+    /// What is common to the cards.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The fault plan as it stands in the directory.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError`] where the file cannot be read or says something unknown.
+    pub fn plan(&self) -> Result<Plan, PlanError> {
+        Plan::read(&self.dir)
+    }
+}

@@ -1,0 +1,250 @@
+//! The shared file of a card: mapped once a process, guarded by a lock that survives the death of its holder.
+//!
+//! The guard is a robust, process-shared mutex of the C library: a few nanoseconds when free, and when its holder is killed
+//! the kernel hands it to the next one, who is told and repairs. Who is alive is asked of the kernel, too: each seat holds a
+//! record lock on one byte of the file `alive`. Such locks are the process's own, are dropped at its death, are not
+//! inherited by its children, and are the same seen from every pid namespace.
+
+// UNSAFETY: mapping a file, a process-shared mutex inside it and record locks have no safe interface in std.
+#![expect(unsafe_code, reason = "shared mapping, robust mutex and record locks are libc calls")]
+
+use crate::card::State;
+use crate::node::NodeError;
+use std::cell::UnsafeCell;
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Tells a card file of this layout; the last byte is the layout's number.
+const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x01");
+
+/// Why the cards cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A file or directory cannot be made, read or mapped.
+    #[error("cannot use {path}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// `node.toml` was refused.
+    #[error("the description of the cards was refused")]
+    Node(#[from] NodeError),
+    /// A card file of another version or of something else.
+    #[error("{path} is not a card of this version: {found:#x}, expected {MAGIC:#x}; remove the directory")]
+    Foreign {
+        /// Which.
+        path: PathBuf,
+        /// Its first eight bytes.
+        found: u64,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
+}
+
+/// What lies in a card's file.
+#[repr(C)]
+struct Shared {
+    magic: AtomicU64,
+    /// Not 0: the card fell off the bus. Outside the lock, as every call asks.
+    lost: AtomicU64,
+    mutex: UnsafeCell<libc::pthread_mutex_t>,
+    state: UnsafeCell<State>,
+}
+
+/// A card's file, mapped for as long as the process lives: handles of a driver are never taken back.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    shared: &'static Shared,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+// SAFETY: `state` is reached through `Mapping::with` alone, which holds the mutex; `mutex` is a process-shared pthread mutex.
+unsafe impl Sync for Shared {}
+
+/// Whether the last holder of the lock died inside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// No.
+    Sound,
+    /// Yes: what is derived has to be computed anew.
+    AfterDeath,
+}
+
+impl Mapping {
+    /// Maps a card's file, making it where it is missing.
+    pub(crate) fn open(path: &Path) -> Result<Self, OpenError> {
+        let fail = |source| OpenError::io(path, source);
+        let file = open_private(path).map_err(fail)?;
+        // SAFETY: an owned descriptor; the lock goes when `file` is closed at the end of this function.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
+            return Err(fail(std::io::Error::last_os_error()));
+        }
+        let size = size_of::<Shared>();
+        let length = file.metadata().map_err(fail)?.len();
+        let bytes = u64::try_from(size).unwrap_or(u64::MAX);
+        if length < bytes {
+            file.set_len(bytes).map_err(fail)?;
+        }
+        // SAFETY: a fresh shared mapping of `size` bytes, which the file has; never unmapped, so 'static.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(fail(std::io::Error::last_os_error()));
+        }
+        // SAFETY: page-aligned, `size` bytes, every bit pattern of integers is valid; zeroes are a valid State.
+        let shared: &'static Shared = unsafe { &*base.cast::<Shared>() };
+        match shared.magic.load(Ordering::Acquire) {
+            MAGIC => {}
+            0 => init_mutex(shared).map_err(fail)?,
+            found => return Err(OpenError::Foreign { path: path.to_owned(), found }),
+        }
+        Ok(Self { shared })
+    }
+
+    /// Whether the card fell off the bus.
+    pub(crate) fn lost(&self) -> &AtomicU64 {
+        &self.shared.lost
+    }
+
+    /// Runs `inside` with the card's state, alone in all processes.
+    pub(crate) fn with<R>(&self, inside: impl FnOnce(&mut State, Entry) -> R) -> R {
+        let mutex = self.shared.mutex.get();
+        // SAFETY: initialised before `magic` was set; processes that map the file share it.
+        let entry = if unsafe { libc::pthread_mutex_lock(mutex) } == libc::EOWNERDEAD {
+            // SAFETY: we hold it; the state is repaired by `inside` before anybody else sees it.
+            unsafe { libc::pthread_mutex_consistent(mutex) };
+            Entry::AfterDeath
+        } else {
+            Entry::Sound
+        };
+        let _unlock = Unlock(mutex);
+        // SAFETY: the mutex is ours, so this is the only reference.
+        inside(unsafe { &mut *self.shared.state.get() }, entry)
+    }
+}
+
+struct Unlock(*mut libc::pthread_mutex_t);
+
+impl Drop for Unlock {
+    fn drop(&mut self) {
+        // SAFETY: made after a successful lock by this thread.
+        unsafe { libc::pthread_mutex_unlock(self.0) };
+    }
+}
+
+fn init_mutex(shared: &Shared) -> std::io::Result<()> {
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
+    let pointer = attributes.as_mut_ptr();
+    // SAFETY: `pointer` is to be initialised by this call.
+    let mut answers = vec![unsafe { libc::pthread_mutexattr_init(pointer) }];
+    // SAFETY: initialised above.
+    answers.push(unsafe { libc::pthread_mutexattr_setpshared(pointer, libc::PTHREAD_PROCESS_SHARED) });
+    // SAFETY: initialised above.
+    answers.push(unsafe { libc::pthread_mutexattr_setrobust(pointer, libc::PTHREAD_MUTEX_ROBUST) });
+    // SAFETY: nobody uses the mutex before `magic` is set; the file lock keeps other initialisers out.
+    answers.push(unsafe { libc::pthread_mutex_init(shared.mutex.get(), pointer) });
+    if let Some(code) = answers.into_iter().find(|code| *code != 0) {
+        return Err(std::io::Error::from_raw_os_error(code));
+    }
+    shared.magic.store(MAGIC, Ordering::Release);
+    Ok(())
+}
+
+fn open_private(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// Opens the file of seat locks. It stays open: closing any descriptor of it would drop this process's locks.
+pub(crate) fn alive_file(dir: &Path) -> Result<RawFd, OpenError> {
+    let path = dir.join("alive");
+    let file = open_private(&path).map_err(|source| OpenError::io(&path, source))?;
+    Ok(file.into_raw_fd())
+}
+
+fn lock_byte(byte: u64, kind: libc::c_int) -> libc::flock {
+    // SAFETY: plain integers; zero is a value of each.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::c_short::try_from(kind).unwrap_or(0);
+    lock.l_whence = libc::c_short::try_from(libc::SEEK_SET).unwrap_or(0);
+    lock.l_start = libc::off_t::try_from(byte).unwrap_or(0);
+    lock.l_len = 1;
+    lock
+}
+
+/// Marks a seat as held by this process.
+pub(crate) fn hold_seat(alive: RawFd, byte: u64) -> std::io::Result<()> {
+    let lock = lock_byte(byte, libc::F_WRLCK);
+    // SAFETY: an open descriptor and a valid record.
+    match unsafe { libc::fcntl(alive, libc::F_SETLK, &raw const lock) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Gives the mark up.
+pub(crate) fn leave_seat(alive: RawFd, byte: u64) {
+    let lock = lock_byte(byte, libc::F_UNLCK);
+    // SAFETY: an open descriptor and a valid record; unlocking what is not locked is allowed.
+    unsafe { libc::fcntl(alive, libc::F_SETLK, &raw const lock) };
+}
+
+/// Whether another process holds the seat.
+pub(crate) fn held_by_another(alive: RawFd, byte: u64) -> bool {
+    let mut lock = lock_byte(byte, libc::F_WRLCK);
+    // SAFETY: an open descriptor and a valid record, which the kernel fills in.
+    let answer = unsafe { libc::fcntl(alive, libc::F_GETLK, &raw mut lock) };
+    // When the kernel cannot tell, the seat counts as held: taking from the living would be worse.
+    answer != 0 || libc::c_int::from(lock.l_type) != libc::F_UNLCK
+}
+
+/// The monotonic clock, in nanoseconds.
+#[must_use]
+pub fn monotonic_nanos() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+/// Sleeps until `at` of the monotonic clock, or a signal.
+pub(crate) fn sleep_until(at: u64) {
+    let part = |value: u64| libc::c_long::try_from(value).unwrap_or(libc::c_long::MAX);
+    let time = libc::timespec { tv_sec: part(at / 1_000_000_000), tv_nsec: part(at % 1_000_000_000) };
+    // SAFETY: a valid time; no remainder is asked for.
+    unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_MONOTONIC,
+            libc::TIMER_ABSTIME,
+            &raw const time,
+            std::ptr::null_mut(),
+        );
+    }
+}
+
+/// This user's number.
+pub(crate) fn user() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::getuid() }
+}

@@ -1,0 +1,216 @@
+//! Which cards there are: `node.toml` of the directory, or two cards of the default model.
+//!
+//! Figures without a source on a real card are defaults to be changed by who measures: `context_bytes`, `module_bytes`, copy rates.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Bytes in a MiB.
+const MIB: u64 = 1 << 20;
+
+/// The cards and what they share.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Node {
+    /// What cuDriverGetVersion answers: 1000 × major + 10 × minor.
+    pub cuda_version: u32,
+    /// Driver release text, as NVML gives it.
+    pub driver: String,
+    /// Device time of one turn while several processes have work, in nanoseconds.
+    pub slice_nanos: u64,
+    /// Launches a process may have outstanding on a card before the next one blocks.
+    pub queue_depth: u32,
+    /// Length of a kernel whose name tells none, in nanoseconds.
+    pub kernel_nanos: u64,
+    /// Lengths of kernels by function name, in nanoseconds.
+    pub kernels: BTreeMap<String, u64>,
+    /// Device memory of one context, in bytes.
+    pub context_bytes: u64,
+    /// Device memory of one loaded module, in bytes.
+    pub module_bytes: u64,
+    /// Unit to which cuMemAlloc and its kind round, in bytes.
+    pub alloc_bytes: u64,
+    /// Unit by which a memory pool grows, in bytes.
+    pub pool_bytes: u64,
+    /// Bytes copied or set per microsecond of device time.
+    pub copy_bytes_per_micro: u64,
+    /// The cards, in index order.
+    #[serde(rename = "card")]
+    pub cards: Vec<CardFacts>,
+}
+
+/// What a card says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CardFacts {
+    /// Product name.
+    pub name: String,
+    /// `GPU-` and a UUID.
+    pub uuid: String,
+    /// Memory, in bytes.
+    pub memory_bytes: u64,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Compute capability, major part.
+    pub major: u32,
+    /// Compute capability, minor part.
+    pub minor: u32,
+    /// PCI bus number.
+    pub bus: u32,
+    /// Serial number.
+    pub serial: String,
+}
+
+/// Why `node.toml` was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// It is there and cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is not what a node file is.
+    #[error("{path} is not a node file")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: toml::de::Error,
+    },
+    /// A figure that cannot be.
+    #[error("{field} is {found}; expected {expected}")]
+    Figure {
+        /// Which.
+        field: &'static str,
+        /// What it says.
+        found: String,
+        /// What may stand there.
+        expected: &'static str,
+    },
+}
+
+impl Default for CardFacts {
+    fn default() -> Self {
+        Self::numbered(0)
+    }
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            cuda_version: 13050,
+            driver: "580.65.06".into(),
+            slice_nanos: 2_000_000,
+            queue_depth: 1024,
+            kernel_nanos: 2_000,
+            kernels: BTreeMap::new(),
+            context_bytes: 480 * MIB,
+            module_bytes: 2 * MIB,
+            alloc_bytes: 512,
+            pool_bytes: 32 * MIB,
+            copy_bytes_per_micro: 25_000,
+            cards: vec![CardFacts::numbered(0), CardFacts::numbered(1)],
+        }
+    }
+}
+
+impl CardFacts {
+    /// The default model as card `index`, told apart by UUID, bus and serial.
+    #[must_use]
+    pub fn numbered(index: u32) -> Self {
+        Self {
+            name: "NVIDIA H100 80GB HBM3".into(),
+            uuid: format!("GPU-a11c0de0-51a0-4c4d-8000-{index:012x}"),
+            memory_bytes: 81_559 * MIB,
+            sms: 132,
+            major: 9,
+            minor: 0,
+            bus: 0x10 + index,
+            serial: format!("16500000000{index:02}"),
+        }
+    }
+
+    /// The UUID's sixteen bytes; `None` where the text is no UUID.
+    #[must_use]
+    pub fn uuid_bytes(&self) -> Option<[u8; 16]> {
+        let text = self.uuid.strip_prefix("GPU-").or_else(|| self.uuid.strip_prefix("MIG-"))?;
+        let digits = text.bytes().filter(|byte| *byte != b'-').collect::<Vec<_>>();
+        let mut bytes = [0_u8; 16];
+        if digits.len() != 32 {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(bytes)
+    }
+
+    /// PCI address as NVML writes it.
+    #[must_use]
+    pub fn pci(&self) -> String {
+        format!("{:08X}:{:02X}:00.0", 0, self.bus)
+    }
+}
+
+impl Node {
+    /// Reads `node.toml` of `dir`; the default where there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`] where it is there and not usable.
+    pub fn read(dir: &Path) -> Result<Self, NodeError> {
+        let path = dir.join("node.toml");
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(source) => return Err(NodeError::Read { path, source }),
+        };
+        let node: Self = toml::from_str(&text).map_err(|source| NodeError::Parse { path, source })?;
+        node.check()
+    }
+
+    fn check(self) -> Result<Self, NodeError> {
+        let figures = [
+            ("slice_nanos", self.slice_nanos),
+            ("queue_depth", u64::from(self.queue_depth)),
+            ("alloc_bytes", self.alloc_bytes),
+            ("pool_bytes", self.pool_bytes),
+            ("copy_bytes_per_micro", self.copy_bytes_per_micro),
+        ];
+        for (field, found) in figures {
+            if found == 0 {
+                return Err(NodeError::Figure { field, found: "0".into(), expected: "at least 1" });
+            }
+        }
+        if !self.alloc_bytes.is_power_of_two() || !self.pool_bytes.is_power_of_two() {
+            let found = format!("{} and {}", self.alloc_bytes, self.pool_bytes);
+            return Err(NodeError::Figure {
+                field: "alloc_bytes and pool_bytes",
+                found,
+                expected: "powers of two",
+            });
+        }
+        for card in &self.cards {
+            if card.uuid_bytes().is_none() {
+                return Err(NodeError::Figure {
+                    field: "card.uuid",
+                    found: card.uuid.clone(),
+                    expected: "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx in hexadecimal",
+                });
+            }
+        }
+        Ok(self)
+    }
+
+    /// Device time to copy or set `bytes`, in nanoseconds.
+    #[must_use]
+    pub fn copy_nanos(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(1_000) / self.copy_bytes_per_micro
+    }
+}
