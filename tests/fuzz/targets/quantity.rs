@@ -1,0 +1,15 @@
+//! Any text: a quantity or an error; what is read prints and reads back to the same amount.
+
+#![no_main]
+
+use aliquot_core::quantity::Quantity;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(quantity) = text.parse::<Quantity>() else { return };
+    let printed = quantity.to_string();
+    let again: Quantity = printed.parse().expect("what we print is a quantity");
+    assert_eq!(again, quantity, "{text} -> {printed}");
+    assert_eq!(again.to_string(), printed, "printing is canonical");
+});

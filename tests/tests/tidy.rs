@@ -1,0 +1,341 @@
+//! The house keeps itself: arrows between crates, "only X knows Y", sizes, names and documents, checked on every run.
+//!
+//! The tables below are the rules. Change a rule together with ARCHITECTURE.md and a line in DECISIONS.md.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Package, what it may use of ours, what it may use from outside in what ships.
+const ARROWS: &[(&str, &[&str], &[&str])] = &[
+    ("aliquot_core", &[], &["cel", "regex", "serde", "thiserror", "toml"]),
+    ("aliquot_abi", &[], &[]),
+    // `shuttle` is the schedule explorer: a feature of tests, never built into what ships.
+    ("aliquot_enforce", &[], &["shuttle"]),
+    ("aliquot_cdi", &[], &["serde", "serde_json", "thiserror"]),
+    ("aliquot_backend_sim", &["aliquot_core"], &["nix", "serde", "thiserror", "toml"]),
+    (
+        "aliquot_driver",
+        &["aliquot_core", "aliquot_cdi", "aliquot_backend_sim"],
+        &[
+            "clap",
+            "clap_complete",
+            "comfy-table",
+            "crc32c",
+            "nix",
+            "serde",
+            "serde-saphyr",
+            "serde_json",
+            "thiserror",
+            "toml",
+        ],
+    ),
+];
+
+/// Packages that do not ship: they may use all of ours; everything from outside is listed in DECISIONS.md.
+const NOT_SHIPPED: &[&str] = &["aliquot_benches", "aliquot_tests"];
+
+/// A word in code lines, and the only files that may hold it (path prefixes).
+const ONLY: &[(&str, &[&str])] = &[
+    ("cel::", &["core/src/cel.rs", "core/src/cel/", "core/src/allocate", "core/src/offer/"]),
+    ("use cel", &["core/src/cel.rs", "core/src/cel/"]),
+    ("toml::", &["core/src/catalogue/text.rs", "core/src/offer/text.rs", "driver/backends/sim/", "tests/"]),
+    ("serde_saphyr", &["driver/src/manifest", "driver/src/cli/"]),
+    ("crc32c", &["driver/src/checkpoint"]),
+    ("clap", &["driver/src/cli", "driver/src/bin/"]),
+    ("env::var", &["driver/src/config", "tests/", "benches/", "cdi/tests/"]),
+    ("Instant::now", &["driver/src/clock", "tests/", "benches/", "driver/tests/"]),
+    ("SystemTime::now", &["driver/src/clock", "tests/", "benches/"]),
+    ("unsafe {", &["driver/backends/", "core/abi/src/view.rs", "core/abi/tests/", "shim/"]),
+];
+
+/// Names that say nothing.
+const NO_NAMES: &[&str] = &["util", "utils", "common", "helpers", "manager", "types", "misc"];
+
+/// Longest file, in lines.
+const LINES_MAX: usize = 1_000;
+
+/// Licences that what we link may carry.
+const LICENCES: &[&str] = &[
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Zlib",
+    "Unlicense",
+    "Unicode-3.0",
+    "CC0-1.0",
+    "BSL-1.0",
+    "MIT-0",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+/// The platform we run on: packages of others are neither built nor fetched.
+fn host() -> String {
+    let output = Command::new("rustc").arg("-vV").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().find_map(|line| line.strip_prefix("host: ")).unwrap().to_owned()
+}
+
+fn metadata() -> serde_json::Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--all-features", "--locked"])
+        .args(["--filter-platform", &host()])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Every file that git tracks or would track, relative to the root.
+fn files() -> Vec<String> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let files: Vec<String> = listed.lines().filter(|f| root().join(f).is_file()).map(str::to_owned).collect();
+    assert!(files.len() > 20, "git lists only {} files", files.len());
+    files
+}
+
+fn rust_files() -> Vec<(String, String)> {
+    files()
+        .into_iter()
+        .filter(|f| f.ends_with(".rs"))
+        .map(|f| {
+            let text = fs::read_to_string(root().join(&f)).unwrap();
+            (f, text)
+        })
+        .collect()
+}
+
+/// Code lines outside comments and outside what follows `#[cfg(test)]`.
+fn shipped_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines()
+        .enumerate()
+        .take_while(|(_, line)| line.trim() != "#[cfg(test)]")
+        .filter(|(_, line)| !line.trim_start().starts_with("//"))
+        .map(|(number, line)| (number + 1, line))
+}
+
+#[track_caller]
+fn none(what: &str, found: &[String]) {
+    assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn arrows_between_crates_are_those_of_the_table() {
+    let metadata = metadata();
+    let mut wrong = Vec::new();
+    let mut seen = BTreeSet::new();
+    for package in metadata["packages"].as_array().unwrap() {
+        let name = package["name"].as_str().unwrap();
+        if !name.starts_with("aliquot_") || NOT_SHIPPED.contains(&name) {
+            continue;
+        }
+        seen.insert(name.to_owned());
+        let Some((_, ours, outside)) = ARROWS.iter().find(|(n, _, _)| *n == name) else {
+            wrong.push(format!("{name} is not in the table of arrows"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let to = dependency["name"].as_str().unwrap();
+            if dependency["kind"].is_null() && !ours.contains(&to) && !outside.contains(&to) {
+                wrong.push(format!("{name} -> {to}"));
+            }
+        }
+    }
+    none("arrows that are not in the table", &wrong);
+    let listed: BTreeSet<String> = ARROWS.iter().map(|(n, _, _)| (*n).to_owned()).collect();
+    assert_eq!(seen, listed, "packages and table differ");
+}
+
+#[test]
+fn every_dependency_is_argued_in_decisions() {
+    let decisions = fs::read_to_string(root().join("DECISIONS.md")).unwrap();
+    let mut missing = BTreeSet::new();
+    for package in metadata()["packages"].as_array().unwrap() {
+        if !package["name"].as_str().unwrap().starts_with("aliquot_") {
+            continue;
+        }
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let to = dependency["name"].as_str().unwrap();
+            if !to.starts_with("aliquot_") && !decisions.contains(&format!("`{to}`")) {
+                missing.insert(to.to_owned());
+            }
+        }
+    }
+    none("dependencies without a line in DECISIONS.md", &missing.into_iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn licences_of_dependencies_are_permissive() {
+    let mut wrong = Vec::new();
+    for package in metadata()["packages"].as_array().unwrap() {
+        let name = package["name"].as_str().unwrap();
+        let licence = package["license"].as_str().unwrap_or("");
+        let fine = licence
+            .replace('/', " OR ")
+            .split(" AND ")
+            .all(|all| all.split(" OR ").any(|one| LICENCES.contains(&one.trim().trim_matches(['(', ')']))));
+        if !fine {
+            wrong.push(format!("{name}: `{licence}`"));
+        }
+    }
+    none("licences outside the list", &wrong);
+}
+
+#[test]
+fn only_the_named_modules_know_the_named_things() {
+    let mut wrong = Vec::new();
+    for (file, text) in rust_files() {
+        if file == "tests/tests/tidy.rs" || file.starts_with("tests/fuzz/") {
+            continue;
+        }
+        for (number, line) in shipped_lines(&text) {
+            for (word, homes) in ONLY {
+                let known = homes.iter().any(|home| file.starts_with(home)) || file.ends_with("/tests.rs");
+                let alone = line
+                    .match_indices(word)
+                    .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'));
+                if alone && !known {
+                    wrong.push(format!("{file}:{number}: `{word}` belongs to {}", homes.join(", ")));
+                }
+            }
+        }
+    }
+    none("knowledge in the wrong place", &wrong);
+}
+
+#[test]
+fn core_is_not_serializable_and_knows_no_vendor() {
+    let mut wrong = Vec::new();
+    for (file, text) in rust_files() {
+        if !file.starts_with("core/src/") {
+            continue;
+        }
+        for (number, line) in shipped_lines(&text) {
+            if line.contains("Serialize") && !line.contains("Deserialize") {
+                wrong.push(format!("{file}:{number}: core types do not serialize"));
+            }
+            if line.contains("match vendor") || line.contains("match card.vendor") {
+                wrong.push(format!("{file}:{number}: a vendor is data, not a branch"));
+            }
+        }
+    }
+    none("core knows too much", &wrong);
+}
+
+#[test]
+fn files_are_short_named_and_begin_with_their_story() {
+    let mut wrong = Vec::new();
+    for (file, text) in rust_files() {
+        let lines = text.lines().count();
+        if lines > LINES_MAX {
+            wrong.push(format!("{file}: {lines} lines, at most {LINES_MAX}"));
+        }
+        let first = text.lines().find(|line| !line.starts_with("#!")).unwrap_or("");
+        // The tests of a module tell their story in their names; the module tells its own.
+        if !first.starts_with("//!") && !file.ends_with("/tests.rs") {
+            wrong.push(format!("{file}: does not begin with a module text (//!)"));
+        }
+        let stem = Path::new(&file).file_stem().unwrap().to_str().unwrap().to_owned();
+        if NO_NAMES.contains(&stem.as_str()) || stem == "mod" {
+            wrong.push(format!("{file}: `{stem}` says nothing"));
+        }
+    }
+    none("files out of shape", &wrong);
+}
+
+#[test]
+fn no_unfinished_marks_and_no_paths_of_one_machine() {
+    let marks =
+        [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["todo", "!("].concat(), ["#[ign", "ore"].concat()];
+    let paths = [["/wo", "rk/"].concat(), ["/ro", "ot/"].concat(), ["/ho", "me/"].concat()];
+    let mut wrong = Vec::new();
+    for file in files() {
+        let binary = ["corpus/", "Cargo.lock", "go.sum", "LICENSE"].iter().any(|skip| file.contains(skip));
+        let Ok(text) = fs::read_to_string(root().join(&file)) else { continue };
+        for (number, line) in text.lines().enumerate().filter(|_| !binary) {
+            for word in marks.iter().chain(&paths) {
+                if line.contains(word.as_str()) {
+                    wrong.push(format!("{file}:{}: `{word}`", number + 1));
+                }
+            }
+        }
+    }
+    none("marks and paths that do not belong in the tree", &wrong);
+}
+
+#[test]
+fn architecture_names_what_is_there() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let mut wrong = Vec::new();
+    for (package, _, _) in ARROWS {
+        if !text.contains(&format!("`{package}`")) {
+            wrong.push(format!("package {package} is not in ARCHITECTURE.md"));
+        }
+    }
+    let mut named = 0;
+    for word in text.split('`').skip(1).step_by(2) {
+        let place = word.split_once("::").map_or(word, |(file, _)| file);
+        let looks =
+            place.contains('/') && !place.contains(['<', ' ', '*', '{', '|', ':']) && !place.starts_with('/');
+        let home = ["core/", "cdi/", "driver/", "tests/", "benches/", "deploy/", "docs/", ".ci/"];
+        if looks && home.iter().any(|h| place.starts_with(h)) {
+            named += 1;
+            if !root().join(place).exists() {
+                wrong.push(format!("ARCHITECTURE.md names `{place}`, which is not there"));
+            }
+        }
+    }
+    none("ARCHITECTURE.md and the tree differ", &wrong);
+    assert!(named >= 10, "ARCHITECTURE.md names only {named} places");
+}
+
+/// Promises name their proof: each row of SPECIFICATION.md ends with a test or bench that exists.
+#[test]
+fn every_promise_names_a_test_or_bench_that_exists() {
+    let text = fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
+    let code: String = rust_files().into_iter().map(|(file, text)| format!("{file}\n{text}\n")).collect();
+    let go: String = files()
+        .into_iter()
+        .filter(|f| f.ends_with(".go") || f.ends_with(".sh"))
+        .map(|f| fs::read_to_string(root().join(f)).unwrap())
+        .collect();
+    let mut wrong = Vec::new();
+    let mut rows = BTreeMap::new();
+    for (number, line) in text.lines().enumerate() {
+        let Some(cells) = line.strip_prefix("| ").and_then(|l| l.strip_suffix(" |")) else { continue };
+        let Some(proof) = cells.rsplit(" | ").next() else { continue };
+        if proof == "held by" || proof.starts_with("---") {
+            continue;
+        }
+        let names: Vec<&str> = proof.split('`').skip(1).step_by(2).collect();
+        if names.is_empty() {
+            wrong.push(format!("SPECIFICATION.md:{}: names no test or bench: {proof}", number + 1));
+        }
+        for name in names {
+            let there = root().join(name.split("::").next().unwrap_or(name)).exists()
+                || code.contains(&format!("fn {}", name.rsplit("::").next().unwrap_or(name)))
+                || code.contains(&format!("\"{name}"))
+                || go.contains(name);
+            if !there {
+                wrong.push(format!("SPECIFICATION.md:{}: `{name}` does not exist", number + 1));
+            }
+            rows.insert(number, name.to_owned());
+        }
+    }
+    none("promises without proof", &wrong);
+    assert!(rows.len() >= 10, "only {} promises", rows.len());
+}
