@@ -2,12 +2,8 @@
 
 use crate::code::{Answer, Code, DEVICE_UNAVAILABLE, NOT_SUPPORTED, UNKNOWN};
 use crate::process;
-use aliquot_sim_device::{Action, Health};
-use std::io::Write as _;
+use aliquot_sim_device::Struck;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// Names a file to which calls without behaviour are written, one a line.
-const LOG_ENV: &str = "ALIQUOT_SIM_LOG";
 
 /// Runs a call.
 pub(crate) fn enter(export: &'static str, body: impl FnOnce() -> Answer) -> u32 {
@@ -27,18 +23,11 @@ pub(crate) fn enter(export: &'static str, body: impl FnOnce() -> Answer) -> u32 
 #[cold]
 fn strike(export: &str) -> Answer {
     let Some((device, plan)) = process::faults() else { return Ok(()) };
-    let card = device.card(0);
-    for action in plan.strike(export) {
-        match action {
-            Action::Error(code) => return Err(Code(code)),
-            Action::SlowNanos(nanos) => std::thread::sleep(std::time::Duration::from_nanos(nanos)),
-            Action::Missing => return Err(NOT_SUPPORTED),
-            Action::Kill => crate::heap::kill_self(),
-            Action::Xid(xid) => card.into_iter().for_each(|card| card.raise_xid(xid)),
-            Action::Lost => card.into_iter().for_each(|card| card.set_health(Health::Lost)),
-        }
-    }
-    Ok(())
+    plan.apply(export, device).map_err(|struck| match struck {
+        Struck::Error(code) => Code(code),
+        Struck::Missing => NOT_SUPPORTED,
+        Struck::Lost => LOST,
+    })
 }
 
 /// The card fell off the bus: what a call on it answers.
@@ -47,11 +36,6 @@ pub(crate) const LOST: Code = DEVICE_UNAVAILABLE;
 /// The answer of an export without behaviour.
 #[cold]
 pub(crate) fn unsupported(export: &str) -> Answer {
-    if let Some(path) = std::env::var_os(LOG_ENV)
-        && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path)
-    {
-        // The log is an aid: without it the answer is the same.
-        writeln!(file, "{export}").map_err(|_| NOT_SUPPORTED)?;
-    }
+    aliquot_sim_device::log_unsupported(export);
     Err(NOT_SUPPORTED)
 }

@@ -29,6 +29,7 @@ mod device;
 mod graph;
 mod launch;
 mod memory;
+#[path = "../../pointer.rs"]
 mod pointer;
 mod stream;
 mod stubs {

@@ -270,12 +270,6 @@ pub(crate) fn host_memory(bytes: u64) -> Answer<u64> {
     map(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)
 }
 
-/// Ends the process as SIGKILL does.
-pub(crate) fn kill_self() {
-    // SAFETY: the own process.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-}
-
 /// Has `run` called in every child of a fork.
 pub(crate) fn in_forked_child(run: extern "C" fn()) {
     // SAFETY: a function that stays loaded; without success a forked child is taken for its parent.

@@ -9,6 +9,8 @@
 //!
 //! The plan is read when a library is initialised; counting is per process and library.
 
+use crate::card::Health;
+use crate::{Device, mapping};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -51,6 +53,17 @@ struct Fault {
 struct Watched {
     calls: AtomicU64,
     faults: Vec<(Option<u64>, Action)>,
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Struck {
+    /// With this code of its library.
+    Error(u32),
+    /// As if its library did not have it.
+    Missing,
+    /// As calls on a lost card do.
+    Lost,
 }
 
 /// The faults of a process.
@@ -116,6 +129,29 @@ impl Plan {
         let call = watched.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let due = |(number, _): &&(Option<u64>, Action)| number.is_none_or(|number| number == call);
         watched.faults.iter().filter(due).map(|(_, action)| *action).collect()
+    }
+
+    /// Counts a call of `symbol` and does to it what the plan says.
+    ///
+    /// # Errors
+    ///
+    /// [`Struck`] where the call is to fail.
+    pub fn apply(&self, symbol: &str, device: &Device) -> Result<(), Struck> {
+        let card = device.card(0);
+        for action in self.strike(symbol) {
+            match action {
+                Action::Error(code) => return Err(Struck::Error(code)),
+                Action::SlowNanos(nanos) => std::thread::sleep(std::time::Duration::from_nanos(nanos)),
+                Action::Missing => return Err(Struck::Missing),
+                Action::Kill => mapping::kill_self(),
+                Action::Xid(xid) => card.into_iter().for_each(|card| card.raise_xid(xid)),
+                Action::Lost => {
+                    card.into_iter().for_each(|card| card.set_health(Health::Lost));
+                    return Err(Struck::Lost);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether the library lacks `symbol`.

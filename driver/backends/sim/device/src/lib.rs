@@ -23,16 +23,20 @@ mod node;
 pub mod schedule;
 
 pub use card::{Busy, Card, Full, Health, Kind, Mark, Process, Seat, SeatError, WINDOW_NANOS};
-pub use fault::{Action, Plan, PlanError};
+pub use fault::{Action, Plan, PlanError, Struck};
 pub use install::{InstallError, install};
 pub use mapping::{OpenError, monotonic_nanos};
 pub use node::{CardFacts, Node, NodeError};
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The environment variable that names the directory.
 pub const DIR_ENV: &str = "ALIQUOT_SIM_DIR";
+
+/// Names a file to which calls without behaviour are written, one a line.
+pub const LOG_ENV: &str = "ALIQUOT_SIM_LOG";
 
 /// A set of simulated cards, opened.
 #[derive(Debug)]
@@ -63,6 +67,17 @@ pub fn dir_from_env() -> PathBuf {
     std::env::var_os(DIR_ENV)
         .filter(|dir| !dir.is_empty())
         .map_or_else(|| PathBuf::from(format!("/dev/shm/aliquot-sim-{}", mapping::user())), PathBuf::from)
+}
+
+/// Writes down that a program called what has no behaviour, where [`LOG_ENV`] says so. The log is an aid: where it cannot be
+/// written, nothing else changes.
+#[cold]
+pub fn log_unsupported(export: &str) {
+    if let Some(path) = std::env::var_os(LOG_ENV)
+        && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path)
+    {
+        drop(writeln!(file, "{export}"));
+    }
 }
 
 impl Device {

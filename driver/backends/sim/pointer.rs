@@ -2,6 +2,8 @@
 //!
 //! Like the vendor's library this trusts that a pointer to an argument points to one; handles, device addresses and ranges to
 //! be copied are never trusted.
+//!
+//! One source for every simulated library; each compiles it with its own `code` module, and so answers its own code.
 
 // UNSAFETY: the caller's pointers are what a C interface has.
 use crate::code::{Answer, INVALID_VALUE};

@@ -1,0 +1,184 @@
+//! Memory, utilisation and processes, as the cards' books have them.
+
+use super::pointer::{In, Out};
+use crate::code::{Answer, INSUFFICIENT_SIZE, INVALID_VALUE, NOT_FOUND, VERSION_MISMATCH};
+use crate::library;
+use aliquot_sim_device::Process;
+
+/// The vendor's memory information, first version.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// The second version.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MemoryV2 {
+    version: u32,
+    padding: u32,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// The vendor's process, first version.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ProcessV1 {
+    pid: u32,
+    padding: u32,
+    used: u64,
+}
+
+/// Second and third version.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ProcessV2 {
+    pid: u32,
+    padding: u32,
+    used: u64,
+    gpu_instance: u32,
+    compute_instance: u32,
+}
+
+/// The vendor's utilisation.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Utilization {
+    gpu: u32,
+    memory: u32,
+}
+
+/// The vendor's utilisation of a process.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Sample {
+    pid: u32,
+    padding: u32,
+    micros: u64,
+    sm: u32,
+    memory: u32,
+    encoder: u32,
+    decoder: u32,
+}
+
+const _: () =
+    assert!(size_of::<MemoryV2>() == 40 && size_of::<ProcessV2>() == 24 && size_of::<Sample>() == 32);
+
+/// A structure says its size and version in its first field.
+const MEMORY_V2: u32 = 40 | 2 << 24;
+/// No MIG instance.
+const NO_INSTANCE: u32 = u32::MAX;
+
+fn memory(handle: u64) -> Answer<Memory> {
+    let card = library::card(handle)?;
+    // At once, as whoever asks here may have just killed somebody.
+    card.reap();
+    let (total, used) = (card.facts().memory_bytes, card.in_use());
+    Ok(Memory { total, free: total.saturating_sub(used), used })
+}
+
+/// Everybody who has a context or anything else on the card.
+fn on_card(handle: u64) -> Answer<Vec<Process>> {
+    let mut processes = library::card(handle)?.processes();
+    processes.retain(|process| process.held_bytes > 0);
+    Ok(processes)
+}
+
+/// Fills a list in, or says how long it would have to be.
+fn fill<T: Copy>(found: &[T], count: Out<u32>, list: Out<T>) -> Answer {
+    let room = usize::try_from(count.get()?).map_err(|_| INVALID_VALUE)?;
+    count.set(u32::try_from(found.len()).map_err(|_| INVALID_VALUE)?)?;
+    if room < found.len() {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    found.iter().enumerate().try_for_each(|(index, item)| list.set_at(index, *item))
+}
+
+fn first_version(process: &Process) -> ProcessV1 {
+    ProcessV1 { pid: process.pid, padding: 0, used: process.held_bytes }
+}
+
+fn second_version(process: &Process) -> ProcessV2 {
+    let (gpu_instance, compute_instance) = (NO_INSTANCE, NO_INSTANCE);
+    ProcessV2 { pid: process.pid, padding: 0, used: process.held_bytes, gpu_instance, compute_instance }
+}
+
+fn compute_v1(handle: u64, count: Out<u32>, list: Out<ProcessV1>) -> Answer {
+    fill(&on_card(handle)?.iter().map(first_version).collect::<Vec<_>>(), count, list)
+}
+
+fn compute_v2(handle: u64, count: Out<u32>, list: Out<ProcessV2>) -> Answer {
+    fill(&on_card(handle)?.iter().map(second_version).collect::<Vec<_>>(), count, list)
+}
+
+/// Nobody draws here, and no MPS server runs.
+fn nobody(handle: u64, count: Out<u32>) -> Answer {
+    library::card(handle)?;
+    count.set(0)
+}
+
+exports! {
+    fn nvmlDeviceGetMemoryInfo(handle: u64, info: Out<Memory>) { info.set(memory(handle)?) }
+    fn nvmlDeviceGetMemoryInfo_v2(handle: u64, info: Out<MemoryV2>) {
+        if info.cast::<u32>().get()? != MEMORY_V2 {
+            return Err(VERSION_MISMATCH);
+        }
+        let Memory { total, free, used } = memory(handle)?;
+        info.set(MemoryV2 { version: MEMORY_V2, padding: 0, total, reserved: 0, free, used })
+    }
+    fn nvmlDeviceGetBAR1MemoryInfo(handle: u64, info: Out<Memory>) {
+        let total = library::card(handle)?.facts().memory_bytes.next_power_of_two();
+        info.set(Memory { total, free: total, used: 0 })
+    }
+    fn nvmlDeviceGetUtilizationRates(handle: u64, rates: Out<Utilization>) {
+        rates.set(Utilization { gpu: library::card(handle)?.utilization(), memory: 0 })
+    }
+    fn nvmlDeviceGetProcessUtilization(handle: u64, list: Out<Sample>, count: Out<u32>, since: u64) {
+        let micros = aliquot_sim_device::monotonic_nanos() / 1_000;
+        let sample = |process: &Process| Sample {
+            pid: process.pid,
+            padding: 0,
+            micros,
+            sm: process.utilization,
+            memory: 0,
+            encoder: 0,
+            decoder: 0,
+        };
+        let found = library::card(handle)?.processes().iter().map(sample).collect::<Vec<_>>();
+        if found.is_empty() || since >= micros {
+            count.set(0)?;
+            return Err(NOT_FOUND);
+        }
+        if list.is_null() {
+            count.set(u32::try_from(found.len()).map_err(|_| INVALID_VALUE)?)?;
+            return Err(INSUFFICIENT_SIZE);
+        }
+        fill(&found, count, list)
+    }
+
+    fn nvmlDeviceGetComputeRunningProcesses(handle: u64, count: Out<u32>, list: Out<ProcessV1>) {
+        compute_v1(handle, count, list)
+    }
+    fn nvmlDeviceGetComputeRunningProcesses_v2(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
+        compute_v2(handle, count, list)
+    }
+    fn nvmlDeviceGetComputeRunningProcesses_v3(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
+        compute_v2(handle, count, list)
+    }
+    fn nvmlDeviceGetGraphicsRunningProcesses(handle: u64, count: Out<u32>, _list: In<u8>) { nobody(handle, count) }
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(handle: u64, count: Out<u32>, _list: In<u8>) { nobody(handle, count) }
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: u64, count: Out<u32>, _list: In<u8>) { nobody(handle, count) }
+    fn nvmlDeviceGetMPSComputeRunningProcesses(handle: u64, count: Out<u32>, _list: In<u8>) { nobody(handle, count) }
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: u64, count: Out<u32>, _list: In<u8>) {
+        nobody(handle, count)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: u64, count: Out<u32>, _list: In<u8>) {
+        nobody(handle, count)
+    }
+}
