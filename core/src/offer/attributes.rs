@@ -2,7 +2,8 @@
 //!
 //! Names are bare, so that they live in the driver's own domain; those in `resource.kubernetes.io/` are the standard
 //! ones. Sizes beyond memory and cores are attributes and not capacities: on a shareable device a capacity is a thing
-//! that requests use up.
+//! that requests use up. They stand on cards and on exclusive partitions; a node has hundreds of shareable partitions,
+//! whose profile says as much.
 //!
 //! One value that Kubernetes would refuse loses the whole slice. So every value passes [`Attributes::put`] here, which
 //! cuts, leaves out and reports.
@@ -15,7 +16,7 @@ use super::server::ServerVersion;
 use crate::card::Card;
 use crate::dra::AttributeValue;
 use crate::id::{CounterName, NodeName};
-use crate::partition::{Isolation, Template};
+use crate::partition::Isolation;
 use crate::units::Fraction;
 
 /// Longest text value, in bytes.
@@ -50,6 +51,8 @@ pub(super) struct Face<'a> {
 pub(super) struct Attributes {
     common: BTreeMap<String, AttributeValue>,
     uuid: String,
+    /// What only the card itself has, and slots, which share it.
+    of_card: BTreeMap<String, AttributeValue>,
 }
 
 // === impl Attributes ===
@@ -62,7 +65,8 @@ impl Attributes {
         server: ServerVersion,
         problems: &mut Vec<Problem>,
     ) -> Self {
-        let mut this = Self { common: BTreeMap::new(), uuid: card.uuid.as_str().to_owned() };
+        let mut this =
+            Self { common: BTreeMap::new(), uuid: card.uuid.as_str().to_owned(), of_card: BTreeMap::new() };
         let mut text = |name: &str, value: &str| this.put_text(name, value, problems);
         text("vendor", card.vendor.as_str());
         text("model", card.model.as_str());
@@ -72,19 +76,7 @@ impl Attributes {
         if let Some(root) = &card.pcie_root {
             text(&format!("{STANDARD}/pcieRoot"), root);
         }
-        if let Some(pci) = &card.pci {
-            text(&format!("{STANDARD}/pciBusID"), pci.as_str());
-        }
-        let topology = [
-            ("cardID", &card.topology.card_id),
-            ("hccsGroup", &card.topology.hccs_group),
-            ("nvlinkDomain", &card.topology.nvlink_domain),
-        ];
-        for (name, group) in topology {
-            if let Some(group) = group {
-                text(name, &on_node(node, group));
-            }
-        }
+        this.put_links(card, node);
         this.put_driver_version(&card.driver_version, problems);
         if let Some(numa) = card.numa_node {
             let numa = AttributeValue::Int(i64::from(numa));
@@ -120,6 +112,9 @@ impl Attributes {
         if let Some(fraction) = face.fraction {
             text("fraction", fraction.to_string());
         }
+        if matches!(face.kind, Kind::Card | Kind::Slot) {
+            all.extend(self.of_card.clone());
+        }
         let mut left_out = Vec::new();
         for (found, amount) in &face.extra {
             let Some(name) = identifier(found).filter(|name| !all.contains_key(name)) else {
@@ -149,6 +144,20 @@ impl Attributes {
             problems.push(Problem::TextCut { attribute: name.to_owned(), length: value.len(), found });
         }
         self.common.insert(name.to_owned(), AttributeValue::String(kept.to_owned()));
+    }
+
+    /// The PCI function, and the groups of cards that reach each other. A partition is no function of its own and has no
+    /// link to another partition; nodes have hundreds of them.
+    fn put_links(&mut self, card: &Card, node: &NodeName) {
+        let on_node = |group: &Option<String>| group.as_ref().map(|group| on_node(node, group));
+        let links = [
+            (format!("{STANDARD}/pciBusID"), card.pci.as_ref().map(ToString::to_string)),
+            ("cardID".to_owned(), on_node(&card.topology.card_id)),
+            ("hccsGroup".to_owned(), on_node(&card.topology.hccs_group)),
+            ("nvlinkDomain".to_owned(), on_node(&card.topology.nvlink_domain)),
+        ];
+        let there = links.into_iter().filter_map(|(name, link)| Some((name, AttributeValue::String(link?))));
+        self.of_card.extend(there);
     }
 
     fn put_driver_version(&mut self, found: &str, problems: &mut Vec<Problem>) {
@@ -253,11 +262,6 @@ pub(super) fn extras_of_card(card: &Card) -> BTreeMap<String, u64> {
             (total > 0).then(|| (name.clone(), total))
         })
         .collect()
-}
-
-/// What a partition has of them.
-pub(super) fn extras_of_template(template: &Template) -> BTreeMap<String, u64> {
-    template.extra_capacity.clone()
 }
 
 /// Every device of a card says the same; the admin hears it once.

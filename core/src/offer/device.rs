@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::OfferedPart;
-use super::attributes::{Attributes, Face, Kind, extras_of_card, extras_of_template};
+use super::attributes::{Attributes, Face, Kind, extras_of_card};
 use super::counters::CardCounters;
 use super::names::{self, PartHash};
 use super::order::Place;
@@ -126,7 +126,10 @@ impl<'a> Maker<'a> {
             fraction: Some(template.fraction),
             isolation: template.isolation,
             hash: PartHash::of_partition(&self.card.uuid, &part),
-            extra: extras_of_template(template),
+            extra: match sharing {
+                Sharing::Exclusive => template.extra_capacity.clone(),
+                Sharing::Shareable => BTreeMap::new(),
+            },
         };
         let (memory, cores) = (template.memory, template.cores);
         let mut built = self.build(template.name.as_str(), &face, part, memory, cores, sharing);

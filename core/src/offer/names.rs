@@ -23,7 +23,8 @@ pub enum PoolKind {
     Dynamic,
 }
 
-/// The identity of a part of a card, as 16 hexadecimal digits.
+/// The identity of a part of a card, as 12 hexadecimal digits: few, since every device says them three times, and enough
+/// for the devices of one node. Should two of them ever meet, the second is left out and reported.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PartHash(String);
 
@@ -52,7 +53,7 @@ impl PartHash {
 
     fn of(parts: &[&str]) -> Self {
         let hash = fnv1a(parts);
-        Self(format!("{:016x}", (hash >> 64) ^ (hash & u128::from(u64::MAX))))
+        Self(format!("{:012x}", (hash >> 80) ^ (hash & 0xffff_ffff_ffff)))
     }
 
     pub(super) fn as_str(&self) -> &str {
@@ -129,7 +130,7 @@ fn shortened(node: &NodeName, room: usize) -> String {
     format!("{}-{hash}", kept.trim_end_matches(['-', '.']))
 }
 
-/// 16 hexadecimal digits that stand for a text that is too long.
+/// 12 hexadecimal digits that stand for a text that is too long.
 pub(super) fn hash_text(text: &str) -> String {
     PartHash::of(&[text]).0
 }
