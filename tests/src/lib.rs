@@ -5,6 +5,8 @@
 //!                                   └──▶ oracle (Go)  ──▶ upstream's ──┴──▶ equal, or a minimal case
 //! ```
 
+pub mod fault;
 pub mod generate;
+pub mod node;
 pub mod oracle;
 pub mod scenes;

@@ -1,5 +1,6 @@
 //! Discovery: a node file becomes cards, with everything the file does not say taken from the catalogue.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use aliquot_core::card::{Card, Health};
@@ -112,7 +113,13 @@ fn length(field: &'static str, card: usize, group: &CardGroup) -> NodeFileError 
 }
 
 /// The catalogue, with the models that the file brings along on top.
-fn with_own_models(file: &NodeFile, catalogue: &Catalogue) -> Result<Catalogue, NodeFileError> {
+fn with_own_models<'a>(
+    file: &NodeFile,
+    catalogue: &'a Catalogue,
+) -> Result<Cow<'a, Catalogue>, NodeFileError> {
+    if file.models.is_empty() {
+        return Ok(Cow::Borrowed(catalogue));
+    }
     let own: Vec<(String, String)> = file
         .models
         .iter()
@@ -121,7 +128,7 @@ fn with_own_models(file: &NodeFile, catalogue: &Catalogue) -> Result<Catalogue, 
         .collect();
     let (catalogue, refused) = catalogue.clone().with_overrides(&own);
     match refused.into_iter().next() {
-        None => Ok(catalogue),
+        None => Ok(Cow::Owned(catalogue)),
         Some(error) => Err(NodeFileError::Model(Box::new(error))),
     }
 }

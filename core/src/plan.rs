@@ -1,0 +1,310 @@
+//! The full decision for a claim, made before the first side effect.
+//!
+//! ```text
+//!   ClaimRequest ─┐
+//!   parts, cards ─┼──▶ plan ──▶ Plan { grants, steps } ──▶ journal ──▶ execute: steps in order
+//!   books ────────┘      │                                  │
+//!                        └──▶ Refusal: who holds it         └──▶ undo: inverses in reverse order
+//! ```
+//!
+//! A plan leaves no choice to whoever executes it: every identity is fixed, every step says what it makes, and every
+//! step has one inverse. Steps and inverses may be repeated any number of times. What a plan cannot know is the
+//! handle that hardware gives to a new partition; that is an outcome, and is recorded as one.
+//!
+//! A partition belongs to all claims that hold shares of it: the first one's plan makes it, and the release of the
+//! last one destroys it. A partition that was there before us is used and never destroyed.
+
+mod check;
+mod step;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+pub use check::{PlanProblem, check};
+pub use step::{Step, Undo};
+
+use crate::card::{Card, Health, Inventory};
+use crate::dra::{DeviceId, Sharing};
+use crate::grant::{Grant, PartitionDemand, ShareSettings, isolation};
+use crate::id::{CardUuid, ClaimUid, ShareName};
+use crate::ledger::{self, Ledger};
+use crate::offer::OfferedPart;
+use crate::partition::Part;
+use crate::ports::PartitionAt;
+use crate::units::{Bytes, Cores};
+
+/// Most devices of one claim: the API's own limit.
+pub const DEVICES_MAX: usize = 32;
+
+/// A claim with its allocation, decoded: what is to be prepared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimRequest {
+    /// UID.
+    pub uid: ClaimUid,
+    /// `namespace/name`, for messages.
+    pub name: String,
+    /// What was allocated, in the order of the allocation.
+    pub devices: Vec<DeviceAsk>,
+}
+
+/// One allocated device or share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceAsk {
+    /// `req` or `req/sub`.
+    pub request: String,
+    /// The device.
+    pub device: DeviceId,
+    /// Name of the share.
+    pub share: ShareName,
+    /// Memory that the allocation consumes; `None`: all of the part.
+    pub memory: Option<Bytes>,
+    /// Compute that the allocation consumes; `None`: all of the part.
+    pub cores: Option<Cores>,
+    /// How the limits are held.
+    pub settings: ShareSettings,
+    /// What it demands of a partition.
+    pub demand: Option<PartitionDemand>,
+}
+
+/// Everything that is to be done for one claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// UID of the claim.
+    pub claim: ClaimUid,
+    /// `namespace/name`, for messages.
+    pub name: String,
+    /// What the claim gets, in the order of its allocation.
+    pub grants: Vec<Grant>,
+    /// What is to be done, in this order.
+    pub steps: Vec<Step>,
+}
+
+/// A request and the part that it was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asking {
+    /// Request.
+    pub request: String,
+    /// Card.
+    pub card: CardUuid,
+    /// Part.
+    pub part: Part,
+}
+
+impl fmt::Display for Asking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request `{}` ({} of card {})", self.request, self.part, self.card)
+    }
+}
+
+/// Why a claim is not prepared; nothing was touched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The allocation has no device, or more than the API allows.
+    #[error("claim {claim}: the allocation has {found} devices; expected 1 to {DEVICES_MAX}")]
+    DeviceCount {
+        /// Claim.
+        claim: String,
+        /// Devices.
+        found: usize,
+    },
+    /// The node offers no such device.
+    #[error(
+        "claim {claim}: device {device} is not offered by this node: it was withdrawn, or the layout changed; \
+         delete the claim and create it again"
+    )]
+    UnknownDevice {
+        /// Claim.
+        claim: String,
+        /// As allocated.
+        device: DeviceId,
+    },
+    /// The card is gone.
+    #[error("claim {claim}: card {card} of device {device} is not on this node any more")]
+    CardGone {
+        /// Claim.
+        claim: String,
+        /// As allocated.
+        device: DeviceId,
+        /// The card.
+        card: CardUuid,
+    },
+    /// The card does not work.
+    #[error(
+        "claim {claim}: card {card} is not healthy: {why}; delete the Pod, so that it is placed elsewhere"
+    )]
+    Unhealthy {
+        /// Claim.
+        claim: String,
+        /// The card.
+        card: CardUuid,
+        /// Why.
+        why: String,
+    },
+    /// Two devices of the allocation have one share name.
+    #[error(
+        "claim {claim}: share {share} is there twice; every device of an allocation needs its own share id"
+    )]
+    DuplicateShare {
+        /// Claim.
+        claim: String,
+        /// The share.
+        share: ShareName,
+    },
+    /// The allocation says more than the part has, or nothing at all.
+    #[error("claim {claim}: {asking} has {asked} of memory, the part has {there}")]
+    Memory {
+        /// Claim.
+        claim: String,
+        /// Which request, of which part.
+        asking: Box<Asking>,
+        /// In the allocation.
+        asked: Bytes,
+        /// Of the part.
+        there: Bytes,
+    },
+    /// The part is kept apart from its neighbours less well than the claim demands.
+    #[error(
+        "claim {claim}: {asking} demands isolation `{demanded}`, but there it is `{there}`: select on the attribute \
+         `isolation` in the claim or its class"
+    )]
+    Isolation {
+        /// Claim.
+        claim: String,
+        /// Which request, of which part.
+        asking: Box<Asking>,
+        /// Demanded, as published.
+        demanded: &'static str,
+        /// There, as published.
+        there: &'static str,
+    },
+    /// Somebody else holds what the claim needs.
+    #[error("claim {claim}: {source}")]
+    Held {
+        /// Claim.
+        claim: String,
+        /// Who holds what.
+        source: Box<ledger::Refusal>,
+    },
+    /// The decision broke a rule of plans: an error of this program, caught before it did harm.
+    #[error("claim {claim}: the plan is refused by its own check: {problem}; please report this")]
+    Unsound {
+        /// Claim.
+        claim: String,
+        /// Which rule.
+        problem: PlanProblem,
+    },
+}
+
+/// Decides everything that is to be done for the claim. `parts` are what the node offers. The cards of the inventory have every partition in `found`
+/// that exists; the ledger has every claim that is prepared.
+///
+/// # Errors
+/// Why it cannot be done; nothing is touched either way.
+pub fn plan(
+    request: &ClaimRequest,
+    parts: &BTreeMap<DeviceId, OfferedPart>,
+    inventory: &Inventory,
+    ledger: &Ledger,
+) -> Result<Plan, Refusal> {
+    let claim = request.name.clone();
+    if !(1..=DEVICES_MAX).contains(&request.devices.len()) {
+        return Err(Refusal::DeviceCount { claim, found: request.devices.len() });
+    }
+    let mut grants = Vec::with_capacity(request.devices.len());
+    let mut shares = BTreeSet::new();
+    let mut missing = BTreeSet::new();
+    for ask in &request.devices {
+        let (grant, card) = grant(request, ask, parts, inventory)?;
+        if !shares.insert(grant.share.clone()) {
+            return Err(Refusal::DuplicateShare { claim, share: grant.share });
+        }
+        missing.extend(grant.partition().filter(|at| !card.found.contains(&at.part())));
+        grants.push(grant);
+    }
+    // All of a claim's holdings must fit beside each other, so they are tried on a copy of the books.
+    let mut books = ledger.clone();
+    let held = books.hold_all(grants.iter().map(Grant::holding).collect());
+    held.map_err(|source| Refusal::Held { claim: claim.clone(), source: Box::new(source) })?;
+    let creations = missing.into_iter().map(Step::CreatePartition);
+    let writes = grants.iter().map(|g| Step::WriteGrant(g.share.clone()));
+    let steps = creations.chain(writes).chain([Step::WriteCdi]).collect();
+    let plan = Plan { claim: request.uid.clone(), name: claim.clone(), grants, steps };
+    check(&plan).map_err(|problem| Refusal::Unsound { claim, problem })?;
+    Ok(plan)
+}
+
+/// What undoes a plan, whatever of it was done, in this order: the container's way in first, hardware last. `ours` are
+/// the partitions that we made; those that `others` hold shares of stay.
+#[must_use]
+pub fn undo<'a>(
+    plan: &Plan,
+    ours: impl Fn(&PartitionAt) -> bool,
+    others: impl IntoIterator<Item = &'a Grant>,
+) -> Vec<Undo> {
+    let shared: BTreeSet<PartitionAt> = others.into_iter().filter_map(Grant::partition).collect();
+    let partitions: BTreeSet<PartitionAt> = plan.grants.iter().filter_map(Grant::partition).collect();
+    let mut undos: Vec<Undo> = plan
+        .steps
+        .iter()
+        .rev()
+        .filter(|step| !matches!(step, Step::CreatePartition(_)))
+        .map(Step::inverse)
+        .collect();
+    // A partition goes with its last holder, who need not be the one that had it made.
+    let last = partitions.into_iter().rev().filter(|at| ours(at) && !shared.contains(at));
+    undos.extend(last.map(Undo::DestroyPartition));
+    undos
+}
+
+/// The grant for one device, and its card.
+fn grant<'a>(
+    request: &ClaimRequest,
+    ask: &DeviceAsk,
+    parts: &BTreeMap<DeviceId, OfferedPart>,
+    inventory: &'a Inventory,
+) -> Result<(Grant, &'a Card), Refusal> {
+    let (claim, device) = (request.name.clone(), ask.device.clone());
+    let Some(target) = parts.get(&ask.device) else {
+        return Err(Refusal::UnknownDevice { claim, device });
+    };
+    let Some(card) = inventory.card(&target.card) else {
+        return Err(Refusal::CardGone { claim, device, card: target.card.clone() });
+    };
+    if let Health::Unhealthy(why) = &card.health {
+        return Err(Refusal::Unhealthy { claim, card: target.card.clone(), why: why.clone() });
+    }
+    let (memory, cores) = match target.sharing {
+        Sharing::Exclusive => (target.memory, target.cores),
+        Sharing::Shareable => (ask.memory.unwrap_or(target.memory), ask.cores.unwrap_or(target.cores)),
+    };
+    let (name, part) = (ask.request.clone(), target.part.clone());
+    let asking =
+        || Box::new(Asking { request: name.clone(), card: target.card.clone(), part: target.part.clone() });
+    if memory == Bytes(0) || memory > target.memory {
+        let (asking, asked, there) = (asking(), memory, target.memory);
+        return Err(Refusal::Memory { claim, asking, asked, there });
+    }
+    if let Some(demand) = ask.demand {
+        let there = isolation(card, &target.part, memory);
+        if !demand.met_by(there) {
+            let (demanded, there) = (demand.isolation_at_least.as_str(), there.as_str());
+            return Err(Refusal::Isolation { claim, asking: asking(), demanded, there });
+        }
+    }
+    let grant = Grant {
+        claim: request.uid.clone(),
+        share: ask.share.clone(),
+        request: name,
+        device,
+        card: target.card.clone(),
+        part,
+        sharing: target.sharing,
+        memory,
+        cores,
+        settings: ask.settings,
+    };
+    Ok((grant, card))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! The disk under our own files: atomic replacement, read-only records, removal; and the seam where a test stops it.
+//!
+//! ```text
+//!   replace:  temp file ─▶ bytes ─▶ fsync ─▶ rename ─▶ fsync directory
+//! ```
+//!
+//! A reader sees the old file or the new one, never half of one, whatever is killed and whenever. A failed replacement
+//! takes its temp file away; a killed one leaves it, and the next replacement of the same file overwrites it.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// End of the name of a file in the making.
+pub const TEMP_SUFFIX: &str = ".next";
+
+/// A place where the world can stop: before every effect on disk or hardware, and between the bytes of a write.
+///
+/// In service nothing ever stops here ([`Intact`]). A test stops at the n-th place and refuses every later effect, as
+/// a kill would: nothing after it is done, undoing included.
+pub trait Seam: Send + Sync {
+    /// The world goes on, up to and including this effect.
+    ///
+    /// # Errors
+    /// It stops before the effect.
+    fn before(&self, effect: &str) -> io::Result<()>;
+
+    /// How many of these bytes are written before the world stops; all of them, if it does not stop here.
+    fn bytes(&self, effect: &str, length: usize) -> usize;
+}
+
+/// The seam of a program in service: nothing stops.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Intact;
+
+/// The seam of a disk that nothing may change: to see whether anything would be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Still;
+
+/// Whether a file may be written by its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Ours alone to read and write.
+    Private,
+    /// For everybody to read, for nobody to write: what a tenant is shown.
+    ReadOnly,
+}
+
+/// Our files, through the seam.
+#[derive(Clone)]
+pub struct Disk {
+    seam: Arc<dyn Seam>,
+}
+
+// === impl Intact ===
+
+impl Seam for Intact {
+    fn before(&self, _effect: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn bytes(&self, _effect: &str, length: usize) -> usize {
+        length
+    }
+}
+
+// === impl Still ===
+
+impl Seam for Still {
+    fn before(&self, effect: &str) -> io::Result<()> {
+        Err(io::Error::other(format!("not done: {effect}")))
+    }
+
+    fn bytes(&self, _effect: &str, _length: usize) -> usize {
+        0
+    }
+}
+
+// === impl Mode ===
+
+impl Mode {
+    const fn bits(self) -> u32 {
+        match self {
+            Self::Private => 0o600,
+            Self::ReadOnly => 0o444,
+        }
+    }
+}
+
+// === impl Disk ===
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self { seam: Arc::new(Intact) }
+    }
+}
+
+impl Disk {
+    /// A disk with this seam.
+    #[must_use]
+    pub fn new(seam: Arc<dyn Seam>) -> Self {
+        Self { seam }
+    }
+
+    /// Passes the seam before an effect that is not one of this disk's own.
+    ///
+    /// # Errors
+    /// The world stops here.
+    pub fn before(&self, effect: &str) -> io::Result<()> {
+        self.seam.before(effect)
+    }
+
+    /// Puts `bytes` in place of the file; when this returns, they survive a power failure.
+    ///
+    /// # Errors
+    /// The disk refuses; the earlier file is as it was.
+    pub fn replace(&self, path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
+        let temp = temp_of(path);
+        match self.fill(&temp, bytes, mode).and_then(|()| {
+            self.seam.before("rename")?;
+            fs::rename(&temp, path)
+        }) {
+            Ok(()) => self.sync_parent(path),
+            Err(error) => match self.remove_file(&temp) {
+                // The first failure is the news; a temp file that stays is overwritten by the next replacement.
+                Ok(()) | Err(_) => Err(error),
+            },
+        }
+    }
+
+    fn fill(&self, temp: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
+        // A read-only temp file of a killed writer could not be opened for writing by anybody but root.
+        self.remove_file(temp)?;
+        self.seam.before("create")?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode.bits()).open(temp)?;
+        let allowed = self.seam.bytes("write", bytes.len());
+        file.write_all(bytes.get(..allowed).unwrap_or(bytes))?;
+        if allowed < bytes.len() {
+            return Err(io::Error::other("stopped while writing"));
+        }
+        // The mode given at creation is cut by the umask.
+        file.set_permissions(Permissions::from_mode(mode.bits()))?;
+        self.seam.before("sync")?;
+        file.sync_all()
+    }
+
+    /// Makes a directory and those above it; one that is there is no error.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn make_dir(&self, path: &Path) -> io::Result<()> {
+        if path.is_dir() {
+            return Ok(());
+        }
+        self.seam.before("make directory")?;
+        fs::create_dir_all(path)
+    }
+
+    /// Removes a file; one that is not there is no error.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn remove_file(&self, path: &Path) -> io::Result<()> {
+        if fs::symlink_metadata(path).is_err() {
+            return Ok(());
+        }
+        self.seam.before("remove file")?;
+        absent_is_fine(fs::remove_file(path))
+    }
+
+    /// Removes a directory with everything in it; one that is not there is no error.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn remove_tree(&self, path: &Path) -> io::Result<()> {
+        if fs::symlink_metadata(path).is_err() {
+            return Ok(());
+        }
+        self.seam.before("remove directory")?;
+        absent_is_fine(fs::remove_dir_all(path))
+    }
+
+    /// Takes away what a killed replacement of the file left.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn remove_temp(&self, path: &Path) -> io::Result<()> {
+        self.remove_file(&temp_of(path))
+    }
+
+    fn sync_parent(&self, path: &Path) -> io::Result<()> {
+        self.seam.before("sync directory")?;
+        match path.parent() {
+            Some(parent) => File::open(parent)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The temp file of a file.
+fn temp_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(TEMP_SUFFIX);
+    path.with_file_name(name)
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_replacement_leaves_the_earlier_file_and_no_temp() {
+        struct Full;
+        impl Seam for Full {
+            fn before(&self, effect: &str) -> io::Result<()> {
+                if effect == "sync" { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+            }
+            fn bytes(&self, _effect: &str, length: usize) -> usize {
+                length
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        Disk::default().replace(&path, b"old", Mode::ReadOnly).unwrap();
+        Disk::default().replace(&path, b"older", Mode::ReadOnly).unwrap();
+        let error = Disk::new(Arc::new(Full)).replace(&path, b"new", Mode::Private).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read(&path).unwrap(), b"older");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o444);
+    }
+}

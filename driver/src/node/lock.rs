@@ -1,0 +1,53 @@
+//! The state directory and its lock: one process at a time makes changes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use super::{Access, OpenError};
+
+/// The state directory, made if only its last component is missing.
+pub(super) fn make_state(state: &Path) -> Result<PathBuf, OpenError> {
+    let failed =
+        |verb, source| OpenError::State { state: state.to_owned(), verb, path: state.to_owned(), source };
+    match fs::create_dir(state) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", e)),
+        _ => {}
+    }
+    // Container runtimes resolve mounts from their own directory, so every path must be absolute.
+    fs::canonicalize(state).map_err(|e| failed("resolve", e))
+}
+
+/// Keeps other processes from making changes, until the file is dropped.
+pub(super) fn lock(state: &Path, access: Access) -> Result<Option<Flock<File>>, OpenError> {
+    let argument = match access {
+        Access::Read => return Ok(None),
+        Access::Change => FlockArg::LockExclusive,
+        Access::ChangeNow => FlockArg::LockExclusiveNonblock,
+    };
+    let path = state.join("lock");
+    let failed =
+        |verb, source| OpenError::State { state: state.to_owned(), verb, path: path.clone(), source };
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut lock = match Flock::lock(file.map_err(|e| failed("open", e))?, argument) {
+        Ok(lock) => lock,
+        Err((mut file, Errno::EWOULDBLOCK)) => {
+            let mut holder = String::new();
+            match Read::by_ref(&mut file).take(20).read_to_string(&mut holder) {
+                Ok(_) => {}
+                Err(e) => return Err(failed("read", e)),
+            }
+            return Err(OpenError::Locked { state: state.to_owned(), holder: holder.trim().to_owned() });
+        }
+        Err((_, errno)) => return Err(failed("lock", errno.into())),
+    };
+    let own = format!("{}\n", std::process::id());
+    let written = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| lock.write_all(own.as_bytes()));
+    match written {
+        // The lock holds without its note for people; a full disk must not keep anybody from releasing.
+        Ok(()) | Err(_) => Ok(Some(lock)),
+    }
+}

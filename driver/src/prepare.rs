@@ -1,0 +1,137 @@
+//! A claim is prepared and released: decided as a whole, written down, done, recorded.
+//!
+//! ```text
+//!  ResourceClaim ─decode─▶ ClaimRequest ─core::plan─▶ Plan ─▶ journal: Preparing ─▶ execute ─▶ journal: Prepared ─▶ answer
+//!                                           │                       │                 │ failed
+//!                                           ▼                       ▼ killed          ▼
+//!                                        Refusal                 recover ──────────▶ undo ─▶ journal: gone
+//!
+//!  release: journal: Releasing ─▶ undo ─▶ journal: gone
+//! ```
+//!
+//! Prepare and release may be repeated at any time: a prepared claim is looked over, what is missing or altered is
+//! made again, and the answer is the same; releasing an unknown claim succeeds. An error leaves the claim as it was
+//! before the call, or, where the disk or hardware refuses even that, in the journal as something to be undone.
+
+pub(crate) mod decode;
+mod execute;
+mod undo;
+
+pub use decode::DecodeError;
+pub(crate) use execute::{Hands, Outcome, run_steps};
+pub(crate) use undo::{run_undo, unknown_claims};
+
+use aliquot_cdi::StoreError;
+use aliquot_core::id::{ClaimUid, ShareName};
+use aliquot_core::plan::Refusal;
+use aliquot_core::ports::{BackendError, PartitionAt};
+
+use crate::checkpoint::JournalError;
+
+/// What the kubelet, or a local run, needs of a prepared claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedClaim {
+    /// UID.
+    pub uid: ClaimUid,
+    /// One entry a device, in the order of the allocation.
+    pub devices: Vec<PreparedDevice>,
+}
+
+/// One prepared device or share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedDevice {
+    /// Request, `req` or `req/sub`.
+    pub request: String,
+    /// Pool of the device.
+    pub pool: String,
+    /// Device.
+    pub device: String,
+    /// Share.
+    pub share: ShareName,
+    /// What a container runtime is asked for.
+    pub cdi_name: String,
+}
+
+/// Whether there was anything to release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The claim was held, and is not any more.
+    Released,
+    /// Nobody knew it.
+    Unknown,
+}
+
+/// Why a claim is not prepared or not released.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// The claim cannot be understood.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// It was decided against; nothing was touched.
+    #[error(transparent)]
+    Refused(#[from] Box<Refusal>),
+    /// It is prepared already with another allocation.
+    #[error("claim {claim} is prepared with another allocation: release it first")]
+    OtherAllocation {
+        /// Claim.
+        claim: String,
+    },
+    /// The journal cannot be read or written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The hardware refuses.
+    #[error("claim {claim}: {source}")]
+    Hardware {
+        /// Claim.
+        claim: String,
+        /// Why.
+        source: Box<BackendError>,
+    },
+    /// Hardware says that a partition was made, and does not show it.
+    #[error("claim {claim}: {at} was made but is not there: prepare again")]
+    Vanished {
+        /// Claim.
+        claim: String,
+        /// Which.
+        at: PartitionAt,
+    },
+    /// The record of a share cannot be written or removed.
+    #[error("claim {claim}: cannot {verb} {path}: free space or mend the directory, and try again")]
+    Grant {
+        /// Claim.
+        claim: String,
+        /// What was tried.
+        verb: &'static str,
+        /// Where.
+        path: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The container's edits contradict each other or break a rule.
+    #[error("claim {claim}: the CDI file cannot be made: {what}")]
+    Edits {
+        /// Claim.
+        claim: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The CDI file cannot be written or removed.
+    #[error("claim {claim}: the CDI file cannot be written or removed")]
+    Cdi {
+        /// Claim.
+        claim: String,
+        /// Why.
+        #[source]
+        source: Box<StoreError>,
+    },
+    /// Nobody knows the claim.
+    #[error("claim {claim} is not prepared on this node")]
+    Unknown {
+        /// UID.
+        claim: ClaimUid,
+    },
+    /// The node was opened for reading alone.
+    #[error("this node was opened to look at it: open it for changes")]
+    ReadOnly,
+}

@@ -1,0 +1,208 @@
+//! The steps of a plan, done. Each looks first and acts only where something is missing or different, so the same code
+//! prepares, repairs, and does nothing at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use aliquot_cdi::{
+    CdiDir, ClaimSpec, ClaimSpecBuilder, Edit, EnvName, EnvValue, Mount, Owner, PlainPath, edits,
+};
+use aliquot_core::grant::Grant;
+use aliquot_core::plan::{Plan, Step};
+use aliquot_core::ports::{BackendError, DeviceAccess, DeviceBackend, LivePartition, PartitionAt};
+
+use super::{PrepareError, PreparedClaim, PreparedDevice};
+use crate::checkpoint::Making;
+use crate::disk::{Disk, Mode};
+use crate::grant_file;
+
+/// Where a container finds its grants.
+const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
+/// Environment that says so.
+const GRANTS_VARIABLE: &str = "ALIQUOT_GRANTS";
+
+/// Everything with side effects that plans reach.
+pub(crate) struct Hands<'a> {
+    pub(crate) disk: &'a Disk,
+    pub(crate) backend: &'a dyn DeviceBackend,
+    pub(crate) grants: PathBuf,
+    pub(crate) cdi: &'a CdiDir,
+}
+
+/// What came of a plan.
+pub(crate) struct Outcome {
+    /// Partitions of ours that it uses, with the handles that they have now.
+    pub(crate) partitions: Vec<LivePartition>,
+    /// The answer.
+    pub(crate) prepared: PreparedClaim,
+    /// Things that were made or written; none where all was there already.
+    pub(crate) acts: usize,
+}
+
+/// Whether something had to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Done,
+    Needless,
+}
+
+/// Does all steps in order. `ours` are the partitions that we made or are to make, with what is known of them.
+pub(crate) fn run_steps(
+    hands: &Hands<'_>,
+    plan: &Plan,
+    ours: &BTreeMap<PartitionAt, Making>,
+) -> Result<Outcome, PrepareError> {
+    let mut acts = Vec::new();
+    let mut partitions = Vec::new();
+    // Also those that another claim's plan made and this one shares: they may have vanished since.
+    let used: BTreeSet<PartitionAt> = plan.grants.iter().filter_map(Grant::partition).collect();
+    for (at, making) in ours.iter().filter(|(at, _)| used.contains(at)) {
+        let (live, act) = ensure_partition(hands, &plan.name, at, making)?;
+        partitions.push(live);
+        acts.push(act);
+    }
+    let mut prepared = None;
+    for step in &plan.steps {
+        match step {
+            Step::CreatePartition(_) => {}
+            Step::WriteGrant(share) => {
+                for grant in plan.grants.iter().filter(|g| g.share == *share) {
+                    acts.push(ensure_grant(hands, plan, grant)?);
+                }
+            }
+            Step::WriteCdi => {
+                let (answer, act) = ensure_cdi(hands, plan)?;
+                acts.push(act);
+                prepared = Some(answer);
+            }
+        }
+    }
+    let acts = acts.into_iter().filter(|act| *act == Act::Done).count();
+    match prepared {
+        Some(prepared) => Ok(Outcome { partitions, prepared, acts }),
+        None => Err(edits_error(plan, "the plan writes no CDI file")),
+    }
+}
+
+/// The partition at this place, made if it is not there. An error is believed only when the partition is not there
+/// afterwards: an answer may be lost on the way. A partition that took the place of ours is somebody else's.
+fn ensure_partition(
+    hands: &Hands<'_>,
+    claim: &str,
+    at: &PartitionAt,
+    making: &Making,
+) -> Result<(LivePartition, Act), PrepareError> {
+    let hardware = |source| PrepareError::Hardware { claim: claim.to_owned(), source: Box::new(source) };
+    let stopped = |source: io::Error| {
+        hardware(BackendError::Unreachable { what: format!("create {at}"), source: Box::new(source) })
+    };
+    let there = || Ok(hands.backend.partitions()?.into_iter().find(|live| live.at == *at));
+    match (there().map_err(hardware)?, making) {
+        (Some(live), Making::Made(handle)) if live.handle != *handle => {
+            let (expected, found) = (Box::new(handle.clone()), Box::new(live.handle));
+            return Err(hardware(BackendError::Replaced { at: at.clone(), expected, found }));
+        }
+        (Some(live), _) => return Ok((live, Act::Needless)),
+        (None, _) => {}
+    }
+    hands.disk.before("create partition").map_err(stopped)?;
+    let answer = hands.backend.create_partition(at);
+    hands.disk.before("after creation").map_err(stopped)?;
+    match (answer, there().map_err(hardware)?) {
+        (_, Some(live)) => Ok((live, Act::Done)),
+        (Err(source), None) => Err(hardware(source)),
+        (Ok(_), None) => Err(PrepareError::Vanished { claim: claim.to_owned(), at: at.clone() }),
+    }
+}
+
+fn ensure_grant(hands: &Hands<'_>, plan: &Plan, grant: &Grant) -> Result<Act, PrepareError> {
+    let path = grant_file::record_path(&hands.grants, &grant.claim, &grant.share);
+    let failed = |source| PrepareError::Grant {
+        claim: plan.name.clone(),
+        verb: "write",
+        path: path.display().to_string(),
+        source,
+    };
+    let access = access(hands, plan, grant)?;
+    let text = grant_file::render(grant, &access.visible_uuid).map_err(|e| failed(io::Error::other(e)))?;
+    if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
+        return Ok(Act::Needless);
+    }
+    hands.disk.make_dir(&grant_file::share_dir(&hands.grants, &grant.claim, &grant.share)).map_err(failed)?;
+    hands.disk.replace(&path, text.as_bytes(), Mode::ReadOnly).map_err(failed)?;
+    Ok(Act::Done)
+}
+
+fn ensure_cdi(hands: &Hands<'_>, plan: &Plan) -> Result<(PreparedClaim, Act), PrepareError> {
+    let (spec, prepared) = cdi_spec(hands, plan)?;
+    let path = hands.cdi.path(spec.claim());
+    if fs::read(&path).is_ok_and(|found| found == spec.text().as_bytes()) {
+        return Ok((prepared, Act::Needless));
+    }
+    let stopped = |source| PrepareError::Grant {
+        claim: plan.name.clone(),
+        verb: "write",
+        path: path.display().to_string(),
+        source,
+    };
+    hands.disk.before("write CDI file").map_err(stopped)?;
+    hands
+        .cdi
+        .write(&spec)
+        .map_err(|source| PrepareError::Cdi { claim: plan.name.clone(), source: Box::new(source) })?;
+    hands.disk.before("after CDI file").map_err(stopped)?;
+    Ok((prepared, Act::Done))
+}
+
+/// The claim's CDI file and the answer that goes with it.
+fn cdi_spec(hands: &Hands<'_>, plan: &Plan) -> Result<(ClaimSpec, PreparedClaim), PrepareError> {
+    let wrong = |what: &dyn std::fmt::Display| edits_error(plan, &what.to_string());
+    let uid: aliquot_cdi::ClaimUid = plan.claim.as_str().parse().map_err(|e| wrong(&e))?;
+    let mut builder = ClaimSpecBuilder::new(uid.clone());
+    let mut devices = Vec::new();
+    for grant in &plan.grants {
+        let request: aliquot_cdi::RequestName = grant.request.parse().map_err(|e| wrong(&e))?;
+        let share: aliquot_cdi::ShareName = grant.share.as_str().parse().map_err(|e| wrong(&e))?;
+        let owner = Owner::new(format!("request {request}, share {share}"));
+        let access = access(hands, plan, grant)?;
+        let edits = edits_of(hands, grant, &access).map_err(|e| wrong(&e))?;
+        builder.device(&request, &share, &owner, &edits).map_err(|e| wrong(&e))?;
+        devices.push(PreparedDevice {
+            request: grant.request.clone(),
+            pool: grant.device.pool.clone(),
+            device: grant.device.device.clone(),
+            share: grant.share.clone(),
+            cdi_name: aliquot_cdi::QualifiedName::of_share(&uid, &request, &share).to_string(),
+        });
+    }
+    let spec = builder.build().map_err(|e| wrong(&e))?;
+    Ok((spec, PreparedClaim { uid: plan.claim.clone(), devices }))
+}
+
+/// What a container gets for one grant: the device files, the record of its limits, and where to find that.
+fn edits_of(hands: &Hands<'_>, grant: &Grant, access: &DeviceAccess) -> Result<Vec<Edit>, edits::EditError> {
+    let host = grant_file::share_dir(&hands.grants, &grant.claim, &grant.share);
+    let container = format!("{CONTAINER_GRANTS}/{}/{}", grant.claim, grant.share);
+    let record = Mount::read_only(container.parse()?, host.display().to_string().parse()?);
+    let variable: EnvName = GRANTS_VARIABLE.parse()?;
+    let value: EnvValue = CONTAINER_GRANTS.parse()?;
+    let mut edits = vec![Edit::Env(variable, value), Edit::Mount(record)];
+    for node in &access.nodes {
+        let (container, host): (PlainPath, PlainPath) = (node.container.parse()?, node.host.parse()?);
+        let number = (node.major, node.minor);
+        let (kind, mode) = (edits::NodeType::Character, edits::NodeAccess::ReadWrite);
+        edits.push(Edit::Node(aliquot_cdi::DeviceNode::new(container, host, kind, number, mode)?));
+    }
+    Ok(edits)
+}
+
+fn access(hands: &Hands<'_>, plan: &Plan, grant: &Grant) -> Result<DeviceAccess, PrepareError> {
+    let access = hands.backend.access(&grant.card, &grant.part);
+    access.map_err(|source| PrepareError::Hardware { claim: plan.name.clone(), source: Box::new(source) })
+}
+
+fn edits_error(plan: &Plan, what: &str) -> PrepareError {
+    PrepareError::Edits { claim: plan.name.clone(), what: what.to_owned() }
+}
