@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 mod attributes;
 mod choose;
 pub mod classes;
+mod copies;
 mod counters;
 mod device;
 mod names;

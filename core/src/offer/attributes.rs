@@ -19,6 +19,9 @@ use crate::id::{CounterName, NodeName};
 use crate::partition::Isolation;
 use crate::units::Fraction;
 
+/// Attributes that say which cards are close to each other, in the order of the fields of a card's topology.
+pub(super) const TOPOLOGY: [&str; 3] = ["cardID", "hccsGroup", "nvlinkDomain"];
+
 /// Longest text value, in bytes.
 const TEXT_MAX: usize = 64;
 /// Attributes of a device beside its two capacities, `memory` and `cores`.
@@ -150,11 +153,12 @@ impl Attributes {
     /// link to another partition; nodes have hundreds of them.
     fn put_links(&mut self, card: &Card, node: &NodeName) {
         let on_node = |group: &Option<String>| group.as_ref().map(|group| on_node(node, group));
+        let [card_id, hccs_group, nvlink_domain] = TOPOLOGY.map(str::to_owned);
         let links = [
             (format!("{STANDARD}/pciBusID"), card.pci.as_ref().map(ToString::to_string)),
-            ("cardID".to_owned(), on_node(&card.topology.card_id)),
-            ("hccsGroup".to_owned(), on_node(&card.topology.hccs_group)),
-            ("nvlinkDomain".to_owned(), on_node(&card.topology.nvlink_domain)),
+            (card_id, on_node(&card.topology.card_id)),
+            (hccs_group, on_node(&card.topology.hccs_group)),
+            (nvlink_domain, on_node(&card.topology.nvlink_domain)),
         ];
         let there = links.into_iter().filter_map(|(name, link)| Some((name, AttributeValue::String(link?))));
         self.of_card.extend(there);
@@ -186,7 +190,7 @@ fn cut(text: &str) -> &str {
 }
 
 /// A group of cards, unique in the cluster: two nodes may both have a ring `0`.
-fn on_node(node: &NodeName, group: &str) -> String {
+pub(super) fn on_node(node: &NodeName, group: &str) -> String {
     let plain = format!("{node}-{group}");
     if plain.len() <= TEXT_MAX {
         return plain;
