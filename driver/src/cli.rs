@@ -11,7 +11,9 @@
 
 mod classes;
 mod cluster;
+mod demo;
 mod devices;
+mod examples;
 mod explain;
 mod failure;
 mod input;
@@ -19,8 +21,11 @@ mod nodes;
 mod output;
 mod part;
 mod plan;
+mod prepare;
 mod progress;
+mod release;
 mod slices;
+mod state;
 mod workload;
 
 use std::ffi::OsString;
@@ -74,6 +79,15 @@ enum Command {
     /// Print the ResourceSlices that nodes would publish
     #[command(after_long_help = EXIT_CODES)]
     Slices(slices::Args),
+    /// Make claims ready on a simulated node: partitions, grants, CDI files
+    #[command(after_long_help = EXIT_CODES)]
+    Prepare(prepare::Args),
+    /// Give back what claims hold on a simulated node
+    #[command(after_long_help = EXIT_CODES)]
+    Release(release::Args),
+    /// Run real manifests on a simulated node: no accelerator, cluster or privileges needed
+    #[command(after_long_help = EXIT_CODES)]
+    Demo(demo::Args),
     /// Print a completion script for a shell
     Completions {
         /// Shell to print it for
@@ -120,6 +134,9 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Fai
         Command::Explain(args) => explain::run(&args, terminal),
         Command::Classes(args) => classes::run(&args, terminal),
         Command::Slices(args) => slices::run(&args, terminal),
+        Command::Prepare(args) => prepare::run(&args, terminal),
+        Command::Release(args) => release::run(&args, terminal),
+        Command::Demo(args) => demo::run(&args, terminal),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "aliquot", &mut terminal.out);
             Ok(Answer::Yes)

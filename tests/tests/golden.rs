@@ -101,6 +101,38 @@ fn every_transcript_comes_out_again() {
 }
 
 #[test]
+fn a_refused_command_leaves_nothing_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    for line in [
+        "aliquot prepare -f @unknown-field.yaml --node t4-2 --state {STATE}",
+        "aliquot prepare -f @share.yaml --node nowhere --state {STATE}",
+        "aliquot prepare -f @share.yaml --node t4-2 --state {STATE}/deeper",
+        "aliquot devices --node t4-2 --state {STATE}",
+        "aliquot plan -f @share.yaml --node t4-2 --state {STATE}",
+    ] {
+        assert!(aliquot(line, &state).code >= 2, "{line}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{line}");
+    }
+}
+
+#[test]
+fn every_example_is_sound_and_the_demo_agrees_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples");
+    let line = format!("aliquot plan -f {} --node mixed --node ascend-310p-duo", examples.display());
+    let ran = aliquot(&line, dir.path());
+    assert_eq!(ran.err, "");
+    assert!(ran.out.contains("1 without a place"), "{}", ran.out);
+    let demo = aliquot("aliquot demo", dir.path());
+    assert_eq!((demo.code, demo.err.as_str()), (0, ""), "{}", demo.out);
+    assert!(demo.out.ends_with("Everything came out as expected, and everything was given back.\n"));
+    let json = aliquot("aliquot demo -o json", dir.path());
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(json["verdict"], "as expected");
+}
+
+#[test]
 fn a_plan_can_be_read_back_as_what_it_decided() {
     let dir = tempfile::tempdir().unwrap();
     for form in ["json", "yaml"] {
@@ -118,6 +150,6 @@ fn completions_are_written_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = aliquot(&format!("aliquot completions {shell}"), Path::new("/"));
         assert_eq!((ran.code, ran.err.as_str()), (0, ""));
-        assert!(ran.out.contains("devices"), "{shell}");
+        assert!(ran.out.contains("devices") && ran.out.contains("demo"), "{shell}");
     }
 }

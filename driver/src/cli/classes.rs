@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         return part(&args.part.join(" "), args, terminal);
     }
     let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
-    let slices: Vec<_> = fleet.nodes.iter().flat_map(|n| n.offers.slices.iter().cloned()).collect();
+    let slices: Vec<_> = fleet.nodes.iter().flat_map(|n| n.slices.iter().cloned()).collect();
     let classes = classes(&slices);
     match args.output {
         Format::Table => table(&classes, terminal)?,

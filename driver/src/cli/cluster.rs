@@ -1,10 +1,11 @@
 //! The world that claims are placed in: what manifests and `--node` publish, and what is held already.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use aliquot_core::allocate::{Candidates, Explanation, NodeIndex, Refusal, World};
 use aliquot_core::dra::{AllocationResult, DeviceClass, Node, NodeSelection, ResourceClaim, ResourceSlice};
-use aliquot_core::offer::classes;
+use aliquot_core::offer::{Offers, classes};
 
 use crate::manifest::{Manifests, Pod};
 
@@ -47,10 +48,11 @@ pub(super) enum Outcome {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Puts manifests and nodes together. Claims that carry an allocation hold it from the beginning.
-    pub(super) fn new(manifests: Manifests, fleet: &Fleet) -> Result<Self, Failure> {
-        let mut slices = manifests.slices.clone();
-        slices.extend(fleet.nodes.iter().flat_map(|n| n.offers.slices.iter().cloned()));
+    /// Puts manifests and nodes together, and takes the slices of both. Claims that carry an allocation hold it from
+    /// the beginning.
+    pub(super) fn new(mut manifests: Manifests, fleet: &mut Fleet) -> Result<Self, Failure> {
+        let mut slices = std::mem::take(&mut manifests.slices);
+        slices.extend(fleet.nodes.iter_mut().flat_map(|n| std::mem::take(&mut n.slices)));
         if slices.is_empty() {
             return Err(Failure::Usage(
                 "there are no devices: add --node (such as --node mixed), or ResourceSlices to the manifests"
@@ -193,10 +195,11 @@ impl Cluster {
 fn implied_classes(given: &[DeviceClass], fleet: &Fleet) -> Vec<DeviceClass> {
     let given: BTreeSet<&str> = given.iter().map(|c| c.name.as_str()).collect();
     let mut made: BTreeMap<String, DeviceClass> = BTreeMap::new();
-    let mut seen: BTreeSet<Vec<&str>> = BTreeSet::new();
+    let mut seen: Option<&Rc<Offers>> = None;
     for node in &fleet.nodes {
-        // Nodes of equal cards offer equal classes; a thousand copies are looked at once.
-        if seen.insert(node.inventory.cards.iter().map(|c| c.uuid.as_str()).collect()) {
+        // Copies of a node offer equal classes; a thousand of them are looked at once.
+        if !seen.is_some_and(|offers| Rc::ptr_eq(offers, &node.offers)) {
+            seen = Some(&node.offers);
             for class in classes(&node.offers.slices) {
                 if !given.contains(class.name.as_str()) {
                     made.entry(class.name.clone()).or_insert(class);

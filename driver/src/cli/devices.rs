@@ -2,7 +2,7 @@
 
 use aliquot_core::card::{Card, Health};
 use aliquot_core::ledger::{CardReport, Holder, Ledger, PartReport};
-use aliquot_core::offer::{CardOutcome, LayoutKind};
+use aliquot_core::offer::{CardOutcome, LayoutKind, PoolKind, pool_name};
 use aliquot_core::partition::Part;
 use serde_json::{Value, json};
 
@@ -251,7 +251,7 @@ impl Row<'_> {
             "layout": self.outcome.and_then(|o| o.layout).map(LayoutKind::as_str),
             "why": self.outcome.map(|o| o.reason.to_string()),
             "rule": self.outcome.and_then(|o| o.rule),
-            "pool": self.outcome.and_then(|o| o.pool.as_deref()),
+            "pool": self.outcome.and_then(|o| o.pool.as_deref()).map(|pool| own_pool(pool, node)),
             "devices": self.outcome.map_or(0, |o| o.devices),
             "problems": self.outcome.iter().flat_map(|o| &o.problems).map(ToString::to_string).collect::<Vec<_>>(),
             "counters": counters,
@@ -267,6 +267,15 @@ fn node_json(node: &FleetNode, fleet: &Fleet) -> Value {
     let cards: Vec<Value> = rows(node, fleet).iter().map(|row| row.json(node)).collect();
     let problems: Vec<String> = node.offers.problems.iter().map(ToString::to_string).collect();
     json!({ "name": node.name.as_str(), "about": node.about, "cards": cards, "problems": problems })
+}
+
+/// The pool of a card, on this node rather than on the one it is a copy of.
+fn own_pool(pool: &str, node: &FleetNode) -> String {
+    let kind = match pool.ends_with("-dynamic") {
+        true => PoolKind::Dynamic,
+        false => PoolKind::Plain,
+    };
+    pool_name(&node.name, kind)
 }
 
 /// A holder by the name of its claim.

@@ -1,20 +1,24 @@
 //! Nodes from the command line: node files, built-in personalities, any number of copies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use aliquot_backend_sim::{NodeFile, Personality, SimNode};
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::{CardModel, Catalogue};
-use aliquot_core::dra::{Node as ClusterNode, ResourceClaim};
+use aliquot_core::dra::{Node as ClusterNode, ResourceClaim, ResourceSlice};
 use aliquot_core::id::NodeName;
 use aliquot_core::ledger::Ledger;
 use aliquot_core::offer::{LayoutPolicy, Offers, ServerVersion, UsageHint, offers, text};
 use aliquot_core::ports::DeviceBackend;
 
+use crate::node::{Access, Node};
+
 use super::failure::Failure;
 use super::output::Terminal;
+use super::state;
 
 /// Most nodes of one command: the largest cluster that Kubernetes supports, twice over.
 const NODES_MAX: usize = 10_000;
@@ -34,6 +38,10 @@ pub(super) struct NodeArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) catalogue: Option<PathBuf>,
 
+    /// State directory of the one simulated node: what `aliquot prepare` did there is held
+    #[arg(long, value_name = "DIR")]
+    pub(super) state: Option<PathBuf>,
+
     /// Kubernetes version that the offers are for
     #[arg(long, value_name = "1.MINOR[.PATCH]", default_value = "1.37", value_parser = server_version)]
     pub(super) kubernetes: ServerVersionArg,
@@ -49,6 +57,7 @@ pub(super) struct Fleet {
     pub(super) policy: LayoutPolicy,
     pub(super) server: ServerVersion,
     pub(super) nodes: Vec<FleetNode>,
+    names: BTreeSet<NodeName>,
 }
 
 /// One node.
@@ -56,8 +65,11 @@ pub(super) struct FleetNode {
     pub(super) name: NodeName,
     pub(super) about: String,
     pub(super) labels: BTreeMap<String, String>,
-    pub(super) inventory: Inventory,
-    pub(super) offers: Offers,
+    pub(super) inventory: Rc<Inventory>,
+    /// What it offers; copies of a node have those of the first.
+    pub(super) offers: Rc<Offers>,
+    /// What it publishes, under its own name.
+    pub(super) slices: Vec<ResourceSlice>,
     /// What is held on it; `None` where nothing can be.
     pub(super) ledger: Option<Ledger>,
     /// Claims that are prepared on it.
@@ -195,6 +207,9 @@ fn node_file(name: &str) -> Result<NodeFile, Failure> {
 impl Fleet {
     /// The nodes of the command line, each with its offers; none if none is named.
     pub(super) fn load(args: &NodeArgs, terminal: &mut Terminal<'_>) -> Result<Self, Failure> {
+        if args.state.is_some() {
+            return Ok(Self::open_one(args, Access::Read, terminal)?.1);
+        }
         let mut fleet = Self::empty(args)?;
         for name in &args.nodes {
             fleet.add_spec(&node_spec(name, &fleet.catalogue)?)?;
@@ -203,10 +218,15 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// No nodes, with the built-in catalogue and every card on `auto`.
+    pub(super) fn none() -> Self {
+        Self::with(Catalogue::embedded())
+    }
+
     /// No nodes, with a catalogue and every card on `auto`.
     pub(super) fn with(catalogue: Catalogue) -> Self {
         let server = ServerVersionArg::default().0;
-        Self { catalogue, policy: LayoutPolicy::default(), server, nodes: Vec::new() }
+        Self { catalogue, policy: LayoutPolicy::default(), server, nodes: Vec::new(), names: BTreeSet::new() }
     }
 
     /// The models of the nodes' cards; without nodes, all that there are.
@@ -221,24 +241,92 @@ impl Fleet {
         &self.catalogue
     }
 
+    /// Adds the node of a node file.
+    pub(super) fn add_text(&mut self, text: &str) -> Result<(), Failure> {
+        let file = NodeFile::parse(text).map_err(|error| Failure::input("node file", error))?;
+        self.add_spec(&NodeSpec { file, copies: 1 })
+    }
+
     /// Adds all copies of a node, with hardware that lives in memory.
     pub(super) fn add_spec(&mut self, spec: &NodeSpec) -> Result<(), Failure> {
         let sim = SimNode::in_memory(&spec.file, &self.catalogue).map_err(|e| Failure::input("node", e))?;
-        let inventory = sim.discover().map_err(|e| Failure::Node(e.to_string()))?;
+        let inventory = sim.discover().map_err(|e| Failure::Node(state::chain(&e)))?;
         if self.nodes.len() + spec.copies > NODES_MAX {
             let found = self.nodes.len() + spec.copies;
             return Err(Failure::Usage(format!("{found} nodes; at most {NODES_MAX} are planned at once")));
         }
+        let inventory = Rc::new(inventory);
+        let first = self.free_name(sim.name(), 0, spec.copies)?;
+        let made = offers(&first, &inventory, &self.policy, self.server, &UsageHint::default());
+        let made = Rc::new(made);
         for copy in 0..spec.copies {
             let name = self.free_name(sim.name(), copy, spec.copies)?;
-            self.add(name, &sim, inventory.clone());
+            let slices = made.slices_on(&inventory, &first, &name);
+            self.names.insert(name.clone());
+            self.nodes.push(FleetNode {
+                name,
+                about: sim.about().to_owned(),
+                labels: sim.labels().clone(),
+                inventory: Rc::clone(&inventory),
+                offers: Rc::clone(&made),
+                slices,
+                ledger: None,
+                held: Vec::new(),
+            });
         }
         Ok(())
     }
 
     fn empty(args: &NodeArgs) -> Result<Self, Failure> {
         let (catalogue, policy) = (catalogue(args)?, policy(args)?);
-        Ok(Self { catalogue, policy, server: args.kubernetes.0, nodes: Vec::new() })
+        Ok(Self { catalogue, policy, server: args.kubernetes.0, nodes: Vec::new(), names: BTreeSet::new() })
+    }
+
+    /// The one node whose state lies in the directory of `--state`.
+    pub(super) fn open_one(
+        args: &NodeArgs,
+        access: Access,
+        terminal: &mut Terminal<'_>,
+    ) -> Result<(Node, Self), Failure> {
+        let fleet = Self::empty(args)?;
+        let ([spec], Some(state)) = (args.nodes.as_slice(), &args.state) else {
+            let message = "state belongs to one node: give --node once, and --state with its directory";
+            return Err(Failure::Usage(message.to_owned()));
+        };
+        let spec = node_spec(spec, &fleet.catalogue)?;
+        if spec.copies > 1 {
+            return Err(Failure::Usage(
+                "state belongs to one node: leave out the number of copies".to_owned(),
+            ));
+        }
+        fleet.open(&spec, state, access, terminal)
+    }
+
+    /// Opens a node on its state, and makes it the only node of the fleet.
+    pub(super) fn open(
+        mut self,
+        spec: &NodeSpec,
+        dir: &Path,
+        access: Access,
+        terminal: &mut Terminal<'_>,
+    ) -> Result<(Node, Self), Failure> {
+        let setting =
+            state::Setting { spec, catalogue: &self.catalogue, policy: &self.policy, server: self.server };
+        let (node, sim) = state::open(&setting, dir, access, terminal)?;
+        let failed = |error| Failure::Node(state::chain(&error));
+        let offers = node.offers().map_err(failed)?.clone();
+        self.nodes.push(FleetNode {
+            name: node.name().clone(),
+            about: sim.about().to_owned(),
+            labels: sim.labels().clone(),
+            inventory: Rc::new(node.inventory().map_err(failed)?),
+            slices: offers.slices.clone(),
+            held: state::held_claims(&node, &offers),
+            offers: Rc::new(offers),
+            ledger: Some(node.ledger().map_err(failed)?),
+        });
+        self.warn(terminal)?;
+        Ok((node, self))
     }
 
     fn warn(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
@@ -248,18 +336,12 @@ impl Fleet {
         Ok(())
     }
 
-    fn add(&mut self, name: NodeName, sim: &SimNode, inventory: Inventory) {
-        let offers = offers(&name, &inventory, &self.policy, self.server, &UsageHint::default());
-        let (about, labels) = (sim.about().to_owned(), sim.labels().clone());
-        self.nodes.push(FleetNode { name, about, labels, inventory, offers, ledger: None, held: Vec::new() });
-    }
-
     /// A name that no other node has: a number behind it where there are several.
     fn free_name(&self, name: &NodeName, copy: usize, copies: usize) -> Result<NodeName, Failure> {
         let width = copies.saturating_sub(1).to_string().len();
         let mut wanted = if copies == 1 { name.to_string() } else { format!("{name}-{copy:0width$}") };
         let mut again = 2;
-        while self.nodes.iter().any(|n| n.name.as_str() == wanted) {
+        while self.names.iter().any(|n| n.as_str() == wanted) {
             wanted = format!("{name}-{again}");
             again += 1;
         }
@@ -269,7 +351,12 @@ impl Fleet {
     /// What is wrong with the policy or a card, once for all copies of a node.
     fn problems(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
+        let mut seen: Option<&Rc<Offers>> = None;
         for node in &self.nodes {
+            if seen.is_some_and(|offers| Rc::ptr_eq(offers, &node.offers)) {
+                continue;
+            }
+            seen = Some(&node.offers);
             let cards = node.offers.cards.iter().flat_map(|card| {
                 let name = card.card.to_string();
                 card.problems.iter().map(move |p| format!("card {name}: {p}"))

@@ -105,7 +105,7 @@ fn slices_of(answer: &Answer, fleet: &Fleet) -> Result<Vec<ResourceSlice>, Failu
     let mut one = Fleet::with(fleet.catalogue().clone());
     let spec = node_spec(&format!("1x{}", answer.model), fleet.catalogue())?;
     one.add_spec(&spec)?;
-    Ok(one.nodes.into_iter().flat_map(|n| n.offers.slices).collect())
+    Ok(one.nodes.into_iter().flat_map(|n| n.slices).collect())
 }
 
 fn template(

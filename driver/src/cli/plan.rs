@@ -43,8 +43,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let manifests = input::read(&args.files, terminal)?;
-    let fleet = Fleet::load(&args.nodes, terminal)?;
-    let mut cluster = Cluster::new(manifests, &fleet)?;
+    let mut fleet = Fleet::load(&args.nodes, terminal)?;
+    let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
     let placements = {
         let mut line = Line::new(&mut *terminal.err, terminal.progress);

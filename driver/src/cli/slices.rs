@@ -25,7 +25,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
-    let slices = || fleet.nodes.iter().flat_map(|n| &n.offers.slices);
+    let slices = || fleet.nodes.iter().flat_map(|n| &n.slices);
     if args.output != Format::Table {
         let items: Vec<_> = slices().map(|s| Object::Slice(s).json()).collect();
         terminal.value(args.output, &json!({ "apiVersion": "v1", "kind": "List", "items": items }))?;

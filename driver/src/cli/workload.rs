@@ -268,3 +268,6 @@ impl Unit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,496 @@
+//! `aliquot demo`: real manifests on a simulated node, from the Pod to the CDI file and back to nothing.
+//!
+//! ```text
+//!   for each manifest of deploy/examples: place ─▶ prepare ─▶ show devices and CDI file
+//!   then: the books of the node, closeness of NPUs on four nodes, a claim that cannot fit and why, release of everything
+//! ```
+//!
+//! What must come out is written down beside each manifest. A difference is shown, and ends the command with 1.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aliquot_core::dra::{ResourceClaim, Sharing};
+use aliquot_core::offer::Offers;
+use serde_json::{Value, json};
+
+use crate::manifest::{Manifests, Reader, Severity};
+use crate::node::{Access, Node};
+
+use super::cluster::{Cluster, Outcome};
+use super::devices;
+use super::examples::{self, Example};
+use super::explain::Explained;
+use super::failure::{Answer, Failure};
+use super::nodes::{Fleet, NodeArgs, node_spec};
+use super::output::{Format, Side, Terminal, Tone};
+use super::plan::takes;
+use super::prepare::cdi_file_name;
+use super::state::chain;
+
+/// Run real manifests on a simulated node: no accelerator, cluster or privileges needed
+///
+/// Places, prepares and releases the manifests of deploy/examples on a node with H100, A100, T4, L4 and Ascend 310P cards,
+/// and compares every step with what must come out.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  aliquot demo
+  aliquot demo --state /tmp/demo
+  aliquot demo -o json")]
+pub(super) struct Args {
+    /// Keep the node's state in this directory; without it, a temporary one is used and removed
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Format,
+}
+
+/// One manifest, and what must come of it.
+struct Scene {
+    title: &'static str,
+    example: Example,
+    /// Manifest with the class that the example uses, where it is another one.
+    class_from: Option<Example>,
+    /// Each result in order: alternative (or request) and profile of the device.
+    expected: &'static [&'static str],
+    /// How many different devices, and of how many cards.
+    spread: (usize, usize),
+}
+
+const SCENES: &[Scene] = &[
+    Scene {
+        title: "1/4 of an Ascend 310P",
+        example: examples::QUARTER,
+        class_from: None,
+        expected: &["npu vir02"],
+        spread: (1, 1),
+    },
+    Scene {
+        title: "Four quarters on one chip",
+        example: examples::FOUR_QUARTERS,
+        class_from: Some(examples::QUARTER),
+        expected: &["quarters vir02", "quarters vir02", "quarters vir02", "quarters vir02_1c"],
+        spread: (4, 1),
+    },
+    Scene {
+        title: "A MIG partition",
+        example: examples::MIG,
+        class_from: None,
+        expected: &["gpu 1g.10gb"],
+        spread: (1, 1),
+    },
+    Scene {
+        title: "Two shares of one card: memory and cores",
+        example: examples::SHARES,
+        class_from: None,
+        expected: &["gpu whole 8Gi 30%", "gpu whole 8Gi 30%"],
+        spread: (1, 1),
+    },
+    Scene {
+        title: "Two shares inside one MIG partition",
+        example: examples::SHARE_IN_PARTITION,
+        class_from: None,
+        expected: &["gpu 2g.20gb 8Gi 10%", "gpu 2g.20gb 8Gi 10%"],
+        spread: (1, 1),
+    },
+    Scene {
+        title: "A partition where there is one, else a share",
+        example: examples::PREFER_PARTITION,
+        class_from: None,
+        expected: &["gpu/partition 3g.20gb", "gpu/partition 3g.20gb", "gpu/share whole 12Gi 40%"],
+        spread: (3, 2),
+    },
+];
+
+/// Nodes on which two NPUs are placed, and how close they must come.
+const CLOSENESS: &[(&str, &str, &str)] = &[
+    ("ascend-310p-duo", "npu/same-card", "two chips of one card"),
+    ("ascend-910a-8", "npu/same-hccs", "one HCCS ring"),
+    ("pcie-pair", "npu/same-pcie", "one PCIe root"),
+    ("ascend-310p", "", "only one NPU: no place"),
+];
+
+/// What the demo found, and where it differs from what must come out.
+#[derive(Default)]
+struct Record {
+    scenes: Vec<Value>,
+    differences: Vec<String>,
+}
+
+/// A directory that goes away with the value, unless it is the user's.
+struct StateDir {
+    path: PathBuf,
+    keep: Keep,
+}
+
+#[derive(PartialEq, Eq)]
+enum Keep {
+    Yes,
+    No,
+}
+
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let state = StateDir::new(args.state.as_deref())?;
+    let mut record = Record::default();
+    if args.output == Format::Table {
+        play(&state, &mut record, terminal)?;
+        verdict(&record, terminal)?;
+    } else {
+        let mut unseen = std::io::sink();
+        let mut silent = Terminal {
+            out: &mut unseen,
+            err: &mut *terminal.err,
+            input: &mut *terminal.input,
+            colour: terminal.colour,
+            progress: terminal.progress,
+        };
+        play(&state, &mut record, &mut silent)?;
+        let verdict = if record.differences.is_empty() { "as expected" } else { "different" };
+        let answer =
+            json!({ "scenes": record.scenes, "differences": record.differences, "verdict": verdict });
+        terminal.value(args.output, &answer)?;
+    }
+    state.remove()?;
+    Ok(if record.differences.is_empty() { Answer::Yes } else { Answer::No })
+}
+
+fn play(state: &StateDir, record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    let before = held(&state.path, record, terminal)?;
+    if before > 0 {
+        let message = format!("{}: holds {before} claims; name an empty directory", state.path.display());
+        return Err(Failure::Usage(message));
+    }
+    for (number, scene) in SCENES.iter().enumerate() {
+        play_scene(number + 1, scene, &state.path, record, terminal)?;
+    }
+    heading("The books of the node", None, terminal)?;
+    let mut fleet = mixed(&state.path, Access::Read, terminal)?.1;
+    devices::table_of(&fleet, terminal)?;
+    closeness(record, terminal)?;
+    cannot_fit(&mut fleet, record, terminal)?;
+    release_all(&state.path, record, terminal)
+}
+
+/// The simulated node on its state.
+fn mixed(state: &Path, access: Access, terminal: &mut Terminal<'_>) -> Result<(Node, Fleet), Failure> {
+    let args =
+        NodeArgs { nodes: vec!["mixed".to_owned()], state: Some(state.to_owned()), ..NodeArgs::default() };
+    Fleet::open_one(&args, access, terminal)
+}
+
+fn held(state: &Path, record: &mut Record, terminal: &mut Terminal<'_>) -> Result<usize, Failure> {
+    let (node, fleet) = mixed(state, Access::Change, terminal)?;
+    heading("A simulated node", None, terminal)?;
+    devices::table_of(&fleet, terminal)?;
+    check_books(&node, record);
+    Ok(node.claims().count())
+}
+
+fn play_scene(
+    number: usize,
+    scene: &Scene,
+    state: &Path,
+    record: &mut Record,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    heading(&format!("{number}. {}", scene.title), Some(scene.example.name), terminal)?;
+    let (mut node, mut fleet) = mixed(state, Access::Change, terminal)?;
+    let manifests = scene.manifests()?;
+    let mut cluster = Cluster::new(manifests, &mut fleet)?;
+    cluster.warn(terminal)?;
+    let placements = cluster.place_all(|_, _| {});
+    let mut claims: Vec<ResourceClaim> = Vec::new();
+    for placement in &placements {
+        match &placement.outcome {
+            Outcome::Refused(why) => {
+                record.differs(scene.title, &format!("{}: {why}", cluster.label(placement.unit)));
+            }
+            _ => claims.extend(cluster.claims_of(placement.unit).cloned()),
+        }
+    }
+    let mut rows = Vec::new();
+    let mut files = Vec::new();
+    for claim in &claims {
+        match node.prepare(claim) {
+            Ok(prepared) => {
+                let names = prepared.devices.iter().map(|d| d.cdi_name.as_str());
+                rows.extend(claim_rows(claim, names));
+                files.push(node.cdi_dir().join(cdi_file_name(&claim.uid)));
+            }
+            Err(error) => record.differs(scene.title, &chain(&error)),
+        }
+    }
+    let columns =
+        [("CLAIM", Side::Left), ("REQUEST", Side::Left), ("DEVICE", Side::Left), ("TAKES", Side::Left)];
+    terminal.table(&columns, rows)?;
+    for file in &files {
+        show_cdi(file, state, record, terminal)?;
+    }
+    scene.check(&claims, &fleet, record);
+    check_books(&node, record);
+    Ok(())
+}
+
+fn claim_rows<'n>(claim: &ResourceClaim, names: impl Iterator<Item = &'n str>) -> Vec<Vec<String>> {
+    let results = claim.allocation.iter().flat_map(|a| &a.devices);
+    let row = |(result, _): (&aliquot_core::dra::DeviceResult, &str)| {
+        vec![claim.name.clone(), result.request.clone(), result.device.device.clone(), takes(result)]
+    };
+    results.zip(names).map(row).collect()
+}
+
+/// What a container would get: the edits of a CDI file, one line a device.
+fn show_cdi(
+    file: &Path,
+    state: &Path,
+    record: &mut Record,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    let text = fs::read_to_string(file);
+    let spec: Option<Value> = text.ok().and_then(|t| serde_json::from_str(&t).ok());
+    let shown = file.strip_prefix(state.canonicalize().as_deref().unwrap_or(state)).unwrap_or(file);
+    let Some(spec) = spec else {
+        record.differs("CDI", &format!("{} is missing or no JSON", shown.display()));
+        return Ok(());
+    };
+    terminal.line(format_args!(
+        "CDI file {} (version {}):",
+        shown.display(),
+        text_of(&spec["cdiVersion"])
+    ))?;
+    for device in list(&spec["devices"]) {
+        let edits = &device["containerEdits"];
+        let nodes: Vec<&str> = list(&edits["deviceNodes"]).map(|n| text_of(&n["path"])).collect();
+        let mounts: Vec<&str> = list(&edits["mounts"]).map(|m| text_of(&m["containerPath"])).collect();
+        let env: Vec<&str> = list(&edits["env"]).map(text_of).collect();
+        terminal.line(format_args!("  {}", text_of(&device["name"])))?;
+        for (what, values) in [("devices", nodes), ("mounts", mounts), ("environment", env)] {
+            if !values.is_empty() {
+                terminal.line(format_args!("    {what}: {}", values.join(", ")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Two NPUs: the same manifest on four nodes, each as close as the node allows.
+fn closeness(record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    let title = "Two NPUs: same card, else HCCS, else PCIe";
+    heading(&format!("{}. {title}", SCENES.len() + 1), Some(examples::TWO_NPUS.name), terminal)?;
+    let columns =
+        [("NODE", Side::Left), ("FIRST ALTERNATIVE THAT FITS", Side::Left), ("BECAUSE", Side::Left)];
+    let mut rows = Vec::new();
+    for (name, expected, because) in CLOSENESS {
+        let mut fleet = Fleet::none();
+        match *name {
+            "pcie-pair" => fleet.add_text(examples::PCIE_PAIR.text)?,
+            builtin => fleet.add_spec(&node_spec(builtin, fleet.catalogue())?)?,
+        }
+        let mut cluster = Cluster::new(read(&[examples::TWO_NPUS])?, &mut fleet)?;
+        let placements = cluster.place_all(|_, _| {});
+        let requests: Vec<String> = placements
+            .iter()
+            .flat_map(|p| cluster.claims_of(p.unit))
+            .flat_map(|c| c.allocation.iter().flat_map(|a| &a.devices))
+            .map(|d| d.request.clone())
+            .collect();
+        let found = requests.first().cloned().unwrap_or_default();
+        if found != *expected || (!expected.is_empty() && requests.len() != 2) {
+            record.differs(title, &format!("{name}: expected `{expected}`, found `{found}`"));
+        }
+        record.scenes.push(json!({ "scene": title, "node": name, "found": found }));
+        rows.push(vec![
+            (*name).to_owned(),
+            if found.is_empty() { "-".to_owned() } else { found },
+            (*because).to_owned(),
+        ]);
+    }
+    terminal.table(&columns, rows)?;
+    Ok(())
+}
+
+fn cannot_fit(fleet: &mut Fleet, record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    let title = "A claim that cannot fit, and why";
+    heading(&format!("{}. {title}", SCENES.len() + 2), Some(examples::TOO_LARGE.name), terminal)?;
+    let mut cluster = Cluster::new(read(&[examples::TOO_LARGE])?, fleet)?;
+    for placement in cluster.place_all(|_, _| {}) {
+        let label = cluster.label(placement.unit);
+        match placement.outcome {
+            Outcome::Refused(why) => {
+                let explained = Explained { label, why, explanation: cluster.explain(placement.unit) };
+                explained.text(terminal)?;
+                let helps = explained.explanation.as_ref().is_some_and(|e| e.remedy.is_some());
+                if !helps {
+                    record.differs(title, "no change is proposed that would place it");
+                }
+                record.scenes.push(json!({ "scene": title, "explanation": explained.json() }));
+            }
+            _ => record.differs(title, "it fits"),
+        }
+    }
+    Ok(())
+}
+
+fn release_all(state: &Path, record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    heading(&format!("{}. Release of everything", SCENES.len() + 3), None, terminal)?;
+    let (mut node, _) = mixed(state, Access::Change, terminal)?;
+    let claims: Vec<_> = node.claims().map(|r| r.plan.claim.clone()).collect();
+    let count = claims.len();
+    for uid in claims {
+        if let Err(error) = node.release(&uid) {
+            record.differs("release", &chain(&error));
+        }
+    }
+    check_books(&node, record);
+    let partitions = node.partitions().count();
+    let files = count_files(node.cdi_dir())? + count_files(node.grants_dir())?;
+    drop(node);
+    let (node, fleet) = mixed(state, Access::Read, terminal)?;
+    let left = node.claims().count();
+    terminal.line(format_args!(
+        "{count} claims released; {left} claims, {partitions} partitions and {files} files of tenants are left"
+    ))?;
+    if left + partitions + files > 0 {
+        record.differs("release", &format!("{left} claims, {partitions} partitions, {files} files are left"));
+    }
+    record
+        .scenes
+        .push(json!({ "scene": "release", "released": count, "claimsLeft": left, "filesLeft": files }));
+    devices::table_of(&fleet, terminal)
+}
+
+fn count_files(dir: &Path) -> Result<usize, Failure> {
+    match fs::read_dir(dir) {
+        Ok(entries) => Ok(entries.count()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(source) => Err(Failure::path("list", dir, source, "Check the directory given with --state")),
+    }
+}
+
+/// Hardware, journal, files and books must agree after every step.
+fn check_books(node: &Node, record: &mut Record) {
+    if let Err(differs) = node.invariants() {
+        record.differs("books", &differs.to_string());
+    }
+}
+
+fn heading(title: &str, file: Option<&str>, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    let title = terminal.toned(Tone::Strong, title);
+    let file = file.map(|f| format!(" (deploy/examples/{f})")).unwrap_or_default();
+    terminal.line("")?;
+    terminal.line(format_args!("== {title}{file}"))?;
+    Ok(())
+}
+
+fn verdict(record: &Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    terminal.line("")?;
+    for difference in &record.differences {
+        terminal.line(format_args!("different: {difference}"))?;
+    }
+    let (tone, text) = match record.differences.len() {
+        0 => (Tone::Good, "Everything came out as expected, and everything was given back.".to_owned()),
+        count => (Tone::Bad, format!("{count} things differ from what was expected.")),
+    };
+    let line = terminal.toned(tone, &text);
+    terminal.line(line)?;
+    Ok(())
+}
+
+/// Examples as manifests; they are sound, which a test shows.
+fn read(files: &[Example]) -> Result<Manifests, Failure> {
+    let mut reader = Reader::new();
+    for file in files {
+        reader.text(file.name, file.text);
+    }
+    let (manifests, problems) = reader.finish();
+    let errors: Vec<_> = problems.into_iter().filter(|p| p.severity == Severity::Error).collect();
+    if errors.is_empty() { Ok(manifests) } else { Err(Failure::Manifests(errors)) }
+}
+
+// === impl Scene ===
+
+impl Scene {
+    fn manifests(&self) -> Result<Manifests, Failure> {
+        let mut manifests = read(&[self.example])?;
+        if let Some(other) = self.class_from {
+            manifests.classes = read(&[other])?.classes;
+        }
+        Ok(manifests)
+    }
+
+    fn check(&self, claims: &[ResourceClaim], fleet: &Fleet, record: &mut Record) {
+        let Some(node) = fleet.nodes.first() else { return };
+        let results = || claims.iter().flat_map(|c| c.allocation.iter().flat_map(|a| &a.devices));
+        let found: Vec<String> = results().map(|r| described(r, &node.offers)).collect();
+        if found != self.expected {
+            record.differs(self.title, &format!("expected {:?}, found {found:?}", self.expected));
+        }
+        let devices: std::collections::BTreeSet<_> = results().map(|r| &r.device).collect();
+        let cards: std::collections::BTreeSet<_> =
+            devices.iter().filter_map(|d| node.offers.parts.get(d)).map(|part| &part.card).collect();
+        if (devices.len(), cards.len()) != self.spread {
+            let (devices, cards) = (devices.len(), cards.len());
+            record.differs(self.title, &format!("{devices} devices of {cards} cards, not {:?}", self.spread));
+        }
+        record.scenes.push(json!({ "scene": self.title, "manifest": self.example.name, "found": found }));
+    }
+}
+
+/// A result as the scenes expect it: request, profile, and its share where it is not all of the device.
+fn described(result: &aliquot_core::dra::DeviceResult, offers: &Offers) -> String {
+    let Some(part) = offers.parts.get(&result.device) else { return format!("{} unknown", result.request) };
+    let profile = match &part.part {
+        aliquot_core::partition::Part::Partition { template, .. } => template.to_string(),
+        _ => "whole".to_owned(),
+    };
+    let amount = |name: &str| result.consumed_capacity.get(name).map(ToString::to_string);
+    let all = amount("memory").is_none_or(|m| m == part.memory.to_string());
+    match part.sharing {
+        Sharing::Shareable if !all => {
+            let (memory, cores) = (amount("memory").unwrap_or_default(), amount("cores").unwrap_or_default());
+            format!("{} {profile} {memory} {cores}%", result.request)
+        }
+        _ => format!("{} {profile}", result.request),
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    fn differs(&mut self, scene: &str, what: &str) {
+        self.differences.push(format!("{scene}: {what}"));
+    }
+}
+
+// === impl StateDir ===
+
+impl StateDir {
+    fn new(named: Option<&Path>) -> Result<Self, Failure> {
+        let advice = "Name a directory with --state";
+        if let Some(path) = named {
+            return Ok(Self { path: path.to_owned(), keep: Keep::Yes });
+        }
+        let path = std::env::temp_dir().join(format!("aliquot-demo-{}", std::process::id()));
+        fs::create_dir(&path).map_err(|source| Failure::path("make", &path, source, advice))?;
+        Ok(Self { path, keep: Keep::No })
+    }
+
+    fn remove(self) -> Result<(), Failure> {
+        if self.keep == Keep::Yes {
+            return Ok(());
+        }
+        let advice = "Remove it by hand";
+        fs::remove_dir_all(&self.path).map_err(|source| Failure::path("remove", &self.path, source, advice))
+    }
+}

@@ -1,0 +1,149 @@
+//! `aliquot prepare`: make claims ready on a node whose state lies in a directory.
+
+use std::path::PathBuf;
+
+use aliquot_core::dra::ResourceClaim;
+use serde_json::{Value, json};
+
+use crate::node::{Access, Node};
+use crate::prepare::PreparedClaim;
+
+use super::cluster::{Cluster, Outcome};
+use super::failure::{Answer, Failure};
+use super::input::{self, FileArgs};
+use super::nodes::{Fleet, NodeArgs};
+use super::output::{Format, Side, Terminal, Tone};
+use super::state::chain;
+
+/// Make claims ready on a simulated node: partitions, grants, CDI files
+///
+/// Claims that carry an allocation are prepared as allocated (`aliquot plan -o json` writes such claims); the others are
+/// placed on the node first. The state directory keeps what was done: `aliquot devices --state` shows it, preparing a
+/// claim again changes nothing, and `aliquot release` gives it back.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  aliquot prepare -f pod.yaml --node mixed --state /tmp/node
+  aliquot plan -f pod.yaml --node mixed -o json | aliquot prepare -f - --node mixed --state /tmp/node")]
+pub(super) struct Args {
+    #[command(flatten)]
+    files: FileArgs,
+
+    #[command(flatten)]
+    nodes: NodeArgs,
+
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Format,
+}
+
+/// What came of one claim.
+struct Done {
+    claim: String,
+    result: Result<PreparedClaim, String>,
+    cdi_file: PathBuf,
+}
+
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let manifests = input::read(&args.files, terminal)?;
+    let (mut node, mut fleet) = Fleet::open_one(&args.nodes, Access::Change, terminal)?;
+    let mut cluster = Cluster::new(manifests, &mut fleet)?;
+    cluster.warn(terminal)?;
+    let placements = cluster.place_all(|_, _| {});
+    let mut done = Vec::new();
+    for placement in &placements {
+        if let Outcome::Refused(why) = &placement.outcome {
+            done.push(Done::refused(cluster.label(placement.unit), why.clone()));
+            continue;
+        }
+        for claim in cluster.claims_of(placement.unit) {
+            done.push(Done::prepare(&mut node, claim));
+        }
+    }
+    match args.output {
+        Format::Table => table(&done, terminal)?,
+        form => {
+            let claims: Vec<Value> = done.iter().map(Done::json).collect();
+            terminal.value(form, &json!({ "claims": claims }))?;
+        }
+    }
+    let all = done.iter().all(|d| d.result.is_ok());
+    Ok(if all { Answer::Yes } else { Answer::No })
+}
+
+fn table(done: &[Done], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    let columns =
+        [("CLAIM", Side::Left), ("REQUEST", Side::Left), ("DEVICE", Side::Left), ("CDI DEVICE", Side::Left)];
+    let rows: Vec<Vec<String>> = done.iter().flat_map(Done::rows).collect();
+    if !rows.is_empty() {
+        terminal.table(&columns, rows)?;
+    }
+    for item in done {
+        match &item.result {
+            Ok(_) => terminal.line(format_args!("{}: CDI file {}", item.claim, item.cdi_file.display()))?,
+            Err(why) => {
+                let word = terminal.toned(Tone::Bad, "not prepared");
+                terminal.line(format_args!("{}: {word}: {why}", item.claim))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+// === impl Done ===
+
+impl Done {
+    fn prepare(node: &mut Node, claim: &ResourceClaim) -> Self {
+        Self {
+            claim: format!("{}/{}", claim.namespace, claim.name),
+            result: node.prepare(claim).map_err(|error| chain(&error)),
+            cdi_file: node.cdi_dir().join(cdi_file_name(&claim.uid)),
+        }
+    }
+
+    fn refused(claim: String, why: String) -> Self {
+        Self { claim, result: Err(why), cdi_file: PathBuf::new() }
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let devices = self.result.iter().flat_map(|prepared| &prepared.devices);
+        let row = |device: &crate::prepare::PreparedDevice| {
+            let name = format!("{}/{}", device.pool, device.device);
+            vec![self.claim.clone(), device.request.clone(), name, device.cdi_name.clone()]
+        };
+        devices.map(row).collect()
+    }
+
+    fn json(&self) -> Value {
+        match &self.result {
+            Err(why) => json!({ "claim": self.claim, "outcome": "refused", "why": why }),
+            Ok(prepared) => {
+                let devices: Vec<Value> = prepared
+                    .devices
+                    .iter()
+                    .map(|d| {
+                        json!({
+                            "request": d.request,
+                            "pool": d.pool,
+                            "device": d.device,
+                            "share": d.share.as_str(),
+                            "cdiDevice": d.cdi_name,
+                        })
+                    })
+                    .collect();
+                json!({
+                    "claim": self.claim,
+                    "uid": prepared.uid.as_str(),
+                    "outcome": "prepared",
+                    "cdiFile": self.cdi_file.display().to_string(),
+                    "devices": devices,
+                })
+            }
+        }
+    }
+}
+
+/// Name of a claim's CDI file.
+pub(super) fn cdi_file_name(uid: &str) -> String {
+    format!("aliquot.dev-claim-{uid}.json")
+}

@@ -1,0 +1,138 @@
+//! The node whose state lies in a directory: what `prepare` changed, every later command sees.
+
+use std::error::Error;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use aliquot_backend_sim::SimNode;
+use aliquot_core::catalogue::Catalogue;
+use aliquot_core::dra::{AllocationResult, DeviceResult, ResourceClaim, ShareId, Sharing};
+use aliquot_core::grant::Grant;
+use aliquot_core::offer::{LayoutPolicy, Offers, ServerVersion};
+use aliquot_core::quantity::{Format, Quantity};
+use aliquot_core::units::Cores;
+
+use crate::checkpoint::ClaimRecord;
+use crate::disk::Disk;
+use crate::node::{Access, Dirs, Node, Parts};
+
+use super::failure::Failure;
+use super::nodes::NodeSpec;
+use super::output::Terminal;
+
+/// What a node with state is made of, besides its state.
+pub(super) struct Setting<'a> {
+    pub(super) spec: &'a NodeSpec,
+    pub(super) catalogue: &'a Catalogue,
+    pub(super) policy: &'a LayoutPolicy,
+    pub(super) server: ServerVersion,
+}
+
+/// Opens a simulated node on its state directory. To change it, the directory is made where only its last part is
+/// missing; to look at it, it must be there.
+pub(super) fn open(
+    setting: &Setting<'_>,
+    state: &Path,
+    access: Access,
+    terminal: &mut Terminal<'_>,
+) -> Result<(Node, SimNode), Failure> {
+    match access {
+        Access::Read => {
+            let advice = "`aliquot prepare` makes it; check the name given with --state";
+            fs::read_dir(state)
+                .map_err(|source| Failure::path("read state directory", state, source, advice))?;
+        }
+        Access::Change | Access::ChangeNow => match fs::create_dir(state) {
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                let advice = "Make the directory above it, or name another one with --state";
+                return Err(Failure::path("make state directory", state, source, advice));
+            }
+            _ => {}
+        },
+    }
+    let hardware = || {
+        SimNode::open(&setting.spec.file, setting.catalogue, &state.join("hardware"))
+            .map_err(|error| Failure::Node(chain(&error)))
+    };
+    let backend = hardware()?;
+    let parts = Parts {
+        name: backend.name().clone(),
+        backend: Box::new(backend),
+        catalogue: Arc::new(setting.catalogue.clone()),
+        policy: setting.policy.clone(),
+        server: setting.server,
+        offers: None,
+        disk: Disk::default(),
+    };
+    let (node, recovery) =
+        Node::open(parts, &Dirs::in_state(state), access).map_err(|error| Failure::Node(chain(&error)))?;
+    for uid in &recovery.undone {
+        terminal.note(format_args!("note: claim {uid} was interrupted; what was begun is undone"))?;
+    }
+    for problem in &recovery.problems {
+        terminal.note(format_args!("warning: {problem}"))?;
+    }
+    Ok((node, hardware()?))
+}
+
+/// An error with its causes, as one sentence.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+/// The claims that a node has in its journal, as allocated claims.
+pub(super) fn held_claims(node: &Node, offers: &Offers) -> Vec<ResourceClaim> {
+    node.claims().map(|record| held_claim(record, offers)).collect()
+}
+
+fn held_claim(record: &ClaimRecord, offers: &Offers) -> ResourceClaim {
+    let (namespace, name) = record.plan.name.split_once('/').unwrap_or(("default", &record.plan.name));
+    let devices = record.plan.grants.iter().map(|grant| result(grant, offers)).collect();
+    ResourceClaim {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        uid: record.plan.claim.to_string(),
+        requests: Vec::new(),
+        constraints: Vec::new(),
+        config: Vec::new(),
+        allocation: Some(AllocationResult { devices, ..AllocationResult::default() }),
+    }
+}
+
+fn result(grant: &Grant, offers: &Offers) -> DeviceResult {
+    let shared = offers.parts.get(&grant.device).is_some_and(|part| part.sharing == Sharing::Shareable);
+    let capacity = [
+        (aliquot_core::offer::CAPACITY_MEMORY, grant.memory.quantity()),
+        (aliquot_core::offer::CAPACITY_CORES, percent(grant.cores)),
+    ];
+    DeviceResult {
+        request: grant.request.clone(),
+        device: grant.device.clone(),
+        access: aliquot_core::dra::Access::Normal,
+        tolerations: Vec::new(),
+        binding_conditions: Vec::new(),
+        binding_failure_conditions: Vec::new(),
+        share_id: shared.then(|| ShareId(grant.share.to_string())),
+        consumed_capacity: capacity
+            .into_iter()
+            .filter(|_| shared)
+            .map(|(name, amount)| (name.to_owned(), amount))
+            .collect(),
+    }
+}
+
+fn percent(cores: Cores) -> Quantity {
+    Quantity::from_units(i64::from(cores.percent()), Format::DecimalSi)
+}

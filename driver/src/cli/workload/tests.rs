@@ -1,0 +1,98 @@
+//! Which claims are made for which Pods, and what is missing.
+
+use super::*;
+use crate::manifest::read;
+
+const OBJECTS: &str = r"
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu.example.com}
+spec: {extendedResourceName: example.com/gpu}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: t}
+spec: {spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu.example.com}}]}}}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: shared}
+spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu.example.com}}]}}
+---
+";
+
+fn pod(name: &str, spec: &str, status: &str) -> String {
+    format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {spec}\nstatus: {status}\n---\n")
+}
+
+fn workload_of(pods: &[String]) -> (Workload, Vec<String>) {
+    let (manifests, problems) = read("m.yaml", &format!("{OBJECTS}{}", pods.concat()));
+    assert_eq!(problems, []);
+    let workload = workload(&manifests, &manifests.classes);
+    let names = |unit: &Unit| {
+        let claims: Vec<&str> = unit.claims.iter().map(|c| workload.claims[*c].name.as_str()).collect();
+        format!(
+            "{}: {} {}",
+            unit.label(&manifests, &workload.claims),
+            claims.join(","),
+            unit.missing.join(",")
+        )
+    };
+    let units = workload.units.iter().map(names).collect();
+    (workload, units)
+}
+
+#[test]
+fn a_template_makes_a_claim_for_each_pod_and_a_claim_is_shared_by_name() {
+    let both =
+        "{resourceClaims: [{name: own, resourceClaimTemplateName: t}, {name: s, resourceClaimName: shared}]}";
+    let (workload, units) = workload_of(&[pod("a", both, "{}"), pod("b", both, "{}")]);
+    assert_eq!(units, ["pod default/a: a-own,shared ", "pod default/b: b-own,shared "]);
+    assert_eq!(workload.claims.len(), 3);
+}
+
+#[test]
+fn a_claim_that_no_pod_names_is_placed_for_itself() {
+    let (_, units) = workload_of(&[]);
+    assert_eq!(units, ["claim default/shared: shared "]);
+}
+
+#[test]
+fn what_does_not_exist_is_named() {
+    let spec =
+        "{resourceClaims: [{name: x, resourceClaimTemplateName: gone}, {name: y, resourceClaimName: away}]}";
+    let (_, units) = workload_of(&[pod("a", spec, "{}")]);
+    let expected = "pod default/a:  ResourceClaimTemplate default/gone does not exist,\
+                    ResourceClaim default/away does not exist";
+    assert_eq!(units[0], expected);
+}
+
+#[test]
+fn extended_resources_become_one_claim_and_those_of_device_plugins_stay_out() {
+    let limits = "{containers: [{name: c, resources: {limits: {example.com/gpu: 2, other.example/x: 1}}}, \
+                  {name: d, resources: {limits: {deviceclass.resource.kubernetes.io/gpu.example.com: 1}}}]}";
+    let (workload, units) = workload_of(&[pod("a", limits, "{}")]);
+    assert_eq!(units[0], "pod default/a: a-extended-resources ");
+    let requests: Vec<_> = workload.claims[1].requests.iter().map(|r| r.name.as_str()).collect();
+    assert_eq!(requests, ["container-0-request-0", "container-1-request-0"]);
+    assert_eq!(workload.foreign_resources["other.example/x"], 1);
+}
+
+#[test]
+fn a_pod_that_has_ended_asks_for_nothing_and_one_that_runs_keeps_its_claims() {
+    let spec = "{resourceClaims: [{name: own, resourceClaimTemplateName: t}]}";
+    let (workload, units) = workload_of(&[
+        pod("done", spec, "{phase: Succeeded}"),
+        pod("runs", spec, "{resourceClaimStatuses: [{name: own, resourceClaimName: shared}]}"),
+    ]);
+    assert_eq!(units, ["pod default/runs: shared "]);
+    assert_eq!(workload.claims.len(), 1);
+}
+
+#[test]
+fn names_that_are_taken_get_a_number() {
+    let spec = "{resourceClaims: [{name: own, resourceClaimTemplateName: t}]}";
+    let taken = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: a-own}\nspec: {devices: {}}\n---\n";
+    let (_, units) = workload_of(&[taken.to_owned(), pod("a", spec, "{}")]);
+    assert_eq!(units[0], "pod default/a: a-own-1 ");
+}
