@@ -1,12 +1,12 @@
 //! Decisions of the allocator: a node of 8 H100 filled claim by claim, and whole clusters planned at once.
 //!
 //! The node is published as in layout `dynamic`: per card one device for the card and one for each MIG placement, 26
-//! in all, every one shareable and drawing on the card's counters. A decision is one `allocate` and one `hold`.
+//! in all, every one shareable and drawing on the card's counters. A decision is one `allocate` and one `hold`; a plan
+//! starts with the published objects and has an own search for every claim.
 
 #![expect(clippy::expect_used, reason = "a bench that cannot place what it was written for must stop")]
 
 use std::collections::BTreeMap;
-use std::hint::black_box;
 
 use aliquot_core::allocate::{Candidates, NodeIndex, World};
 use aliquot_core::dra::{
@@ -15,7 +15,7 @@ use aliquot_core::dra::{
     RequestKind, ResourceClaim, ResourceSlice, Sharing,
 };
 use aliquot_core::quantity::{Format, Quantity};
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 
 const DRIVER: &str = "aliquot.dev";
 const GIB: i64 = 1 << 30;
@@ -114,7 +114,10 @@ fn class(name: &str, selector: &str) -> DeviceClass {
     }
 }
 
-fn world(nodes: usize) -> World {
+/// What is published, as a world is made from it.
+type Published = (Vec<ResourceSlice>, Vec<DeviceClass>, Vec<Node>);
+
+fn published(nodes: usize) -> Published {
     let names: Vec<String> = (0..nodes).map(|node| format!("node-{node:05}")).collect();
     let classes = vec![
         class("share", "device.attributes[\"aliquot.dev\"].type == \"card\""),
@@ -122,6 +125,10 @@ fn world(nodes: usize) -> World {
     ];
     let slices = names.iter().flat_map(|name| slices(name)).collect();
     let nodes = names.into_iter().map(|name| Node { name, labels: BTreeMap::new() }).collect();
+    (slices, classes, nodes)
+}
+
+fn world((slices, classes, nodes): Published) -> World {
     let (world, problems) = World::new(slices, classes, nodes);
     assert_eq!(problems, []);
     world
@@ -171,7 +178,7 @@ fn one_node(criterion: &mut Criterion) {
     let partitions: Vec<ResourceClaim> = (0..56).map(partition).collect();
     for (name, claims) in [("shares", &shares), ("1g partitions", &partitions)] {
         group.throughput(Throughput::Elements(claims.len() as u64));
-        let mut warm = world(1);
+        let mut warm = world(published(1));
         // Filled and emptied again: a release costs less than a decision and is counted with it.
         group.bench_function(format!("{name}, warm"), |bench| {
             bench.iter(|| {
@@ -182,22 +189,29 @@ fn one_node(criterion: &mut Criterion) {
             });
         });
         group.bench_function(format!("{name}, from the slices"), |bench| {
-            bench.iter(|| fill(&mut world(1), claims));
+            bench.iter_batched(
+                || published(1),
+                |published| {
+                    let mut world = world(published);
+                    fill(&mut world, claims);
+                    world
+                },
+                BatchSize::SmallInput,
+            );
         });
     }
     group.finish();
 }
 
 /// Everything placed and held, one claim after the other, over all nodes.
-fn plan(world: &mut World, claims: &[ResourceClaim]) -> usize {
-    let mut placed = 0;
+fn plan(published: Published, claims: &[ResourceClaim]) -> World {
+    let mut world = world(published);
     for claim in claims {
         if let Ok((_, results)) = world.place(std::slice::from_ref(claim), Candidates::All) {
             world.hold_as(claim, &results[0]).expect("it is held once");
-            placed += 1;
         }
     }
-    placed
+    world
 }
 
 fn clusters(criterion: &mut Criterion) {
@@ -209,7 +223,7 @@ fn clusters(criterion: &mut Criterion) {
             (0..count).map(|n| if n % 3 == 2 { partition(n) } else { share(n) }).collect();
         group.throughput(Throughput::Elements(claims.len() as u64));
         group.bench_function(format!("{} cards, {count} claims", nodes * 8), |bench| {
-            bench.iter(|| black_box(plan(&mut world(nodes), &claims)));
+            bench.iter_batched(|| published(nodes), |input| plan(input, &claims), BatchSize::PerIteration);
         });
     }
     // Every claim asks for another amount: nothing learnt from one claim helps the next.
@@ -219,7 +233,7 @@ fn clusters(criterion: &mut Criterion) {
         .collect();
     group.throughput(Throughput::Elements(claims.len() as u64));
     group.bench_function("1000 cards, 10000 different claims", |bench| {
-        bench.iter(|| black_box(plan(&mut world(125), &claims)));
+        bench.iter_batched(|| published(125), |input| plan(input, &claims), BatchSize::PerIteration);
     });
     group.finish();
 }

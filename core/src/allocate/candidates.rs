@@ -10,7 +10,7 @@
 use super::demand::{Base, Demand};
 use super::index::{EntryNo, Index, ProfileNo, numbered};
 use super::pools::{View, device_concerns};
-use super::selectors::{Selectors, Verdict};
+use super::selectors::{Selectors, Verdict, Viewed};
 use super::state::State;
 use super::taints;
 use crate::dra::Node;
@@ -228,8 +228,9 @@ enum Judged {
 
 /// The first selector that does not pass decides.
 fn judge(entry: EntryNo, index: &Index, base: &Base, selectors: &mut Selectors) -> Judged {
+    let mut device = Viewed::new(index, entry);
     for (position, (_, selector)) in base.selectors.iter().flatten().enumerate() {
-        match selectors.verdict(*selector, index, entry) {
+        match selectors.verdict(*selector, &mut device) {
             Verdict::Passes => {}
             Verdict::Fails | Verdict::Unknown => return Judged::Fails,
             Verdict::Broken => return Judged::Broken(u32::try_from(position).unwrap_or(u32::MAX)),

@@ -25,6 +25,13 @@ struct Compiled {
     verdicts: Vec<Verdict>,
 }
 
+/// A device under evaluation: what selectors see of it is made once, and only if one has to be asked.
+pub(super) struct Viewed<'a> {
+    index: &'a Index,
+    entry: EntryNo,
+    view: Option<DeviceView>,
+}
+
 /// What a selector says of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -61,7 +68,8 @@ impl Selectors {
     }
 
     /// What the selector says of the device; remembered.
-    pub(super) fn verdict(&mut self, selector: SelectorNo, index: &Index, entry: EntryNo) -> Verdict {
+    pub(super) fn verdict(&mut self, selector: SelectorNo, device: &mut Viewed<'_>) -> Verdict {
+        let Viewed { index, entry, .. } = *device;
         let compiled = &mut self.compiled[selector.at()];
         if compiled.verdicts.len() <= entry.at() {
             compiled.verdicts.resize(index.entries.len(), Verdict::Unknown);
@@ -70,7 +78,7 @@ impl Selectors {
         if known != Verdict::Unknown {
             return known;
         }
-        let verdict = match evaluate(&compiled.program, index, entry) {
+        let verdict = match device.evaluate(&compiled.program) {
             Ok(true) => Verdict::Passes,
             Ok(false) => Verdict::Fails,
             Err(_) => Verdict::Broken,
@@ -81,16 +89,26 @@ impl Selectors {
 
     /// Why the verdict is [`Verdict::Broken`].
     pub(super) fn failure(&self, selector: SelectorNo, index: &Index, entry: EntryNo) -> String {
-        match evaluate(&self.compiled[selector.at()].program, index, entry) {
+        match Viewed::new(index, entry).evaluate(&self.compiled[selector.at()].program) {
             Err(message) => message,
             Ok(_) => String::new(),
         }
     }
 }
 
-fn evaluate(program: &Result<Selector, String>, index: &Index, entry: EntryNo) -> Result<bool, String> {
-    let selector = program.as_ref().map_err(Clone::clone)?;
-    let slice = index.entries[entry.at()].slice;
-    let view = DeviceView::new(&index.slices[slice.at()].driver, index.described(entry));
-    selector.matches(&view).map_err(|error| error.to_string())
+// === impl Viewed ===
+
+impl<'a> Viewed<'a> {
+    pub(super) const fn new(index: &'a Index, entry: EntryNo) -> Self {
+        Self { index, entry, view: None }
+    }
+
+    fn evaluate(&mut self, program: &Result<Selector, String>) -> Result<bool, String> {
+        let selector = program.as_ref().map_err(Clone::clone)?;
+        let view = self.view.get_or_insert_with(|| {
+            let slice = self.index.entries[self.entry.at()].slice;
+            DeviceView::new(&self.index.slices[slice.at()].driver, self.index.described(self.entry))
+        });
+        selector.matches(view).map_err(|error| error.to_string())
+    }
 }

@@ -10,7 +10,7 @@ use crate::allocate::index::{Counted, DeviceNo, EntryNo, SlotNo};
 use crate::allocate::place::Asked;
 use crate::allocate::pools::device_concerns;
 use crate::allocate::refusal::Shortage;
-use crate::allocate::selectors::Verdict;
+use crate::allocate::selectors::{Verdict, Viewed};
 use crate::allocate::taints;
 use crate::allocate::world::{NodeIndex, World};
 use crate::dra::{
@@ -144,7 +144,7 @@ impl World {
         }
         let selectors = self.demands.base_of(demand).selectors.as_deref().unwrap_or_default();
         for (origin, number) in selectors {
-            let verdict = self.selectors.verdict(*number, &self.index, entry);
+            let verdict = self.selectors.verdict(*number, &mut Viewed::new(&self.index, entry));
             let (origin, expression) = (origin.clone(), || self.selectors.text(*number).to_owned());
             match verdict {
                 Verdict::Passes => {}
