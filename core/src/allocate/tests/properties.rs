@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::build::*;
-use crate::allocate::{Candidates, Limits, Memory, NodeIndex, World};
+use crate::allocate::{Candidates, Change, Limits, Memory, NodeIndex, World};
 use crate::dra::*;
 use crate::rounding;
 
@@ -209,10 +209,56 @@ proptest! {
                         let seen = node.requests.iter().map(|r| r.usable.len() + r.rejected.len()).max();
                         prop_assert!(seen.unwrap_or(0) <= 10);
                     }
+                    if let Some(change) = explanation.remedy {
+                        let mut changed = claims.clone();
+                        let released = apply(&change, &mut changed);
+                        let lifted = released.map(|uid| (world.lift(&uid).unwrap(), uid));
+                        prop_assert!(world.place(&changed, Candidates::All).is_ok(), "{change}");
+                        if let Some((holder, uid)) = lifted {
+                            world.put_back(uid, holder);
+                        }
+                        prop_assert!(world.place(&claims, Candidates::All).is_err());
+                    }
                 }
             }
         }
     }
+}
+
+/// Makes the change in the claims, or names the UID to release.
+fn apply(change: &Change, claims: &mut [ResourceClaim]) -> Option<String> {
+    let mut request = |claim: &str, request: &str, edit: &dyn Fn(&mut ExactRequest)| {
+        let claim = claims.iter_mut().find(|known| format!("default/{}", known.name) == claim).unwrap();
+        let (parent, sub) = request.split_once('/').unwrap_or((request, ""));
+        match &mut claim.requests.iter_mut().find(|known| known.name == parent).unwrap().kind {
+            RequestKind::Exactly(exact) => edit(exact),
+            RequestKind::FirstAvailable(subs) => {
+                edit(&mut subs.iter_mut().find(|known| known.name == sub).unwrap().request);
+            }
+        }
+    };
+    match change {
+        Change::TolerateTaint { claim, request: name, taint } => request(claim, name, &|exact| {
+            let (key, operator) = (Some(taint.key.clone()), TolerationOperator::Exists);
+            exact.tolerations.push(Toleration { key, operator, effect: None, seconds: None });
+        }),
+        Change::LowerCapacity { claim, request: name, capacity, to, .. } => request(claim, name, &|exact| {
+            exact.capacity.insert(capacity.clone(), *to);
+        }),
+        Change::LowerCount { claim, request: name, to, .. } => request(claim, name, &|exact| {
+            exact.mode = AllocationMode::ExactCount(*to);
+        }),
+        Change::DropSelector { claim, request: name, expression } => request(claim, name, &|exact| {
+            exact.selectors.retain(|known| known != expression);
+        }),
+        Change::DropConstraint { claim, index, .. } => {
+            let claim = claims.iter_mut().find(|known| format!("default/{}", known.name) == *claim).unwrap();
+            claim.constraints.remove(*index);
+        }
+        Change::ReleaseClaim { claim, .. } => return Some(claim.replace("default/c", "uid-")),
+        Change::AnotherNode { .. } | Change::CompletePools { .. } => {}
+    }
+    None
 }
 
 fn plain_start(world: &World) -> Vec<i128> {
