@@ -9,12 +9,15 @@ use std::process::Command;
 
 /// Package, what it may use of ours, what it may use from outside in what ships.
 const ARROWS: &[(&str, &[&str], &[&str])] = &[
-    ("aliquot_core", &[], &["cel", "regex", "serde", "thiserror", "toml"]),
+    ("aliquot_core", &[], &["regex", "serde", "thiserror", "toml"]),
     ("aliquot_abi", &[], &[]),
     // `shuttle` is the schedule explorer: a feature of tests, never built into what ships.
     ("aliquot_enforce", &[], &["shuttle"]),
     ("aliquot_cdi", &[], &["serde", "serde_json", "thiserror"]),
     ("aliquot_backend_sim", &["aliquot_core"], &["nix", "serde", "thiserror", "toml"]),
+    ("aliquot_sim_device", &[], &["libc", "serde", "thiserror", "toml"]),
+    ("aliquot_sim_cuda", &["aliquot_sim_device"], &["libc"]),
+    ("aliquot_sim_nvml", &["aliquot_sim_device"], &["libc"]),
     (
         "aliquot_driver",
         &["aliquot_core", "aliquot_cdi", "aliquot_backend_sim"],
@@ -38,8 +41,7 @@ const NOT_SHIPPED: &[&str] = &["aliquot_benches", "aliquot_tests"];
 
 /// A word in code lines, and the only files that may hold it (path prefixes).
 const ONLY: &[(&str, &[&str])] = &[
-    ("cel::", &["core/src/cel.rs", "core/src/cel/", "core/src/allocate", "core/src/offer/"]),
-    ("use cel", &["core/src/cel.rs", "core/src/cel/"]),
+    ("regex::", &["core/src/cel/"]),
     ("toml::", &["core/src/catalogue/text.rs", "core/src/offer/text.rs", "driver/backends/sim/", "tests/"]),
     ("serde_saphyr", &["driver/src/manifest", "driver/src/cli/"]),
     ("crc32c", &["driver/src/checkpoint"]),
