@@ -2,6 +2,8 @@
 
 pub mod checkpoint;
 pub mod cli;
+pub mod clock;
+pub mod config;
 pub mod disk;
 mod grant_file;
 pub mod manifest;

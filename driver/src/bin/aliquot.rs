@@ -4,9 +4,10 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use aliquot_driver::cli::{Colour, Progress, Terminal, run};
+use aliquot_driver::config::colours;
 
 fn main() -> ExitCode {
-    let coloured = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let colour = if io::stdout().is_terminal() { colours() } else { Colour::Off };
     let mut out = BufWriter::new(io::stdout().lock());
     let mut err = io::stderr();
     let mut input = io::stdin();
@@ -14,7 +15,7 @@ fn main() -> ExitCode {
         out: &mut out,
         err: &mut err,
         input: &mut input,
-        colour: if coloured { Colour::On } else { Colour::Off },
+        colour,
         progress: if io::stderr().is_terminal() { Progress::On } else { Progress::Off },
     };
     let code = run(std::env::args_os(), &mut terminal);

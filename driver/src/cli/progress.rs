@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use crate::clock::now;
+
 use super::output::Progress;
 
 /// Work that is done sooner shows nothing.
@@ -28,15 +30,15 @@ enum Shown {
 
 impl<'a> Line<'a> {
     pub(super) fn new(err: &'a mut dyn Write, show: Progress) -> Self {
-        Self { err, show, next: Instant::now() + FIRST_AFTER, shown: Shown::Nothing }
+        Self { err, show, next: now() + FIRST_AFTER, shown: Shown::Nothing }
     }
 
     /// Says how far the work is, if it is time to.
     pub(super) fn at(&mut self, what: &str, done: usize, all: usize) {
-        if self.show == Progress::Off || Instant::now() < self.next {
+        if self.show == Progress::Off || now() < self.next {
             return;
         }
-        self.next = Instant::now() + EVERY;
+        self.next = now() + EVERY;
         // Progress that cannot be shown is no reason to stop.
         if write!(self.err, "\r{what} {done} of {all}").and_then(|()| self.err.flush()).is_ok() {
             self.shown = Shown::Something;
