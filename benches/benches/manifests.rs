@@ -1,14 +1,14 @@
 //! Text in, text out: claims read from YAML, offers made, slices rendered, and `aliquot devices`.
 //!
 //! Slices of a node of 8 H100 in layout `dynamic`, the fullest, are promised in 5 ms and 200 kB: from the cards to JSON
-//! as it goes to the API server.
+//! as it goes to the API server. Times are of the processor, in one thread: what a clock shows on a quiet machine.
 
 use std::ffi::OsString;
 use std::hint::black_box;
 use std::process::ExitCode;
 
 use aliquot_benches::fleet::{Ask, Fleet, H100_NODE, claim, yaml};
-use aliquot_benches::measure::{Effort, Spread, figures, timed};
+use aliquot_benches::measure::{Effort, Spread, computed, figures};
 use aliquot_benches::report::{Promise, Report, ended};
 use aliquot_core::offer::LayoutKind;
 use aliquot_driver::cli::{self, Colour, Progress, Terminal};
@@ -26,7 +26,7 @@ const LAYOUTS: [(LayoutKind, &str); 5] = [
 fn rounds(count: usize, mut work: impl FnMut() -> Result<(), String>) -> Result<Spread, String> {
     let mut samples = Vec::with_capacity(count);
     for _ in 0..count {
-        let (outcome, seconds) = timed(&mut work);
+        let (outcome, seconds) = computed(&mut work);
         outcome?;
         samples.push(seconds);
     }
@@ -58,7 +58,7 @@ fn reading(report: &Report, effort: Effort) -> Result<(), String> {
     }
     report.table(
         "Claims read from text. Times are lowest / median / highest, rates are of the lowest.",
-        ["form", "claims", "kB", "ms", "claims a second", "MB/s"],
+        ["form", "claims", "kB", "CPU ms", "claims a second", "MB/s"],
         &rows,
     );
     Ok(())
@@ -91,7 +91,7 @@ fn rendering(report: &mut Report, effort: Effort) -> Result<(), String> {
     }
     report.table(
         "Slices of a node of 8 H100. Rendering: slices to JSON. Making: node file to cards to slices and classes.",
-        ["layout", "devices", "slices", "bytes", "rendering, ms", "making, ms"],
+        ["layout", "devices", "slices", "bytes", "rendering, CPU ms", "making, CPU ms"],
         &rows,
     );
     Ok(())
@@ -120,7 +120,7 @@ fn devices(report: &mut Report, effort: Effort) -> Result<(), String> {
         let what = format!("ms of aliquot devices --node {node}");
         report.promise(what, seconds.min * 1e3, Promise::AtMost(50.0));
     }
-    report.table("`aliquot devices`, without the start of the process.", ["node", "ms"], &rows);
+    report.table("`aliquot devices`, without the start of the process.", ["node", "CPU ms"], &rows);
     Ok(())
 }
 

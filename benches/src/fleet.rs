@@ -73,14 +73,13 @@ impl Fleet {
         let inventory = sim.discover().map_err(|error| fail(&error))?;
         let policy = LayoutPolicy { rules: Vec::new(), default: layout_of(layout)? };
         let server = ServerVersion::with_default_gates(36, 3);
-        let mut fleet = Self { nodes: Vec::new(), slices: Vec::new(), classes: Vec::new() };
+        let named = |copy: usize| NodeName::new(format!("node-{copy:05}")).map_err(|error| fail(&error));
+        let first = named(0)?;
+        let offered = offers(&first, &inventory, &policy, server, &UsageHint::default());
+        let mut fleet = Self { nodes: Vec::new(), slices: Vec::new(), classes: classes(&offered.slices) };
         for copy in 0..copies {
-            let name = NodeName::new(format!("node-{copy:05}")).map_err(|error| fail(&error))?;
-            let offered = offers(&name, &inventory, &policy, server, &UsageHint::default());
-            if copy == 0 {
-                fleet.classes = classes(&offered.slices);
-            }
-            fleet.slices.extend(offered.slices);
+            let name = named(copy)?;
+            fleet.slices.extend(offered.slices_on(&inventory, &first, &name));
             fleet.nodes.push(Node { name: name.to_string(), labels: sim.labels().clone() });
         }
         Ok(fleet)

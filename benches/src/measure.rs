@@ -1,7 +1,9 @@
 //! Times and how they are summed up. A shared machine is never quiet: spreads are shown, ratios are taken in pairs.
 
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
 
 /// How much of a bench is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +84,20 @@ pub fn figures(number: f64) -> String {
     format!("{number:.digits$}")
 }
 
+/// What the work yields, and the seconds of this thread's processor that it took: what a clock shows on a quiet machine,
+/// whatever else runs on this one. For work in one thread that waits for nothing. A kernel that keeps no such account
+/// leaves the clock.
+pub fn computed<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let (begin, clock) = (processor_time(), Instant::now());
+    let value = work();
+    let spent = processor_time().zip(begin).map(|(end, begin)| end.saturating_sub(begin));
+    (value, spent.unwrap_or_else(|| clock.elapsed()).as_secs_f64())
+}
+
+fn processor_time() -> Option<Duration> {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok().map(Duration::from)
+}
+
 /// What the work yields, and the seconds it took.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     let begin = Instant::now();
@@ -98,6 +114,17 @@ pub fn exponent(sizes: (f64, f64), costs: (f64, f64)) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn computing_takes_no_longer_than_the_clock_shows() {
+        let (sum, clock) = timed(|| {
+            let (sum, seconds) = computed(|| (0..200_000_u64).map(std::hint::black_box).sum::<u64>());
+            assert!(seconds > 0.0, "{seconds}");
+            (sum, seconds)
+        });
+        assert_eq!(sum.0, 199_999 * 100_000);
+        assert!(sum.1 <= clock, "{} of {clock}", sum.1);
+    }
 
     #[test]
     fn spreads_and_exponents() {
