@@ -1,12 +1,14 @@
-//! Where the content of device memory lies: a sparse anonymous file a card, addresses that map nothing, and what else of the
+//! Where the content of device memory lies: a sparse file a seat, addresses that map nothing, and what else of the
 //! operating system this library needs.
 
-// UNSAFETY: anonymous files, address reservations and copies through the kernel have no safe interface in std.
+// UNSAFETY: sparse files, address reservations and copies through the kernel have no safe interface in std.
 #![expect(unsafe_code, reason = "memfd, mmap, pread and pwrite are libc calls")]
 
 use crate::code::{Answer, INVALID_VALUE, OUT_OF_MEMORY, UNKNOWN};
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -58,9 +60,9 @@ fn class(bytes: u64) -> u64 {
 }
 
 impl Heap {
-    /// A card's heap.
-    pub(crate) fn new() -> Answer<Self> {
-        let content = Arc::new(Content::new(SPAN)?);
+    /// A card's heap, with content in `file`.
+    pub(crate) fn new(file: &Path) -> Answer<Self> {
+        let content = Arc::new(Content::create(file, SPAN)?);
         let base = reserve(SPAN)?;
         Ok(Self { content, base, ranges: Mutex::default() })
     }
@@ -107,7 +109,23 @@ fn pointer(address: u64) -> *mut libc::c_void {
 }
 
 impl Content {
-    fn new(bytes: u64) -> Answer<Self> {
+    /// The sparse file of a seat.
+    fn create(path: &Path, bytes: u64) -> Answer<Self> {
+        // One of an earlier process with the same number and seat may still be there, and open elsewhere.
+        drop(std::fs::remove_file(path));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        let file = file.and_then(|file| file.set_len(bytes).map(|()| file));
+        file.map(|file| Self { file: file.into() }).map_err(|_| UNKNOWN)
+    }
+
+    /// What another process keeps in its file.
+    pub(crate) fn of_process(path: &Path) -> Answer<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        file.map(|file| Self { file: file.into() }).map_err(|_| INVALID_VALUE)
+    }
+
+    /// A place for a copy on its way, which nobody else sees.
+    fn scratch(bytes: u64) -> Answer<Self> {
         // SAFETY: a constant name and known flags.
         let file = unsafe { libc::memfd_create(c"aliquot-sim".as_ptr(), libc::MFD_CLOEXEC) };
         if file < 0 {
@@ -120,18 +138,6 @@ impl Content {
             return Err(UNKNOWN);
         }
         Ok(Self { file })
-    }
-
-    /// The content another process's descriptor names.
-    pub(crate) fn of_process(pid: u32, descriptor: i32) -> Answer<Self> {
-        let path = format!("/proc/{pid}/fd/{descriptor}");
-        let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
-        file.map(|file| Self { file: file.into() }).map_err(|_| INVALID_VALUE)
-    }
-
-    /// The descriptor's number, for another process.
-    pub(crate) fn descriptor(&self) -> i32 {
-        self.file.as_raw_fd()
     }
 
     fn forget(&self, at: u64, bytes: u64) {
@@ -227,7 +233,7 @@ impl Backing {
 
 /// Copies between two host ranges, a bad one being an error.
 pub(crate) fn copy_host(target: u64, source: u64, bytes: u64) -> Answer {
-    let scratch = Content::new(bytes)?;
+    let scratch = Content::scratch(bytes)?;
     scratch.write_from(0, source, bytes)?;
     scratch.read_to(0, target, bytes)
 }

@@ -19,12 +19,12 @@ pub(crate) fn export(address: u64) -> Answer<[u8; HANDLE_BYTES]> {
     if !matches!(found.payer, Payer::Card(..)) {
         return Err(INVALID_VALUE);
     }
-    let card = process::cards()?.get(found.device).ok_or(INVALID_VALUE)?.card.index();
-    let descriptor = u64::try_from(found.backing.content.descriptor()).map_err(|_| INVALID_VALUE)?;
+    let seat = process::cards()?.get(found.device).ok_or(INVALID_VALUE)?.seat()?;
+    let card = seat.card().index();
     let words = [
         MAGIC,
         u64::from(std::process::id()),
-        descriptor,
+        u64::try_from(seat.index()).map_err(|_| INVALID_VALUE)?,
         found.backing.offset,
         found.bytes,
         u64::try_from(card).map_err(|_| INVALID_VALUE)?,
@@ -42,8 +42,7 @@ pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     let mut words =
         handle.chunks_exact(8).map(|word| word.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
     let mut next = || words.next().ok_or(INVALID_VALUE);
-    let (magic, pid, descriptor, offset, bytes, card) =
-        (next()?, next()?, next()?, next()?, next()?, next()?);
+    let (magic, pid, seat, offset, bytes, card) = (next()?, next()?, next()?, next()?, next()?, next()?);
     if magic != MAGIC || bytes == 0 {
         return Err(INVALID_VALUE);
     }
@@ -53,7 +52,9 @@ pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     }
     let ours = |card_number| process::cards().ok()?.iter().position(|ours| ours.card.index() == card_number);
     let device = usize::try_from(card).ok().and_then(ours).ok_or(INVALID_VALUE)?;
-    let content = Content::of_process(pid, i32::try_from(descriptor).map_err(|_| INVALID_VALUE)?);
+    let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
+    let seat = usize::try_from(seat).map_err(|_| INVALID_VALUE)?;
+    let content = Content::of_process(&ours.card.content_file_of(seat, pid));
     let backing = Backing {
         content: Arc::new(content.map_err(|_| MAP_FAILED)?),
         offset,

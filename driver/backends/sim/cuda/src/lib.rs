@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Exports without behaviour answer CUDA_ERROR_NOT_SUPPORTED; so do the ABIs of 2007 with 32-bit device pointers. Content of
-//! device memory lies in a sparse anonymous file that no processor address maps: copies read and write it through the kernel,
+//! device memory lies in a sparse file that no processor address maps: copies read and write it through the kernel,
 //! so a bad host pointer is an error and no crash, and a device pointer used on the host faults as on a real machine. Managed
 //! memory alone is mapped.
 //!

@@ -210,8 +210,12 @@ impl OurCard {
         if let Some(heap) = self.heap.get() {
             return Ok(heap);
         }
-        let heap = Heap::new()?;
-        // A thread that lost this race leaves addresses reserved and nothing else.
+        let seat = self.seat()?;
+        let _one = lock(&self.seat_lock);
+        if let Some(heap) = self.heap.get() {
+            return Ok(heap);
+        }
+        let heap = Heap::new(&seat.content_file())?;
         Ok(self.heap.get_or_init(|| heap))
     }
 

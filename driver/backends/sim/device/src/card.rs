@@ -4,7 +4,7 @@ use crate::mapping::{self, Entry, Mapping, OpenError, monotonic_nanos};
 use crate::node::{CardFacts, Node};
 use crate::schedule::{self, Run, SEATS, Turn, Work};
 use std::os::fd::RawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -166,6 +166,7 @@ pub struct Card {
     index: usize,
     mapping: Arc<Mapping>,
     alive: RawFd,
+    dir: Arc<Path>,
 }
 
 /// A process's place on a card. It outlives its holder's handle: given up by [`Seat::leave`] or the process's death.
@@ -294,7 +295,7 @@ impl State {
 impl Card {
     pub(crate) fn open(dir: &Path, node: Arc<Node>, index: usize, alive: RawFd) -> Result<Self, OpenError> {
         let mapping = Arc::new(Mapping::open(&dir.join(format!("card-{index}")))?);
-        Ok(Self { node, index, mapping, alive })
+        Ok(Self { node, index, mapping, alive, dir: dir.into() })
     }
 
     fn with<R>(&self, inside: impl FnOnce(&mut State) -> R) -> R {
@@ -304,6 +305,16 @@ impl Card {
             }
             inside(state)
         })
+    }
+
+    /// The file in which process `pid` on seat number `seat` keeps the content of its memory.
+    #[must_use]
+    pub fn content_file_of(&self, seat: usize, pid: u32) -> PathBuf {
+        self.content(seat, u64::from(pid))
+    }
+
+    fn content(&self, seat: usize, pid: u64) -> PathBuf {
+        self.dir.join(format!("content-{}-{seat}-{pid}", self.index))
     }
 
     fn byte(&self, seat: usize) -> u64 {
@@ -319,6 +330,8 @@ impl Card {
             if pid != 0 && pid != own && !mapping::held_by_another(self.alive, self.byte(index)) {
                 // What it had run until now is on the record; the rest of its queue goes with it.
                 state.empty(index);
+                // A process that never kept content has no file.
+                drop(std::fs::remove_file(self.content(index, pid)));
             }
         }
     }
@@ -498,6 +511,12 @@ impl Seat {
         &self.card
     }
 
+    /// Its number on the card.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
     /// Takes `bytes` of the card's memory.
     ///
     /// # Errors
@@ -604,9 +623,17 @@ impl Seat {
         }
     }
 
-    /// Gives the seat up: memory and queued work go.
+    /// The file for the content of this seat's memory: removed with the seat, also after the process's death.
+    #[must_use]
+    pub fn content_file(&self) -> PathBuf {
+        self.card.content(self.index, u64::from(std::process::id()))
+    }
+
+    /// Gives the seat up: memory, content and queued work go.
     pub fn leave(self) {
         self.card.with(|state| state.empty(self.index));
+        // A process that never kept content has no file.
+        drop(std::fs::remove_file(self.content_file()));
         mapping::leave_seat(self.card.alive, self.card.byte(self.index));
     }
 }

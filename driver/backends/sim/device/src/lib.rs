@@ -4,6 +4,7 @@
 //!   process 1: libcuda.so.1 ─┐                     ┌─ card-0   memory books, device time, seats of processes
 //!   process 2: libcuda.so.1 ─┼─ mapped directory ──┼─ card-1
 //!   a tool:    nvml, tests  ─┘                     ├─ alive    one lock byte a seat; the kernel drops it when its process dies
+//!                                                  ├─ content-…    what device memory holds, one sparse file a seat
 //!                                                  ├─ node.toml    which cards (absent: two of the default model)
 //!                                                  └─ faults.toml  what goes wrong, and when (absent: nothing)
 //! ```

@@ -89,7 +89,7 @@ impl Mapping {
     pub(crate) fn open(path: &Path) -> Result<Self, OpenError> {
         let fail = |source| OpenError::io(path, source);
         let file = open_private(path).map_err(fail)?;
-        // SAFETY: an owned descriptor; the lock goes when `file` is closed at the end of this function.
+        // SAFETY: an owned descriptor.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
             return Err(fail(std::io::Error::last_os_error()));
         }
@@ -115,12 +115,15 @@ impl Mapping {
         }
         // SAFETY: page-aligned, `size` bytes, every bit pattern of integers is valid; zeroes are a valid State.
         let shared: &'static Shared = unsafe { &*base.cast::<Shared>() };
-        match shared.magic.load(Ordering::Acquire) {
-            MAGIC => {}
-            0 => init_mutex(shared).map_err(fail)?,
-            found => return Err(OpenError::Foreign { path: path.to_owned(), found }),
-        }
-        Ok(Self { shared })
+        let made = match shared.magic.load(Ordering::Acquire) {
+            MAGIC => Ok(()),
+            0 => init_mutex(shared).map_err(fail),
+            found => Err(OpenError::Foreign { path: path.to_owned(), found }),
+        };
+        // The mapping keeps the open file, and with it the lock, which therefore is given up here.
+        // SAFETY: an owned descriptor.
+        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+        made.map(|()| Self { shared })
     }
 
     /// Whether the card fell off the bus.

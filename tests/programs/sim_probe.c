@@ -1,0 +1,172 @@
+/*
+ * One step at a time on the driver, which is opened with dlopen as most clients do. Commands:
+ *   hold BYTES          allocates, says ready, waits until its input ends, frees
+ *   busy NANOS          says ready, then launches kernels of that length until killed
+ *   count NANOS N       launches N kernels of that length and waits for them
+ *   churn SEED          says ready, then allocates and frees at random until killed
+ *   allocs N            allocates 4 KiB N times and prints each result
+ *   devices             prints the UUID of each visible card
+ *   resolve             answers "symbol version flags" lines with both versions of cuGetProcAddress
+ *   fork                prints what a forked child gets
+ *   export, open HEX    one side of sharing memory between processes
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef uint64_t H;
+typedef struct { unsigned char bytes[64]; } Ipc;
+
+static void *driver;
+
+static void *symbol(const char *name) {
+    void *found = dlsym(driver, name);
+    if (!found) { printf("missing %s\n", name); exit(3); }
+    return found;
+}
+
+#define CALL(name, types) ((int (*) types)symbol(name))
+
+static void must(int code, const char *what) {
+    if (code) { printf("%s: %d\n", what, code); exit(2); }
+}
+
+static void ready(void) { puts("ready"); fflush(stdout); }
+
+static void start(void) {
+    H context;
+    must(CALL("cuInit", (unsigned))(0), "cuInit");
+    must(CALL("cuDevicePrimaryCtxRetain", (H *, int))(&context, 0), "retain");
+    must(CALL("cuCtxSetCurrent", (H))(context), "current");
+}
+
+static H kernel(const char *nanos) {
+    H module, function;
+    char name[64];
+    snprintf(name, sizeof name, "k_%s", nanos);
+    must(CALL("cuModuleLoadData", (H *, const void *))(&module, "image"), "load");
+    must(CALL("cuModuleGetFunction", (H *, H, const char *))(&function, module, name), "function");
+    return function;
+}
+
+typedef int Launch(H, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, H, void **, void **);
+
+static void busy(const char *nanos, long count) {
+    start();
+    H function = kernel(nanos);
+    Launch *launch = (Launch *)symbol("cuLaunchKernel");
+    ready();
+    for (long n = 0; count < 0 || n < count; n++) must(launch(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0), "launch");
+    must(CALL("cuCtxSynchronize", (void))(), "sync");
+}
+
+static void churn(unsigned seed) {
+    H held[64] = {0};
+    start();
+    int (*alloc)(H *, size_t) = CALL("cuMemAlloc_v2", (H *, size_t)), (*give)(H) = CALL("cuMemFree_v2", (H));
+    ready();
+    for (;;) {
+        int slot = rand_r(&seed) % 64;
+        if (held[slot]) { must(give(held[slot]), "free"); held[slot] = 0; }
+        else must(alloc(&held[slot], 512 + rand_r(&seed) % (8 << 20)), "alloc");
+    }
+}
+
+static const char *name_of(void *address) {
+    Dl_info info;
+    return address && dladdr(address, &info) && info.dli_sname ? info.dli_sname : "-";
+}
+
+static void resolve(void) {
+    char line[256], name[200];
+    int version;
+    unsigned long long flags;
+    int (*first)(const char *, void **, int, uint64_t) = CALL("cuGetProcAddress", (const char *, void **, int, uint64_t));
+    int (*second)(const char *, void **, int, uint64_t, int *) =
+        CALL("cuGetProcAddress_v2", (const char *, void **, int, uint64_t, int *));
+    while (fgets(line, sizeof line, stdin)) {
+        if (sscanf(line, "%199s %d %llu", name, &version, &flags) != 3) exit(2);
+        void *one = (void *)1, *two = (void *)1;
+        int status = -1;
+        int a = first(name, &one, version, flags), b = second(name, &two, version, flags, &status);
+        printf("%d %s %d %d %s\n", a, a == 1 ? "-" : name_of(one), b, status, b == 1 ? "-" : name_of(two));
+    }
+}
+
+static void share(const char *hex) {
+    H address;
+    Ipc handle;
+    char text[] = "the same bytes";
+    start();
+    if (!hex) {
+        must(CALL("cuMemAlloc_v2", (H *, size_t))(&address, 1 << 20), "alloc");
+        must(CALL("cuMemcpyHtoD_v2", (H, const void *, size_t))(address, text, sizeof text), "to");
+        must(CALL("cuIpcGetMemHandle", (Ipc *, H))(&handle, address), "export");
+        for (int i = 0; i < 64; i++) printf("%02x", handle.bytes[i]);
+        puts("");
+        fflush(stdout);
+        getchar();
+        must(CALL("cuMemcpyDtoH_v2", (void *, H, size_t))(text, address, sizeof text), "from");
+        puts(text);
+        return;
+    }
+    for (int i = 0; i < 64; i++) sscanf(hex + 2 * i, "%2hhx", &handle.bytes[i]);
+    must(CALL("cuIpcOpenMemHandle_v2", (H *, Ipc, unsigned))(&address, handle, 1), "open");
+    must(CALL("cuMemcpyDtoH_v2", (void *, H, size_t))(text, address, sizeof text), "from");
+    puts(text);
+    must(CALL("cuMemcpyHtoD_v2", (H, const void *, size_t))(address, "THE", 3), "to");
+    must(CALL("cuIpcCloseMemHandle", (H))(address), "close");
+    handle.bytes[0] ^= 1;
+    printf("%d\n", CALL("cuIpcOpenMemHandle_v2", (H *, Ipc, unsigned))(&address, handle, 1));
+}
+
+int main(int argc, char **argv) {
+    const char *command = argc > 1 ? argv[1] : "", *argument = argc > 2 ? argv[2] : "0";
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) { puts(dlerror()); return 1; }
+    if (!strcmp(command, "hold")) {
+        H address;
+        start();
+        must(CALL("cuMemAlloc_v2", (H *, size_t))(&address, strtoull(argument, 0, 10)), "alloc");
+        ready();
+        while (getchar() != EOF) { }
+        must(CALL("cuMemFree_v2", (H))(address), "free");
+        must(CALL("cuDevicePrimaryCtxRelease_v2", (int))(0), "release");
+    } else if (!strcmp(command, "busy")) busy(argument, -1);
+    else if (!strcmp(command, "count")) busy(argument, strtol(argv[3], 0, 10));
+    else if (!strcmp(command, "churn")) churn(strtoul(argument, 0, 10));
+    else if (!strcmp(command, "resolve")) resolve();
+    else if (!strcmp(command, "export")) share(0);
+    else if (!strcmp(command, "open")) share(argument);
+    else if (!strcmp(command, "allocs")) {
+        start();
+        for (int n = atoi(argument); n > 0; n--) {
+            H address = 77;
+            int code = CALL("cuMemAlloc_v2", (H *, size_t))(&address, 4096);
+            printf("%d%s\n", code, code && address != 77 ? " touched" : "");
+        }
+    } else if (!strcmp(command, "devices")) {
+        int count = 0;
+        int code = CALL("cuInit", (unsigned))(0);
+        if (code) { printf("%d\n", code); return 0; }
+        must(CALL("cuDeviceGetCount", (int *))(&count), "count");
+        for (int n = 0; n < count; n++) {
+            unsigned char uuid[16];
+            must(CALL("cuDeviceGetUuid_v2", (void *, int))(uuid, n), "uuid");
+            for (int i = 0; i < 16; i++) printf("%02x", uuid[i]);
+            puts("");
+        }
+    } else if (!strcmp(command, "fork")) {
+        int status;
+        start();
+        if (fork() == 0) _exit(CALL("cuCtxSynchronize", (void))());
+        wait(&status);
+        printf("%d %d\n", WEXITSTATUS(status), CALL("cuCtxSynchronize", (void))());
+    } else return 64;
+    return 0;
+}
