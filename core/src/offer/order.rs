@@ -84,24 +84,26 @@ struct Board {
 
 impl Board {
     fn of(table: &PartitionTable, binding: &CounterVector) -> Self {
+        let totals: Vec<(u64, bool)> =
+            table.totals.iter().map(|(name, total)| (total, binding.get(name) > 0)).collect();
         let mut places = Vec::new();
-        let mut vectors = Vec::new();
+        let mut amounts: Vec<Vec<u64>> = Vec::new();
         for (template, entry) in table.templates.iter().enumerate() {
             for placement in 0..entry.placements.len() {
                 let place = Place { template, placement };
                 if let Some(takes) = takes(table, place).filter(|t| t.first_excess(&table.totals).is_none()) {
                     places.push(place);
-                    vectors.push(takes);
+                    amounts.push(table.totals.iter().map(|(name, _)| takes.get(name)).collect());
                 }
             }
         }
-        let apart = |a: &CounterVector, b: &CounterVector| {
-            let both = a.plus(b).map(|both| both.restricted(|name| binding.get(name) > 0));
-            both.is_none_or(|both| both.first_excess(binding).is_some())
+        // Each amount is at most its total, so the sum is compared without being made.
+        let apart = |a: &[u64], b: &[u64]| {
+            let mut counters = a.iter().zip(b).zip(&totals);
+            counters.any(|((a, b), (total, binds))| *binds && *a > total - b)
         };
-        let conflicts = vectors.iter().map(|a| vectors.iter().map(|b| apart(a, b)).collect()).collect();
-        let uses =
-            vectors.iter().map(|a| table.totals.iter().map(|(name, _)| a.get(name) > 0).collect()).collect();
+        let conflicts = amounts.iter().map(|a| amounts.iter().map(|b| apart(a, b)).collect()).collect();
+        let uses = amounts.iter().map(|a| a.iter().map(|amount| *amount > 0).collect()).collect();
         let first = |template| size(table, Place { template, placement: 0 });
         let sizes = (0..table.templates.len()).map(first).collect();
         Self { places, sizes, conflicts, uses, counters: table.totals.iter().len() }
