@@ -9,7 +9,7 @@
 //! - [`policy`], [`text`]: what the admin wants, and how the file reads;
 //! - [`server`]: what this Kubernetes keeps of what is written;
 //! - [`order`]: the order of placements, which is the packing policy;
-//! - [`classes`]: the `DeviceClass`es of what is offered;
+//! - [`mod@classes`]: the `DeviceClass`es of what is offered;
 //! - [`validate`]: every limit of the API, also for slices that others have made.
 //!
 //! Invariants: the result depends on what the cards are, never on the order in which they were found; one bad card,

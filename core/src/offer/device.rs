@@ -125,7 +125,7 @@ impl<'a> Maker<'a> {
             profile: template.name.as_str(),
             fraction: Some(template.fraction),
             isolation: template.isolation,
-            hash: PartHash::of_partition(&self.card.uuid, &part),
+            hash: PartHash::of_partition(&self.card.uuid, &template.name, &placement.name),
             extra: match sharing {
                 Sharing::Exclusive => template.extra_capacity.clone(),
                 Sharing::Shareable => BTreeMap::new(),

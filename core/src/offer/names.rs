@@ -8,8 +8,8 @@
 
 use super::policy::Slot;
 use crate::card::Card;
-use crate::id::{CardUuid, NodeName};
-use crate::partition::Part;
+use crate::id::{CardUuid, NodeName, TemplateName};
+use crate::partition::PlacementName;
 
 /// Longest pool and slice names.
 const SUBDOMAIN_MAX: usize = 253;
@@ -35,14 +35,8 @@ impl PartHash {
         Self::of(&["card", card.as_str()])
     }
 
-    pub(super) fn of_partition(card: &CardUuid, part: &Part) -> Self {
-        match part {
-            Part::Card => Self::of_card(card),
-            Part::Partition { template, placement } => {
-                Self::of(&["partition", card.as_str(), template.as_str(), &placement.0])
-            }
-            Part::Slot { name, copy } => Self::of(&["slot", card.as_str(), name, &copy.to_string()]),
-        }
+    pub(super) fn of_partition(card: &CardUuid, template: &TemplateName, placement: &PlacementName) -> Self {
+        Self::of(&["partition", card.as_str(), template.as_str(), &placement.0])
     }
 
     /// A slot of another size is another device, whatever its name.

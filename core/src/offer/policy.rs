@@ -53,7 +53,7 @@ pub struct Glob(pub String);
 /// What a card is published as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Whatever serves best on this server; see [`super::choose`].
+    /// Whatever serves best on this server; [`super::Reason`] says what that was.
     Auto(ShareTerms),
     /// The card, for one holder at a time.
     Whole,
