@@ -11,7 +11,8 @@
 //! **Why the file is replaced as a whole.** A file that grows may end in a torn record after a kill, and a torn record
 //! looks like a damaged one: one of the two must be guessed at, and a wrong guess forgets a tenant. A file that is
 //! replaced by rename is never torn, so every missing or altered byte is damage, and is refused. The price is
-//! writing all records each time: at most a few hundred KiB on a full node, two writes a prepare and two a release.
+//! writing all records each time, twice a prepare and twice a release: 40 KB for 56 claims and 400 KB for 560, 1.6 and
+//! 11 ms with an unoptimized build on a disk that takes 0.5 ms for a sync.
 //!
 //! **What cannot be read is kept.** A truncated, altered, foreign or newer file is refused with its name, the offset,
 //! what was found and what to do. Nothing is wiped; no claim is prepared until a person has decided.
@@ -86,5 +87,13 @@ impl Journal {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.partitions.is_empty()
+    }
+
+    /// Drops the carried fields of records that are gone: they must not come back with a later record of the same name.
+    pub(crate) fn drop_carried_of_the_gone(&mut self) {
+        if !self.carried.fields.is_empty() {
+            let keys = convert::keys(self);
+            self.carried.fields.retain(|key, _| keys.contains(key));
+        }
     }
 }

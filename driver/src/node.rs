@@ -399,7 +399,8 @@ impl Node {
     }
 
     /// Writes the journal if it is another one, and believes it once it is on disk.
-    fn write_journal(&mut self, next: Journal) -> Result<(), PrepareError> {
+    fn write_journal(&mut self, mut next: Journal) -> Result<(), PrepareError> {
+        next.drop_carried_of_the_gone();
         if next != self.journal {
             self.file.store(&next)?;
             self.journal = next;

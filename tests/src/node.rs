@@ -28,7 +28,9 @@ use aliquot_driver::recover::Recovery;
 
 /// A node that can be opened again and again.
 pub struct World {
-    dir: tempfile::TempDir,
+    dir: PathBuf,
+    /// Takes the directory away; none where somebody else does.
+    owned: Option<tempfile::TempDir>,
     file: NodeFile,
     catalogue: Arc<Catalogue>,
     policy: LayoutPolicy,
@@ -67,26 +69,33 @@ impl World {
         // A kill is enumerated byte by byte: syncing to a real disk each time would only measure the disk.
         let memory = Path::new("/dev/shm");
         let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        let dir = dir.unwrap();
+        Self::at(dir.path(), file, policy).owning(dir)
+    }
+
+    /// A node of a node file in a directory that is there already.
+    #[must_use]
+    pub fn at(dir: &Path, file: NodeFile, policy: &str) -> Self {
         let policy = if policy.is_empty() { LayoutPolicy::default() } else { text::parse(policy).unwrap() };
-        Self {
-            dir: dir.unwrap(),
-            file,
-            catalogue: Arc::new(Catalogue::embedded()),
-            policy,
-            offers: OnceLock::new(),
-        }
+        let catalogue = Arc::new(Catalogue::embedded());
+        Self { dir: dir.to_owned(), owned: None, file, catalogue, policy, offers: OnceLock::new() }
+    }
+
+    fn owning(mut self, dir: tempfile::TempDir) -> Self {
+        self.owned = Some(dir);
+        self
     }
 
     /// The state directory.
     #[must_use]
     pub fn state(&self) -> PathBuf {
-        self.dir.path().join("state")
+        self.dir.join("state")
     }
 
     /// The simulated hardware, beside any node that is open on it.
     #[must_use]
     pub fn hardware(&self) -> SimNode {
-        SimNode::open(&self.file, &self.catalogue, &self.dir.path().join("hardware")).unwrap()
+        SimNode::open(&self.file, &self.catalogue, &self.dir.join("hardware")).unwrap()
     }
 
     /// Partitions that exist.
@@ -134,6 +143,15 @@ impl World {
         node
     }
 
+    /// Opens the node to look at it.
+    ///
+    /// # Errors
+    /// As [`Node::open`].
+    pub fn look(&self) -> Result<Node, OpenError> {
+        let parts = self.parts(Disk::default());
+        Node::open(parts, &Dirs::in_state(self.state()), Access::Read).map(|(node, _)| node)
+    }
+
     /// Opens the node on a disk with a seam.
     #[must_use]
     pub fn open_on(&self, seam: Arc<dyn Seam>) -> Node {
@@ -144,13 +162,13 @@ impl World {
     #[must_use]
     pub fn files(&self) -> Files {
         let mut files = Files::new();
-        read_tree(self.dir.path(), &mut files);
+        read_tree(&self.dir, &mut files);
         files
     }
 
     /// Puts these files in place of all that there are.
     pub fn restore(&self, files: &Files) {
-        for entry in fs::read_dir(self.dir.path()).unwrap() {
+        for entry in fs::read_dir(&self.dir).unwrap() {
             fs::remove_dir_all(entry.unwrap().path()).unwrap();
         }
         for (path, (bytes, mode)) in files {

@@ -4,11 +4,18 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test that calls them")]
 
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use aliquot_core::id::ClaimUid;
+use aliquot_backend_sim::Personality;
+use aliquot_core::id::{ClaimUid, TemplateName};
+use aliquot_core::partition::PlacementName;
+use aliquot_core::ports::{DeviceBackend, PartitionAt};
 use aliquot_driver::prepare::{PrepareError, Released};
 use aliquot_tests::fault::Kill;
+use aliquot_tests::generate::Random;
 use aliquot_tests::node::{Want, World, claim};
 
 /// A claim, and the node that it is for.
@@ -130,6 +137,155 @@ fn prepare_killed_everywhere(
         }
         places += 1;
     }
+}
+
+/// Neighbours of a killed claim: a share of the same partition, a partition beside it, one of a stranger.
+#[test]
+fn neighbours_of_a_killed_claim_keep_what_they_have() {
+    let world = World::new("h200", "");
+    let hardware = world.hardware();
+    let strangers = PartitionAt {
+        card: hardware.discover().unwrap().cards[0].uuid.clone(),
+        template: TemplateName::new("1g.18gb").unwrap(),
+        placement: PlacementName("6".to_owned()),
+    };
+    let strangers = hardware.create_partition(&strangers).unwrap();
+    world.publish();
+    let mut node = world.open();
+    let share = want(0, "3g.71gb at 0", Some(4096), 10);
+    node.prepare(&claim(&node, "sharer", &[share])).unwrap();
+    node.prepare(&claim(&node, "beside", &[want(0, "1g.18gb at 4", None, 0)])).unwrap();
+    let request = claim(&node, UID, &[share, want(0, "1g.18gb at 5", None, 0)]);
+    let uid = ClaimUid::new(UID).unwrap();
+    drop(node);
+    let (without, live_without) = (world.files(), world.live());
+    let mut node = world.open();
+    node.prepare(&request).unwrap();
+    drop(node);
+    let (with, live_with) = (world.files(), world.live());
+    assert_eq!((live_without.len(), live_with.len()), (3, 4));
+    // Every place of the first files; then a stride that is prime to their lengths.
+    let places = || (0..40).chain((40..).step_by(37));
+    for (start, begin) in [(&without, true), (&with, false)] {
+        for places in places() {
+            world.restore(start);
+            let kill = Arc::new(Kill::default());
+            let mut node = world.open_on(kill.clone());
+            kill.after(places);
+            let finished = match begin {
+                true => unless_killed(&kill, node.prepare(&request)),
+                false => unless_killed(&kill, node.release(&uid)),
+            };
+            drop(node);
+            let node = world.open();
+            node.invariants().unwrap_or_else(|e| panic!("killed after {places} places: {e}"));
+            let expected = if node.claim(&uid).is_some() { &live_with } else { &live_without };
+            let mut live = world.live();
+            // The claim's own partition may have been made anew; everything else must be what it was.
+            live.retain(|l| live_without.contains(l) || !live_with.contains(l));
+            let kept = live.iter().filter(|l| live_without.contains(l)).count();
+            assert_eq!(kept, live_without.len(), "killed after {places} places: {live:?}");
+            assert_eq!(world.live().len(), expected.len());
+            assert!(world.live().contains(&strangers));
+            if finished {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kill_during_recovery_changes_nothing_about_where_it_ends() {
+    let world = World::new(TWO_PARTITIONS.personality, "");
+    world.publish();
+    let node = world.open();
+    let request = claim(&node, UID, TWO_PARTITIONS.wants);
+    drop(node);
+    let empty = world.files();
+    for first in (0..).step_by(211) {
+        world.restore(&empty);
+        let kill = Arc::new(Kill::default());
+        let mut node = world.open_on(kill.clone());
+        kill.after(first);
+        let finished = unless_killed(&kill, node.prepare(&request));
+        drop(node);
+        let killed = world.files();
+        for second in (0..).step_by(29) {
+            world.restore(&killed);
+            let kill = Arc::new(Kill::default());
+            kill.after(second);
+            drop(world.try_open(Some(kill.clone())));
+            let node = world.open();
+            node.invariants().unwrap_or_else(|e| panic!("killed after {first}, then {second} places: {e}"));
+            let expected = if node.claim(&ClaimUid::new(UID).unwrap()).is_some() { 2 } else { 0 };
+            assert_eq!(world.live().len(), expected);
+            if kill.left() > 0 {
+                break;
+            }
+        }
+        if finished {
+            break;
+        }
+    }
+}
+
+/// Says to the child of [`a_process_that_is_really_killed_leaves_nothing_that_a_restart_cannot_mend`] where to work.
+const CHILD: &str = "ALIQUOT_TEST_KILLED_CHILD";
+
+/// The child: prepares and releases until it is killed, and says so after each.
+#[test]
+fn the_child_that_is_killed() {
+    let Some(dir) = std::env::var_os(CHILD) else { return };
+    let world = World::at(Path::new(&dir), Personality::named("h200").unwrap().load().unwrap(), "");
+    let mut node = world.open();
+    let wants = [want(0, "3g.71gb at 0", Some(4096), 10), want(0, "1g.18gb at 5", None, 0)];
+    for round in 0_u32.. {
+        let uid = format!("c{}", round % 3);
+        node.prepare(&claim(&node, &uid, &wants[..1])).unwrap();
+        println!("prepared {uid}");
+        node.prepare(&claim(&node, "steady", &wants[1..])).unwrap();
+        node.release(&ClaimUid::new(format!("c{}", (round + 1) % 3)).unwrap()).unwrap();
+        println!("released");
+    }
+}
+
+#[test]
+fn a_process_that_is_really_killed_leaves_nothing_that_a_restart_cannot_mend() {
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    let seed = u64::try_from(seed % u128::from(u64::MAX)).unwrap();
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let file = || Personality::named("h200").unwrap().load().unwrap();
+    for _ in 0..8 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_child_that_is_killed", "--nocapture"])
+            .env(CHILD, dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let said = 1 + random.below(12);
+        for _ in 0..said {
+            while !lines.next().unwrap().unwrap().contains("ed") {}
+        }
+        // The child runs on while this process gets here: the kill hits it anywhere.
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let world = World::at(dir.path(), file(), "");
+        let node = world.open();
+        node.invariants().unwrap_or_else(|e| panic!("seed {seed}, killed after {said} lines: {e}"));
+        let steady = ClaimUid::new("steady").unwrap();
+        assert!(said < 3 || node.claim(&steady).is_some(), "seed {seed}: a prepared claim was lost");
+    }
+    let world = World::at(dir.path(), file(), "");
+    let mut node = world.open();
+    let uids: Vec<ClaimUid> = node.claims().map(|r| r.plan.claim.clone()).collect();
+    for uid in uids {
+        node.release(&uid).unwrap();
+    }
+    node.invariants().unwrap();
+    assert!(world.live().is_empty(), "seed {seed}: {:?} leaked", world.live());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Between the records on disk and the values that the program works with.
 
+use std::collections::BTreeSet;
+
 use aliquot_core::dra::DeviceId;
 use aliquot_core::grant::{Grant, ShareSettings, Spelled};
 use aliquot_core::id::{CardUuid, ClaimUid, NameError, ShareName, TemplateName};
@@ -51,6 +53,11 @@ pub(super) fn to_records(journal: &Journal) -> Vec<v1::Record> {
         }
     }
     records
+}
+
+/// What the records of a journal are about.
+pub(super) fn keys(journal: &Journal) -> BTreeSet<String> {
+    to_records(journal).iter().map(v1::Record::key).collect()
 }
 
 /// Adds one record to a journal.

@@ -113,7 +113,13 @@ impl Hardware {
 /// Keeps every other process out until the file is dropped.
 fn lock(dir: &Path) -> Result<File, BackendError> {
     let path = dir.join(LOCK_FILE);
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    // Reading is enough for a lock, and all that a disk mounted for reading allows.
+    let file = match File::open(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            File::options().create(true).truncate(false).write(true).open(&path)
+        }
+        opened => opened,
+    };
     let file = file.map_err(|e| failed("open", &path, e))?;
     file.lock().map_err(|e| failed("lock", &path, e))?;
     Ok(file)

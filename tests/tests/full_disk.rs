@@ -1,0 +1,169 @@
+//! A disk that is full, or may not be written: nothing is lost, the message says what to do, and once there is room
+//! again everything goes on.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
+
+use std::error::Error;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use aliquot_backend_sim::Personality;
+use aliquot_core::id::ClaimUid;
+use aliquot_tests::node::{Want, World, claim};
+
+const WANTS: [Want; 2] = [
+    Want { card: 0, part: "3g.71gb at 0", memory_mib: Some(4096), cores: 10 },
+    Want { card: 0, part: "1g.18gb at 5", memory_mib: None, cores: 0 },
+];
+
+/// A small disk of its own; unmounted with the value.
+struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// A disk of this many KiB; `None`, with the reason on the terminal, where mounting is not allowed.
+    fn mount(kib: u32) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let size = format!("size={kib}k");
+        let mount =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(dir.path()).output();
+        match mount {
+            Ok(done) if done.status.success() => Some(Self { dir }),
+            Ok(done) => {
+                eprintln!(
+                    "stood aside: cannot mount a small disk: {}",
+                    String::from_utf8_lossy(&done.stderr)
+                );
+                None
+            }
+            Err(error) => {
+                eprintln!("stood aside: cannot run mount: {error}");
+                None
+            }
+        }
+    }
+
+    fn remount(&self, options: &str) {
+        let done = Command::new("mount").args(["-o", options]).arg(self.dir.path()).status().unwrap();
+        assert!(done.success());
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Fills the disk but for this many bytes.
+    fn fill(&self, but: usize) {
+        let filler = self.path().join("filler");
+        let mut file = fs::File::create(&filler).unwrap();
+        let page = [0_u8; 4096];
+        let mut size = 0_u64;
+        while file.write_all(&page).is_ok() {
+            size += 4096;
+        }
+        file.set_len(size.saturating_sub(u64::try_from(but).unwrap())).unwrap();
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.path().join("filler")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let done = Command::new("umount").arg("-l").arg(self.dir.path()).status();
+        assert!(done.is_ok_and(|status| status.success()), "{} stays mounted", self.path().display());
+    }
+}
+
+/// An error with everything behind it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text = format!("{text}: {error}");
+        next = error.source();
+    }
+    text
+}
+
+#[test]
+fn a_disk_that_fills_up_anywhere_loses_nothing() {
+    let Some(disk) = SmallDisk::mount(256) else { return };
+    let world = World::at(disk.path(), Personality::named("h200").unwrap().load().unwrap(), "");
+    let mut node = world.open();
+    let request = claim(&node, "a", &WANTS);
+    let second = claim(&node, "b", &WANTS[..1]);
+    node.prepare(&second).unwrap();
+    let mut refused = 0;
+    for pages in 0..16 {
+        disk.fill(pages * 4096);
+        match node.prepare(&request) {
+            Ok(_) => {
+                node.invariants().unwrap();
+                node.release(&ClaimUid::new("a").unwrap()).unwrap();
+            }
+            Err(error) => {
+                refused += 1;
+                let text = chain(&error);
+                assert!(
+                    text.contains("No space left") && text.contains("free space"),
+                    "{pages} pages: {text}"
+                );
+            }
+        }
+        // Who is there already can be looked up on a full disk.
+        assert!(world.look().unwrap().claim(&ClaimUid::new("b").unwrap()).is_some());
+        disk.empty();
+        drop(node);
+        node = world.open();
+        node.invariants().unwrap();
+        assert_eq!(node.claims().count(), 1, "{pages} pages");
+        assert_eq!(world.live().len(), 1, "{pages} pages");
+    }
+    assert!((1..16).contains(&refused), "{refused} of 16 refused: the disk was never full, or always");
+    node.prepare(&request).unwrap();
+    node.invariants().unwrap();
+}
+
+#[test]
+fn a_release_on_a_full_disk_works_or_goes_on_when_there_is_room() {
+    let Some(disk) = SmallDisk::mount(256) else { return };
+    let world = World::at(disk.path(), Personality::named("h200").unwrap().load().unwrap(), "");
+    let uid = ClaimUid::new("a").unwrap();
+    for pages in 0..6 {
+        let mut node = world.open();
+        node.prepare(&claim(&node, "a", &WANTS)).unwrap();
+        disk.fill(pages * 4096);
+        if let Err(error) = node.release(&uid) {
+            assert!(chain(&error).contains("No space left"), "{}", chain(&error));
+        }
+        disk.empty();
+        node.release(&uid).unwrap();
+        node.invariants().unwrap();
+        assert!(world.live().is_empty());
+    }
+}
+
+#[test]
+fn a_directory_that_may_not_be_written_is_refused_by_name_and_can_be_looked_at() {
+    let Some(disk) = SmallDisk::mount(256) else { return };
+    let world = World::at(disk.path(), Personality::named("h200").unwrap().load().unwrap(), "");
+    let mut node = world.open();
+    node.prepare(&claim(&node, "a", &WANTS)).unwrap();
+    drop(node);
+    let before = world.files();
+    disk.remount("remount,ro");
+    let text = world.try_open(None).err().map(|e| chain(&e)).unwrap();
+    assert!(text.contains("Read-only file system") && text.contains("name another directory"), "{text}");
+    let onlooker = world.look().unwrap();
+    assert_eq!(onlooker.claims().count(), 1);
+    onlooker.invariants().unwrap();
+    drop(onlooker);
+    disk.remount("remount,rw");
+    assert_eq!(world.files(), before);
+    world.open().invariants().unwrap();
+}

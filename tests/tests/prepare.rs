@@ -1,0 +1,460 @@
+//! Claims are prepared and released: the same answer however often it is asked, mended where something is missing,
+//! refused with the holder's name, undone when the hardware fails; and hardware, journal, ledger and files agree after
+//! every action.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use aliquot_backend_sim::{NodeFile, Personality};
+use aliquot_core::dra::{Access as ResultAccess, AllocatedConfig, ConfigSource, OpaqueConfig, ResourceClaim};
+use aliquot_core::grant::{ComputePolicy, FailMode, Priority};
+use aliquot_core::id::{ClaimUid, TemplateName};
+use aliquot_core::partition::PlacementName;
+use aliquot_core::ports::{DeviceBackend, Expected, PartitionAt};
+use aliquot_driver::node::{Node, OpenError};
+use aliquot_driver::prepare::Released;
+use aliquot_tests::node::{Want, World, claim};
+use proptest::prelude::*;
+
+const fn want(card: u32, part: &'static str, memory_mib: Option<u64>, cores: u8) -> Want {
+    Want { card, part, memory_mib, cores }
+}
+
+const QUARTER: Want = want(0, "vir02 at vg0", None, 25);
+const SHARE: Want = want(0, "3g.71gb at 0", Some(4096), 10);
+
+fn uid(text: &str) -> ClaimUid {
+    ClaimUid::new(text).unwrap()
+}
+
+/// Why the claim is not prepared; nothing may have changed.
+fn refusal(world: &World, node: &mut Node, request: &ResourceClaim) -> String {
+    let before = world.files();
+    let error = node.prepare(request).unwrap_err().to_string();
+    node.invariants().unwrap();
+    assert_eq!(world.files(), before, "refused, and yet something changed");
+    error
+}
+
+/// A built-in node with more lines in its file.
+fn with_lines(personality: &str, lines: &str) -> World {
+    let text = Personality::named(personality).unwrap().text;
+    World::of(NodeFile::parse(&format!("{text}\n{lines}")).unwrap(), "")
+}
+
+#[test]
+fn prepare_twice_gives_the_same_answer_and_the_same_bytes() {
+    let world = World::new("mixed", "");
+    let mut node = world.open();
+    let wants = [
+        want(0, "1g.10gb at 0", None, 0),
+        want(2, "card", Some(2048), 20),
+        want(4, "vir02 at vg0", None, 25),
+    ];
+    let request = claim(&node, "a", &wants);
+    let first = node.prepare(&request).unwrap();
+    node.invariants().unwrap();
+    let before = world.files();
+    assert_eq!(node.prepare(&request).unwrap(), first);
+    assert_eq!(world.files(), before);
+    drop(node);
+    let mut node = world.open();
+    assert_eq!(node.prepare(&request).unwrap(), first, "after a restart");
+    assert_eq!(first.devices.len(), 3);
+    let share = first.devices[1].share.as_str();
+    assert_eq!(first.devices[1].cdi_name, format!("aliquot.dev/claim=a-r1-{share}"));
+
+    assert_eq!(node.release(&uid("a")).unwrap(), Released::Released);
+    node.invariants().unwrap();
+    assert_eq!(node.release(&uid("a")).unwrap(), Released::Unknown);
+    assert!(world.live().is_empty());
+    assert_eq!(fs::read_dir(node.cdi_dir()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(node.grants_dir()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_missing_or_altered_is_made_again() {
+    let world = World::new("ascend-310p", "");
+    let mut node = world.open();
+    let request = claim(&node, "a", &[QUARTER]);
+    let first = node.prepare(&request).unwrap();
+    let share = node.grants_dir().join("a").join(first.devices[0].share.as_str());
+    let (record, cdi) = (share.join("grant.json"), node.cdi_dir().join("aliquot.dev-claim-a.json"));
+    let (record_text, cdi_text) = (fs::read(&record).unwrap(), fs::read(&cdi).unwrap());
+    assert_eq!(
+        fs::metadata(&record).unwrap().permissions().mode() & 0o777,
+        0o444,
+        "tenants may only read it"
+    );
+
+    let damages: [fn(&PathBuf); 3] = [
+        |path| fs::remove_file(path).unwrap(),
+        |path| {
+            fs::remove_file(path).unwrap();
+            fs::write(path, "{\"memoryBytes\": 99999999999}").unwrap();
+        },
+        |path| {
+            fs::remove_file(path).unwrap();
+            fs::write(path, "").unwrap();
+        },
+    ];
+    for damage in damages {
+        for path in [&record, &cdi] {
+            damage(path);
+            assert!(node.invariants().is_err(), "nobody noticed");
+            assert_eq!(node.prepare(&request).unwrap(), first);
+            node.invariants().unwrap();
+            damage(path);
+            drop(node);
+            node = world.open();
+            node.invariants().unwrap();
+            assert_eq!(fs::read(&record).unwrap(), record_text);
+            assert_eq!(fs::read(&cdi).unwrap(), cdi_text);
+        }
+    }
+    fs::remove_dir_all(node.grants_dir()).unwrap();
+    drop(node);
+    world.open().invariants().unwrap();
+}
+
+#[test]
+fn a_partition_that_hardware_lost_is_made_again_under_its_new_identity() {
+    let world = World::new("ascend-310p", "");
+    let mut node = world.open();
+    let request = claim(&node, "a", &[QUARTER]);
+    let share = node.prepare(&request).unwrap().devices[0].share.to_string();
+    let lost = world.live();
+    world.hardware().destroy_partition(&lost[0].at, &Expected::Any).unwrap();
+    drop(node);
+    let (node, recovery) = world.try_open(None).unwrap();
+    assert_eq!(recovery.repaired, [uid("a")]);
+    node.invariants().unwrap();
+    assert_ne!(world.live(), lost);
+    let record = fs::read_to_string(node.grants_dir().join("a").join(share).join("grant.json"));
+    assert!(record.unwrap().contains(world.live()[0].handle.uuid.as_str()));
+}
+
+#[test]
+fn a_partition_that_took_the_place_of_ours_is_left_alone() {
+    let world = World::new("ascend-310p", "");
+    let mut node = world.open();
+    let request = claim(&node, "a", &[QUARTER]);
+    node.prepare(&request).unwrap();
+    let hardware = world.hardware();
+    let ours = world.live();
+    hardware.destroy_partition(&ours[0].at, &Expected::Any).unwrap();
+    let strangers = hardware.create_partition(&ours[0].at).unwrap();
+    let error = node.prepare(&request).unwrap_err().to_string();
+    assert!(error.contains("is another partition by now"), "{error}");
+    assert_eq!(node.release(&uid("a")).unwrap(), Released::Released);
+    node.invariants().unwrap();
+    assert_eq!(world.live(), [strangers], "what we did not make is not destroyed");
+}
+
+#[test]
+fn a_refusal_names_the_holder_and_touches_nothing() {
+    let world = World::new("h200", "");
+    let mut node = world.open();
+    node.prepare(&claim(&node, "first", &[want(0, "card", Some(1024), 0)])).unwrap();
+    let partition = claim(&node, "second", &[want(0, "1g.18gb at 0", None, 0)]);
+    let error = refusal(&world, &mut node, &partition);
+    assert!(error.contains("claim first") && error.contains("second"), "{error}");
+    let much = claim(&node, "third", &[want(0, "card", Some(143_000), 0)]);
+    let error = refusal(&world, &mut node, &much);
+    assert!(error.contains("claim first") && error.contains("are left"), "{error}");
+    node.release(&uid("first")).unwrap();
+    node.prepare(&partition).unwrap();
+    node.invariants().unwrap();
+}
+
+#[test]
+fn shares_of_a_partition_keep_it_until_the_last_one_goes() {
+    let world = World::new("h200", "");
+    for order in [["a", "b"], ["b", "a"]] {
+        let mut node = world.open();
+        node.prepare(&claim(&node, "a", &[SHARE])).unwrap();
+        node.invariants().unwrap();
+        node.prepare(&claim(&node, "b", &[SHARE])).unwrap();
+        node.invariants().unwrap();
+        assert_eq!(world.live().len(), 1);
+        node.release(&uid(order[0])).unwrap();
+        node.invariants().unwrap();
+        assert_eq!(world.live().len(), 1, "{} still uses it", order[1]);
+        node.release(&uid(order[1])).unwrap();
+        node.invariants().unwrap();
+        assert!(world.live().is_empty());
+    }
+}
+
+#[test]
+fn partitions_of_strangers_are_used_counted_and_never_destroyed() {
+    let world = World::new("ascend-310p", "");
+    let hardware = world.hardware();
+    let place = PartitionAt {
+        card: hardware.discover().unwrap().cards[0].uuid.clone(),
+        template: TemplateName::new("vir04").unwrap(),
+        placement: PlacementName("vg3".to_owned()),
+    };
+    let strangers = hardware.create_partition(&place).unwrap();
+    let mut node = world.open();
+    let half = claim(&node, "a", &[want(0, "vir04 at vg0", None, 50)]);
+    let error = refusal(&world, &mut node, &half);
+    assert!(error.contains("found on the card"), "{error}");
+    let on_it = claim(&node, "b", &[want(0, "vir04 at vg3", None, 50)]);
+    node.prepare(&on_it).unwrap();
+    node.invariants().unwrap();
+    node.release(&uid("b")).unwrap();
+    node.invariants().unwrap();
+    assert_eq!(world.live(), [strangers]);
+}
+
+#[test]
+fn hardware_that_refuses_leaves_nothing_behind() {
+    let lines =
+        "[[fault]]\ncall = \"create\"\nnth = 2\neffect = \"error\"\ncode = 15\nmessage = \"GPU is lost\"\n";
+    let world = with_lines("h200", lines);
+    let mut node = world.open();
+    let wants = [want(0, "1g.18gb at 0", None, 0), want(0, "1g.18gb at 1", None, 0)];
+    let request = claim(&node, "a", &wants);
+    let error = node.prepare(&request).unwrap_err().to_string();
+    assert!(error.contains("vendor error 15: GPU is lost") && error.contains("1g.18gb"), "{error}");
+    node.invariants().unwrap();
+    assert!(world.live().is_empty() && node.claims().next().is_none());
+    node.prepare(&request).unwrap();
+    node.invariants().unwrap();
+    assert_eq!(world.live().len(), 2);
+}
+
+#[test]
+fn a_lost_answer_is_looked_up_and_not_believed() {
+    for call in ["create", "destroy"] {
+        let lines = format!("[[fault]]\ncall = \"{call}\"\nnth = 1\neffect = \"lost-answer\"\n");
+        let world = with_lines("h200", &lines);
+        let mut node = world.open();
+        node.prepare(&claim(&node, "a", &[SHARE])).unwrap();
+        node.invariants().unwrap();
+        node.release(&uid("a")).unwrap();
+        node.invariants().unwrap();
+        assert!(world.live().is_empty());
+    }
+}
+
+#[test]
+fn a_release_that_hardware_refuses_goes_on_later() {
+    let lines = "[[fault]]\ncall = \"destroy\"\nnth = 1\ntimes = 2\neffect = \"busy\"\n";
+    let world = with_lines("h200", lines);
+    let mut node = world.open();
+    let request = claim(&node, "a", &[SHARE]);
+    node.prepare(&request).unwrap();
+    let error = node.release(&uid("a")).unwrap_err().to_string();
+    assert!(error.contains("busy"), "{error}");
+    drop(node);
+    let (mut node, recovery) = world.try_open(None).unwrap();
+    assert_eq!(recovery.problems.len(), 1, "still busy: the claim stays to be undone");
+    assert_eq!(node.release(&uid("a")).unwrap(), Released::Released);
+    node.invariants().unwrap();
+    assert!(world.live().is_empty());
+    node.prepare(&request).unwrap();
+    node.invariants().unwrap();
+}
+
+#[test]
+fn configuration_is_strict_and_the_claims_word_wins() {
+    let world = World::new("t4-2", "");
+    let mut node = world.open();
+    let mut request = claim(&node, "a", &[want(0, "card", Some(1024), 10)]);
+    let config = |source, requests: &[&str], parameters: &str| AllocatedConfig {
+        source,
+        requests: requests.iter().map(|r| (*r).to_owned()).collect(),
+        opaque: OpaqueConfig { driver: "aliquot.dev".to_owned(), parameters: parameters.to_owned() },
+    };
+    let share =
+        |fields: &str| format!("{{\"apiVersion\":\"aliquot.dev/v1\",\"kind\":\"ShareConfig\"{fields}}}");
+    let wrong = [
+        (share(",\"prioriti\":\"high\""), "prioriti"),
+        (share(",\"priority\":\"highest\""), "priority is `highest`; expected low, normal or high"),
+        ("{\"apiVersion\":\"aliquot.dev/v2\",\"kind\":\"ShareConfig\"}".to_owned(), "aliquot.dev/v2"),
+        ("{\"apiVersion\":\"aliquot.dev/v1\",\"kind\":\"GpuConfig\"}".to_owned(), "GpuConfig"),
+        ("[]".to_owned(), "configuration for r0"),
+        ("{\"apiVersion\":\"aliquot.dev/v1\",\"kind\":\"PartitionConfig\",\"minimumIsolation\":\"hardware\"}".to_owned(),
+            "demands isolation `hardware`, but there it is `cooperative`"),
+    ];
+    for (parameters, word) in wrong {
+        request.allocation.as_mut().unwrap().config = vec![config(ConfigSource::Claim, &["r0"], &parameters)];
+        let error = refusal(&world, &mut node, &request);
+        assert!(error.contains(word), "`{word}` is not in: {error}");
+    }
+    request.allocation.as_mut().unwrap().config = vec![
+        config(ConfigSource::Class, &[], &share(",\"computePolicy\":\"burst\",\"failMode\":\"open\"")),
+        config(ConfigSource::Claim, &["r0"], &share(",\"failMode\":\"closed\"")),
+        config(ConfigSource::Claim, &["other"], &share(",\"priority\":\"low\"")),
+    ];
+    node.prepare(&request).unwrap();
+    let settings = node.grants().next().unwrap().settings;
+    let found = (settings.compute, settings.priority, settings.fail_mode);
+    assert_eq!(found, (ComputePolicy::Burst, Priority::Normal, FailMode::Closed));
+}
+
+#[test]
+fn claims_that_cannot_be_understood_are_refused_by_name() {
+    let world = World::new("t4-2", "");
+    let mut node = world.open();
+    let good = claim(&node, "a", &[want(0, "card", Some(1024), 10)]);
+    let changed = |change: fn(&mut ResourceClaim)| {
+        let mut request = good.clone();
+        change(&mut request);
+        request
+    };
+    let cases = [
+        (changed(|c| c.allocation = None), "has no allocation"),
+        (changed(|c| c.uid = "../../etc".to_owned()), "claim UID"),
+        (changed(|c| c.allocation.as_mut().unwrap().devices.clear()), "has 0 devices"),
+        (
+            changed(|c| c.allocation.as_mut().unwrap().devices[0].device.device = "gone".to_owned()),
+            "not offered",
+        ),
+        (changed(|c| c.allocation.as_mut().unwrap().devices[0].access = ResultAccess::Admin), "adminAccess"),
+        (
+            changed(|c| {
+                c.allocation.as_mut().unwrap().devices[0].share_id.as_mut().unwrap().0 = "a/b".to_owned();
+            }),
+            "share `a/b`",
+        ),
+        (
+            changed(|c| {
+                let devices = &mut c.allocation.as_mut().unwrap().devices;
+                devices.push(devices[0].clone());
+            }),
+            "is there twice",
+        ),
+        (
+            changed(|c| {
+                let consumed = &mut c.allocation.as_mut().unwrap().devices[0].consumed_capacity;
+                consumed.insert("memory".to_owned(), "500m".parse().unwrap());
+            }),
+            "consumes 500m of `memory`",
+        ),
+        (
+            changed(|c| {
+                let consumed = &mut c.allocation.as_mut().unwrap().devices[0].consumed_capacity;
+                consumed.insert("cores".to_owned(), "101".parse().unwrap());
+            }),
+            "consumes 101 of `cores`",
+        ),
+        (
+            changed(|c| {
+                let consumed = &mut c.allocation.as_mut().unwrap().devices[0].consumed_capacity;
+                consumed.insert("memory".to_owned(), "100Gi".parse().unwrap());
+            }),
+            "100Gi of memory",
+        ),
+    ];
+    for (request, word) in cases {
+        let error = refusal(&world, &mut node, &request);
+        assert!(error.contains(word), "`{word}` is not in: {error}");
+    }
+    node.prepare(&good).unwrap();
+    let other = claim(&node, "a", &[want(1, "card", Some(1024), 10)]);
+    let error = refusal(&world, &mut node, &other);
+    assert!(error.contains("another allocation"), "{error}");
+}
+
+#[test]
+fn two_processes_never_change_one_node_at_once() {
+    let world = World::new("t4-2", "");
+    let mut node = world.open();
+    let Err(error @ OpenError::Locked { .. }) = world.try_open(None) else { panic!("both opened") };
+    assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+    let request = claim(&node, "a", &[want(0, "card", Some(1024), 10)]);
+    let mut onlooker = world.look().unwrap();
+    assert!(onlooker.prepare(&request).unwrap_err().to_string().contains("open it for changes"));
+    node.prepare(&request).unwrap();
+    assert_eq!(onlooker.claims().count(), 0, "what it saw when it looked");
+    assert_eq!(world.look().unwrap().claims().count(), 1);
+    drop(node);
+    world.open().invariants().unwrap();
+}
+
+/// What a random user does next.
+#[derive(Clone, Debug)]
+enum Action {
+    Prepare { claim: usize, wants: Vec<usize> },
+    Release { claim: usize },
+    Restart,
+    Lose,
+}
+
+/// Parts that random claims ask for; several overlap.
+const PARTS: [Want; 12] = [
+    want(0, "vir01 at vg0a", None, 0),
+    want(0, "vir01 at vg0b", Some(1024), 5),
+    want(0, "vir02 at vg0", Some(1024), 5),
+    want(0, "vir02 at vg1", None, 25),
+    want(0, "vir02_1c at vg2", Some(2048), 0),
+    want(0, "vir04 at vg3", Some(1024), 10),
+    want(1, "card", Some(4096), 30),
+    want(1, "card", None, 0),
+    want(1, "vir02 at vg0", Some(512), 10),
+    want(1, "vir02 at vg0", Some(512), 1),
+    want(1, "vir04 at vg1", None, 0),
+    want(2, "card", Some(1024), 60),
+];
+
+fn action() -> impl Strategy<Value = Action> {
+    let claim = 0..6_usize;
+    prop_oneof![
+        6 => (claim.clone(), prop::collection::vec(0..PARTS.len(), 1..3))
+            .prop_map(|(claim, wants)| Action::Prepare { claim, wants }),
+        4 => claim.prop_map(|claim| Action::Release { claim }),
+        1 => Just(Action::Restart),
+        1 => Just(Action::Lose),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn hardware_journal_ledger_and_files_agree_after_every_action(
+        actions in prop::collection::vec(action(), 1..25)
+    ) {
+        let world = World::new("ascend-310p-duo", "");
+        world.publish();
+        let mut node = world.open();
+        for action in actions {
+            match action {
+                Action::Prepare { claim: number, wants } => {
+                    let wants: Vec<Want> = wants.iter().map(|w| PARTS[*w]).collect();
+                    let request = claim(&node, &format!("c{number}"), &wants);
+                    let before = world.files();
+                    if node.prepare(&request).is_err() {
+                        prop_assert_eq!(world.files(), before, "refused, and yet something changed");
+                    }
+                }
+                Action::Release { claim } => {
+                    node.release(&uid(&format!("c{claim}"))).unwrap();
+                }
+                Action::Restart => {
+                    drop(node);
+                    node = world.open();
+                }
+                Action::Lose => {
+                    drop(node);
+                    if let Some(live) = world.live().first() {
+                        world.hardware().destroy_partition(&live.at, &Expected::Any).unwrap();
+                    }
+                    node = world.open();
+                }
+            }
+            node.invariants().unwrap();
+        }
+        for number in 0..6 {
+            node.release(&uid(&format!("c{number}"))).unwrap();
+            node.invariants().unwrap();
+        }
+        prop_assert!(world.live().is_empty());
+    }
+}
