@@ -1,4 +1,5 @@
-"""nvidia-ml-py, unmodified: what a monitoring tool asks, while another process holds 256 MiB of card 0; its number is given."""
+"""nvidia-ml-py, unmodified: what a monitoring tool asks, while a process, whose number is the first argument,
+holds 256 MiB of card 0, and another one, which holds nothing, keeps it busy."""
 import sys
 
 import pynvml as nvml
@@ -19,7 +20,8 @@ assert [(p.pid, p.usedGpuMemory) for p in processes] == [(int(sys.argv[1]), firs
 assert nvml.nvmlDeviceGetComputeRunningProcesses(idle) == []
 assert nvml.nvmlDeviceGetUtilizationRates(card).gpu == 100
 assert nvml.nvmlDeviceGetUtilizationRates(idle).gpu == 0
-assert nvml.nvmlDeviceGetProcessUtilization(card, 0)[0].smUtil == 100
+loads = {p.pid: p.smUtil for p in nvml.nvmlDeviceGetProcessUtilization(card, 0)}
+assert loads == {int(sys.argv[1]): 0, int(sys.argv[2]): 100}, loads
 assert nvml.nvmlDeviceGetMigMode(card) == [0, 0]
 try:
     nvml.nvmlDeviceGetFanSpeed(card)

@@ -10,3 +10,4 @@ pub mod generate;
 pub mod node;
 pub mod oracle;
 pub mod scenes;
+pub mod simulated;

@@ -1,0 +1,242 @@
+//! Simulated cards for a test: the libraries built and installed, a directory of cards, and programs run on them.
+//!
+//! ```text
+//!  Bench::new ─▶ cargo build (once a test run) ─▶ lib/{libcuda.so.1, libnvidia-ml.so.1} ─┐
+//!             └▶ an empty directory of cards ────────────────────────────────────────────┴─▶ command(program)
+//! ```
+
+#![expect(clippy::panic, reason = "a bench that cannot be set up is a failed test")]
+
+use aliquot_sim_device::{Card, Device};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+/// The libraries: package, file that cargo builds, name under which programs look for it.
+const LIBRARIES: [(&str, &str, &str); 2] = [
+    ("aliquot_sim_cuda", "libaliquot_sim_cuda.so", "libcuda.so.1"),
+    ("aliquot_sim_nvml", "libaliquot_sim_nvml.so", "libnvidia-ml.so.1"),
+];
+
+/// Why something cannot be done on this machine, for a reason that is no fault: the test says so and ends.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StoodAside(pub String);
+
+/// Cards of one test, and the libraries that show them.
+#[derive(Debug)]
+pub struct Bench {
+    /// Holds everything; removed in the end.
+    place: TempDir,
+}
+
+/// The workspace.
+#[must_use]
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// Where cargo puts what it builds: beside the running test.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().unwrap_or_default();
+    test.ancestors().nth(2).map(Path::to_owned).unwrap_or_default()
+}
+
+/// A directory that is kept between test runs, for what is dear to make.
+#[must_use]
+pub fn kept(name: &str) -> PathBuf {
+    built().join("simulated").join(name)
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+///
+/// [`StoodAside`] where it cannot be started or fails; what it said is in the text.
+pub fn run(command: &mut Command) -> Result<String, StoodAside> {
+    let program = format!("{command:?}");
+    let output = command.output().map_err(|error| StoodAside(format!("{program}: {error}")))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(said);
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    Err(StoodAside(format!("{program}: {}\n{said}{complaint}", output.status)))
+}
+
+fn build() -> &'static Result<(), String> {
+    static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo.current_dir(root()).args(["build", "--quiet"]);
+        cargo.env("CARGO_TARGET_DIR", built().parent().unwrap_or(Path::new("target")));
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        for (package, _, _) in LIBRARIES {
+            cargo.args(["--package", package]);
+        }
+        run(&mut cargo).map(|_| ()).map_err(|error| error.0)
+    })
+}
+
+impl Bench {
+    /// New cards of the default kind, and the libraries without `missing` symbols.
+    ///
+    /// # Panics
+    ///
+    /// When the libraries do not build or cannot be installed.
+    #[must_use]
+    pub fn without(missing: &[&str]) -> Self {
+        assert!(build().is_ok(), "{:?}", build());
+        let place = TempDir::new().unwrap_or_else(|error| panic!("a directory: {error}"));
+        for (_, file, soname) in LIBRARIES {
+            let target = place.path().join("lib");
+            aliquot_sim_device::install(&built().join(file), &target, soname, missing)
+                .unwrap_or_else(|error| panic!("{file}: {error}"));
+        }
+        Self { place }
+    }
+
+    /// New cards of the default kind.
+    ///
+    /// # Panics
+    ///
+    /// When the libraries do not build or cannot be installed.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::without(&[])
+    }
+
+    /// The directory with the libraries.
+    #[must_use]
+    pub fn libraries(&self) -> PathBuf {
+        self.place.path().join("lib")
+    }
+
+    /// The directory of the cards; `node.toml` and `faults.toml` may be put there before the first program runs.
+    #[must_use]
+    pub fn cards(&self) -> PathBuf {
+        self.place.path().join("cards")
+    }
+
+    /// Puts a file beside the cards.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be written.
+    pub fn write(&self, name: &str, text: &str) {
+        let written = std::fs::create_dir_all(self.cards())
+            .and_then(|()| std::fs::write(self.cards().join(name), text));
+        assert!(written.is_ok(), "{name}: {written:?}");
+    }
+
+    /// The driver's side.
+    ///
+    /// # Panics
+    ///
+    /// When the cards cannot be opened.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        aliquot_sim_device::open(&self.cards()).unwrap_or_else(|error| panic!("{error:?}"))
+    }
+
+    /// The driver's side of card 0.
+    ///
+    /// # Panics
+    ///
+    /// When the cards cannot be opened.
+    #[must_use]
+    pub fn card(&self) -> Card {
+        self.device().card(0).cloned().unwrap_or_else(|| panic!("no card 0"))
+    }
+
+    /// A command that sees these cards and no others.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_LIBRARY_PATH", self.libraries())
+            .env(aliquot_sim_device::DIR_ENV, self.cards())
+            .env_remove("CUDA_VISIBLE_DEVICES");
+        command
+    }
+
+    /// Compiles `tests/programs/<name>.c`, linked to the driver where `link` says so.
+    ///
+    /// # Errors
+    ///
+    /// [`StoodAside`] where there is no C compiler.
+    ///
+    /// # Panics
+    ///
+    /// When the program does not compile.
+    pub fn compile(&self, name: &str, link: Link) -> Result<PathBuf, StoodAside> {
+        run(Command::new("cc").arg("--version"))?;
+        let program = self.place.path().join(name);
+        let mut cc = Command::new("cc");
+        cc.args(["-Wall", "-Werror", "-O1", "-o"]).arg(&program);
+        cc.arg(root().join("tests/programs").join(name).with_extension("c"));
+        match link {
+            Link::Direct => cc.arg("-L").arg(self.libraries()).arg("-l:libcuda.so.1"),
+            Link::Opened => cc.arg("-ldl"),
+        };
+        let compiled = run(&mut cc);
+        assert!(compiled.is_ok(), "{compiled:?}");
+        Ok(program)
+    }
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How a program comes by the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// It is linked to it.
+    Direct,
+    /// It opens it.
+    Opened,
+}
+
+/// What a program said, when it ended well.
+///
+/// # Panics
+///
+/// When it did not.
+#[must_use]
+pub fn said(output: &Output) -> String {
+    let (text, complaint) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{text}{complaint}", output.status);
+    text.into_owned()
+}
+
+/// A Python with these packages, kept between runs.
+///
+/// # Errors
+///
+/// [`StoodAside`] where there is no Python, or the packages cannot be had.
+pub fn python(name: &str, packages: &[&str], alone: &[&str]) -> Result<PathBuf, StoodAside> {
+    let place = kept(name);
+    let (python, marker) = (place.join("bin/python"), place.join("complete"));
+    if marker.exists() {
+        return Ok(python);
+    }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))?;
+    let install = |packages: &[&str], with: &[&str]| {
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"]);
+        run(pip.args(["--timeout", "20"]).args(with).args(packages))
+    };
+    install(packages, &[])?;
+    if !alone.is_empty() {
+        install(alone, &["--no-deps"])?;
+    }
+    std::fs::write(&marker, "").map_err(|error| StoodAside(error.to_string()))?;
+    Ok(python)
+}
