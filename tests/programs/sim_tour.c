@@ -21,7 +21,8 @@ CUresult cuLaunchHostFunc(H, void (*)(void *), void *), cuGetErrorName(CUresult,
 CUresult cuMemCreate(H *, size_t, const void *, uint64_t), cuMemRelease(H), cuMemAddressReserve(H *, size_t, size_t, H, uint64_t);
 CUresult cuMemMap(H, size_t, size_t, H, uint64_t), cuMemUnmap(H, size_t), cuMemAddressFree(H, size_t);
 CUresult cuMemRetainAllocationHandle(H *, H), cuArrayCreate_v2(H *, const void *), cuArrayDestroy(H), cuMemcpyDtoH_v2(void *, H, size_t);
-CUresult cuCtxSynchronize(void);
+CUresult cuCtxSynchronize(void), cuGraphGetNodes(H, H *, size_t *), cuGraphNodeGetType(H, unsigned *);
+CUresult cuMemsetD32Async(H, unsigned, size_t, H);
 
 static int failures;
 #define CHECK(what) do { if (!(what)) { printf("line %d: %s\n", __LINE__, #what); failures++; } } while (0)
@@ -97,11 +98,14 @@ static void pools(void) {
 }
 
 static void time_passes(void) {
-    H m, k, per, par, s, e1, e2, g, x, a;
+    H m, k, per, par, s, e1, e2, g, x, a, scratch;
+    unsigned seven;
     float ms = 0;
     volatile int flag = 0;
     uint64_t length = 3000000;
     void *params[] = {&length};
+    OK(cuMemAlloc_v2(&scratch, 512));
+    OK(cuMemsetD32_v2(scratch, 3, 16));
     OK(cuModuleLoadData(&m, "any image"));
     OK(cuModuleGetFunction(&k, m, "k_5000000"));
     OK(cuModuleGetFunction(&per, m, "kb_100000"));
@@ -125,13 +129,22 @@ static void time_passes(void) {
     OK(cuStreamBeginCapture_v2(s, 0));
     OK(cuLaunchKernel(k, 1, 1, 1, 32, 1, 1, 0, s, 0, 0));
     OK(cuLaunchKernel(k, 1, 1, 1, 32, 1, 1, 0, s, 0, 0));
+    OK(cuMemsetD32Async(scratch, 7, 16, s));
     OK(cuMemAllocAsync(&a, 1 << 20, s));
     OK(cuMemFreeAsync(a, s));
     OK(cuStreamEndCapture(s, &g));
+    H nodes[8];
+    size_t count = 8;
+    unsigned kinds[] = {0, 0, 2, 10, 11}, kind;
+    OK(cuGraphGetNodes(g, nodes, &count));
+    CHECK(count == 5);
+    for (size_t i = 0; i < count; i++) { OK(cuGraphNodeGetType(nodes[i], &kind)); CHECK(kind == kinds[i]); }
     size_t before = used();
     OK(cuGraphInstantiateWithFlags(&x, g, 0));
     CHECK(used() == before + (32 << 20));
     OK(cuEventRecord(e1, s));
+    OK(cuMemcpyDtoH_v2(&seven, scratch, 4));
+    CHECK(seven == 3);
     OK(cuGraphLaunch(x, s));
     OK(cuEventRecord(e2, s));
     OK(cuEventSynchronize(e2));
@@ -142,6 +155,9 @@ static void time_passes(void) {
     OK(cuStreamBeginCapture_v2(s, 0));
     CHECK(cuStreamSynchronize(s) == 900);
     CHECK(cuStreamEndCapture(s, &g) == 901);
+    OK(cuMemcpyDtoH_v2(&seven, scratch, 4));
+    CHECK(seven == 7);
+    OK(cuMemFree_v2(scratch));
     OK(cuStreamDestroy_v2(s));
     OK(cuModuleUnload(m));
 }

@@ -4,7 +4,7 @@
 
 use crate::array::ARRAYS;
 use crate::code::{Answer, INVALID_VALUE};
-use crate::graph::Effect;
+use crate::graph::{Effect, What};
 use crate::heap::{self, Backing};
 use crate::memory;
 use crate::process;
@@ -119,7 +119,7 @@ pub(crate) fn copy(stream: &Arc<Stream>, copy: Copy, wait: Wait) -> Answer {
     let node = process::card_of(stream)?.card.node();
     // Between two places of the host no card works.
     let nanos = if copy.target.is_host() && copy.source.is_host() { 0 } else { node.copy_nanos(bytes) };
-    stream.run(nanos, Some(Arc::new(move || copy.perform())))?;
+    stream.run(What::Copy, nanos, Some(Arc::new(move || copy.perform())))?;
     stream.after(wait)
 }
 
@@ -169,5 +169,5 @@ pub(crate) fn fill(stream: &Arc<Stream>, fill: Fill) -> Answer {
         return Ok(());
     }
     let nanos = process::card_of(stream)?.card.node().copy_nanos(bytes);
-    stream.run(nanos, Some(fill.effect()?))
+    stream.run(What::Fill, nanos, Some(fill.effect()?))
 }

@@ -16,7 +16,7 @@ pub(crate) type Effect = Arc<dyn Fn() -> Answer + Send + Sync>;
 #[derive(Clone)]
 pub(crate) enum Op {
     /// Device time, and perhaps content.
-    Work { nanos: u64, effect: Option<Effect> },
+    Work { what: What, nanos: u64, effect: Option<Effect> },
     /// Memory on a card.
     Alloc { device: usize, bytes: u64, address: u64 },
     /// Memory of such a node given back within the graph.
@@ -29,14 +29,30 @@ pub(crate) enum Op {
     Empty,
 }
 
+/// What takes device time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A kernel.
+    Kernel,
+    /// A copy.
+    Copy,
+    /// A fill.
+    Fill,
+    /// A graph, launched while another is captured.
+    Graph,
+    /// Nothing but its place in the order.
+    Order,
+}
+
 /// The vendor's numbers of node types.
 fn kind(op: &Op) -> u32 {
     match op {
-        Op::Work { effect: None, .. } => 0,
-        Op::Work { .. } => 1,
+        Op::Work { what: What::Kernel, .. } => 0,
+        Op::Work { what: What::Copy, .. } => 1,
+        Op::Work { what: What::Fill, .. } => 2,
         Op::Host(_) => 3,
-        Op::Child(_) => 4,
-        Op::Empty => 5,
+        Op::Child(_) | Op::Work { what: What::Graph, .. } => 4,
+        Op::Empty | Op::Work { what: What::Order, .. } => 5,
         Op::Alloc { .. } => 10,
         Op::Free => 11,
     }
@@ -273,7 +289,7 @@ pub(crate) fn launch(handle: u64, stream: &Stream) -> Answer {
         }
     }
     let effect: Effect = Arc::new(move || content.iter().try_for_each(|effect| effect()));
-    stream.run(nanos, Some(effect))?;
+    stream.run(What::Graph, nanos, Some(effect))?;
     if !hosts.is_empty() && stream.capture().is_none() {
         stream.call_host(move || {
             for host in &hosts {

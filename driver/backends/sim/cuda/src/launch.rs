@@ -1,6 +1,7 @@
 //! Kernel launches: a length, handed to the card.
 
 use crate::code::{Answer, INVALID_VALUE};
+use crate::graph::What;
 use crate::module::{FUNCTIONS, Length};
 use crate::stream::{self};
 use crate::table::Mode;
@@ -44,5 +45,5 @@ pub(crate) fn launch(
     first: FirstParameter<'_>,
 ) -> Answer {
     let stream = stream::find(stream, mode)?;
-    stream.run(nanos(function, grid, first)?, None)
+    stream.run(What::Kernel, nanos(function, grid, first)?, None)
 }

@@ -6,7 +6,7 @@
 use crate::code::{Answer, CAPTURE_INVALIDATED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Code, NOT_READY};
 use crate::code::{INVALID_HANDLE, INVALID_VALUE};
 use crate::event::Event;
-use crate::graph::{Capture, Effect, Op};
+use crate::graph::{Capture, Effect, Op, What};
 use crate::handle::{Registry, Tag};
 use crate::process::{self, OurCard, lock};
 use crate::table::Mode;
@@ -111,9 +111,9 @@ impl Stream {
     }
 
     /// Hands work in: `nanos` of device time, and what it does to content. In a capture it is written down only.
-    pub(crate) fn run(&self, nanos: u64, effect: Option<Effect>) -> Answer {
+    pub(crate) fn run(&self, what: What, nanos: u64, effect: Option<Effect>) -> Answer {
         if let Some(capture) = self.capture() {
-            return capture.add(self.id, Op::Work { nanos, effect });
+            return capture.add(self.id, Op::Work { what, nanos, effect });
         }
         let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
         submit(ours, self, nanos)?;

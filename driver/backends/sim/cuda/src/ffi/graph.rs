@@ -5,7 +5,7 @@ use super::launch::first_parameter;
 use super::memory::PoolProps;
 use super::pointer::{In, Out};
 use crate::code::{Answer, INVALID_VALUE, NOT_SUPPORTED};
-use crate::graph::{self, Op};
+use crate::graph::{self, Op, What};
 use crate::launch::{self, Grid};
 use crate::process;
 use crate::stream::{self, Stream};
@@ -92,14 +92,18 @@ const ALLOC_ADDRESS_WORD: usize = (16 + 112) / 8;
 
 fn kernel_op(node: &KernelNode) -> Answer<Op> {
     let first = || first_parameter(In::at(node.parameters), In::at(node.extra));
-    Ok(Op::Work { nanos: launch::nanos(node.function, &node.grid, &first)?, effect: None })
+    Ok(Op::Work {
+        what: What::Kernel,
+        nanos: launch::nanos(node.function, &node.grid, &first)?,
+        effect: None,
+    })
 }
 
 fn copy_op(given: &Copy3d) -> Answer<Op> {
     let node = process::current_card()?.card.node();
     let Some(copy) = given.parse()? else { return Ok(Op::Empty) };
     let nanos = node.copy_nanos(copy.width * copy.height * copy.depth);
-    Ok(Op::Work { nanos, effect: Some(Arc::new(move || copy.perform())) })
+    Ok(Op::Work { what: What::Copy, nanos, effect: Some(Arc::new(move || copy.perform())) })
 }
 
 fn fill_op(node: &FillNode) -> Answer<Op> {
@@ -112,7 +116,7 @@ fn fill_op(node: &FillNode) -> Answer<Op> {
         pitch: node.pitch,
     };
     let nanos = process::current_card()?.card.node().copy_nanos(fill.bytes()?);
-    Ok(Op::Work { nanos, effect: Some(fill.effect()?) })
+    Ok(Op::Work { what: What::Fill, nanos, effect: Some(fill.effect()?) })
 }
 
 fn host_op(node: &HostNode) -> Answer<Op> {
