@@ -11,6 +11,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::card::Inventory;
 use crate::id::{CardUuid, CounterName, TemplateName};
@@ -48,6 +49,28 @@ pub trait DeviceBackend: Send + Sync {
     /// # Errors
     /// The card is unknown, or the partition does not exist.
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError>;
+}
+
+impl<B: DeviceBackend + ?Sized> DeviceBackend for Arc<B> {
+    fn discover(&self) -> Result<Inventory, BackendError> {
+        self.as_ref().discover()
+    }
+
+    fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
+        self.as_ref().partitions()
+    }
+
+    fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
+        self.as_ref().create_partition(at)
+    }
+
+    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
+        self.as_ref().destroy_partition(at, handle)
+    }
+
+    fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
+        self.as_ref().access(card, part)
+    }
 }
 
 /// The place of a partition: unique on a node whether or not the partition exists.

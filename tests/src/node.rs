@@ -35,6 +35,7 @@ pub struct World {
     catalogue: Arc<Catalogue>,
     policy: LayoutPolicy,
     offers: OnceLock<Arc<Offers>>,
+    hardware: OnceLock<Arc<SimNode>>,
 }
 
 /// One device that a claim was given.
@@ -78,7 +79,15 @@ impl World {
     pub fn at(dir: &Path, file: NodeFile, policy: &str) -> Self {
         let policy = if policy.is_empty() { LayoutPolicy::default() } else { text::parse(policy).unwrap() };
         let catalogue = Arc::new(Catalogue::embedded());
-        Self { dir: dir.to_owned(), owned: None, file, catalogue, policy, offers: OnceLock::new() }
+        Self {
+            dir: dir.to_owned(),
+            owned: None,
+            file,
+            catalogue,
+            policy,
+            offers: OnceLock::new(),
+            hardware: OnceLock::new(),
+        }
     }
 
     fn owning(mut self, dir: tempfile::TempDir) -> Self {
@@ -94,8 +103,9 @@ impl World {
 
     /// The simulated hardware, beside any node that is open on it.
     #[must_use]
-    pub fn hardware(&self) -> SimNode {
-        SimNode::open(&self.file, &self.catalogue, &self.dir.join("hardware")).unwrap()
+    pub fn hardware(&self) -> Arc<SimNode> {
+        let open = || SimNode::open(&self.file, &self.catalogue, &self.dir.join("hardware")).unwrap();
+        self.hardware.get_or_init(|| Arc::new(open())).clone()
     }
 
     /// Partitions that exist.

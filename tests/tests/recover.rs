@@ -36,9 +36,9 @@ const MIG_PARTITION: Shape =
 const SHARE_IN_PARTITION: Shape =
     Shape { personality: "h200", policy: "", wants: &[want(0, "3g.71gb at 4", Some(8192), 10)] };
 const TWO_PARTITIONS: Shape = Shape {
-    personality: "ascend-310p-duo",
+    personality: "ascend-910b4",
     policy: "",
-    wants: &[want(0, "vir02 at vg0", None, 25), want(3, "vir04 at vg3", None, 50)],
+    wants: &[want(0, "vir05_1c_8g at 0", None, 25), want(1, "vir10_3c_16g at 1", None, 50)],
 };
 const ASCEND_QUARTER: Shape =
     Shape { personality: "ascend-310p", policy: "", wants: &[want(0, "vir02 at vg1", None, 25)] };
