@@ -2,7 +2,7 @@
 //!
 //! Programs use the vendor's ABI; what they did is read on the driver's side, through `aliquot_sim_device`.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use aliquot_sim_device::{Card, Health, Kind};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, python, root, said};
