@@ -4,7 +4,7 @@
 //! already defaulted, a choice of which exactly one must be set is an enum. They are made at the edge (manifests,
 //! cluster dumps) or by [`crate::offer`], never parsed here, and no serialization lives in this crate.
 //!
-//! - [`slice`]: what drivers publish: slices, devices, counters, capacity and its policies, taints;
+//! - [`mod@slice`]: what drivers publish: slices, devices, counters, capacity and its policies, taints;
 //! - [`claim`]: what users ask for: claims, requests, constraints, configuration, classes;
 //! - [`allocation`]: what the allocator answers: results, shares, consumed capacity;
 //! - [`node`]: where it may be: nodes and node selectors.

@@ -1,4 +1,14 @@
-//! Part of Aliquot; see ARCHITECTURE.md.
+//! The edges of Aliquot: manifests and dumps in, answers out; plans executed, journalled and recovered on a node.
+//!
+//! ```text
+//!  args ─▶ cli ─▶ manifest (YAML, JSON) ─▶ core: offers, allocator, plan ─▶ cli: tables, JSON, YAML
+//!           │
+//!           └──▶ node ─▶ prepare ─▶ checkpoint (journal) ─▶ steps: backend, grant file, CDI file
+//!                  └───▶ recover (at every opening, before anything else)
+//! ```
+//!
+//! Deciding is core's; nothing here decides. Whatever is written is written so that a kill at any instruction leaves
+//! either the earlier or the later state on disk, and [`recover`] tells which.
 
 pub mod checkpoint;
 pub mod cli;

@@ -319,7 +319,7 @@ fn client(bench: &Bench, python: Result<std::path::PathBuf, StoodAside>, name: &
     }
 }
 
-/// About 9 MiB from PyPI, once.
+/// About 10 MB from PyPI, once.
 fn small_python() -> Result<std::path::PathBuf, StoodAside> {
     python("clients", &["nvidia-ml-py==13.615.71", "cuda-bindings==13.5.0"], &[])
 }
@@ -347,7 +347,7 @@ fn cuda_python_runs_unmodified() {
     assert_eq!(bench.card().in_use(), 0);
 }
 
-/// About 270 MiB from PyPI, once: the compiler that numba-cuda drives is most of it.
+/// About 260 MB from PyPI, once: the compiler that numba-cuda drives is most of it.
 #[test]
 fn numba_compiles_and_launches_unmodified() {
     let bench = Bench::new();
