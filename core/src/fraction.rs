@@ -12,6 +12,7 @@
 //! amount of memory is answered by the templates of exactly that size, else by a share of it, rounded up to 1Mi, with
 //! best-effort compute. Anything else is an error that lists what could be had.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 use crate::catalogue::{CardModel, called};
@@ -86,7 +87,7 @@ pub struct AskError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// Nothing goes by that name.
-    #[error("`{text}` is neither a card nor a template; expected one of {}; correct the name", known.join(", "))]
+    #[error("`{text}` is neither a part nor a card nor a template; {}; correct the name", Known(text, known))]
     Unknown {
         /// As asked.
         text: String,
@@ -103,6 +104,9 @@ pub enum ResolveError {
     },
 }
 
+/// Names at hand, the alike ones alone where there are many.
+struct Known<'a>(&'a str, &'a [String]);
+
 /// What a model could give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelOffers {
@@ -114,15 +118,23 @@ pub struct ModelOffers {
     pub shares_of: Option<Bytes>,
 }
 
+/// Names that a message lists at most.
+const NAMES_LISTED: usize = 12;
+
 /// Reads an ask. The part may stand before or after the model, or behind it with a hyphen (`310p-1/4`).
 ///
 /// # Errors
 /// The text is empty or too long, or asks for nothing or for more than one card.
 pub fn parse_ask(text: &str) -> Result<Ask, AskError> {
     let fail = |problem| AskError { text: text.chars().take(80).collect(), problem };
-    let trimmed = text.trim();
+    // `25 %` is how half the world writes it.
+    let joined = text.replace(" %", "%");
+    let trimmed = joined.trim();
     if trimmed.is_empty() {
         return Err(fail("nothing"));
+    }
+    if trimmed.starts_with(['-', '+']) {
+        return Err(fail("a size with a sign"));
     }
     if trimmed.len() > TEXT_BYTES_MAX || trimmed.chars().any(char::is_control) {
         return Err(fail("more than a line of 128 bytes"));
@@ -310,6 +322,42 @@ fn offers(model: &CardModel) -> ModelOffers {
     parts.sort_by_key(|(fraction, _)| *fraction);
     let shares_of = (model.shareable == ShareSupport::Enforceable).then_some(model.memory);
     ModelOffers { model: model.id.clone(), parts, shares_of }
+}
+
+// === impl Known ===
+
+impl fmt::Display for Known<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(text, names) = self;
+        if names.len() <= NAMES_LISTED {
+            return write!(f, "expected one of {}", names.join(", "));
+        }
+        let plain = |name: &str| name.to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "");
+        let wanted = plain(text);
+        let nearness = |name: &str| {
+            let name = plain(name);
+            (Reverse(in_common(&name, &wanted)), name.len().abs_diff(wanted.len()))
+        };
+        let mut near: Vec<&String> = names.iter().collect();
+        near.sort_by_cached_key(|name| nearness(name));
+        let listed: Vec<&str> = near.iter().take(NAMES_LISTED).map(|name| name.as_str()).collect();
+        write!(
+            f,
+            "expected a part and a model such as `1/4 Ascend310P`, `25% H100`, `8Gi` or `1g.10gb`; of {} names the \
+             nearest are {}",
+            names.len(),
+            listed.join(", ")
+        )
+    }
+}
+
+/// Length of the longest text that is in both.
+fn in_common(one: &str, other: &str) -> usize {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let run =
+        |i: usize, j: usize| one.iter().skip(i).zip(other.iter().skip(j)).take_while(|(a, b)| a == b).count();
+    let at = |i: usize| (0..other.len()).map(move |j| run(i, j)).max().unwrap_or(0);
+    (0..one.len()).map(at).max().unwrap_or(0)
 }
 
 // === impl Ask ===

@@ -53,9 +53,14 @@ Examples:
   aliquot explain -f claim.yaml --node mixed
   aliquot classes --node ascend-310p 1/4 Ascend310P";
 
+/// The end of a command's manual: its examples, what its exit codes mean, where output goes.
+fn manual(examples: &str) -> String {
+    format!("{examples}\n\n{EXIT_CODES}")
+}
+
 /// Cut GPUs and NPUs into exact parts, and see what fits where.
 #[derive(Debug, Parser)]
-#[command(name = "aliquot", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(name = "aliquot", version, after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 #[command(propagate_version = true, max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
@@ -65,28 +70,20 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show cards: layout and why, what is free, the largest hole, who holds what
-    #[command(after_long_help = EXIT_CODES)]
     Devices(devices::Args),
     /// Place Pods and claims, without touching anything
-    #[command(after_long_help = EXIT_CODES)]
     Plan(plan::Args),
     /// Say why claims do not fit, and the smallest change that would place them
-    #[command(after_long_help = EXIT_CODES)]
     Explain(explain::Args),
     /// Print DeviceClasses for what nodes offer
-    #[command(after_long_help = EXIT_CODES)]
     Classes(classes::Args),
     /// Print the ResourceSlices that nodes would publish
-    #[command(after_long_help = EXIT_CODES)]
     Slices(slices::Args),
     /// Make claims ready on a simulated node: partitions, grants, CDI files
-    #[command(after_long_help = EXIT_CODES)]
     Prepare(prepare::Args),
     /// Give back what claims hold on a simulated node
-    #[command(after_long_help = EXIT_CODES)]
     Release(release::Args),
     /// Run real manifests on a simulated node: no accelerator, cluster or privileges needed
-    #[command(after_long_help = EXIT_CODES)]
     Demo(demo::Args),
     /// Print a completion script for a shell
     Completions {

@@ -52,14 +52,16 @@ fn fractions_are_templates_of_exactly_that_part_else_shares() {
     check("1 T4", &["nvidia-t4-16gb: the whole card"]);
     check("100% T4", &["nvidia-t4-16gb: the whole card"]);
     check("8/8 310p-24", &["huawei-310p-24gb: the whole card"]);
-    check(
-        "25% H100",
-        &[
-            "nvidia-h100-80gb-pcie: 2g.20gb or 1g.20gb",
-            "nvidia-h100-80gb-sxm: 2g.20gb or 1g.20gb",
-            "nvidia-h100-nvl-94gb: 2g.24gb or 1g.24gb",
-        ],
-    );
+    for text in ["25% H100", "25 % H100"] {
+        check(
+            text,
+            &[
+                "nvidia-h100-80gb-pcie: 2g.20gb or 1g.20gb",
+                "nvidia-h100-80gb-sxm: 2g.20gb or 1g.20gb",
+                "nvidia-h100-nvl-94gb: 2g.24gb or 1g.24gb",
+            ],
+        );
+    }
 }
 
 #[test]
@@ -138,8 +140,10 @@ fn what_cannot_be_had_is_refused_with_what_can() {
     refuse("8Gi 310p-24", &["no card has 8Gi of 310p-24", "1/4 (vir02, vir02_1c)"]);
     refuse("64Gi T4", &["no card has 64Gi of T4", "shares from 1% and 1Mi up to all 15Gi"]);
     refuse("1/1000 T4", &["no card has 1/1000 of T4"]);
-    refuse("1/4 voodoo", &["`voodoo` is neither a card nor a template", "nvidia-t4-16gb"]);
-    refuse("9g.99gb", &["`9g.99gb` is neither", "1g.10gb"]);
+    refuse("1/4 voodoo", &["`voodoo` is neither a part nor a card nor a template", "correct the name"]);
+    refuse("9g.99gb", &["`9g.99gb` is neither", "such as `1/4 Ascend310P`", "the nearest are ", "1g.10gb"]);
+    refuse("1/4 h101", &["`h101` is neither", "nvidia-h100-80gb-sxm"]);
+    refuse("8GB L4", &["`8GB L4` is neither a part", "`8Gi`"]);
 }
 
 #[test]
@@ -147,6 +151,8 @@ fn what_makes_no_sense_is_refused_at_once() {
     for (text, problem) in [
         ("", "asks for nothing;"),
         ("   ", "asks for nothing;"),
+        ("-1/4 H100", "asks for a size with a sign"),
+        ("-8Gi", "asks for a size with a sign"),
         ("0/4 H100", "asks for nothing, or for more than a card"),
         ("5/4 H100", "asks for nothing, or for more than a card"),
         ("1/0", "asks for nothing, or for more than a card"),

@@ -144,7 +144,7 @@ impl<'a> Face<'a> {
                 is("fraction", fraction)
             ),
             spelling: Some(format!("{domain}/{}-{fraction}", family.spelling)),
-            description: format!("Any partition that is exactly {fraction} of a {} card.", family.spelling),
+            description: format!("Any partition that is exactly {fraction} of one {}.", family.spelling),
         })
     }
 

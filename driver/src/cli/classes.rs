@@ -1,27 +1,33 @@
 //! `aliquot classes`: `DeviceClass`es for what nodes offer, ready to apply.
 
+use std::collections::BTreeSet;
+
 use aliquot_core::dra::DeviceClass;
 use aliquot_core::offer::classes;
 use aliquot_core::offer::classes::{DESCRIPTION, SPELLING};
 use serde_json::json;
 
-use crate::manifest::{Object, yaml_document};
+use crate::manifest::{ClaimTemplate, Object, yaml_document};
 
 use super::failure::{Answer, Failure};
+use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal};
-use super::part::parts;
+use super::part::{Part, parts};
 
-/// Print `DeviceClass`es for what nodes offer
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   aliquot classes --node 8xh100
   aliquot classes 1/4 Ascend310P
   aliquot classes --node mixed huawei.com/ascend-310p-1/4
-  aliquot classes --node mixed -o yaml | kubectl apply -f -")]
+  aliquot classes --node mixed -o yaml | kubectl apply -f -";
+
+/// Print `DeviceClass`es for what nodes offer
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
-    /// Part of a card, such as `1/4 Ascend310P`, `25% H100`, `8Gi L4`, `1g.10gb`: prints class and claim template
+    /// Part of a card, such as `1/4 Ascend310P`, `25% H100`, `8Gi L4`, `1g.10gb`: prints class and claim template.
+    /// Repeatable where each is quoted; words without quotes are one part
     #[arg(value_name = "PART")]
     part: Vec<String>,
 
@@ -35,7 +41,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     if !args.part.is_empty() {
-        return part(&args.part.join(" "), args, terminal);
+        return asked(args, terminal);
     }
     let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
     let slices: Vec<_> = fleet.nodes.iter().flat_map(|n| n.slices.iter().cloned()).collect();
@@ -56,22 +62,34 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     Ok(Answer::Yes)
 }
 
-/// Class and claim template of a part that somebody asks for.
-fn part(text: &str, args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+/// One part for each argument where one has a space in it, else one for all words together.
+fn texts(words: &[String]) -> Vec<String> {
+    match words.iter().any(|word| word.contains(char::is_whitespace)) {
+        true => words.to_vec(),
+        false => vec![words.join(" ")],
+    }
+}
+
+/// Class and claim template of each part that somebody asks for.
+fn asked(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let fleet = Fleet::load(&args.nodes, terminal)?;
-    let parts = match parts(text, &fleet)? {
-        Ok(parts) => parts,
-        Err(error) => {
-            terminal.note(error)?;
-            return Ok(Answer::No);
+    let mut answer = Answer::Yes;
+    let mut found: Vec<(String, Part)> = Vec::new();
+    for text in texts(&args.part) {
+        match parts(&text, &fleet)? {
+            Ok(parts) => found.extend(parts.into_iter().map(|part| (text.clone(), part))),
+            Err(error) => {
+                terminal.note(error)?;
+                answer = Answer::No;
+            }
         }
-    };
-    let mut shown: Vec<&str> = Vec::new();
+    }
+    name_apart(&mut found);
+    let mut shown: BTreeSet<&str> = BTreeSet::new();
     let mut items = Vec::new();
-    for part in &parts {
+    for (text, part) in &found {
         let mut objects = Vec::new();
-        if !shown.contains(&part.class.name.as_str()) {
-            shown.push(&part.class.name);
+        if shown.insert(&part.class.name) {
             objects.push(Object::Class(&part.class).json());
         }
         objects.push(Object::Template(&part.template).json());
@@ -84,10 +102,27 @@ fn part(text: &str, args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, 
         }
         items.extend(objects);
     }
-    if args.output == Format::Json {
+    if args.output == Format::Json && !found.is_empty() {
         terminal.value(Format::Json, &json!({ "apiVersion": "v1", "kind": "List", "items": items }))?;
     }
-    Ok(Answer::Yes)
+    Ok(answer)
+}
+
+/// Numbers templates that have one name and ask for different things: applied as they were, the last would win.
+/// The same template twice is one.
+fn name_apart(found: &mut Vec<(String, Part)>) {
+    let mut known: Vec<ClaimTemplate> = Vec::new();
+    found.retain_mut(|(_, part)| {
+        if known.contains(&part.template) {
+            return false;
+        }
+        known.push(part.template.clone());
+        let earlier = known.iter().filter(|t| t.name == part.template.name).count();
+        if earlier > 1 {
+            part.template.name = format!("{}-{earlier}", part.template.name);
+        }
+        true
+    });
 }
 
 fn table(classes: &[DeviceClass], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
@@ -111,4 +146,62 @@ fn table(classes: &[DeviceClass], terminal: &mut Terminal<'_>) -> Result<(), Fai
         .collect();
     terminal.table(&columns, rows)?;
     Ok(())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::super::{Colour, Progress, Terminal, run};
+
+    fn aliquot(words: &[&str]) -> (u8, String, String) {
+        let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), std::io::empty());
+        let mut terminal = Terminal {
+            out: &mut out,
+            err: &mut err,
+            input: &mut input,
+            colour: Colour::Off,
+            progress: Progress::Off,
+        };
+        let code = run(words.iter().map(Into::into), &mut terminal);
+        (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    }
+
+    fn names(list: &str, kind: &str) -> Vec<String> {
+        let list: serde_json::Value = serde_json::from_str(list).unwrap();
+        let items = list["items"].as_array().unwrap().iter().filter(|item| item["kind"] == kind);
+        items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn each_quoted_part_is_one_and_words_without_quotes_are_one_together() {
+        let node = ["--node", "mixed", "-o", "json"];
+        let (code, two, _) =
+            aliquot(&[&["aliquot", "classes", "1/4 Ascend310P", "25% H100"], &node[..]].concat());
+        assert_eq!(
+            (code, names(&two, "DeviceClass")),
+            (0, vec!["ascend310p-quarter.aliquot.dev".to_owned(), "h100-quarter.aliquot.dev".to_owned()])
+        );
+        let (code, one, _) = aliquot(&[&["aliquot", "classes", "1/4", "Ascend310P"], &node[..]].concat());
+        assert_eq!(
+            (code, names(&one, "DeviceClass")),
+            (0, vec!["ascend310p-quarter.aliquot.dev".to_owned()])
+        );
+        let (code, some, err) =
+            aliquot(&[&["aliquot", "classes", "100Gi T4", "1/4 Ascend310P"], &node[..]].concat());
+        assert_eq!((code, names(&some, "DeviceClass").len()), (1, 1));
+        assert!(err.contains("no card has 100Gi of T4"), "{err}");
+    }
+
+    #[test]
+    fn templates_of_one_answer_have_names_of_their_own() {
+        for part in ["1/4", "3/8", "8Gi", "1g.10gb", "1/3"] {
+            let (code, list, _) = aliquot(&["aliquot", "classes", part, "--node", "mixed", "-o", "json"]);
+            let mut templates = names(&list, "ResourceClaimTemplate");
+            assert!(code == 0 && !templates.is_empty(), "{part}");
+            let all = templates.len();
+            templates.sort();
+            templates.dedup();
+            assert_eq!(templates.len(), all, "{part}: two templates with one name in {list}");
+        }
+    }
 }

@@ -22,22 +22,25 @@ use super::devices;
 use super::examples::{self, Example};
 use super::explain::Explained;
 use super::failure::{Answer, Failure};
+use super::manual;
 use super::nodes::{Fleet, NodeArgs, node_spec};
 use super::output::{Format, Side, Terminal, Tone};
 use super::plan::takes;
 use super::prepare::cdi_file_name;
 use super::state::chain;
 
+const EXAMPLES: &str = "\
+Examples:
+  aliquot demo
+  aliquot demo --state /tmp/demo
+  aliquot demo -o json";
+
 /// Run real manifests on a simulated node: no accelerator, cluster or privileges needed
 ///
 /// Places, prepares and releases the manifests of deploy/examples on a node with H100, A100, T4, L4 and Ascend 310P cards,
 /// and compares every step with what must come out.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  aliquot demo
-  aliquot demo --state /tmp/demo
-  aliquot demo -o json")]
+#[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
     /// Keep the node's state in this directory; without it, a temporary one is used and removed
     #[arg(long, value_name = "DIR")]

@@ -7,16 +7,19 @@ use aliquot_core::partition::Part;
 use serde_json::{Value, json};
 
 use super::failure::{Answer, Failure};
+use super::manual;
 use super::nodes::{Fleet, FleetNode, NodeArgs};
 use super::output::{Format, Side, Terminal, Tone};
 
-/// Show cards: layout and why, what is free, the largest hole, who holds what
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   aliquot devices --node mixed
   aliquot devices --node 8xh100 --policy layouts.toml
-  aliquot devices --node mixed -o json")]
+  aliquot devices --node mixed -o json";
+
+/// Show cards: layout and why, what is free, the largest hole, who holds what
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
     #[command(flatten)]
     nodes: NodeArgs,
@@ -197,9 +200,12 @@ impl Row<'_> {
 
     fn why(&self) -> String {
         let Some(outcome) = self.outcome else { return String::new() };
-        let layout = outcome.layout.map_or("not offered", |l| l.as_str());
         let rule = outcome.rule.map(|r| format!(" (rule {r})")).unwrap_or_default();
-        format!("{layout}{rule}: {}", outcome.reason)
+        match outcome.layout {
+            Some(layout) => format!("{}{rule}: {}", layout.as_str(), outcome.reason),
+            // The reason itself begins with that.
+            None => format!("{}{rule}", outcome.reason),
+        }
     }
 
     fn room(&self) -> String {

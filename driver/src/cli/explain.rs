@@ -1,5 +1,7 @@
 //! `aliquot explain`: why claims do not fit, device by device, and what would help.
 
+use std::collections::BTreeSet;
+
 use aliquot_core::allocate::{Explanation, NodeExplanation, Reach, RequestExplanation};
 use aliquot_core::dra::AllocationMode;
 use serde_json::{Value, json};
@@ -7,6 +9,7 @@ use serde_json::{Value, json};
 use super::cluster::{Cluster, Outcome};
 use super::failure::{Answer, Failure};
 use super::input::{self, FileArgs};
+use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
 use super::progress::Line;
@@ -16,15 +19,17 @@ const NODES_SHOWN: usize = 5;
 /// Devices of one reason that are named.
 const DEVICES_SHOWN: usize = 4;
 
+const EXAMPLES: &str = "\
+Examples:
+  aliquot explain -f claim.yaml --node mixed
+  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | aliquot explain -f - team/train-0";
+
 /// Say why claims do not fit, and the smallest change that would place them
 ///
 /// Places everything as `plan` does, then looks at each Pod or claim without a place: for every device the first reason
 /// why it does not serve, and the smallest single change, proved by a search, that would place it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  aliquot explain -f claim.yaml --node mixed
-  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | aliquot explain -f - team/train-0")]
+#[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
     #[command(flatten)]
     files: FileArgs,
@@ -61,22 +66,26 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         let mut line = Line::new(&mut *terminal.err, terminal.progress);
         cluster.place_all(|done, all| line.at("placing", done, all))
     };
+    let mut found: BTreeSet<&String> = BTreeSet::new();
     let mut fits = Vec::new();
     let mut refused = Vec::new();
     for placement in placements {
         let label = cluster.label(placement.unit);
-        if !args.names.is_empty() && !args.names.iter().any(|n| is_named(&label, n)) {
+        let mut own = vec![label.clone()];
+        own.extend(cluster.claims_of(placement.unit).map(|c| format!("{}/{}", c.namespace, c.name)));
+        let asked: Vec<&String> =
+            args.names.iter().filter(|n| own.iter().any(|label| is_named(label, n))).collect();
+        if !args.names.is_empty() && asked.is_empty() {
             continue;
         }
+        found.extend(asked);
         match placement.outcome {
             Outcome::Refused(why) => refused.push((placement.unit, label, why)),
             Outcome::Placed(node) => fits.push((label, format!("fits, on node {node}"))),
             Outcome::Held => fits.push((label, "has its allocation already".to_owned())),
         }
     }
-    if let Some(name) = args.names.iter().find(|n| {
-        !fits.iter().any(|(l, _)| is_named(l, n)) && !refused.iter().any(|(_, l, _)| is_named(l, n))
-    }) {
+    if let Some(name) = args.names.iter().find(|n| !found.contains(n)) {
         let message =
             format!("{name}: the manifests have no Pod or claim of this name that asks for devices");
         return Err(Failure::Usage(message));

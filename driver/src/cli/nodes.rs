@@ -78,6 +78,8 @@ pub(super) struct FleetNode {
 
 /// What `--node` names.
 pub(super) struct NodeSpec {
+    /// Where it is described, for messages.
+    pub(super) source: String,
     pub(super) file: NodeFile,
     pub(super) copies: usize,
 }
@@ -159,7 +161,7 @@ pub(super) fn node_spec(spec: &str, catalogue: &Catalogue) -> Result<NodeSpec, F
             None => node_file(name)?,
         },
     };
-    Ok(NodeSpec { file, copies })
+    Ok(NodeSpec { source: format!("--node {name}"), file, copies })
 }
 
 /// `8xh100`: a number, an x, and what could be a model.
@@ -244,12 +246,13 @@ impl Fleet {
     /// Adds the node of a node file.
     pub(super) fn add_text(&mut self, text: &str) -> Result<(), Failure> {
         let file = NodeFile::parse(text).map_err(|error| Failure::input("node file", error))?;
-        self.add_spec(&NodeSpec { file, copies: 1 })
+        self.add_spec(&NodeSpec { source: "node file".to_owned(), file, copies: 1 })
     }
 
     /// Adds all copies of a node, with hardware that lives in memory.
     pub(super) fn add_spec(&mut self, spec: &NodeSpec) -> Result<(), Failure> {
-        let sim = SimNode::in_memory(&spec.file, &self.catalogue).map_err(|e| Failure::input("node", e))?;
+        let sim = SimNode::in_memory(&spec.file, &self.catalogue)
+            .map_err(|error| Failure::input(spec.source.clone(), state::chain(&error)))?;
         let inventory = sim.discover().map_err(|e| Failure::Node(state::chain(&e)))?;
         if self.nodes.len() + spec.copies > NODES_MAX {
             let found = self.nodes.len() + spec.copies;

@@ -57,7 +57,7 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
     let known = classes(&slices_of(answer, fleet)?);
     let of_model = format!("device.attributes[\"{DRIVER}\"].model == \"{}\"", answer.model);
     let (class, about, capacity) = match &answer.choice {
-        Choice::Whole => (named(&known, "card"), format!("all of a {}", answer.model), BTreeMap::new()),
+        Choice::Whole => (named(&known, "card"), format!("all of {}", answer.model), BTreeMap::new()),
         Choice::Templates(templates) => {
             let names: Vec<&str> = templates.iter().map(aliquot_core::id::TemplateName::as_str).collect();
             let fraction = match &ask.part {
@@ -69,7 +69,7 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
             };
             let template = || known.iter().find(|c| spelling(c).is_some_and(|s| names.first() == Some(&s)));
             let class = fraction.or_else(template);
-            (class, format!("{} of a {}", names.join(" or "), answer.model), BTreeMap::new())
+            (class, format!("{} of {}", names.join(" or "), answer.model), BTreeMap::new())
         }
         Choice::Share { memory, cores } => {
             let percent = Quantity::from_units(i64::from(cores.percent()), Format::DecimalSi);
@@ -79,7 +79,7 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
             ]);
             (
                 named(&known, "share"),
-                format!("a share of {memory} and {cores} cores of a {}", answer.model),
+                format!("a share of {memory} and {cores} cores of {}", answer.model),
                 sizes,
             )
         }

@@ -10,9 +10,16 @@ use crate::manifest::Object;
 use super::cluster::{Cluster, Outcome, Placement};
 use super::failure::{Answer, Failure};
 use super::input::{self, FileArgs};
+use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal, Tone};
 use super::progress::Line;
+
+const EXAMPLES: &str = "\
+Examples:
+  aliquot plan -f pods.yaml --node 8xh100
+  aliquot plan -f pods.yaml --node '8xh100*125' --node ascend-910b3-8
+  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | aliquot plan -f - -o json";
 
 /// Place Pods and claims, without touching anything
 ///
@@ -20,11 +27,7 @@ use super::progress::Line;
 /// the scheduler would: first fit, all claims of a Pod on one node. Devices come from --node, from `ResourceSlice`s among
 /// the manifests (a dump of any cluster, of any vendor's driver), or both. Claims that carry an allocation hold it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  aliquot plan -f pods.yaml --node 8xh100
-  aliquot plan -f pods.yaml --node '8xh100*125' --node ascend-910b3-8
-  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | aliquot plan -f - -o json")]
+#[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
     #[command(flatten)]
     files: FileArgs,
@@ -169,6 +172,9 @@ fn verdict(placements: &[Placement]) -> Verdict {
 
 impl Verdict {
     fn text(&self) -> String {
+        if self.placed + self.held + self.refused == 0 {
+            return "nothing to place: no Pod and no claim asks for devices".to_owned();
+        }
         let mut parts = vec![format!("{} placed", self.placed)];
         if self.held > 0 {
             parts.push(format!("{} held already", self.held));

@@ -11,9 +11,15 @@ use crate::prepare::PreparedClaim;
 use super::cluster::{Cluster, Outcome};
 use super::failure::{Answer, Failure};
 use super::input::{self, FileArgs};
+use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal, Tone};
 use super::state::chain;
+
+const EXAMPLES: &str = "\
+Examples:
+  aliquot prepare -f pod.yaml --node mixed --state /tmp/node
+  aliquot plan -f pod.yaml --node mixed -o json | aliquot prepare -f - --node mixed --state /tmp/node";
 
 /// Make claims ready on a simulated node: partitions, grants, CDI files
 ///
@@ -21,10 +27,7 @@ use super::state::chain;
 /// placed on the node first. The state directory keeps what was done: `aliquot devices --state` shows it, preparing a
 /// claim again changes nothing, and `aliquot release` gives it back.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  aliquot prepare -f pod.yaml --node mixed --state /tmp/node
-  aliquot plan -f pod.yaml --node mixed -o json | aliquot prepare -f - --node mixed --state /tmp/node")]
+#[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
     #[command(flatten)]
     files: FileArgs,

@@ -7,16 +7,19 @@ use crate::node::{Access, Node};
 use crate::prepare::Released;
 
 use super::failure::{Answer, Failure};
+use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
 use super::state::chain;
 
-/// Give back what claims hold on a simulated node
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   aliquot release quarter-npu --node mixed --state /tmp/node
-  aliquot release --all --node mixed --state /tmp/node")]
+  aliquot release --all --node mixed --state /tmp/node";
+
+/// Give back what claims hold on a simulated node
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
     /// Claim, as NAME, NAMESPACE/NAME or UID; repeatable
     #[arg(value_name = "CLAIM", required_unless_present = "all")]

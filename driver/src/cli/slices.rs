@@ -5,15 +5,18 @@ use serde_json::json;
 use crate::manifest::Object;
 
 use super::failure::{Answer, Failure};
+use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal};
 
-/// Print the `ResourceSlice`s that nodes would publish
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   aliquot slices --node 8xh100
-  aliquot slices --node mixed --policy layouts.toml -o yaml | kubectl apply --dry-run=server -f -")]
+  aliquot slices --node mixed --policy layouts.toml -o yaml | kubectl apply --dry-run=server -f -";
+
+/// Print the `ResourceSlice`s that nodes would publish
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
     #[command(flatten)]
     nodes: NodeArgs,
