@@ -102,7 +102,7 @@ pub enum Refusal {
 
 /// A selector that does not compile, or cannot be evaluated on a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("claim {claim}, request `{request}`: {origin} `{expression}` fails on device {device}: {message}")]
+#[error("claim {claim}, request `{request}`: {origin} `{}` fails on device {device}: {message}", short(.expression))]
 pub struct SelectorFailure {
     /// The claim, as namespace/name.
     pub claim: String,
@@ -116,6 +116,17 @@ pub struct SelectorFailure {
     pub device: DeviceId,
     /// What the evaluator says.
     pub message: String,
+}
+
+/// Characters of an expression that a message shows.
+const EXPRESSION_SHOWN: usize = 400;
+
+/// An expression as a message shows it.
+fn short(expression: &str) -> std::borrow::Cow<'_, str> {
+    match expression.char_indices().nth(EXPRESSION_SHOWN) {
+        None => expression.into(),
+        Some((end, _)) => format!("{}…", &expression[..end]).into(),
+    }
 }
 
 /// Which nodes a refusal speaks of.

@@ -92,7 +92,7 @@ pub enum Problem {
     },
     /// Parts exist that are not ours.
     #[error(
-        "the card carries {count} parts that this agent did not make; what overlaps them takes no claims"
+        "the card carries parts that this agent did not make ({count}); what overlaps them takes no claims"
     )]
     Occupied {
         /// How many.

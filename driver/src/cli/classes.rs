@@ -149,7 +149,6 @@ fn table(classes: &[DeviceClass], terminal: &mut Terminal<'_>) -> Result<(), Fai
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use super::super::{Colour, Progress, Terminal, run};
 

@@ -10,7 +10,7 @@ use super::failure::{Answer, Failure};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
-use super::state::chain;
+use super::state::{chain, must_be_there};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,6 +38,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    if let Some(state) = &args.nodes.state {
+        // Where nothing was prepared there is nothing to give back, and nothing to make.
+        must_be_there(state)?;
+    }
     let (mut node, _) = Fleet::open_one(&args.nodes, Access::Change, terminal)?;
     let wanted = match args.all {
         true => node.claims().map(|r| (r.plan.name.clone(), Some(r.plan.claim.clone()))).collect(),

@@ -38,20 +38,16 @@ pub(super) fn open(
     access: Access,
     terminal: &mut Terminal<'_>,
 ) -> Result<(Node, SimNode), Failure> {
-    match access {
-        Access::Read => {
-            let advice = "`aliquot prepare` makes it; check the name given with --state";
-            fs::read_dir(state)
-                .map_err(|source| Failure::path("read state directory", state, source, advice))?;
-        }
-        Access::Change | Access::ChangeNow => match fs::create_dir(state) {
+    if matches!(access, Access::Change | Access::ChangeNow) {
+        match fs::create_dir(state) {
             Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
                 let advice = "Make the directory above it, or name another one with --state";
                 return Err(Failure::path("make state directory", state, source, advice));
             }
             _ => {}
-        },
+        }
     }
+    must_be_there(state)?;
     let hardware = || {
         SimNode::open(&setting.spec.file, setting.catalogue, &state.join("hardware"))
             .map_err(|error| Failure::Node(chain(&error)))
@@ -96,6 +92,15 @@ pub(super) fn chain(error: &dyn Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+/// Refuses a path that is no directory, or one that cannot be read.
+pub(super) fn must_be_there(state: &Path) -> Result<(), Failure> {
+    let advice = "`aliquot prepare` makes it; check the name given with --state";
+    match fs::read_dir(state) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(Failure::path("read state directory", state, source, advice)),
+    }
 }
 
 /// Claims whose cards the node does not have, as when the directory belongs to another node.

@@ -469,14 +469,16 @@ fn references(cx: &mut Context, path: &Path<'_>, spec: &ClaimSpec) {
     let constraints = spec.constraints.iter().enumerate().map(|(i, c)| ("constraints", i, &c.requests));
     let config = spec.config.iter().enumerate().map(|(i, c)| ("config", i, &c.requests));
     for (list, index, names) in constraints.chain(config) {
-        let field = format!("{list}[{index}].requests");
-        unique(cx, &path.missing(&field), "request", names.iter().map(String::as_str));
+        let at = path.missing(list);
+        let at = at.missing_item(index);
+        let at = at.missing("requests");
+        unique(cx, &at, "request", names.iter().map(String::as_str));
         for name in names {
             if !exists(&spec.requests, name) {
                 let known: Vec<&str> = spec.requests.iter().map(|r| r.name.as_str()).collect();
                 let known = known.join(", ");
                 let message = format!("found \"{name}\", which is no request of this claim; it has {known}");
-                cx.error(&path.missing(&field), message);
+                cx.error(&at, message);
             }
         }
     }

@@ -68,6 +68,11 @@ impl<'p> Path<'p> {
         Self { parent: Some(self), step: Step::Item(index), line: node.line }
     }
 
+    /// An item of a list whose lines are not known any more: the line is that of what has it.
+    pub(super) fn missing_item(&'p self, index: usize) -> Self {
+        Self { parent: Some(self), step: Step::Item(index), line: self.line }
+    }
+
     /// The same field, on the line of another path.
     pub(super) fn on_line(self, other: &Path<'_>) -> Self {
         Self { line: other.line, ..self }

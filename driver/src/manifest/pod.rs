@@ -88,9 +88,11 @@ fn pod_spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod) {
     for (index, container) in pod.containers.iter().enumerate() {
         for (claim, _) in &container.claims {
             if !pod.claims.iter().any(|c| c.name == *claim) {
-                let field = format!("containers[{index}].resources.claims");
+                let at = path.missing("containers");
+                let at = at.missing_item(index);
+                let at = at.missing("resources");
                 let message = format!("found \"{claim}\", which spec.resourceClaims does not have");
-                cx.error(&path.missing(&field), message);
+                cx.error(&at.missing("claims"), message);
             }
         }
     }

@@ -446,7 +446,8 @@ impl fmt::Display for Change {
                 write!(f, "let request `{request}` of {claim} ask for {to} of `{capacity}`")
             }
             Self::LowerCount { claim, request, from, to } => {
-                write!(f, "let request `{request}` of {claim} ask for {to} devices instead of {from}")
+                let devices = if *to == 1 { "device" } else { "devices" };
+                write!(f, "let request `{request}` of {claim} ask for {to} {devices} instead of {from}")
             }
             Self::DropSelector { claim, request, expression } => {
                 write!(f, "drop the selector {expression} from request `{request}` of {claim}")

@@ -110,7 +110,7 @@ fn counters_show_what_is_left_and_who_draws() {
             "half1: held by default/h",
             "whole: counter `mem` of `s`: 10 needed, 5 left of 10, the rest drawn by default/h",
         ],
-        Some("let request `r0` of default/c ask for 1 devices instead of 2"),
+        Some("let request `r0` of default/c ask for 1 device instead of 2"),
     );
 }
 
@@ -136,7 +136,7 @@ fn taints_and_constraints_show_both_sides() {
         &mut one(&["a k=x", "b k=x"]).world(),
         &[distinct(c(&["any*2"]), &[], "k")],
         &["b: distinctAttribute gpu.example.com/k: it has `x`, and so has gpu.example.com/p/a with `x`"],
-        Some("let request `r0` of default/c ask for 1 devices instead of 2"),
+        Some("let request `r0` of default/c ask for 1 device instead of 2"),
     );
 }
 
