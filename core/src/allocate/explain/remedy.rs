@@ -19,6 +19,7 @@ use crate::dra::{
     AllocationMode, CapacityRestriction, ConstraintRule, DeviceCapacity, ExactRequest, RequestKind,
     ResourceClaim, Taint, TaintEffect, Toleration, TolerationOperator,
 };
+use crate::offer::{TAINT_OCCUPIED, TAINT_UNHEALTHY};
 use crate::quantity::Quantity;
 
 /// Most searches for one remedy; each is bounded too.
@@ -180,7 +181,9 @@ impl World {
             let Some(view) = self.view(*node) else { continue };
             for taint in view.entries.iter().flat_map(|entry| &self.index.described(*entry).taints) {
                 let stops = matches!(taint.effect, TaintEffect::NoSchedule | TaintEffect::NoExecute);
-                if stops && !found.contains(taint) {
+                // What these speak of is a fact of the card: its node refuses whoever tolerates it.
+                let is_fact = [TAINT_OCCUPIED, TAINT_UNHEALTHY].contains(&taint.key.as_str());
+                if stops && !is_fact && !found.contains(taint) {
                     found.push(taint.clone());
                 }
             }

@@ -123,6 +123,15 @@ fn taints_and_constraints_show_both_sides() {
         Some("let request `r0` of default/c tolerate the taint t=v"),
     );
     check(
+        &mut one(&["a taint:aliquot.dev/occupied=", "b taint:aliquot.dev/unhealthy="]).world(),
+        &[c(&["any"])],
+        &[
+            "a: taint aliquot.dev/occupied=:NoSchedule is not tolerated",
+            "b: taint aliquot.dev/unhealthy=:NoSchedule is not tolerated",
+        ],
+        None,
+    );
+    check(
         &mut one(&["a k=x", "b k=y", "d"]).world(),
         &[matching(c(&["any", "any"]), &[], "k")],
         &[
