@@ -10,6 +10,7 @@ use crate::measure::{Effort, figures};
 #[derive(Debug)]
 pub struct Report {
     effort: Effort,
+    promises: Vec<String>,
     broken: Vec<String>,
 }
 
@@ -32,7 +33,7 @@ impl Report {
         if effort == Effort::Once {
             println!("\nEach thing once and small: these figures mean nothing.");
         }
-        Self { effort, broken: Vec::new() }
+        Self { effort, promises: Vec::new(), broken: Vec::new() }
     }
 
     /// A table with a sentence above it.
@@ -49,7 +50,7 @@ impl Report {
         }
     }
 
-    /// Holds a figure against its promise, and says so in a line. Small runs promise nothing.
+    /// Holds a figure against its promise; the end of the page says so. Small runs promise nothing.
     pub fn promise(&mut self, what: impl Display, figure: f64, promise: Promise) {
         if self.effort == Effort::Once {
             return;
@@ -60,7 +61,7 @@ impl Report {
         };
         let word = if kept { "kept" } else { "BROKEN" };
         let line = format!("{what}: {}, promised {bound}", figures(figure));
-        println!("\n{word}: {line}");
+        self.promises.push(format!("- {word}: {line}"));
         if !kept {
             self.broken.push(line);
         }
@@ -69,6 +70,9 @@ impl Report {
     /// Ends the page; fails where a promise is broken.
     #[must_use]
     pub fn finish(self) -> ExitCode {
+        if !self.promises.is_empty() {
+            println!("\n{}", self.promises.join("\n"));
+        }
         for line in &self.broken {
             eprintln!("broken promise: {line}");
         }
