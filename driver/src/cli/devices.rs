@@ -1,6 +1,7 @@
 //! `aliquot devices`: the cards of nodes, what came of each, and what is free.
 
 use aliquot_core::card::{Card, Health};
+use aliquot_core::dra::{DeviceId, ResourceClaim};
 use aliquot_core::ledger::{CardReport, Holder, Ledger, PartReport};
 use aliquot_core::offer::{CardOutcome, LayoutKind, PoolKind, pool_name};
 use aliquot_core::partition::Part;
@@ -31,6 +32,11 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
+    for node in &fleet.nodes {
+        for stray in strays(node) {
+            terminal.note(format_args!("warning: {stray}"))?;
+        }
+    }
     match args.output {
         Format::Table => table_of(&fleet, terminal)?,
         form => {
@@ -39,6 +45,23 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         }
     }
     Ok(Answer::Yes)
+}
+
+/// Claims on devices that the node does not offer: its state was made as another node, or under another policy.
+fn strays(node: &FleetNode) -> Vec<String> {
+    let held = node.held.iter().flat_map(|claim| {
+        let devices = claim.allocation.iter().flat_map(|a| &a.devices);
+        devices.map(move |result| (claim, &result.device))
+    });
+    let strays = held.filter(|(_, device)| !node.offers.parts.contains_key(*device));
+    let line = |(claim, device): (&ResourceClaim, &DeviceId)| {
+        format!(
+            "claim {}/{} holds {device}, which node {} does not offer; check that --state, --node and --policy \
+             belong together, or release the claim",
+            claim.namespace, claim.name, node.name
+        )
+    };
+    strays.map(line).collect()
 }
 
 /// Writes the tables of all nodes.

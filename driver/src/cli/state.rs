@@ -70,12 +70,6 @@ pub(super) fn open(
     for problem in &recovery.problems {
         terminal.note(format_args!("warning: {problem}"))?;
     }
-    // Whoever opens the node to change it has heard from the recovery.
-    if access == Access::Read {
-        for stranger in strangers(&node)? {
-            terminal.note(format_args!("warning: {stranger}"))?;
-        }
-    }
     Ok((node, hardware()?))
 }
 
@@ -101,21 +95,6 @@ pub(super) fn must_be_there(state: &Path) -> Result<(), Failure> {
         Ok(_) => Ok(()),
         Err(source) => Err(Failure::path("read state directory", state, source, advice)),
     }
-}
-
-/// Claims whose cards the node does not have, as when the directory belongs to another node.
-fn strangers(node: &Node) -> Result<Vec<String>, Failure> {
-    let inventory = node.inventory().map_err(|error| Failure::Node(chain(&error)))?;
-    let is_here = |grant: &Grant| inventory.cards.iter().any(|card| card.uuid == grant.card);
-    let claims = node.claims().filter(|record| !record.plan.grants.iter().all(is_here));
-    let line = |record: &ClaimRecord| {
-        format!(
-            "claim {} holds a card that node {} does not have; check that --state and --node belong together",
-            record.plan.name,
-            node.name()
-        )
-    };
-    Ok(claims.map(line).collect())
 }
 
 /// The claims that a node has in its journal, as allocated claims.
