@@ -102,7 +102,7 @@ pub struct Pod {
     pub claim_names: BTreeMap<String, String>,
     /// The claim made for its extended resources (`status.extendedResourceClaimStatus`).
     pub extended_claim: Option<String>,
-    /// Whether it has ended, and so asks for nothing.
+    /// Whether it has ended or is being deleted, and so asks for nothing.
     pub finished: bool,
 }
 

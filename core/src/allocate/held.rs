@@ -90,7 +90,7 @@ pub enum Excess {
         whole: Quantity,
     },
     /// Devices draw more from a counter than it has.
-    #[error("pool {pool}, counter set `{set}`: {held} of `{counter}` is drawn, which is {total}")]
+    #[error("pool {pool}, counter set `{set}`: claims draw {held} of `{counter}`, which has {total}")]
     Counter {
         /// The pool, as driver/name.
         pool: String,

@@ -24,6 +24,8 @@ pub(super) struct Meta {
     pub(super) uid: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) annotations: BTreeMap<String, String>,
+    /// Whether it is on its way out: nothing new is allocated for it.
+    pub(super) deleted: bool,
 }
 
 /// Pods that replicas of all files together may make; ten times the largest cluster that Kubernetes supports.
@@ -242,6 +244,7 @@ fn meta(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Meta {
             "uid" => meta.uid = cx.string(&entry.value, &at),
             "labels" => meta.labels = node::labels(cx, &entry.value, &at),
             "annotations" => meta.annotations = node::labels(cx, &entry.value, &at),
+            "deletionTimestamp" => meta.deleted = entry.value.text().is_some(),
             known if META_FIELDS.contains(&known) => {}
             _ => cx.unknown(&at, META_FIELDS),
         }
@@ -259,6 +262,10 @@ fn read_claim(
     let (node, path) = spec?;
     let spec = claim::spec(cx, node, path, version);
     let allocation = status.and_then(|(node, path)| allocation::status(cx, node, path));
+    if meta.deleted && allocation.is_none() {
+        cx.warn(path, "is being deleted and holds nothing; it is left out");
+        return None;
+    }
     let uid = match meta.uid {
         None => made_up_uid(&meta.namespace, &meta.name),
         Some(uid) => match ClaimUid::new(uid) {

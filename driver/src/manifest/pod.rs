@@ -30,7 +30,7 @@ pub(super) fn pod(
         containers: Vec::new(),
         claim_names: BTreeMap::new(),
         extended_claim: None,
-        finished: false,
+        finished: meta.deleted,
     };
     if let Some((node, path)) = spec {
         pod_spec(cx, node, path, &mut pod);
@@ -203,7 +203,7 @@ fn pod_status(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod)
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
         match entry.key.as_ref() {
-            "phase" => pod.finished = matches!(entry.value.text(), Some("Succeeded" | "Failed")),
+            "phase" => pod.finished |= matches!(entry.value.text(), Some("Succeeded" | "Failed")),
             "resourceClaimStatuses" => {
                 for status in cx.items(&entry.value, &at) {
                     let text = |key| status.get(key).and_then(Node::text).map(str::to_owned);

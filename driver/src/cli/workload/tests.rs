@@ -90,6 +90,23 @@ fn a_pod_that_has_ended_asks_for_nothing_and_one_that_runs_keeps_its_claims() {
 }
 
 #[test]
+fn what_is_being_deleted_asks_for_nothing() {
+    let gone = "deletionTimestamp: \"2026-01-01T00:00:00Z\"";
+    let spec = "{resourceClaims: [{name: own, resourceClaimTemplateName: t}]}";
+    let leaving =
+        pod("leaving", spec, "{phase: Pending}").replace("name: leaving", &format!("name: leaving, {gone}"));
+    let (workload, units) = workload_of(&[leaving, pod("stays", spec, "{}")]);
+    assert_eq!(units, ["pod default/stays: stays-own ", "claim default/shared: shared "]);
+    assert_eq!(workload.claims.len(), 2, "the shared claim, and that of the Pod that stays");
+    let claim = format!(
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {{name: c, {gone}}}\nspec: {{devices: {{}}}}\n"
+    );
+    let (manifests, problems) = read("m.yaml", &claim);
+    assert_eq!(manifests.claims.len(), 0);
+    assert!(problems[0].to_string().contains("is being deleted and holds nothing"), "{}", problems[0]);
+}
+
+#[test]
 fn names_that_are_taken_get_a_number() {
     let spec = "{resourceClaims: [{name: own, resourceClaimTemplateName: t}]}";
     let taken = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: a-own}\nspec: {devices: {}}\n---\n";
