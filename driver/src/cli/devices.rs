@@ -231,7 +231,11 @@ impl Row<'_> {
         }
     }
 
+    /// What could be cut from it, where claims decide that.
     fn room(&self) -> String {
+        if self.outcome.and_then(|o| o.layout) != Some(LayoutKind::Dynamic) {
+            return String::new();
+        }
         let room = self.report.iter().flat_map(|r| &r.room).filter(|t| t.together > 0);
         let texts: Vec<String> = room.map(|t| format!("{}x{}", t.together, t.template)).collect();
         texts.join(" or ")

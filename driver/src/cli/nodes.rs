@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use aliquot_backend_sim::{NodeFile, Personality, SimNode};
 use aliquot_core::card::Inventory;
-use aliquot_core::catalogue::{CardModel, Catalogue};
+use aliquot_core::catalogue::{CardModel, Catalogue, Maturity};
 use aliquot_core::dra::{Node as ClusterNode, ResourceClaim, ResourceSlice};
 use aliquot_core::id::NodeName;
 use aliquot_core::ledger::Ledger;
@@ -364,7 +364,13 @@ impl Fleet {
                 let name = card.card.to_string();
                 card.problems.iter().map(move |p| format!("card {name}: {p}"))
             });
-            for line in node.offers.problems.iter().map(ToString::to_string).chain(cards) {
+            let models = node.inventory.cards.iter().filter_map(|card| self.catalogue.model(&card.model));
+            let untried = models.filter_map(|model| match &model.maturity {
+                Maturity::Experimental(why) => Some(format!("model {} is experimental: {why}", model.id)),
+                Maturity::Settled => None,
+            });
+            let offered = node.offers.problems.iter().map(ToString::to_string);
+            for line in offered.chain(cards).chain(untried) {
                 if !lines.contains(&line) {
                     lines.push(line);
                 }
