@@ -18,6 +18,7 @@ mod execute;
 mod undo;
 
 pub use decode::DecodeError;
+pub(crate) use decode::recorded;
 pub(crate) use execute::{Hands, Outcome, run_steps};
 pub(crate) use undo::{run_undo, unknown_claims};
 

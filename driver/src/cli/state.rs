@@ -1,5 +1,6 @@
 //! The node whose state lies in a directory: what `prepare` changed, every later command sees.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
 use std::io;
@@ -8,7 +9,9 @@ use std::sync::Arc;
 
 use aliquot_backend_sim::SimNode;
 use aliquot_core::catalogue::Catalogue;
-use aliquot_core::dra::{AllocationResult, DeviceResult, ResourceClaim, ShareId, Sharing};
+use aliquot_core::dra::{
+    AllocatedConfig, AllocationResult, ConfigSource, DeviceResult, ResourceClaim, ShareId, Sharing,
+};
 use aliquot_core::grant::Grant;
 use aliquot_core::offer::{LayoutPolicy, Offers, ServerVersion};
 use aliquot_core::quantity::{Format, Quantity};
@@ -17,6 +20,7 @@ use aliquot_core::units::Cores;
 use crate::checkpoint::ClaimRecord;
 use crate::disk::Disk;
 use crate::node::{Access, Dirs, Node, Parts};
+use crate::prepare::recorded;
 
 use super::failure::Failure;
 use super::nodes::NodeSpec;
@@ -105,6 +109,7 @@ pub(super) fn held_claims(node: &Node, offers: &Offers) -> Vec<ResourceClaim> {
 fn held_claim(record: &ClaimRecord, offers: &Offers) -> ResourceClaim {
     let (namespace, name) = record.plan.name.split_once('/').unwrap_or(("default", &record.plan.name));
     let devices = record.plan.grants.iter().map(|grant| result(grant, offers)).collect();
+    let config = settings(&record.plan.grants);
     ResourceClaim {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -112,8 +117,21 @@ fn held_claim(record: &ClaimRecord, offers: &Offers) -> ResourceClaim {
         requests: Vec::new(),
         constraints: Vec::new(),
         config: Vec::new(),
-        allocation: Some(AllocationResult { devices, ..AllocationResult::default() }),
+        allocation: Some(AllocationResult { devices, config, ..AllocationResult::default() }),
     }
+}
+
+/// The settings that a claim was prepared with. They stand where configuration of classes stands, before the claim's
+/// own: classes may have changed since, and an allocation keeps what they said when it was made.
+fn settings(grants: &[Grant]) -> Vec<AllocatedConfig> {
+    let by_request: BTreeMap<&str, &Grant> = grants.iter().map(|g| (g.request.as_str(), g)).collect();
+    by_request
+        .into_iter()
+        .filter_map(|(request, grant)| {
+            let opaque = recorded(grant.settings)?;
+            Some(AllocatedConfig { source: ConfigSource::Class, requests: vec![request.to_owned()], opaque })
+        })
+        .collect()
 }
 
 fn result(grant: &Grant, offers: &Offers) -> DeviceResult {

@@ -99,14 +99,15 @@ pub(super) fn workload(manifests: &Manifests, classes: &[DeviceClass]) -> Worklo
 // === impl Workload ===
 
 impl Workload {
-    /// Takes over the allocations of claims that are prepared already.
+    /// Takes over the allocations of claims that are prepared already. The settings that they were prepared with are
+    /// in them; what the claim itself says now comes after those, so that a claim that says something else shows.
     pub(super) fn adopt<'c>(&mut self, held: impl Iterator<Item = &'c ResourceClaim>) {
         let held: HashMap<&str, &ResourceClaim> = held.map(|c| (c.uid.as_str(), c)).collect();
         for claim in &mut self.claims {
             if let (None, Some(known)) = (&claim.allocation, held.get(claim.uid.as_str())) {
                 let mut allocation = known.allocation.clone();
                 if let Some(allocation) = &mut allocation {
-                    allocation.config = claim.config.iter().map(from_claim).collect();
+                    allocation.config.extend(claim.config.iter().map(from_claim));
                 }
                 claim.allocation = allocation;
             }

@@ -1,6 +1,8 @@
 //! From a claim of the device API to what is to be prepared: our devices, their shares, their settings.
 
-use aliquot_core::dra::{Access, AllocatedConfig, AllocationResult, DeviceResult, ResourceClaim};
+use aliquot_core::dra::{
+    Access, AllocatedConfig, AllocationResult, DeviceResult, OpaqueConfig, ResourceClaim,
+};
 use aliquot_core::grant::{PartitionDemand, ShareSettings, Spelled};
 use aliquot_core::id::{ClaimUid, NameError, ShareName};
 use aliquot_core::plan::{ClaimRequest, DeviceAsk};
@@ -226,6 +228,19 @@ fn set<T: Spelled>(setting: &mut T, text: Option<&str>, field: &str) -> Result<(
 
 fn word<T: Spelled>(text: &str, field: &str) -> Result<T, String> {
     T::of_word(text).ok_or_else(|| format!("{field} is `{text}`; expected {}", T::words()))
+}
+
+/// Settings that were decided once, as configuration that gives them again; `None`: those that need none.
+pub(crate) fn recorded(settings: ShareSettings) -> Option<OpaqueConfig> {
+    let parameters = serde_json::json!({
+        "apiVersion": API_VERSION,
+        "kind": "ShareConfig",
+        "computePolicy": settings.compute.word(),
+        "priority": settings.priority.word(),
+        "failMode": settings.fail_mode.word(),
+    });
+    let config = OpaqueConfig { driver: DRIVER.to_owned(), parameters: parameters.to_string() };
+    (settings != ShareSettings::default()).then_some(config)
 }
 
 /// A quantity that is a whole number, not negative.
