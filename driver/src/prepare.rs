@@ -15,11 +15,12 @@
 
 pub(crate) mod decode;
 mod execute;
+mod settings;
 mod undo;
 
 pub use decode::DecodeError;
-pub(crate) use decode::recorded;
 pub(crate) use execute::{Hands, Outcome, run_steps};
+pub(crate) use settings::{fault, recorded};
 pub(crate) use undo::{run_undo, unknown_claims};
 
 use aliquot_cdi::StoreError;

@@ -446,7 +446,12 @@ pub(super) fn opaque(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Opti
         let at = path.missing("parameters");
         cx.rule(&at, format!("is {bytes} bytes of JSON; at most {EXPRESSION_BYTES_MAX} are allowed"));
     }
-    Some(OpaqueConfig { driver: driver?, parameters })
+    let config = OpaqueConfig { driver: driver?, parameters };
+    // The API server does not look into it; whoever prepares the claim would refuse it then.
+    if let Some(fault) = crate::prepare::fault(&config) {
+        cx.rule(&path.missing("parameters"), fault);
+    }
+    Some(config)
 }
 
 /// No name may stand twice.

@@ -27,7 +27,7 @@ spec:
     constraints:
     - {requests: [npu/a], matchAttribute: aliquot.dev/cardID}
     config:
-    - {requests: [gpu], opaque: {driver: aliquot.dev, parameters: {kind: ShareConfig, n: 1, a: [true, null, "1"]}}}
+    - {requests: [gpu], opaque: {driver: gpu.example.com, parameters: {kind: ShareConfig, n: 1, a: [true, null, "1"]}}}
 "#;
 
 /// Reads text that must have no problem.

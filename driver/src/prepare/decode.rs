@@ -1,19 +1,14 @@
 //! From a claim of the device API to what is to be prepared: our devices, their shares, their settings.
 
-use aliquot_core::dra::{
-    Access, AllocatedConfig, AllocationResult, DeviceResult, OpaqueConfig, ResourceClaim,
-};
-use aliquot_core::grant::{PartitionDemand, ShareSettings, Spelled};
+use aliquot_core::dra::{Access, AllocatedConfig, AllocationResult, DeviceResult, ResourceClaim};
+use aliquot_core::grant::{PartitionDemand, ShareSettings};
 use aliquot_core::id::{ClaimUid, NameError, ShareName};
 use aliquot_core::plan::{ClaimRequest, DeviceAsk};
 use aliquot_core::quantity::Quantity;
 use aliquot_core::units::{Bytes, Cores};
-use serde::Deserialize;
 
-/// Driver whose devices and configuration are ours.
-pub(crate) const DRIVER: &str = "aliquot.dev";
-/// Version of the configuration that this code reads.
-const API_VERSION: &str = "aliquot.dev/v1";
+use super::settings::{DRIVER, apply};
+
 /// Capacity by which memory is consumed.
 const MEMORY: &str = "memory";
 /// Capacity by which compute is consumed.
@@ -72,34 +67,6 @@ pub enum DecodeError {
         /// What is wrong; names the field.
         what: String,
     },
-}
-
-/// `parameters` of an opaque configuration.
-#[derive(Deserialize)]
-struct Typed {
-    #[serde(rename = "apiVersion")]
-    api_version: String,
-    kind: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-#[expect(dead_code, reason = "the two type fields are named so that they do not count as unknown")]
-struct ShareConfig {
-    api_version: String,
-    kind: String,
-    compute_policy: Option<String>,
-    priority: Option<String>,
-    fail_mode: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-#[expect(dead_code, reason = "the two type fields are named so that they do not count as unknown")]
-struct PartitionConfig {
-    api_version: String,
-    kind: String,
-    minimum_isolation: Option<String>,
 }
 
 /// What is to be prepared for the claim. Devices of other drivers are theirs.
@@ -188,59 +155,6 @@ fn settings(
 fn is_for(config: &AllocatedConfig, request: &str) -> bool {
     let main = request.split_once('/').map_or(request, |(main, _)| main);
     config.requests.is_empty() || config.requests.iter().any(|r| r == request || r == main)
-}
-
-fn apply(
-    parameters: &str,
-    settings: &mut ShareSettings,
-    demand: &mut Option<PartitionDemand>,
-) -> Result<(), String> {
-    let typed: Typed = serde_json::from_str(parameters).map_err(|e| e.to_string())?;
-    if typed.api_version != API_VERSION {
-        return Err(format!("apiVersion is `{}`; expected {API_VERSION}", typed.api_version));
-    }
-    match typed.kind.as_str() {
-        "ShareConfig" => {
-            let config: ShareConfig = serde_json::from_str(parameters).map_err(|e| e.to_string())?;
-            set(&mut settings.compute, config.compute_policy.as_deref(), "computePolicy")?;
-            set(&mut settings.priority, config.priority.as_deref(), "priority")?;
-            set(&mut settings.fail_mode, config.fail_mode.as_deref(), "failMode")
-        }
-        "PartitionConfig" => {
-            let config: PartitionConfig = serde_json::from_str(parameters).map_err(|e| e.to_string())?;
-            let mut isolation = None;
-            if let Some(text) = &config.minimum_isolation {
-                isolation = Some(word(text, "minimumIsolation")?);
-            }
-            *demand = isolation.map(|isolation_at_least| PartitionDemand { isolation_at_least }).or(*demand);
-            Ok(())
-        }
-        other => Err(format!("kind is `{other}`; expected ShareConfig or PartitionConfig")),
-    }
-}
-
-fn set<T: Spelled>(setting: &mut T, text: Option<&str>, field: &str) -> Result<(), String> {
-    if let Some(text) = text {
-        *setting = word(text, field)?;
-    }
-    Ok(())
-}
-
-fn word<T: Spelled>(text: &str, field: &str) -> Result<T, String> {
-    T::of_word(text).ok_or_else(|| format!("{field} is `{text}`; expected {}", T::words()))
-}
-
-/// Settings that were decided once, as configuration that gives them again; `None`: those that need none.
-pub(crate) fn recorded(settings: ShareSettings) -> Option<OpaqueConfig> {
-    let parameters = serde_json::json!({
-        "apiVersion": API_VERSION,
-        "kind": "ShareConfig",
-        "computePolicy": settings.compute.word(),
-        "priority": settings.priority.word(),
-        "failMode": settings.fail_mode.word(),
-    });
-    let config = OpaqueConfig { driver: DRIVER.to_owned(), parameters: parameters.to_string() };
-    (settings != ShareSettings::default()).then_some(config)
 }
 
 /// A quantity that is a whole number, not negative.

@@ -1,0 +1,177 @@
+//! Configuration that is ours: `parameters` of opaque configuration ⇄ settings.
+//!
+//! Every key and every word counts: what is not known is refused, so that a mistyped limit is not a missing one. A
+//! manifest is checked by the same code when it is read, long before anything is prepared.
+
+use aliquot_core::dra::OpaqueConfig;
+use aliquot_core::grant::{PartitionDemand, ShareSettings, Spelled};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Driver whose devices and configuration are ours.
+pub(crate) const DRIVER: &str = "aliquot.dev";
+/// Version of the configuration that this code reads.
+const API_VERSION: &str = "aliquot.dev/v1";
+
+/// What every configuration says of itself.
+#[derive(Deserialize)]
+struct Typed {
+    #[serde(rename = "apiVersion")]
+    api_version: Value,
+    kind: Value,
+}
+
+// Fields are taken whatever they hold, so that the message on one that holds the wrong thing can name it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[expect(dead_code, reason = "the two type fields are named so that they do not count as unknown")]
+struct ShareConfig {
+    api_version: Value,
+    kind: Value,
+    compute_policy: Option<Value>,
+    priority: Option<Value>,
+    fail_mode: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[expect(dead_code, reason = "the two type fields are named so that they do not count as unknown")]
+struct PartitionConfig {
+    api_version: Value,
+    kind: Value,
+    minimum_isolation: Option<Value>,
+}
+
+/// Says what is wrong with configuration, where it is ours and something is.
+pub(crate) fn fault(config: &OpaqueConfig) -> Option<String> {
+    if config.driver != DRIVER {
+        return None;
+    }
+    apply(&config.parameters, &mut ShareSettings::default(), &mut None).err()
+}
+
+/// Sets what the configuration names, and leaves the rest as it is.
+///
+/// # Errors
+/// What is wrong; names the field.
+pub(super) fn apply(
+    parameters: &str,
+    settings: &mut ShareSettings,
+    demand: &mut Option<PartitionDemand>,
+) -> Result<(), String> {
+    let typed: Typed = parse(parameters)?;
+    if typed.api_version != API_VERSION {
+        return Err(format!("apiVersion is {}; expected {API_VERSION}", shown(&typed.api_version)));
+    }
+    match typed.kind.as_str() {
+        Some("ShareConfig") => {
+            let config: ShareConfig = parse(parameters)?;
+            set(&mut settings.compute, config.compute_policy.as_ref(), "computePolicy")?;
+            set(&mut settings.priority, config.priority.as_ref(), "priority")?;
+            set(&mut settings.fail_mode, config.fail_mode.as_ref(), "failMode")
+        }
+        Some("PartitionConfig") => {
+            let config: PartitionConfig = parse(parameters)?;
+            if let Some(value) = &config.minimum_isolation {
+                *demand = Some(PartitionDemand { isolation_at_least: word(value, "minimumIsolation")? });
+            }
+            Ok(())
+        }
+        _ => Err(format!("kind is {}; expected ShareConfig or PartitionConfig", shown(&typed.kind))),
+    }
+}
+
+/// Settings that were decided once, as configuration that gives them again; `None`: those that need none.
+pub(crate) fn recorded(settings: ShareSettings) -> Option<OpaqueConfig> {
+    let parameters = serde_json::json!({
+        "apiVersion": API_VERSION,
+        "kind": "ShareConfig",
+        "computePolicy": settings.compute.word(),
+        "priority": settings.priority.word(),
+        "failMode": settings.fail_mode.word(),
+    });
+    let config = OpaqueConfig { driver: DRIVER.to_owned(), parameters: parameters.to_string() };
+    (settings != ShareSettings::default()).then_some(config)
+}
+
+/// A configuration; the place in the JSON is left out of messages, since nobody wrote that JSON.
+fn parse<'t, T: Deserialize<'t>>(parameters: &'t str) -> Result<T, String> {
+    serde_json::from_str(parameters).map_err(|error| {
+        let text = error.to_string();
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        text.strip_suffix(&place).map_or_else(|| text.clone(), str::to_owned)
+    })
+}
+
+fn set<T: Spelled>(setting: &mut T, value: Option<&Value>, field: &str) -> Result<(), String> {
+    if let Some(value) = value {
+        *setting = word(value, field)?;
+    }
+    Ok(())
+}
+
+fn word<T: Spelled>(value: &Value, field: &str) -> Result<T, String> {
+    let known = value.as_str().and_then(T::of_word);
+    known.ok_or_else(|| format!("{field} is {}; expected {}", shown(value), T::words()))
+}
+
+/// Letters of a wrong value that a message shows.
+const SHOWN: usize = 80;
+
+fn shown(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match text.char_indices().nth(SHOWN) {
+        None => format!("`{text}`"),
+        Some((end, _)) => format!("`{}…`", &text[..end]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::grant::{ComputePolicy, FailMode, Priority};
+
+    use super::*;
+
+    fn of(driver: &str, parameters: &str) -> Option<String> {
+        fault(&OpaqueConfig { driver: driver.to_owned(), parameters: parameters.to_owned() })
+    }
+
+    #[test]
+    fn faults_name_the_field_and_what_is_expected() {
+        let cases = [
+            (r#"{"kind":"ShareConfig"}"#, "missing field `apiVersion`"),
+            (r#"{"apiVersion":1,"kind":"ShareConfig"}"#, "apiVersion is `1`; expected aliquot.dev/v1"),
+            (
+                r#"{"apiVersion":"aliquot.dev/v1","kind":"Share"}"#,
+                "kind is `Share`; expected ShareConfig or PartitionConfig",
+            ),
+            (
+                r#"{"apiVersion":"aliquot.dev/v1","kind":"ShareConfig","priority":3}"#,
+                "priority is `3`; expected low, normal or high",
+            ),
+            (
+                r#"{"apiVersion":"aliquot.dev/v1","kind":"ShareConfig","prio":"low"}"#,
+                "unknown field `prio`, expected one of `apiVersion`, `kind`, `computePolicy`, `priority`, `failMode`",
+            ),
+            (
+                r#"{"apiVersion":"aliquot.dev/v1","kind":"PartitionConfig","priority":"low"}"#,
+                "unknown field `priority`, expected one of `apiVersion`, `kind`, `minimumIsolation`",
+            ),
+        ];
+        for (parameters, expected) in cases {
+            assert_eq!(of(DRIVER, parameters).as_deref(), Some(expected), "{parameters}");
+            assert_eq!(of("gpu.example.com", parameters), None, "{parameters}");
+        }
+    }
+
+    #[test]
+    fn recorded_settings_come_back() {
+        let (compute, priority, fail_mode) = (ComputePolicy::Burst, Priority::Low, FailMode::Open);
+        let written = ShareSettings { compute, priority, fail_mode };
+        let config = recorded(written).unwrap();
+        let mut read = ShareSettings::default();
+        apply(&config.parameters, &mut read, &mut None).unwrap();
+        assert_eq!(read, written);
+        assert_eq!(recorded(ShareSettings::default()), None);
+    }
+}
