@@ -157,6 +157,7 @@ impl Reader {
             origin: field::Origin::Manifest,
             kind: String::new(),
             object: String::new(),
+            selectors: HashMap::new(),
         };
         Self { cx, manifests: Manifests::default(), seen: HashMap::new() }
     }

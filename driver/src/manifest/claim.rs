@@ -269,7 +269,12 @@ fn cel(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
             let bytes = text.len();
             cx.rule(&at, format!("is {bytes} bytes long; at most {EXPRESSION_BYTES_MAX} are allowed"));
         }
-        _ => {}
+        Some(text) => {
+            if let Some(fault) = cx.selector_fault(text) {
+                cx.rule(&at, format!("does not compile: {fault}"));
+            }
+        }
+        None => {}
     }
     expression
 }

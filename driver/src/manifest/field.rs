@@ -1,8 +1,10 @@
 //! Tree → values: one field at a time, each with its path, so that a message can name it.
 
+use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
+use aliquot_core::cel::Selector;
 use aliquot_core::quantity::Quantity;
 
 use super::problem::{Problem, Problems, Severity};
@@ -26,7 +28,12 @@ pub(super) struct Context {
     pub(super) kind: String,
     /// Namespace and name of the object being read.
     pub(super) object: String,
+    /// What is wrong with selectors read so far, by text: a thousand claims repeat a few selectors.
+    pub(super) selectors: HashMap<String, Option<String>>,
 }
+
+/// Most selectors whose verdict is kept; more are compiled again.
+const SELECTORS_KEPT: usize = 1024;
 
 /// Where a field is: a chain to the root, on the stack.
 #[derive(Clone, Copy)]
@@ -122,6 +129,18 @@ impl Context {
         let file = self.file.clone();
         let problem = Problem { severity, file, line: path.line, object, field, message, more: 0 };
         self.problems.add(problem, &alike);
+    }
+
+    /// Why a selector does not compile, with line and column in it; `None`: it does.
+    pub(super) fn selector_fault(&mut self, text: &str) -> Option<String> {
+        if let Some(known) = self.selectors.get(text) {
+            return known.clone();
+        }
+        let fault = Selector::compile(text).err().map(|error| error.to_string());
+        if self.selectors.len() < SELECTORS_KEPT {
+            self.selectors.insert(text.to_owned(), fault.clone());
+        }
+        fault
     }
 
     /// The object cannot be taken.

@@ -94,6 +94,12 @@ fn every_rule_names_field_found_and_expected() {
             "cardID",
             "found \"cardID\", expected a qualified name such as aliquot.dev/cardID",
         ),
+        (
+            "model == \"h100\"",
+            "model = \"h100\"",
+            "spec.devices.requests[0].exactly.selectors[0].cel.expression: does not compile: line 1, column 40: unexpected character",
+        ),
+        ("device.attributes", "divice.attributes", "cel.expression: does not compile: line 1, column 1"),
         ("deviceClassName: x, ", "", "firstAvailable[0].deviceClassName: is missing"),
         (
             "deviceClassName: x, ",
@@ -353,6 +359,14 @@ mod round_trip {
         ]
     }
 
+    /// A selector that compiles, around any text.
+    fn selector() -> impl Strategy<Value = String> {
+        text().prop_map(|text| {
+            let quoted: String = text.chars().map(|c| format!("\\U{:08X}", u32::from(c))).collect();
+            format!("device.driver != \"{quoted}\" || \"- a: b #\" == '~'")
+        })
+    }
+
     fn quantity() -> impl Strategy<Value = Quantity> {
         let format =
             prop_oneof![Just(Format::BinarySi), Just(Format::DecimalSi), Just(Format::DecimalExponent)];
@@ -391,7 +405,7 @@ mod round_trip {
     fn exact() -> impl Strategy<Value = ExactRequest> {
         let mode = prop_oneof![(1_u32..9).prop_map(AllocationMode::ExactCount), Just(AllocationMode::All)];
         let capacity = btree_map("[a-z_]{1,8}", quantity(), 0..3);
-        (tricky_label(), vec(text(), 0..3), mode, vec(toleration(), 0..3), capacity).prop_map(
+        (tricky_label(), vec(selector(), 0..3), mode, vec(toleration(), 0..3), capacity).prop_map(
             |(device_class, selectors, mode, tolerations, capacity)| ExactRequest {
                 device_class,
                 selectors,
@@ -518,7 +532,7 @@ mod round_trip {
         }
 
         #[test]
-        fn of_classes(name in tricky_label(), selectors in vec(text(), 0..3), config in vec(opaque(), 0..2), note in text()) {
+        fn of_classes(name in tricky_label(), selectors in vec(selector(), 0..3), config in vec(opaque(), 0..2), note in text()) {
             let annotations = BTreeMap::from([("aliquot.dev/spelling".to_owned(), note)]);
             let extended_resource_name = Some("aliquot.dev/x".to_owned());
             let class = DeviceClass { name, selectors, config, extended_resource_name, annotations };
