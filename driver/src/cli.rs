@@ -17,6 +17,7 @@ mod examples;
 mod explain;
 mod failure;
 mod input;
+mod node_choice;
 mod nodes;
 mod output;
 mod part;

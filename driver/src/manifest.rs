@@ -27,18 +27,20 @@ mod pod;
 mod problem;
 mod render;
 mod slice;
+mod taint;
 mod tree;
 
 use std::collections::{BTreeMap, HashMap};
 
 use aliquot_core::dra::{
     AllocationResult, DeviceClass, DeviceConstraint, DeviceRequest, Node, NodeSelector, RequestConfig,
-    ResourceClaim, ResourceSlice,
+    ResourceClaim, ResourceSlice, Taint, Toleration,
 };
 use aliquot_core::quantity::Quantity;
 
 pub use problem::{Problem, Severity};
 pub use render::{Object, allocation_json, yaml_document};
+pub(crate) use taint::CORDONED;
 
 /// Everything that was read, each kind in the order of the text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,6 +55,8 @@ pub struct Manifests {
     pub slices: Vec<ResourceSlice>,
     /// Nodes.
     pub nodes: Vec<Node>,
+    /// Taints of nodes that keep Pods off, by node; a cordoned node has one.
+    pub node_taints: BTreeMap<String, Vec<Taint>>,
     /// Pods, and those that Deployments, `StatefulSet`s, `ReplicaSet`s and Jobs would make.
     pub pods: Vec<Pod>,
     /// Objects of other kinds, counted by kind.
@@ -94,6 +98,8 @@ pub struct Pod {
     pub node_labels: BTreeMap<String, String>,
     /// Required node affinity.
     pub affinity: Option<NodeSelector>,
+    /// Taints of nodes that it bears.
+    pub tolerations: Vec<Toleration>,
     /// `spec.resourceClaims`.
     pub claims: Vec<PodClaim>,
     /// Init containers, then containers.

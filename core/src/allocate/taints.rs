@@ -5,20 +5,25 @@ use crate::dra::{Device, Taint, TaintEffect, Toleration, TolerationOperator};
 /// The first taint that keeps a request with these tolerations off the device.
 pub(super) fn in_the_way<'a>(device: &'a Device, tolerations: &[Toleration]) -> Option<&'a Taint> {
     device.taints.iter().find(|taint| match taint.effect {
-        TaintEffect::NoSchedule | TaintEffect::NoExecute => !tolerations.iter().any(|t| tolerates(t, taint)),
+        TaintEffect::NoSchedule | TaintEffect::NoExecute => !tolerations.iter().any(|t| t.bears(taint)),
         TaintEffect::None | TaintEffect::Other(_) => false,
     })
 }
 
-/// Whether one toleration bears one taint. An absent or empty key bears every key.
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_ref().is_none_or(|effect| *effect == taint.effect);
-    let key = toleration.key.as_ref().is_none_or(|key| key.is_empty() || *key == taint.key);
-    let value = match &toleration.operator {
-        TolerationOperator::Exists => true,
-        TolerationOperator::Equal(value) => *value == taint.value,
-    };
-    effect && key && value
+// === impl Toleration ===
+
+impl Toleration {
+    /// Whether it bears a taint, of a device or of a node. An absent or empty key bears every key.
+    #[must_use]
+    pub fn bears(&self, taint: &Taint) -> bool {
+        let effect = self.effect.as_ref().is_none_or(|effect| *effect == taint.effect);
+        let key = self.key.as_ref().is_none_or(|key| key.is_empty() || *key == taint.key);
+        let value = match &self.operator {
+            TolerationOperator::Exists => true,
+            TolerationOperator::Equal(value) => *value == taint.value,
+        };
+        effect && key && value
+    }
 }
 
 #[cfg(test)]

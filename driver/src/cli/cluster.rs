@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use aliquot_core::allocate::{Candidates, Explanation, NodeIndex, Refusal, World};
+use aliquot_core::allocate::{Candidates, Change, Explanation, NodeIndex, Reach, Refusal, World};
 use aliquot_core::dra::{AllocationResult, DeviceClass, Node, NodeSelection, ResourceClaim, ResourceSlice};
 use aliquot_core::offer::{Offers, classes};
 
-use crate::manifest::{Manifests, Pod};
+use crate::manifest::Manifests;
 
 use super::failure::Failure;
+use super::node_choice::{self, KeptOff, NodeChoice};
 use super::nodes::Fleet;
 use super::output::Terminal;
-use super::workload::{Owner, Unit, Workload, workload};
+use super::workload::{Unit, Workload, workload};
 
 /// Classes that a message names at most.
 const CLASSES_NAMED: usize = 12;
@@ -113,7 +114,12 @@ impl Cluster {
         let (claims, allowed) = self.open(unit, nodes);
         let candidates = allowed.as_deref().map_or(Candidates::All, Candidates::Only);
         match self.world.place(&claims, candidates) {
-            Err(refusal) => Outcome::Refused(self.in_words(&refusal)),
+            Err(refusal) => {
+                let words = self.in_words(&refusal);
+                let of_nodes = refusal == Refusal::NoNodes || refusal.reach() == Reach::ThisNode;
+                let kept = if of_nodes { self.kept_off(number) } else { Vec::new() };
+                Outcome::Refused(node_choice::with_kept_off(words, &kept))
+            }
             Ok((node, allocations)) => {
                 let name = self.world.nodes().get(node.0 as usize).map(|n| n.name.clone());
                 self.commit(&open, allocations);
@@ -154,7 +160,35 @@ impl Cluster {
         let unit = self.workload.units.get(number).filter(|u| u.missing.is_empty())?;
         let (claims, allowed) = self.open(unit, &mut NodeChoice::default());
         let candidates = allowed.as_deref().map_or(Candidates::All, Candidates::Only);
-        Some(self.world.explain(&claims, candidates))
+        let mut explanation = self.world.explain(&claims, candidates);
+        // Another node is no help where its taints keep the Pod off.
+        if let Some(Change::AnotherNode { node }) = &explanation.remedy
+            && let Some(pod) = unit.pod(&self.manifests)
+            && !node_choice::unborne(node, pod, &self.manifests).is_empty()
+        {
+            explanation.remedy = None;
+        }
+        Some(explanation)
+    }
+
+    /// The nodes that taints keep a unit off, though its other wishes allow them.
+    fn kept_off(&self, number: usize) -> Vec<KeptOff<'_>> {
+        let pod = self.workload.units.get(number).and_then(|unit| unit.pod(&self.manifests));
+        let Some(pod) = pod.filter(|pod| pod.node_name.is_none()) else { return Vec::new() };
+        let allocations = self.claims_of(number).filter_map(|c| c.allocation.as_ref());
+        let fixed: Vec<&AllocationResult> = allocations.collect();
+        node_choice::kept_off(pod, &self.manifests, &fixed, &self.world)
+    }
+
+    /// The one taint that keeps a unit off a node on which it would fit.
+    pub(super) fn toleration_to_add(&mut self, number: usize) -> Option<String> {
+        let unit = self.workload.units.get(number).filter(|u| u.missing.is_empty())?;
+        let (claims, _) = self.open(unit, &mut NodeChoice::default());
+        let lone: Vec<(NodeIndex, String)> =
+            self.kept_off(number).iter().filter_map(KeptOff::by_one_taint).collect();
+        let fits =
+            lone.into_iter().find(|(node, _)| self.world.place(&claims, Candidates::Only(&[*node])).is_ok());
+        fits.map(|(_, words)| words)
     }
 
     /// The claims of a unit that have no allocation, and the nodes that it may use (`None`: all).
@@ -232,58 +266,4 @@ fn nodes(manifests: &Manifests, fleet: &Fleet, slices: &[ResourceSlice]) -> Vec<
         nodes.push(Node { name: "any".to_owned(), labels: BTreeMap::new() });
     }
     nodes
-}
-
-/// Where units may go. What Pods with the same wishes may use is worked out once.
-#[derive(Default)]
-struct NodeChoice {
-    by_labels: BTreeMap<BTreeMap<String, String>, Vec<NodeIndex>>,
-}
-
-impl NodeChoice {
-    /// The nodes that a unit may use; `None`: all of them.
-    fn allowed(
-        &mut self,
-        unit: &Unit,
-        manifests: &Manifests,
-        fixed: &[&AllocationResult],
-        world: &World,
-    ) -> Option<Vec<NodeIndex>> {
-        let pod = match unit.owner {
-            Owner::Pod(number) => manifests.pods.get(number),
-            Owner::Claim => None,
-        };
-        let selectors: Vec<_> = fixed.iter().filter_map(|a| a.node_selector.as_ref()).collect();
-        let free =
-            |pod: &Pod| pod.node_name.is_none() && pod.node_labels.is_empty() && pod.affinity.is_none();
-        if selectors.is_empty() && pod.is_none_or(free) {
-            return None;
-        }
-        if let Some(name) = pod.and_then(|p| p.node_name.as_ref()) {
-            return Some(world.node(name).into_iter().collect());
-        }
-        let labelled = pod.map(|pod| self.labelled(&pod.node_labels, world));
-        let every =
-            || (0..world.nodes().len()).filter_map(|i| u32::try_from(i).ok()).map(NodeIndex).collect();
-        let mut nodes: Vec<NodeIndex> = labelled.unwrap_or_else(every);
-        nodes.retain(|index| {
-            world.nodes().get(index.0 as usize).is_some_and(|node| {
-                selectors.iter().all(|s| s.matches(node))
-                    && pod.and_then(|p| p.affinity.as_ref()).is_none_or(|s| s.matches(node))
-            })
-        });
-        Some(nodes)
-    }
-
-    fn labelled(&mut self, labels: &BTreeMap<String, String>, world: &World) -> Vec<NodeIndex> {
-        if let Some(nodes) = self.by_labels.get(labels) {
-            return nodes.clone();
-        }
-        let matches = |node: &Node| labels.iter().all(|(k, v)| node.labels.get(k) == Some(v));
-        let numbered = world.nodes().iter().enumerate().filter(|(_, node)| matches(node));
-        let nodes: Vec<NodeIndex> =
-            numbered.filter_map(|(i, _)| u32::try_from(i).ok()).map(NodeIndex).collect();
-        self.by_labels.insert(labels.clone(), nodes.clone());
-        nodes
-    }
 }

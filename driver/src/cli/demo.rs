@@ -331,7 +331,7 @@ fn cannot_fit(fleet: &mut Fleet, record: &mut Record, terminal: &mut Terminal<'_
         let label = cluster.label(placement.unit);
         match placement.outcome {
             Outcome::Refused(why) => {
-                let explained = Explained { label, why, explanation: cluster.explain(placement.unit) };
+                let explained = Explained::of(&mut cluster, placement.unit, label, why);
                 explained.text(terminal)?;
                 let helps = explained.explanation.as_ref().is_some_and(|e| e.remedy.is_some());
                 if !helps {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_core::allocate::{Explanation, NodeExplanation, Reach, RequestExplanation};
+use aliquot_core::allocate::{Change, Explanation, NodeExplanation, Reach, RequestExplanation};
 use aliquot_core::dra::AllocationMode;
 use serde_json::{Value, json};
 
@@ -55,6 +55,8 @@ pub(super) struct Explained {
     pub(super) label: String,
     pub(super) why: String,
     pub(super) explanation: Option<Explanation>,
+    /// What would let it use a node whose taints keep it off, where nothing but another node would help.
+    pub(super) toleration: Option<String>,
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
@@ -95,7 +97,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let explained: Vec<Explained> = refused
         .into_iter()
         .take(most)
-        .map(|(unit, label, why)| Explained { label, why, explanation: cluster.explain(unit) })
+        .map(|(unit, label, why)| Explained::of(&mut cluster, unit, label, why))
         .collect();
     match args.output {
         Format::Table => text(&fits, &explained, all, args, terminal)?,
@@ -137,12 +139,28 @@ fn text(
 // === impl Explained ===
 
 impl Explained {
+    pub(super) fn of(cluster: &mut Cluster, unit: usize, label: String, why: String) -> Self {
+        let explanation = cluster.explain(unit);
+        // Another node that would do may be one that taints keep it off.
+        let elsewhere = |e: &Explanation| matches!(e.remedy, None | Some(Change::AnotherNode { .. }));
+        let ask = explanation.as_ref().is_some_and(elsewhere);
+        let toleration = if ask { cluster.toleration_to_add(unit) } else { None };
+        Self { label, why, explanation, toleration }
+    }
+
+    /// The smallest single change that would place it.
+    fn remedy(&self) -> Option<String> {
+        let change = self.explanation.as_ref().and_then(|e| e.remedy.as_ref());
+        self.toleration.clone().or_else(|| change.map(ToString::to_string))
+    }
+
     pub(super) fn text(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
         let label = terminal.toned(Tone::Strong, &self.label);
         terminal.line(format_args!("{label}: {}", self.why))?;
         let Some(explanation) = &self.explanation else { return Ok(()) };
         // What is the same on every node is said above.
-        if explanation.outcome.as_ref().is_err_and(|refusal| refusal.reach() == Reach::EveryNode) {
+        let alike = explanation.outcome.as_ref().is_err_and(|refusal| refusal.reach() == Reach::EveryNode);
+        if alike && self.toleration.is_none() {
             return Ok(());
         }
         for node in explanation.nodes.iter().take(NODES_SHOWN) {
@@ -152,7 +170,7 @@ impl Explained {
             let more = explanation.nodes.len() - NODES_SHOWN;
             terminal.line(format_args!("  … and {more} nodes more (-o json names them)"))?;
         }
-        match &explanation.remedy {
+        match self.remedy() {
             Some(change) => {
                 let word = terminal.toned(Tone::Good, "It would fit if you");
                 terminal.line(format_args!("  {word} {change}"))?;
@@ -169,7 +187,7 @@ impl Explained {
             "for": self.label,
             "why": self.why,
             "nodes": nodes,
-            "remedy": explanation.and_then(|e| e.remedy.as_ref()).map(ToString::to_string),
+            "remedy": self.remedy(),
         })
     }
 }

@@ -252,6 +252,14 @@ impl<'m> ExtendedResources<'m> {
 // === impl Unit ===
 
 impl Unit {
+    /// The Pod that asks.
+    pub(super) fn pod<'m>(&self, manifests: &'m Manifests) -> Option<&'m Pod> {
+        match self.owner {
+            Owner::Pod(number) => manifests.pods.get(number),
+            Owner::Claim => None,
+        }
+    }
+
     /// How people call it.
     pub(super) fn label(&self, manifests: &Manifests, claims: &[ResourceClaim]) -> String {
         match self.owner {

@@ -7,7 +7,9 @@ use aliquot_core::id::ClaimUid;
 
 use super::field::{Context, Origin, Path};
 use super::tree::Node;
-use super::{ClaimTemplate, Pod, Reader, allocation, claim, class, made_up_uid, name, node, pod, slice};
+use super::{
+    ClaimTemplate, Pod, Reader, allocation, claim, class, made_up_uid, name, node, pod, slice, taint,
+};
 
 /// Forms of the device API; `v1beta2` has that of `v1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +171,13 @@ impl Reader {
         let status_of = status.as_ref().map(|(node, path)| (*node, path));
         let cx = &mut self.cx;
         match kind {
-            "Node" => self.manifests.nodes.push(node::node(meta)),
+            "Node" => {
+                let taints = spec_of.map(|(node, path)| taint::of_node(cx, node, path)).unwrap_or_default();
+                if !taints.is_empty() {
+                    self.manifests.node_taints.insert(meta.name.clone(), taints);
+                }
+                self.manifests.nodes.push(node::node(meta));
+            }
             "DeviceClass" => {
                 let class = class::class(cx, spec_of, meta);
                 keep(&mut self.manifests.classes, Some(class), cx, before);

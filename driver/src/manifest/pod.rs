@@ -8,7 +8,7 @@ use aliquot_core::quantity::Quantity;
 use super::documents::Meta;
 use super::field::{Context, Path};
 use super::tree::Node;
-use super::{Container, Pod, PodClaim, PodClaimSource, name, node};
+use super::{Container, Pod, PodClaim, PodClaimSource, name, node, taint};
 
 const CLAIMS_MAX: usize = 1_024;
 const CONTAINERS_MAX: usize = 1_024;
@@ -26,6 +26,7 @@ pub(super) fn pod(
         node_name: None,
         node_labels: BTreeMap::new(),
         affinity: None,
+        tolerations: Vec::new(),
         claims: Vec::new(),
         containers: Vec::new(),
         claim_names: BTreeMap::new(),
@@ -74,6 +75,7 @@ fn pod_spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod) {
             "nodeName" => pod.node_name = cx.string(value, &at).filter(|n| !n.is_empty()),
             "nodeSelector" => pod.node_labels = node::labels(cx, value, &at),
             "affinity" => pod.affinity = affinity(cx, value, &at),
+            "tolerations" => pod.tolerations = taint::of_pod(cx, value, &at),
             "resourceClaims" => {
                 pod.claims = cx.each(value, &at, CLAIMS_MAX, pod_claim);
                 super::claim::unique(cx, &at, "claim", pod.claims.iter().map(|c| c.name.as_str()));

@@ -1,0 +1,177 @@
+//! Which nodes a unit may use: what its Pod wishes, what its claims are bound to, and which taints keep it off.
+//!
+//! A Pod that names its node has been scheduled already, and a claim without a Pod is nobody's Pod: taints are no matter
+//! to either.
+
+use std::collections::{BTreeMap, HashMap};
+
+use aliquot_core::allocate::{NodeIndex, World};
+use aliquot_core::dra::{AllocationResult, Node, Taint, TaintEffect, Toleration};
+
+use crate::manifest::{CORDONED, Manifests, Pod};
+
+use super::workload::Unit;
+
+/// Nodes of one taint that a message names.
+const NODES_NAMED: usize = 3;
+
+/// What many Pods have alike: labels that they want of a node, and taints that they bear.
+type Wishes = (BTreeMap<String, String>, Vec<Toleration>);
+
+/// Where units may go. What Pods with the same wishes may use is worked out once.
+#[derive(Default)]
+pub(super) struct NodeChoice {
+    by_wishes: HashMap<Wishes, Vec<NodeIndex>>,
+}
+
+/// A node that a Pod may not use for its taints alone.
+pub(super) struct KeptOff<'m> {
+    node: NodeIndex,
+    name: &'m str,
+    /// Those that the Pod does not bear; never empty.
+    taints: Vec<&'m Taint>,
+}
+
+// === impl NodeChoice ===
+
+impl NodeChoice {
+    /// The nodes that a unit may use; `None`: all of them.
+    pub(super) fn allowed(
+        &mut self,
+        unit: &Unit,
+        manifests: &Manifests,
+        fixed: &[&AllocationResult],
+        world: &World,
+    ) -> Option<Vec<NodeIndex>> {
+        let pod = unit.pod(manifests);
+        let anywhere = |pod: &Pod| {
+            pod.node_name.is_none()
+                && pod.node_labels.is_empty()
+                && pod.affinity.is_none()
+                && manifests.node_taints.is_empty()
+        };
+        if fixed.iter().all(|a| a.node_selector.is_none()) && pod.is_none_or(anywhere) {
+            return None;
+        }
+        if let Some(name) = pod.and_then(|p| p.node_name.as_ref()) {
+            return Some(world.node(name).into_iter().collect());
+        }
+        let mut nodes = match pod {
+            Some(pod) => self.wished(pod, manifests, world),
+            None => numbered(world).map(|(index, _)| index).collect(),
+        };
+        let node = |index: &NodeIndex| world.nodes().get(index.0 as usize);
+        nodes.retain(|index| node(index).is_some_and(|node| bound(node, pod, fixed)));
+        Some(nodes)
+    }
+
+    fn wished(&mut self, pod: &Pod, manifests: &Manifests, world: &World) -> Vec<NodeIndex> {
+        let wishes = (pod.node_labels.clone(), pod.tolerations.clone());
+        let fresh = || {
+            numbered(world)
+                .filter(|(_, node)| labelled(node, pod) && unborne(&node.name, pod, manifests).is_empty())
+                .map(|(index, _)| index)
+                .collect()
+        };
+        self.by_wishes.entry(wishes).or_insert_with(fresh).clone()
+    }
+}
+
+fn numbered(world: &World) -> impl Iterator<Item = (NodeIndex, &Node)> {
+    let number = |(i, node)| u32::try_from(i).ok().map(|i| (NodeIndex(i), node));
+    world.nodes().iter().enumerate().filter_map(number)
+}
+
+fn labelled(node: &Node, pod: &Pod) -> bool {
+    pod.node_labels.iter().all(|(k, v)| node.labels.get(k) == Some(v))
+}
+
+/// Whether affinity and the claims that are allocated already allow the node.
+fn bound(node: &Node, pod: Option<&Pod>, fixed: &[&AllocationResult]) -> bool {
+    fixed.iter().filter_map(|a| a.node_selector.as_ref()).all(|s| s.matches(node))
+        && pod.and_then(|p| p.affinity.as_ref()).is_none_or(|s| s.matches(node))
+}
+
+/// The taints of a node that a Pod does not bear.
+pub(super) fn unborne<'m>(node: &str, pod: &Pod, manifests: &'m Manifests) -> Vec<&'m Taint> {
+    let taints = manifests.node_taints.get(node).into_iter().flatten();
+    taints.filter(|taint| !pod.tolerations.iter().any(|t| t.bears(taint))).collect()
+}
+
+/// The nodes that taints alone keep a Pod off.
+pub(super) fn kept_off<'m>(
+    pod: &Pod,
+    manifests: &'m Manifests,
+    fixed: &[&AllocationResult],
+    world: &'m World,
+) -> Vec<KeptOff<'m>> {
+    if manifests.node_taints.is_empty() {
+        return Vec::new();
+    }
+    numbered(world)
+        .filter(|(_, node)| labelled(node, pod) && bound(node, Some(pod), fixed))
+        .map(|(index, node)| KeptOff {
+            node: index,
+            name: &node.name,
+            taints: unborne(&node.name, pod, manifests),
+        })
+        .filter(|kept| !kept.taints.is_empty())
+        .collect()
+}
+
+/// A refusal, and the nodes that were not tried for their taints.
+pub(super) fn with_kept_off(mut words: String, kept: &[KeptOff<'_>]) -> String {
+    let mut by_taint: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for node in kept {
+        by_taint
+            .entry(node.taints.first().map(|t| shown(t)).unwrap_or_default())
+            .or_default()
+            .push(node.name);
+    }
+    let groups: Vec<String> = by_taint.iter().map(|(taint, names)| group(taint, names)).collect();
+    if !groups.is_empty() {
+        words.push_str("; not tried, for taints that the Pod does not tolerate: ");
+        words.push_str(&groups.join(", "));
+    }
+    words
+}
+
+/// Nodes with one taint.
+fn group(taint: &str, names: &[&str]) -> String {
+    let named = names.iter().take(NODES_NAMED).copied().collect::<Vec<_>>().join(", ");
+    let more = match names.len().saturating_sub(NODES_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let noun = if names.len() == 1 { "node" } else { "nodes" };
+    format!("{noun} {named}{more} ({taint})")
+}
+
+/// A taint as `kubectl taint` writes it.
+fn shown(taint: &Taint) -> String {
+    let Taint { key, value, effect } = taint;
+    let effect = match effect {
+        TaintEffect::NoSchedule => "NoSchedule",
+        TaintEffect::NoExecute => "NoExecute",
+        TaintEffect::None => "None",
+        TaintEffect::Other(other) => other,
+    };
+    let equals = if value.is_empty() { "" } else { "=" };
+    let cordoned = if key == CORDONED { "cordoned: " } else { "" };
+    format!("{cordoned}{key}{equals}{value}:{effect}")
+}
+
+// === impl KeptOff ===
+
+impl KeptOff<'_> {
+    /// What would let the Pod use the node, if one change does.
+    pub(super) fn by_one_taint(&self) -> Option<(NodeIndex, String)> {
+        let [taint] = self.taints.as_slice() else { return None };
+        let words = if taint.key == CORDONED {
+            format!("uncordon node {}", self.name)
+        } else {
+            format!("let the Pod tolerate taint {} of node {}, or take it off", shown(taint), self.name)
+        };
+        Some((self.node, words))
+    }
+}

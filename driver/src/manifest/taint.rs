@@ -1,0 +1,118 @@
+//! Taints of nodes, and the tolerations of Pods that bear them. Those of devices have other effects and other rules.
+
+use aliquot_core::dra::{Taint, TaintEffect, Toleration, TolerationOperator};
+
+use super::field::{Context, Path};
+use super::name;
+use super::tree::{Node, cut};
+
+/// Key of the taint that a cordoned node has; the node's own switch means the same.
+pub(crate) const CORDONED: &str = "node.kubernetes.io/unschedulable";
+
+const TAINTS_MAX: usize = 1_024;
+
+/// Reads the `spec` of a node; of it, what keeps Pods off.
+pub(super) fn of_node(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<Taint> {
+    let (mut taints, mut cordoned) = (Vec::new(), false);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "taints" => taints = cx.each(&entry.value, &at, TAINTS_MAX, taint),
+            "unschedulable" => cordoned = cx.boolean(&entry.value, &at) == Some(true),
+            _ => {}
+        }
+    }
+    if cordoned && !taints.iter().any(|t| t.key == CORDONED) {
+        let (key, value) = (CORDONED.to_owned(), String::new());
+        taints.insert(0, Taint { key, value, effect: TaintEffect::NoSchedule });
+    }
+    taints.retain(|t| matches!(t.effect, TaintEffect::NoSchedule | TaintEffect::NoExecute));
+    taints
+}
+
+fn taint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Taint> {
+    let (mut key, mut value, mut effect) = (None, String::new(), None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "key" => key = cx.string(&entry.value, &at),
+            "value" => value = cx.string(&entry.value, &at).unwrap_or_default(),
+            "effect" => effect = effect_of(cx, &entry.value, &at),
+            "timeAdded" => {}
+            _ => cx.unknown(&at, &["key", "value", "effect", "timeAdded"]),
+        }
+    }
+    for (field, what) in [("key", "a label name"), ("effect", "NoSchedule, PreferNoSchedule or NoExecute")] {
+        if node.get(field).is_none() {
+            cx.required(path, field, what);
+        }
+    }
+    let key = key?;
+    name::label_name(cx, &key, &path.missing("key"));
+    name::label_value(cx, &value, &path.missing("value"));
+    Some(Taint { key, value, effect: effect? })
+}
+
+/// `tolerations` of a Pod; one that cannot be understood bears nothing.
+pub(super) fn of_pod(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<Toleration> {
+    cx.each(node, path, TAINTS_MAX, toleration)
+}
+
+fn toleration(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Toleration> {
+    let (mut key, mut operator, mut value) = (None, None, String::new());
+    let (mut effect, mut seconds) = (None, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "key" => key = cx.string(&entry.value, &at).filter(|k| !k.is_empty()),
+            "operator" => operator = cx.string(&entry.value, &at),
+            "value" => value = cx.string(&entry.value, &at).unwrap_or_default(),
+            "effect" if entry.value.text() == Some("") => {}
+            // One with an effect that is not understood must not bear all effects.
+            "effect" => effect = Some(effect_of(cx, &entry.value, &at)?),
+            "tolerationSeconds" => seconds = cx.integer(&entry.value, &at),
+            _ => cx.unknown(&at, &["key", "operator", "value", "effect", "tolerationSeconds"]),
+        }
+    }
+    let operator = match operator.as_deref() {
+        Some("Exists") => {
+            if !value.is_empty() {
+                let found = cut(&value);
+                cx.rule(
+                    &path.missing("value"),
+                    format!("found \"{found}\", expected none: the operator is Exists"),
+                );
+            }
+            TolerationOperator::Exists
+        }
+        None | Some("Equal" | "") if key.is_some() => TolerationOperator::Equal(value),
+        None | Some("Equal" | "") => {
+            cx.required(path, "key", "a taint key; only with operator: Exists may it be left out");
+            return None;
+        }
+        Some(other) => {
+            let found = cut(other);
+            let expected = "expected Exists or Equal; it bears nothing here";
+            cx.rule(&path.missing("operator"), format!("found \"{found}\", {expected}"));
+            return None;
+        }
+    };
+    if let Some(key) = &key {
+        name::label_name(cx, key, &path.missing("key"));
+    }
+    Some(Toleration { key, operator, effect, seconds })
+}
+
+fn effect_of(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<TaintEffect> {
+    match cx.text(node, path)? {
+        "NoSchedule" => Some(TaintEffect::NoSchedule),
+        "NoExecute" => Some(TaintEffect::NoExecute),
+        // A wish of the scheduler's scoring, which keeps nobody off.
+        other @ "PreferNoSchedule" => Some(TaintEffect::Other(other.to_owned())),
+        other => {
+            let expected = "expected NoSchedule, PreferNoSchedule or NoExecute";
+            cx.rule(path, format!("found \"{}\", {expected}", cut(other)));
+            None
+        }
+    }
+}
