@@ -57,6 +57,8 @@ pub struct Manifests {
     pub nodes: Vec<Node>,
     /// Taints of nodes that keep Pods off, by node; a cordoned node has one.
     pub node_taints: BTreeMap<String, Vec<Taint>>,
+    /// Taints that an admin puts on devices.
+    pub taint_rules: Vec<TaintRule>,
     /// Pods, and those that Deployments, `StatefulSet`s, `ReplicaSet`s and Jobs would make.
     pub pods: Vec<Pod>,
     /// Objects of other kinds, counted by kind.
@@ -83,6 +85,19 @@ pub struct ClaimTemplate {
     pub name: String,
     /// What its claims ask for.
     pub spec: ClaimSpec,
+}
+
+/// One `DeviceTaintRule`: a taint for all devices that match, `None` being any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaintRule {
+    /// Driver of the device.
+    pub driver: Option<String>,
+    /// Its pool.
+    pub pool: Option<String>,
+    /// Its name.
+    pub device: Option<String>,
+    /// The taint.
+    pub taint: Taint,
 }
 
 /// What placement looks at in a Pod.
@@ -210,6 +225,20 @@ pub fn read(file: &str, text: &str) -> (Manifests, Vec<Problem>) {
     let mut reader = Reader::new();
     reader.text(file, text);
     reader.finish()
+}
+
+// === impl TaintRule ===
+
+impl TaintRule {
+    /// Puts the taint on the devices of a slice that match.
+    pub fn apply(&self, slice: &mut ResourceSlice) {
+        let is = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
+        if is(&self.driver, &slice.driver) && is(&self.pool, &slice.pool.name) {
+            for device in slice.devices.iter_mut().filter(|device| is(&self.device, &device.name)) {
+                device.taints.push(self.taint.clone());
+            }
+        }
+    }
 }
 
 // === impl ClaimSpec ===

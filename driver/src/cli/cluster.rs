@@ -60,6 +60,9 @@ impl Cluster {
                     .to_owned(),
             ));
         }
+        for rule in &manifests.taint_rules {
+            slices.iter_mut().for_each(|slice| rule.apply(slice));
+        }
         let mut all_classes = manifests.classes.clone();
         all_classes.extend(implied_classes(&manifests.classes, fleet));
         let mut workload = workload(&manifests, &all_classes);

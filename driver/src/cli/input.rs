@@ -18,8 +18,7 @@ pub(super) struct FileArgs {
 }
 
 /// What kinds are read, for the note on objects of other kinds.
-const KINDS: &str =
-    "ResourceClaim, ResourceClaimTemplate, DeviceClass, ResourceSlice, Node, Pod and what makes Pods";
+const KINDS: &str = "ResourceClaim, ResourceClaimTemplate, DeviceClass, ResourceSlice, DeviceTaintRule, Node, Pod and what makes Pods";
 
 /// Reads everything that the command line names. Warnings are written; errors end the command, all at once.
 pub(super) fn read(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Manifests, Failure> {

@@ -91,6 +91,10 @@ impl Reader {
     }
 
     fn known(&mut self, node: &Node<'_>, api: &str, kind: &str) {
+        let taint_rule = ["resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3"];
+        if kind == "DeviceTaintRule" && taint_rule.contains(&api) {
+            return self.read(node, kind, Version::V1);
+        }
         let version = match api {
             "resource.k8s.io/v1" | "resource.k8s.io/v1beta2" => Version::V1,
             "resource.k8s.io/v1beta1" => Version::V1Beta1,
@@ -123,7 +127,7 @@ impl Reader {
         let named = |key| node.get("metadata").and_then(|m| m.get(key)).and_then(Node::text);
         let namespace = named("namespace").unwrap_or("default").to_owned();
         let name = named("name").unwrap_or_default().to_owned();
-        let cluster_wide = matches!(kind, "Node" | "DeviceClass" | "ResourceSlice");
+        let cluster_wide = matches!(kind, "Node" | "DeviceClass" | "DeviceTaintRule" | "ResourceSlice");
         self.cx.object = if cluster_wide { name.clone() } else { format!("{namespace}/{name}") };
         let mut parts = Parts { root, spec: None, status: None, meta: Meta::default() };
         for entry in self.cx.entries(node, &root) {
@@ -181,6 +185,11 @@ impl Reader {
             "DeviceClass" => {
                 let class = class::class(cx, spec_of, meta);
                 keep(&mut self.manifests.classes, Some(class), cx, before);
+            }
+            "DeviceTaintRule" => {
+                let rule = spec_of.and_then(|(node, path)| taint::rule(cx, node, path));
+                spec_is_there(cx, spec_of, &root);
+                keep(&mut self.manifests.taint_rules, rule, cx, before);
             }
             "ResourceSlice" => {
                 let slice = spec_of.and_then(|(node, path)| slice::slice(cx, node, path, meta, version));

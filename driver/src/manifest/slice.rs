@@ -472,7 +472,8 @@ fn valid_range(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Cap
     Some(CapacityRestriction::Range { min: min?, max, step })
 }
 
-fn taint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Taint> {
+/// One taint of a device.
+pub(super) fn taint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Taint> {
     let (mut key, mut value, mut effect) = (None, String::new(), None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);

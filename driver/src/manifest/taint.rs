@@ -1,10 +1,11 @@
-//! Taints of nodes, and the tolerations of Pods that bear them. Those of devices have other effects and other rules.
+//! Taints of nodes, the tolerations of Pods that bear them, and the rules by which an admin taints devices. Taints of
+//! devices have other effects than those of nodes, and other rules.
 
 use aliquot_core::dra::{Taint, TaintEffect, Toleration, TolerationOperator};
 
 use super::field::{Context, Path};
-use super::name;
 use super::tree::{Node, cut};
+use super::{TaintRule, name, slice};
 
 /// Key of the taint that a cordoned node has; the node's own switch means the same.
 pub(crate) const CORDONED: &str = "node.kubernetes.io/unschedulable";
@@ -101,6 +102,55 @@ fn toleration(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Tole
         name::label_name(cx, key, &path.missing("key"));
     }
     Some(Toleration { key, operator, effect, seconds })
+}
+
+/// Reads the `spec` of a `DeviceTaintRule`. A rule whose selection is not understood is left out, since it would taint
+/// more than was meant.
+pub(super) fn rule(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<TaintRule> {
+    let (mut selector, mut taint) = (None, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "deviceSelector" => selector = Some(selected(cx, &entry.value, &at)?),
+            "taint" => taint = slice::taint(cx, &entry.value, &at),
+            _ => cx.unknown(&at, &["deviceSelector", "taint"]),
+        }
+    }
+    if node.get("taint").is_none() {
+        cx.required(path, "taint", "key, value and effect");
+    }
+    if selector.is_none() {
+        cx.warn(&path.missing("deviceSelector"), "is missing: the rule taints no device; {} taints all");
+    }
+    let (driver, pool, device) = selector?;
+    Some(TaintRule { driver, pool, device, taint: taint? })
+}
+
+/// Driver, pool and device; what is left out is any.
+type Selected = (Option<String>, Option<String>, Option<String>);
+
+fn selected(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Selected> {
+    let (mut driver, mut pool, mut device) = (None, None, None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "driver" => driver = Some(name::driver(cx, &entry.value, &at)?),
+            "pool" => pool = Some(name::pool(cx, &entry.value, &at)?),
+            "device" => device = Some(name::label(cx, &entry.value, &at)?),
+            "deviceClassName" | "selectors" => {
+                cx.rule(
+                    &at,
+                    "is of an older API version; expected driver, pool and device. The rule is left out",
+                );
+                return None;
+            }
+            _ => {
+                cx.unknown(&at, &["driver", "pool", "device"]);
+                return None;
+            }
+        }
+    }
+    Some((driver, pool, device))
 }
 
 fn effect_of(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<TaintEffect> {
