@@ -10,7 +10,8 @@
 //! before it; a record line has length and CRC-32C of its JSON. Every byte is covered, so no altered file reads as
 //! another one. The header line keeps its form in every version: a reader learns from it whether it may read on.
 //! `min-reader` is the lowest version whose readers keep the sense of the file; such a reader carries
-//! top-level fields of records that it does not know, and writes them back.
+//! top-level fields of records that it does not know, and writes them back; a number beyond 64 bits keeps the precision
+//! of a double.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
