@@ -68,6 +68,9 @@ pub mod record {
     pub const UUID_LENGTH: usize = 40;
     /// `u32`, bytes of the claim's UID.
     pub const CLAIM_LENGTH: usize = 44;
+    /// `u32`, of the time in which the tenant had work on the card, the part in which the card worked for it, in parts per
+    /// million; less than 1,000,000 where other tenants' work took turns with it. 0 reads as 1,000,000.
+    pub const OWN_PPM: usize = 48;
     /// Text, the card's UUID as the vendor spells it.
     pub const UUID: usize = 64;
     /// Most bytes of the UUID.
@@ -98,8 +101,27 @@ pub mod usage {
     pub const REFILLED_AT: usize = 200;
     /// `u64`, device nanoseconds used since the file was made.
     pub const DEVICE_NANOS: usize = 208;
-    /// `u32`, futex word that changes when credit or limits change.
+    /// `u32`, futex word that changes when credit or limits change. Writers: the tenant's processes, and the agent after
+    /// it changed the limits.
     pub const WAKE: usize = 216;
+    /// `u32`, futex word that changes when the tenant begins to use the card, or a launch begins to wait. The agent waits
+    /// on it while it has nothing to share out.
+    pub const DEMAND: usize = 220;
+    /// `u64`, monotonic nanoseconds until which the tenant has, or is about to have, work on the card.
+    pub const ACTIVE_UNTIL: usize = 224;
+    /// `u64`, monotonic nanoseconds until which launches wait for credit.
+    pub const LIMITED_UNTIL: usize = 232;
+    /// `u64`, nanoseconds in which the tenant had work on the card, turns of other tenants included.
+    pub const INTERVAL_NANOS: usize = 240;
+    /// `u64`, monotonic nanoseconds up to which `interval_nanos` is counted.
+    pub const COUNTED_UNTIL: usize = 248;
+    /// `u64`, the process that last reported time, and when, to tell one process from several at work:
+    /// `pid << 32 | milliseconds`.
+    pub const REPORTER: usize = 256;
+    /// First of the `u32` cells of device time used, one for each stretch of the recent past.
+    pub const CELLS: usize = 2048;
+    /// Number of cells.
+    pub const CELL_COUNT: usize = 512;
     /// First byte of slot 0.
     pub const SLOTS: usize = 4096;
     /// Bytes of a slot: two cache lines, so that neighbours do not share one.
@@ -132,4 +154,6 @@ const _: () = assert!(record::CLAIM + record::CLAIM_MAX <= record::CHECKSUM);
 const _: () = assert!(record::CHECKSUM + 8 == limits::RECORD_BYTES);
 const _: () = assert!(limits::RECORDS.is_multiple_of(64) && usage::SLOTS.is_multiple_of(4096));
 const _: () = assert!(usage::SLOT_BYTES.is_multiple_of(64) && limits::RECORD_BYTES.is_multiple_of(8));
+const _: () =
+    assert!(usage::CELLS.is_multiple_of(64) && usage::CELLS + 4 * usage::CELL_COUNT <= usage::SLOTS);
 const _: () = assert!(usage::BYTES == 135_168);

@@ -13,6 +13,9 @@ pub struct Limits {
     pub share_ppm: u32,
     /// Share granted now, parts per million, at most 1,000,000.
     pub granted_ppm: u32,
+    /// Of the time in which the tenant had work on the card, the part in which the card worked for it: parts per million,
+    /// 1 to 1,000,000.
+    pub own_ppm: u32,
     /// How compute is limited.
     pub policy: ComputePolicy,
     /// Smaller goes first.
@@ -119,6 +122,7 @@ impl Limits {
         put(&mut bytes, record::MEMORY_BYTES, &memory.to_le_bytes());
         put(&mut bytes, record::SHARE_PPM, &self.share_ppm.to_le_bytes());
         put(&mut bytes, record::GRANTED_PPM, &self.granted_ppm.to_le_bytes());
+        put(&mut bytes, record::OWN_PPM, &self.own_ppm.to_le_bytes());
         put(&mut bytes, record::POLICY, &self.policy.code().to_le_bytes());
         put(&mut bytes, record::PRIORITY, &self.priority.to_le_bytes());
         put(&mut bytes, record::FAIL_MODE, &u32::from(self.fail_mode == FailMode::Open).to_le_bytes());
@@ -160,6 +164,10 @@ impl Limits {
             },
             share_ppm: ppm(record::SHARE_PPM, "share")?,
             granted_ppm: ppm(record::GRANTED_PPM, "granted share")?,
+            own_ppm: match ppm(record::OWN_PPM, "own part")? {
+                0 => 1_000_000,
+                ppm => ppm,
+            },
             policy: ComputePolicy::from_code(half(bytes, record::POLICY))
                 .ok_or(RecordFault::Field("policy"))?,
             priority: half(bytes, record::PRIORITY),

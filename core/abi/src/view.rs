@@ -326,6 +326,51 @@ impl<'a> UsageView<'a> {
         self.0.half(usage::WAKE)
     }
 
+    /// [`usage::DEMAND`]
+    #[must_use]
+    pub fn demand(self) -> &'a AtomicU32 {
+        self.0.half(usage::DEMAND)
+    }
+
+    /// [`usage::ACTIVE_UNTIL`]
+    #[must_use]
+    pub fn active_until(self) -> &'a AtomicU64 {
+        self.0.word(usage::ACTIVE_UNTIL)
+    }
+
+    /// [`usage::LIMITED_UNTIL`]
+    #[must_use]
+    pub fn limited_until(self) -> &'a AtomicU64 {
+        self.0.word(usage::LIMITED_UNTIL)
+    }
+
+    /// [`usage::INTERVAL_NANOS`]
+    #[must_use]
+    pub fn interval_nanos(self) -> &'a AtomicU64 {
+        self.0.word(usage::INTERVAL_NANOS)
+    }
+
+    /// [`usage::COUNTED_UNTIL`]
+    #[must_use]
+    pub fn counted_until(self) -> &'a AtomicU64 {
+        self.0.word(usage::COUNTED_UNTIL)
+    }
+
+    /// [`usage::REPORTER`]
+    #[must_use]
+    pub fn reporter(self) -> &'a AtomicU64 {
+        self.0.word(usage::REPORTER)
+    }
+
+    /// [`usage::CELLS`]
+    #[must_use]
+    pub fn cells(self) -> &'a [AtomicU32; usage::CELL_COUNT] {
+        // SAFETY: the cells end below the checked size, and the base is aligned to 8.
+        let place = unsafe { self.0.base.add(usage::CELLS) }.cast::<[AtomicU32; usage::CELL_COUNT]>();
+        // SAFETY: as in `word`.
+        unsafe { place.as_ref() }
+    }
+
     /// The slot of this number; `None` from [`usage::SLOT_COUNT`] on.
     #[must_use]
     pub fn slot(self, number: usize) -> Option<SlotView<'a>> {

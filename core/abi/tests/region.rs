@@ -60,6 +60,7 @@ fn some_limits(generation: u64) -> Limits {
         memory: MemoryLimit::Bytes(8 << 30),
         share_ppm: 250_000,
         granted_ppm: 250_000,
+        own_ppm: 1_000_000,
         policy: ComputePolicy::Cap,
         priority: 1,
         fail_mode: FailMode::Closed,
@@ -88,7 +89,7 @@ fn version_one_is_frozen() {
     let places = [
         (record::GENERATION, 7_u64),
         (record::MEMORY_BYTES, 8 << 30),
-        (record::CHECKSUM, 14_845_503_374_126_039_515),
+        (record::CHECKSUM, 9_355_858_319_815_608_538),
     ];
     for (at, expected) in places {
         assert_eq!(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()), expected, "at {at}");
@@ -96,6 +97,7 @@ fn version_one_is_frozen() {
     assert_eq!(&bytes[record::UUID..record::UUID + 7], b"GPU-8f4");
     assert_eq!((limits::ACTIVE, limits::RECORDS, limits::RECORD_BYTES), (64, 128, 512));
     assert_eq!((usage::TOTAL, usage::CREDIT_NANOS, usage::SLOTS, usage::SLOT_BYTES), (64, 192, 4096, 128));
+    assert_eq!((usage::WAKE, usage::DEMAND, usage::REPORTER, usage::CELLS), (216, 220, 256, 2048));
     assert_eq!((slot::OWNER, slot::INSIDE, slot::USED), (0, 24, 32));
     assert_eq!(
         (header::MAGIC, header::KIND, header::VERSION, header::SIZE, header::MIN_READER),
@@ -194,6 +196,7 @@ prop_compose! {
         memory in prop_oneof![Just(MemoryLimit::Unlimited), (0..1_u64 << 63).prop_map(MemoryLimit::Bytes)],
         share_ppm in 0..=1_000_000_u32,
         granted_ppm in 0..=1_000_000_u32,
+        own_ppm in 1..=1_000_000_u32,
         policy in prop_oneof![
             Just(ComputePolicy::Cap), Just(ComputePolicy::Burst), Just(ComputePolicy::BestEffort), Just(ComputePolicy::Unlimited)
         ],
@@ -204,7 +207,7 @@ prop_compose! {
         claim in "[a-f0-9-]{0,64}",
     ) -> Limits {
         Limits {
-            generation, memory, share_ppm, granted_ppm, policy, priority,
+            generation, memory, share_ppm, granted_ppm, own_ppm, policy, priority,
             fail_mode: if open { FailMode::Open } else { FailMode::Closed },
             managed: if free { ManagedPolicy::Free } else { ManagedPolicy::Charge },
             card: Text::new(&card).unwrap(),

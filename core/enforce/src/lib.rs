@@ -1,7 +1,8 @@
 //! What the shim decides: may this allocation be made, may this launch go now.
 //!
 //! - [`memory`]: exact memory across threads and processes: reserve → vendor call → keep or give back;
-//! - [`reap`]: the holding of dead processes goes back at once, whoever notices.
+//! - [`reap`]: the holding of dead processes goes back at once, whoever notices;
+//! - [`share`]: what each tenant of a card may use now: the governor, which runs on the host.
 //!
 //! No allocation, no clock, no float, no system call, no `unsafe`. Time comes in as a parameter; shared words come in as
 //! borrowed atomics, so the same code runs in the shim, in the agent, and under a schedule explorer.
@@ -14,6 +15,8 @@ extern crate std;
 
 pub mod memory;
 pub mod reap;
+pub mod share;
+pub mod units;
 
 #[cfg(feature = "shuttle")]
 pub mod explore;

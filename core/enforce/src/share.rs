@@ -1,0 +1,322 @@
+//! The governor: who may use how much of one card, tick by tick. Runs on the host, one for each card.
+//!
+//! # Glossary
+//!
+//! | word | meaning | unit |
+//! |---|---|---|
+//! | tenant | the processes of one grant | |
+//! | guaranteed | share of the card's time that is the tenant's whenever it wants it | ppm |
+//! | granted | share that it may use now: what its launches are metered by | ppm |
+//! | loan | granted beyond guaranteed, from what others leave idle | ppm |
+//! | active | has work on the card, or is about to | |
+//! | limited | active, and a launch waits because the granted share is used up | |
+//! | reserve | what is kept free of loans for an active tenant | ppm |
+//! | own part | of the time in which the tenant had work on the card, the part in which the card worked for it | ppm |
+//! | tick | [`TICK`], while somebody is limited or holds a loan; otherwise nothing happens until a demand word moves | ns |
+//!
+//! ```text
+//!   usage files ──Sample──▶ ┌──────────────────────────────────────┐ ──granted, own──▶ limits files
+//!   vendor      ─Measured─▶ │ reserve → idle → loans by priority   │
+//!                           └──────────────────────────────────────┘ ──Next──▶ wait for the tick, or for a demand word
+//! ```
+//!
+//! Whoever is limited has its whole guarantee kept free; who is not has what it uses and a quarter more. What is left goes to
+//! those who may borrow, best priority first, in proportion to their guarantees.
+//!
+//! Invariants after each step, where guarantees together are at most the card: a cap is granted its guarantee, no more and no less;
+//! burst is granted at least its guarantee; what is kept free and what is lent together are at most the card; an idle tenant
+//! holds no loan.
+
+use crate::units::{Nanos, Ppm};
+
+/// Time between two steps while somebody is limited or holds a loan. Taking a loan back costs at most two of them, and half a
+/// thousand steps a second of a few microseconds each are not noticed on the host.
+pub const TICK: Nanos = Nanos::from_millis(2);
+
+/// How long a tenant counts as limited after it was: a loan makes it unlimited, and would otherwise be withdrawn at once.
+const LIMITED_FOR: Nanos = Nanos::from_millis(16);
+/// How long a tenant counts as active after its last sign: programs pause between two launches.
+const ACTIVE_FOR: Nanos = Nanos::from_millis(2);
+/// Without other tenants for this long, a tenant is alone on the card. Two of the vendor's utilisation windows.
+const ALONE_AFTER: Nanos = Nanos::from_millis(334);
+/// Kept free above what an active tenant uses.
+const HEADROOM: Ppm = Ppm::new(20_000);
+/// Weight of a tenant without guarantee when idle time is divided.
+const BEST_EFFORT_WEIGHT: u64 = 10_000;
+/// Loans are whole hundredths, so that limits are not rewritten for every flutter of use.
+const GRAIN: u32 = 10_000;
+/// Intervals below this say nothing about the own part: the vendor measures in whole hundredths of its window.
+const INTERVAL_MIN: Nanos = Nanos::from_millis(40);
+
+/// Whether a tenant may use what others leave idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lending {
+    /// Never more than the guarantee.
+    Cap,
+    /// The guarantee, and more while others are idle.
+    Burst,
+    /// No guarantee: idle time alone.
+    BestEffort,
+}
+
+/// What a tenant was promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Guaranteed share; without meaning under [`Lending::BestEffort`].
+    pub guaranteed: Ppm,
+    /// Whether it may borrow.
+    pub lending: Lending,
+    /// Smaller borrows first.
+    pub priority: u32,
+}
+
+/// What a tenant's usage file says, read at the step. Any value is taken: the tenant writes them, and they move only how idle
+/// time is divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// `device_nanos`: card time used since the file was made.
+    pub device: Nanos,
+    /// `interval_nanos`: time in which it had work on the card.
+    pub interval: Nanos,
+    /// `active_until`, on the monotonic clock.
+    pub active_until: Nanos,
+    /// `limited_until`, on the monotonic clock.
+    pub limited_until: Nanos,
+}
+
+/// Card time that the vendor saw in one of its windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Of this tenant's processes.
+    pub own: Nanos,
+    /// Of everybody else's.
+    pub others: Nanos,
+}
+
+/// When the next step is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// At this time.
+    Tick(Nanos),
+    /// Once the demand word of any tenant moves: nobody is limited, nothing is lent.
+    Demand,
+}
+
+/// One tenant of the card, as the governor knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    terms: Terms,
+    granted: Ppm,
+    own: Ppm,
+    /// Share used lately.
+    used: Ppm,
+    /// Of the last step.
+    seen: Option<Seen>,
+    active_at: Option<Nanos>,
+    limited_at: Option<Nanos>,
+    /// When another tenant was last active.
+    company_at: Option<Nanos>,
+    /// `interval` at the last of the vendor's windows.
+    interval_before: Option<Nanos>,
+    measured: Option<Ppm>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    at: Nanos,
+    device: Nanos,
+}
+
+/// Plays one step: takes what the tenants published, decides what each is granted. `samples` are in the order of `tenants`.
+///
+/// Afterwards the caller writes [`Tenant::granted`] and [`Tenant::own`] where they changed into the tenant's limits, then moves
+/// and wakes the tenant's wake word.
+pub fn step(now: Nanos, tenants: &mut [Tenant], samples: &[Sample]) -> Next {
+    for (tenant, sample) in tenants.iter_mut().zip(samples) {
+        tenant.see(now, *sample);
+    }
+    let active = tenants.iter().filter(|tenant| tenant.is_active(now)).count();
+    for tenant in tenants.iter_mut() {
+        tenant.keep_company(now, active);
+    }
+    let reserved = tenants.iter().map(|tenant| u64::from(tenant.reserve(now).parts())).sum::<u64>();
+    for tenant in tenants.iter_mut() {
+        tenant.granted = tenant.guaranteed();
+    }
+    lend(now, tenants, u64::from(Ppm::ALL.parts()).saturating_sub(reserved));
+    let busy = tenants.iter().any(|tenant| tenant.is_limited(now) || tenant.granted > tenant.guaranteed());
+    if busy { Next::Tick(now.plus(TICK)) } else { Next::Demand }
+}
+
+/// Hands out `idle` parts: the best priority first, in proportion to weight, nobody more than it wants.
+fn lend(now: Nanos, tenants: &mut [Tenant], mut idle: u64) {
+    let mut served: Option<u32> = None;
+    loop {
+        let later = |tenant: &&Tenant| served.is_none_or(|done| tenant.terms.priority > done);
+        let wanting = tenants.iter().filter(|tenant| tenant.wants(now) > 0);
+        let Some(priority) = wanting.filter(later).map(|tenant| tenant.terms.priority).min() else { return };
+        // Each round satisfies at least one tenant, or hands out all there is.
+        for _ in 0..=tenants.len() {
+            let of_group = |tenant: &&mut Tenant| tenant.terms.priority == priority && tenant.wants(now) > 0;
+            let weights = tenants.iter_mut().filter(of_group).map(|tenant| tenant.weight()).sum::<u64>();
+            let round = idle;
+            for tenant in tenants.iter_mut().filter(of_group) {
+                let part = (round * tenant.weight()).checked_div(weights).unwrap_or(0);
+                let loan = part.min(tenant.wants(now)) / u64::from(GRAIN) * u64::from(GRAIN);
+                tenant.granted = tenant.granted.plus(parts(loan));
+                idle = idle.saturating_sub(loan);
+            }
+            if idle == round {
+                break;
+            }
+        }
+        served = Some(priority);
+    }
+}
+
+fn parts(number: u64) -> Ppm {
+    u32::try_from(number).map_or(Ppm::ALL, Ppm::new)
+}
+
+/// `used` and a quarter more.
+fn with_headroom(used: Ppm) -> Ppm {
+    used.plus(Ppm::new(used.parts() / 4)).plus(HEADROOM)
+}
+
+fn within(now: Nanos, at: Option<Nanos>, time: Nanos) -> bool {
+    at.is_some_and(|at| now.minus(at) <= time)
+}
+
+impl Tenant {
+    /// A tenant that was not seen yet: granted its guarantee, taken to be alone.
+    #[must_use]
+    pub const fn new(terms: Terms) -> Self {
+        Self {
+            terms,
+            granted: match terms.lending {
+                Lending::BestEffort => Ppm::ZERO,
+                Lending::Cap | Lending::Burst => terms.guaranteed,
+            },
+            own: Ppm::ALL,
+            used: Ppm::ZERO,
+            seen: None,
+            active_at: None,
+            limited_at: None,
+            company_at: None,
+            interval_before: None,
+            measured: None,
+        }
+    }
+
+    /// Changes what was promised, from the next step on.
+    pub fn set_terms(&mut self, terms: Terms) {
+        self.terms = terms;
+    }
+
+    /// What it may use now: `granted_ppm` of its limits.
+    #[must_use]
+    pub const fn granted(&self) -> Ppm {
+        self.granted
+    }
+
+    /// The own part: `own_ppm` of its limits, at least one part.
+    #[must_use]
+    pub const fn own(&self) -> Ppm {
+        if self.own.parts() == 0 { Ppm::new(1) } else { self.own }
+    }
+
+    /// Share of the card it used lately, as it says itself.
+    #[must_use]
+    pub const fn used(&self) -> Ppm {
+        self.used
+    }
+
+    /// Takes one of the vendor's utilisation windows, and what `interval_nanos` is now. Call it once a window, between steps;
+    /// without it the own part is guessed from how many tenants are active.
+    pub fn measure(&mut self, window: Measured, interval: Nanos) {
+        let before = self.interval_before.replace(interval);
+        let Some(before) = before else { return };
+        let had_work = interval.minus(before);
+        if had_work < INTERVAL_MIN {
+            return;
+        }
+        let part = if window.others == Nanos::ZERO { Ppm::ALL } else { Ppm::of(window.own, had_work) };
+        let smooth = self.measured.map_or(part, |last| Ppm::new(last.parts() / 2 + part.parts() / 2));
+        self.measured = Some(smooth);
+    }
+
+    fn guaranteed(&self) -> Ppm {
+        match self.terms.lending {
+            Lending::BestEffort => Ppm::ZERO,
+            Lending::Cap | Lending::Burst => self.terms.guaranteed,
+        }
+    }
+
+    fn weight(&self) -> u64 {
+        u64::from(self.guaranteed().parts()).max(BEST_EFFORT_WEIGHT)
+    }
+
+    fn see(&mut self, now: Nanos, sample: Sample) {
+        if sample.limited_until > now {
+            self.limited_at = Some(now);
+        }
+        if sample.active_until > now || sample.limited_until > now {
+            if !self.is_active(now) {
+                // It comes back: its whole guarantee is kept free until its use is known.
+                self.used = self.guaranteed();
+            }
+            self.active_at = Some(now);
+        }
+        if let Some(seen) = self.seen
+            && now > seen.at
+        {
+            let lately = Ppm::of(sample.device.minus(seen.device), now.minus(seen.at));
+            // A quarter of each step's news: half is known after five milliseconds.
+            self.used = Ppm::new(self.used.parts() - self.used.parts() / 4 + lately.parts() / 4);
+        }
+        self.seen = Some(Seen { at: now, device: sample.device });
+    }
+
+    fn keep_company(&mut self, now: Nanos, active: usize) {
+        let others = active.saturating_sub(usize::from(self.is_active(now)));
+        if others > 0 {
+            self.company_at = Some(now);
+        } else if !within(now, self.company_at, ALONE_AFTER) {
+            (self.own, self.measured, self.company_at) = (Ppm::ALL, None, None);
+            return;
+        }
+        self.own = self.measured.unwrap_or_else(|| {
+            let parts = u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1);
+            // Company that paused a moment ago still counts.
+            Ppm::new(Ppm::ALL.parts() / parts.max(2))
+        });
+    }
+
+    fn is_active(&self, now: Nanos) -> bool {
+        within(now, self.active_at, ACTIVE_FOR)
+    }
+
+    fn is_limited(&self, now: Nanos) -> bool {
+        self.is_active(now) && within(now, self.limited_at, LIMITED_FOR)
+    }
+
+    fn reserve(&self, now: Nanos) -> Ppm {
+        if !self.is_active(now) {
+            Ppm::ZERO
+        } else if self.is_limited(now) {
+            self.guaranteed()
+        } else {
+            with_headroom(self.used).min(self.guaranteed())
+        }
+    }
+
+    /// Parts that it would still take.
+    fn wants(&self, now: Nanos) -> u64 {
+        if self.terms.lending == Lending::Cap || !self.is_active(now) {
+            return 0;
+        }
+        let most = if self.is_limited(now) { Ppm::ALL } else { with_headroom(self.used) };
+        let more = most.minus(self.granted).parts();
+        u64::from(more / GRAIN * GRAIN)
+    }
+}

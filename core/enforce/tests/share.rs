@@ -1,0 +1,220 @@
+//! The governor on virtual time: who is granted what, and how soon.
+
+#![cfg(not(feature = "shuttle"))]
+
+use aliquot_enforce::share::{Lending, Measured, Next, Sample, TICK, Tenant, Terms, step};
+use aliquot_enforce::units::{Nanos, Ppm};
+use proptest::prelude::*;
+
+const MILLI: u64 = 1_000_000;
+
+fn tenant(percent: u32, lending: Lending, priority: u32) -> Tenant {
+    Tenant::new(Terms { guaranteed: Ppm::new(percent * 10_000), lending, priority })
+}
+
+/// What a tenant does, from which its usage file follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Nothing,
+    /// Uses so many hundredths of the card and never waits.
+    Using(u64),
+    /// Uses all it may, and waits for more.
+    Waiting,
+}
+
+/// Tenants and a clock, stepped as a host would.
+struct Card {
+    now: u64,
+    tenants: Vec<Tenant>,
+    samples: Vec<Sample>,
+    next: Next,
+}
+
+impl Card {
+    fn new(tenants: Vec<Tenant>) -> Self {
+        let samples = vec![Sample::default(); tenants.len()];
+        Self { now: 1_000 * MILLI, tenants, samples, next: Next::Demand }
+    }
+
+    /// One tick of everybody doing so.
+    fn tick(&mut self, doing: &[Doing]) {
+        self.now += TICK.0;
+        for ((sample, tenant), doing) in self.samples.iter_mut().zip(&self.tenants).zip(doing) {
+            let until = Nanos(self.now + 1);
+            match doing {
+                Doing::Nothing => {}
+                Doing::Using(percent) => {
+                    sample.active_until = until;
+                    sample.device = sample.device.plus(Nanos(TICK.0 * percent / 100));
+                }
+                Doing::Waiting => {
+                    (sample.active_until, sample.limited_until) = (until, until);
+                    sample.device = sample.device.plus(tenant.granted().times(TICK));
+                }
+            }
+        }
+        self.next = step(Nanos(self.now), &mut self.tenants, &self.samples);
+    }
+
+    fn run(&mut self, ticks: usize, doing: &[Doing]) {
+        for _ in 0..ticks {
+            self.tick(doing);
+        }
+    }
+
+    fn percents(&self) -> Vec<u32> {
+        self.tenants.iter().map(|tenant| tenant.granted().parts() / 10_000).collect()
+    }
+}
+
+use Doing::{Nothing, Using, Waiting};
+use Lending::{BestEffort, Burst, Cap};
+
+#[test]
+fn idle_time_is_lent_at_the_first_step_and_taken_back_at_the_first_step_of_demand() {
+    let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Burst, 1)]);
+    card.tick(&[Waiting, Nothing]);
+    assert_eq!(card.percents(), [100, 60]);
+    card.run(100, &[Waiting, Nothing]);
+    assert_eq!(card.percents(), [100, 60]);
+    card.tick(&[Waiting, Waiting]);
+    assert_eq!(card.percents(), [33, 66], "the free tenth is lent in proportion");
+    // It stops: within the time that a tenant counts as active, and a tick, its share is lent.
+    card.run(2, &[Waiting, Nothing]);
+    assert_eq!(card.percents(), [100, 60]);
+}
+
+#[test]
+fn a_cap_is_granted_its_guarantee_whatever_others_do() {
+    let mut card = Card::new(vec![tenant(30, Cap, 0), tenant(20, Burst, 1)]);
+    for doing in [[Waiting, Nothing], [Waiting, Waiting], [Using(1), Waiting], [Nothing, Waiting]] {
+        card.run(20, &doing);
+        assert_eq!(card.percents()[0], 30, "{doing:?}");
+    }
+}
+
+#[test]
+fn what_an_active_tenant_does_not_use_is_lent_but_for_a_margin() {
+    let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Cap, 1)]);
+    card.run(50, &[Waiting, Using(20)]);
+    assert_eq!(
+        card.percents(),
+        [72, 60],
+        "20 used, a quarter more and two points stay free, and loans are whole hundredths"
+    );
+    card.tick(&[Waiting, Waiting]);
+    assert_eq!(card.percents(), [40, 60]);
+}
+
+#[test]
+fn better_priority_borrows_first_and_best_effort_has_idle_time_alone() {
+    let mut card = Card::new(vec![tenant(20, Burst, 2), tenant(20, Burst, 0), tenant(0, BestEffort, 1)]);
+    card.run(3, &[Waiting, Waiting, Waiting]);
+    assert_eq!(card.percents(), [20, 80, 0]);
+    card.run(50, &[Waiting, Using(30), Waiting]);
+    assert_eq!(card.percents(), [20, 39, 41], "what the first does not use goes to the next priority");
+    card.run(50, &[Nothing, Nothing, Waiting]);
+    assert_eq!(card.percents(), [20, 20, 100]);
+}
+
+#[test]
+fn the_governor_rests_while_nobody_is_limited() {
+    let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Cap, 1)]);
+    card.run(100, &[Using(10), Using(30)]);
+    assert_eq!(card.next, Next::Demand);
+    card.tick(&[Using(10), Waiting]);
+    assert_eq!(card.next, Next::Tick(Nanos(card.now + TICK.0)));
+    card.run(20, &[Using(10), Using(30)]);
+    assert_eq!(card.next, Next::Demand);
+    card.run(20, &[Nothing, Nothing]);
+    assert_eq!(card.next, Next::Demand);
+}
+
+#[test]
+fn the_own_part_is_one_when_alone_guessed_in_company_and_measured_where_it_can_be() {
+    let mut card = Card::new(vec![tenant(30, Cap, 1), tenant(60, Cap, 1)]);
+    card.run(5, &[Waiting, Nothing]);
+    assert_eq!(card.tenants[0].own(), Ppm::ALL);
+    card.run(5, &[Waiting, Waiting]);
+    assert_eq!(card.tenants[0].own(), Ppm::new(500_000));
+    let window = Measured { own: Nanos(50 * MILLI), others: Nanos(100 * MILLI) };
+    card.tenants[0].measure(window, Nanos(1_000 * MILLI));
+    card.tenants[0].measure(window, Nanos(1_150 * MILLI));
+    card.run(1, &[Waiting, Waiting]);
+    assert_eq!(card.tenants[0].own(), Ppm::new(333_333));
+    card.run(200, &[Waiting, Nothing]);
+    assert_eq!(card.tenants[0].own(), Ppm::ALL);
+}
+
+fn any_terms() -> impl Strategy<Value = (u32, Lending, u32)> {
+    (0_u32..=100, prop_oneof![Just(Cap), Just(Burst), Just(BestEffort)], 0_u32..4)
+}
+
+fn any_doing() -> impl Strategy<Value = Doing> {
+    prop_oneof![Just(Nothing), (0_u64..=100).prop_map(Using), Just(Waiting)]
+}
+
+fn check(card: &Card, terms: &[(u32, Lending, u32)]) -> Result<(), TestCaseError> {
+    for (tenant, (percent, lending, _)) in card.tenants.iter().zip(terms) {
+        let guaranteed = if *lending == BestEffort { 0 } else { percent * 10_000 };
+        match lending {
+            Cap => prop_assert_eq!(tenant.granted(), Ppm::new(guaranteed)),
+            Burst | BestEffort => prop_assert!(tenant.granted() >= Ppm::new(guaranteed)),
+        }
+        prop_assert!(tenant.own() > Ppm::ZERO);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn guarantees_hold_and_loans_fit(
+        terms in proptest::collection::vec(any_terms(), 1..8),
+        rounds in proptest::collection::vec((proptest::collection::vec(any_doing(), 8), 1_usize..20), 1..12),
+    ) {
+        let mut free = 100;
+        let terms: Vec<_> = terms.into_iter().map(|(percent, lending, priority)| {
+            let percent = percent.min(free);
+            free -= if lending == BestEffort { 0 } else { percent };
+            (percent, lending, priority)
+        }).collect();
+        let tenants = terms.iter().map(|(percent, lending, priority)| tenant(*percent, *lending, *priority));
+        let mut card = Card::new(tenants.collect());
+        for (doing, ticks) in rounds {
+            for _ in 0..ticks {
+                card.tick(&doing);
+                check(&card, &terms)?;
+                let waiting = card.tenants.iter().zip(&doing).filter(|(_, doing)| **doing == Waiting);
+                let granted: u32 = waiting.map(|(tenant, _)| tenant.granted().parts()).sum();
+                prop_assert!(granted <= 1_000_000, "{granted} granted to those who wait");
+            }
+        }
+    }
+
+    /// A tenant writes its usage file itself: nothing there may break the governor or another tenant's guarantee.
+    #[test]
+    fn hostile_samples_move_no_guarantee(
+        terms in proptest::collection::vec(any_terms(), 1..8),
+        rounds in proptest::collection::vec(proptest::collection::vec(any::<[u64; 4]>(), 8), 1..20),
+        start: u64,
+    ) {
+        let tenants = terms.iter().map(|(percent, lending, priority)| tenant(*percent, *lending, *priority));
+        let mut card = Card::new(tenants.collect());
+        card.now = start;
+        for words in rounds {
+            for (sample, [device, interval, active, limited]) in card.samples.iter_mut().zip(words) {
+                *sample = Sample {
+                    device: Nanos(device), interval: Nanos(interval),
+                    active_until: Nanos(active), limited_until: Nanos(limited),
+                };
+                let window = Measured { own: Nanos(device), others: Nanos(limited) };
+                card.tenants[0].measure(window, Nanos(interval));
+            }
+            card.now = card.now.saturating_add(TICK.0);
+            card.next = step(Nanos(card.now), &mut card.tenants, &card.samples);
+            check(&card, &terms)?;
+        }
+    }
+}
