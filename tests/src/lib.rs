@@ -9,5 +9,6 @@ pub mod fault;
 pub mod generate;
 pub mod node;
 pub mod oracle;
+pub mod preload;
 pub mod scenes;
 pub mod simulated;

@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("aliquot_sim_device", &[], &["libc", "serde", "thiserror", "toml"]),
     ("aliquot_sim_cuda", &["aliquot_sim_device"], &["libc"]),
     ("aliquot_sim_nvml", &["aliquot_sim_device"], &["libc"]),
+    ("aliquot_shim", &["aliquot_abi", "aliquot_enforce"], &["libc"]),
     (
         "aliquot_driver",
         &["aliquot_core", "aliquot_cdi", "aliquot_backend_sim"],
@@ -48,7 +49,10 @@ const ONLY: &[(&str, &[&str])] = &[
     ("serde_saphyr", &["driver/src/manifest", "driver/src/cli/"]),
     ("crc32c", &["driver/src/checkpoint", "tests/"]),
     ("clap", &["driver/src/cli", "driver/src/bin/"]),
-    ("env::var", &["driver/src/config", "driver/backends/sim/", "tests/", "benches/", "cdi/tests/"]),
+    (
+        "env::var",
+        &["driver/src/config", "driver/backends/sim/", "shim/build.rs", "tests/", "benches/", "cdi/tests/"],
+    ),
     ("Instant::now", &["driver/src/clock", "tests/", "benches/", "driver/tests/"]),
     ("SystemTime::now", &["driver/src/clock", "tests/", "benches/"]),
     ("unsafe {", &["driver/backends/", "core/abi/src/view.rs", "core/abi/tests/", "shim/"]),

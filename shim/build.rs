@@ -1,0 +1,35 @@
+//! Writes the facts of `symbols/*.tsv` as Rust tables, sorted by symbol, version and mode.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    for library in ["cuda", "nvml"] {
+        let path = format!("symbols/{library}.tsv");
+        println!("cargo::rerun-if-changed={path}");
+        let mut rows = Vec::new();
+        for line in std::fs::read_to_string(&path)?.lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [symbol, version, mode, export] = fields[..] else {
+                return Err(format!("{path}: four columns expected: {line}").into());
+            };
+            let mode = match mode {
+                "legacy" => "Legacy",
+                "ptsz" | "ptds" => "PerThread",
+                other => return Err(format!("{path}: unknown mode {other}").into()),
+            };
+            rows.push((symbol.to_owned(), version.parse::<u32>()?, mode, export.to_owned()));
+        }
+        rows.sort();
+        let mut table = String::from("&[\n");
+        for (symbol, version, mode, export) in rows {
+            writeln!(
+                table,
+                "Fact {{ symbol: \"{symbol}\", version: {version}, mode: Mode::{mode}, export: \"{export}\" }},"
+            )?;
+        }
+        std::fs::write(out.join(format!("{library}.rs")), table + "]\n")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,355 @@
+//! The grants of this process: found at the first look at a vendor symbol, mapped, and matched with cards by UUID.
+//!
+//! ```text
+//!   <root>/<claim>/<share>/{limits, usage}     root: /run/aliquot/grants where that is there, else $ALIQUOT_GRANTS
+//! ```
+//!
+//! | found | then |
+//! |---|---|
+//! | no root, no variable | nothing is intercepted |
+//! | a root without a usable grant, or a grant whose limits cannot be read | closed: allocations are refused |
+//! | limits, but a usage file that cannot be used | the fail mode of the limits |
+//! | grants, but none for the card that a call means | closed, unless every grant says open |
+
+// UNSAFETY: mapped files become views, whose constructors have contracts.
+#![expect(unsafe_code, reason = "views of mappings are made by contract")]
+
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use aliquot_abi::layout;
+use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, MemoryLimit};
+use aliquot_abi::view::{LimitsView, UsageView};
+
+use crate::hook::Need;
+use crate::sys::{self, File, KeepErrno};
+use crate::vendor::{self, Device};
+
+/// Where a container finds its grants.
+const ROOT: &CStr = c"/run/aliquot/grants";
+/// Where a process without a container finds them.
+const VARIABLE: &CStr = c"ALIQUOT_GRANTS";
+/// Most grants of one process: a container with more cards is not known.
+pub(crate) const GRANTS_MAX: usize = 32;
+/// Cards a process numbers.
+const DEVICES_MAX: usize = 64;
+/// Longest wait for another thread that is finding the grants, in steps of a millisecond.
+const BOOT_STEPS_MAX: u32 = 2_000;
+
+/// One grant.
+#[derive(Clone, Copy)]
+pub(crate) struct Grant {
+    /// Its number in this process.
+    pub(crate) number: usize,
+    /// The card's UUID.
+    uuid: [u8; 16],
+    limits: LimitsView<'static>,
+    /// `None`: the file cannot be used.
+    pub(crate) usage: Option<Usage>,
+    /// As at the beginning; what is not limited then stays so for this process.
+    first: Limits,
+}
+
+/// The usage file of a grant.
+#[derive(Clone, Copy)]
+pub(crate) struct Usage {
+    pub(crate) view: UsageView<'static>,
+    /// Kept open for record locks.
+    pub(crate) file: c_int,
+}
+
+/// How a card stands.
+#[derive(Clone, Copy)]
+pub(crate) enum Standing {
+    /// Nothing is limited on it.
+    Ungoverned,
+    /// A grant says what is.
+    Granted(&'static Grant),
+    /// It may not be used: there are grants, none is for this card or none can be read.
+    Closed,
+}
+
+/// What was found.
+struct World {
+    grants: [Option<Grant>; GRANTS_MAX],
+    count: usize,
+    /// There is or should be a grant.
+    governed: bool,
+    /// Something named a grant that cannot be used.
+    broken: bool,
+}
+
+const COLD: u32 = 0;
+const BOOTING: u32 = 1;
+const READY: u32 = 2;
+
+/// Written by the one thread that moves `PHASE` from COLD to BOOTING, read after READY.
+struct Place(core::cell::UnsafeCell<World>);
+
+// SAFETY: see above; the phases order the accesses.
+unsafe impl Sync for Place {}
+
+static PHASE: AtomicU32 = AtomicU32::new(COLD);
+static WORLD: Place = Place(core::cell::UnsafeCell::new(World::empty()));
+
+impl World {
+    const fn empty() -> Self {
+        Self { grants: [const { None }; GRANTS_MAX], count: 0, governed: false, broken: false }
+    }
+}
+
+/// Everything found; finds it if nobody has. `None`: another thread is at it for too long, which counts as closed.
+fn world() -> Option<&'static World> {
+    if PHASE.load(Ordering::Acquire) != READY && !boot() {
+        return None;
+    }
+    // SAFETY: READY: nobody writes any more.
+    Some(unsafe { &*WORLD.0.get() })
+}
+
+#[cold]
+fn boot() -> bool {
+    let _errno = KeepErrno::new();
+    if PHASE.compare_exchange(COLD, BOOTING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        // SAFETY: this thread alone moved the phase, and nobody reads before READY.
+        find(unsafe { &mut *WORLD.0.get() });
+        PHASE.store(READY, Ordering::Release);
+        sys::wake_all(&PHASE);
+        return true;
+    }
+    for _ in 0..BOOT_STEPS_MAX {
+        if PHASE.load(Ordering::Acquire) == READY {
+            return true;
+        }
+        sys::wait_while(&PHASE, BOOTING, 1_000_000);
+    }
+    false
+}
+
+fn find(world: &mut World) {
+    let directory = libc::O_RDONLY | libc::O_DIRECTORY;
+    let root = match File::open(None, ROOT, directory) {
+        Some(root) => Some(root),
+        None => match sys::env(VARIABLE) {
+            Some(path) if !path.is_empty() => {
+                world.governed = true;
+                File::open(None, path, directory)
+            }
+            _ => return,
+        },
+    };
+    world.governed = true;
+    let Some(root) = root else {
+        world.broken = true;
+        return;
+    };
+    each_directory(&root, |claim| {
+        if !take(world, claim) {
+            each_directory(claim, |share| {
+                take(world, share);
+            });
+        }
+    });
+    world.broken |= world.count == 0;
+}
+
+/// Calls `visit` for each directory in `of`.
+fn each_directory(of: &File, mut visit: impl FnMut(&File)) {
+    // The kernel's records are aligned to eight bytes.
+    let mut buffer = [0_u64; 256];
+    loop {
+        // SAFETY: the same memory as bytes.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast::<u8>(), 2048) };
+        let filled = of.entries(bytes);
+        if filled == 0 {
+            return;
+        }
+        let mut rest = bytes.get(..filled).unwrap_or(&[]);
+        // A record: inode (8), offset (8), length (2), type (1), name and a zero byte.
+        while let (Some(low), Some(high)) = (rest.get(16), rest.get(17)) {
+            let length = usize::from(u16::from_le_bytes([*low, *high]));
+            let name = rest.get(19..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
+            if let Some(name) = name
+                && !name.to_bytes().starts_with(b".")
+                && let Some(entry) = File::open(Some(of), name, libc::O_RDONLY | libc::O_DIRECTORY)
+            {
+                visit(&entry);
+            }
+            rest = rest.get(length.max(19)..).unwrap_or(&[]);
+        }
+    }
+}
+
+/// Takes the grant in a directory, if there is one.
+fn take(world: &mut World, directory: &File) -> bool {
+    let Some(file) = File::open(Some(directory), c"limits", libc::O_RDONLY) else { return false };
+    let limits = file.map(layout::limits::BYTES, libc::PROT_READ).and_then(|base| {
+        // SAFETY: a shared mapping that stays; its writer writes atomically.
+        unsafe { LimitsView::new(base, layout::limits::BYTES) }.ok()
+    });
+    let read = limits.and_then(|limits| Some((limits, limits.read().ok()?)));
+    let Some((limits, first)) = read else {
+        world.broken = true;
+        return true;
+    };
+    let (Some(uuid), Some(place)) = (parse_uuid(first.card.as_bytes()), world.grants.get_mut(world.count))
+    else {
+        world.broken = true;
+        return true;
+    };
+    let usage = usage(directory);
+    *place = Some(Grant { number: world.count, uuid, limits, usage, first });
+    world.count += 1;
+    true
+}
+
+fn usage(directory: &File) -> Option<Usage> {
+    let file = File::open(Some(directory), c"usage", libc::O_RDWR)?;
+    let base = file.map(layout::usage::BYTES, libc::PROT_READ | libc::PROT_WRITE)?;
+    // SAFETY: a shared mapping that stays; everybody writes it atomically.
+    let view = unsafe { UsageView::new(base, layout::usage::BYTES) }.ok()?;
+    Some(Usage { view, file: file.keep() })
+}
+
+/// The sixteen bytes of a UUID as vendors spell it: `GPU-` or `MIG-` and hexadecimal digits with hyphens.
+pub(crate) fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
+    let digits = text.strip_prefix(b"GPU-").or_else(|| text.strip_prefix(b"MIG-")).unwrap_or(text);
+    let mut uuid = [0_u8; 16];
+    let mut count = 0_usize;
+    for digit in digits.iter().filter(|byte| **byte != b'-') {
+        let value = u8::try_from(char::from(*digit).to_digit(16)?).ok()?;
+        let byte = uuid.get_mut(count / 2)?;
+        *byte = (*byte << 4) | value;
+        count += 1;
+    }
+    (count == 32).then_some(uuid)
+}
+
+/// Whether some grant wants hooks of this kind.
+pub(crate) fn want(need: Need) -> bool {
+    let Some(world) = world() else { return true };
+    if !world.governed {
+        return false;
+    }
+    let any = |wanted: fn(&Grant) -> bool| world.broken || world.grants.iter().flatten().any(wanted);
+    match need {
+        Need::Grant => true,
+        Need::Memory => any(|grant| grant.first.memory != MemoryLimit::Unlimited),
+        Need::Compute => any(|grant| grant.first.policy != ComputePolicy::Unlimited),
+    }
+}
+
+/// What is known of each card: 0 nothing, 1 ungoverned, 2 closed, 3 and more a grant.
+static DEVICES: [AtomicU32; DEVICES_MAX] = [const { AtomicU32::new(0) }; DEVICES_MAX];
+
+/// How a card stands. Cached once the driver said the card's UUID.
+#[inline]
+pub(crate) fn standing(device: Device) -> Standing {
+    let known = usize::try_from(device.0).ok().and_then(|index| DEVICES.get(index));
+    let code = known.map_or(0, |known| known.load(Ordering::Acquire));
+    match code {
+        0 => look_at(device),
+        1 => Standing::Ungoverned,
+        2 => Standing::Closed,
+        code => grant(usize::try_from(code).unwrap_or(0).wrapping_sub(3))
+            .map_or(Standing::Closed, Standing::Granted),
+    }
+}
+
+#[cold]
+fn look_at(device: Device) -> Standing {
+    let Some(world) = world() else { return Standing::Closed };
+    if !world.governed {
+        return Standing::Ungoverned;
+    }
+    // Without a UUID nothing is remembered: the driver may not be initialised yet.
+    let Some(uuid) = vendor::uuid(device) else { return Standing::Closed };
+    let (standing, code) = match by_uuid(&uuid) {
+        Some(grant) => (Standing::Granted(grant), u32::try_from(grant.number).unwrap_or(0) + 3),
+        None if may_pass(world) => (Standing::Ungoverned, 1),
+        None => (Standing::Closed, 2),
+    };
+    if let Some(known) = usize::try_from(device.0).ok().and_then(|index| DEVICES.get(index)) {
+        known.store(code, Ordering::Release);
+    }
+    standing
+}
+
+/// Whether a card that no grant names may be used.
+fn may_pass(world: &World) -> bool {
+    !world.broken && world.grants.iter().flatten().all(|grant| grant.first.fail_mode == FailMode::Open)
+}
+
+/// The grant of this number.
+pub(crate) fn grant(number: usize) -> Option<&'static Grant> {
+    world()?.grants.get(number)?.as_ref()
+}
+
+/// The grant of a card.
+pub(crate) fn by_uuid(uuid: &[u8; 16]) -> Option<&'static Grant> {
+    world()?.grants.iter().flatten().find(|grant| grant.uuid == *uuid)
+}
+
+/// How a card of this UUID stands, where no driver numbers cards (NVML).
+pub(crate) fn standing_of(uuid: &[u8; 16]) -> Standing {
+    let Some(world) = world() else { return Standing::Closed };
+    if !world.governed {
+        return Standing::Ungoverned;
+    }
+    match by_uuid(uuid) {
+        Some(grant) => Standing::Granted(grant),
+        None if may_pass(world) => Standing::Ungoverned,
+        None => Standing::Closed,
+    }
+}
+
+/// All grants.
+pub(crate) fn all() -> impl Iterator<Item = &'static Grant> {
+    world().into_iter().flat_map(|world| world.grants.iter().flatten())
+}
+
+impl Grant {
+    /// The limits at the beginning: what they leave unlimited stays so for this process.
+    pub(crate) fn first(&self) -> &Limits {
+        &self.first
+    }
+
+    /// Changes when the limits do; far cheaper than reading them.
+    pub(crate) fn generation(&self) -> u64 {
+        self.limits.generation()
+    }
+
+    /// The limits in force; those read last where the page is being changed.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits.read().unwrap_or(self.first)
+    }
+}
+
+/// Notes that a program was given a vendor function that no table knows.
+pub(crate) fn count_unknown() {
+    for usage in all().filter_map(|grant| grant.usage) {
+        usage.view.unknown_symbols().fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_uuid;
+
+    #[test]
+    fn a_uuid_is_read_as_vendors_spell_it_and_nothing_else_is() {
+        let expected = Some([0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(parse_uuid(b"GPU-12345678-9abc-def0-0102-030405060708"), expected);
+        assert_eq!(parse_uuid(b"MIG-123456789abcdef00102030405060708"), expected);
+        assert_eq!(parse_uuid(b"GPU-12345678-9ABC-DEF0-0102-030405060708"), expected);
+        for wrong in [
+            &b""[..],
+            b"GPU-",
+            b"GPU-12345678-9abc-def0-0102-0304050607",
+            b"GPU-12345678-9abc-def0-0102-03040506070809",
+            b"GPU-g2345678-9abc-def0-0102-030405060708",
+        ] {
+            assert_eq!(parse_uuid(wrong), None);
+        }
+    }
+}

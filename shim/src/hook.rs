@@ -1,0 +1,221 @@
+//! One intercepted function: the vendor's own, ours, and which of the two callers get.
+
+// UNSAFETY: addresses of foreign functions are called with the signature that the facts table and the vendor's header give.
+#![expect(unsafe_code, reason = "foreign functions are called through addresses")]
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::{grants, resolve};
+
+/// A vendor library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// `libcuda.so.1`
+    Cuda,
+    /// `libnvidia-ml.so.1`
+    Nvml,
+}
+
+/// Which policy wants a hook. What none wants is not put in place: callers get the vendor's own function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// There is a grant, or there should be one.
+    Grant,
+    /// A grant limits memory.
+    Memory,
+    /// A grant limits compute.
+    Compute,
+}
+
+/// An address of a function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function(pub(crate) *const ());
+
+// SAFETY: the address of a function never changes and is only handed on.
+unsafe impl Sync for Function {}
+
+/// One intercepted export.
+pub struct Hook {
+    /// Name of the export.
+    pub export: &'static CStr,
+    /// Whose.
+    pub library: Library,
+    /// When it is put in place.
+    pub need: Need,
+    /// Our code.
+    pub(crate) body: Function,
+    /// What this library exports under the name.
+    pub(crate) exported: Function,
+    real: AtomicPtr<()>,
+    entry: AtomicPtr<()>,
+}
+
+impl core::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Hook").field(&self.export).finish()
+    }
+}
+
+impl Hook {
+    pub(crate) const fn new(
+        (library, need): (Library, Need),
+        export: &'static CStr,
+        body: *const (),
+        exported: *const (),
+    ) -> Self {
+        Self {
+            export,
+            library,
+            need,
+            body: Function(body),
+            exported: Function(exported),
+            real: AtomicPtr::new(core::ptr::null_mut()),
+            entry: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// The vendor's function; a function that answers "not found" where the vendor's library has none.
+    pub(crate) fn real(&self) -> *const () {
+        let real = self.real.load(Ordering::Acquire);
+        if real.is_null() { self.find_real() } else { real }
+    }
+
+    #[cold]
+    fn find_real(&self) -> *const () {
+        match resolve::vendor(self.library, self.export) {
+            Some(real) => {
+                self.learn(real);
+                real
+            }
+            None => missing(self.library),
+        }
+    }
+
+    /// The vendor's function, where it is known without asking.
+    pub(crate) fn known(&self) -> Option<*const ()> {
+        let real = self.real.load(Ordering::Acquire);
+        (!real.is_null()).then_some(real.cast_const())
+    }
+
+    /// Remembers where the vendor's function is; the first answer stays.
+    pub(crate) fn learn(&self, real: *const ()) {
+        // An answer that came first is as good, and callers may hold it already.
+        let _first = self.real.compare_exchange(
+            core::ptr::null_mut(),
+            real.cast_mut(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+    }
+
+    /// What callers get: our code where a policy wants it, else the vendor's function.
+    #[inline]
+    pub(crate) fn entry(&self) -> *const () {
+        let entry = self.entry.load(Ordering::Acquire);
+        if entry.is_null() { self.choose() } else { entry }
+    }
+
+    #[cold]
+    fn choose(&self) -> *const () {
+        let real = self.real();
+        let Some(known) = self.known() else { return real };
+        let entry = if grants::want(self.need) { self.body.0 } else { known };
+        self.entry.store(entry.cast_mut(), Ordering::Release);
+        entry
+    }
+}
+
+/// Answers that the function is not there, in the vendor's way, whatever the arguments.
+fn missing(library: Library) -> *const () {
+    extern "C" fn cuda() -> i32 {
+        crate::vendor::NOT_FOUND
+    }
+    extern "C" fn nvml() -> i32 {
+        crate::vendor::NVML_FUNCTION_NOT_FOUND
+    }
+    match library {
+        Library::Cuda => cuda as *const (),
+        Library::Nvml => nvml as *const (),
+    }
+}
+
+/// Makes a name a C string.
+macro_rules! c_name {
+    ($name:ident) => {
+        match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => c"",
+        }
+    };
+}
+
+/// Hooks of one family: `fn export(arguments) { answer }`, with the vendor's signature. Inside, `export::real(…)` is the
+/// vendor's function. The family's `HOOKS` and `NAMES` go into the table of [`crate::symbols`].
+macro_rules! hooks {
+    ($library:ident, $need:ident; $( fn $name:ident ( $($arg:ident : $ty:ty),* $(,)? ) $body:block )*) => {
+        $(
+            #[expect(non_snake_case, reason = "the vendor's name")]
+            pub(crate) mod $name {
+                use super::*;
+
+                pub(crate) static HOOK: $crate::hook::Hook = $crate::hook::Hook::new(
+                    ($crate::hook::Library::$library, $crate::hook::Need::$need),
+                    c_name!($name),
+                    hooked as *const (),
+                    $name as *const (),
+                );
+
+                type Real = unsafe extern "C" fn($($ty),*) -> i32;
+
+                /// The vendor's function.
+                #[expect(clippy::too_many_arguments, clippy::allow_attributes, reason = "the vendor's signature")]
+                #[allow(dead_code, unfulfilled_lint_expectations, reason = "not every hook calls through")]
+                pub(crate) fn real($($arg: $ty),*) -> i32 {
+                    // SAFETY: the address of a function of this signature, by the facts table.
+                    let real = unsafe { core::mem::transmute::<*const (), Real>(HOOK.real()) };
+                    // SAFETY: the arguments are the caller's, who keeps the vendor's contract, or ours, which keep it.
+                    unsafe { real($($arg),*) }
+                }
+
+                #[expect(clippy::allow_attributes, reason = "not every signature is long")]
+                #[allow(clippy::too_many_arguments, reason = "the vendor's signature")]
+                extern "C" fn hooked($($arg: $ty),*) -> i32 $body
+
+                #[expect(clippy::allow_attributes, reason = "not every signature is long")]
+                #[allow(clippy::too_many_arguments, reason = "the vendor's signature")]
+                #[cfg_attr(panic = "abort", unsafe(no_mangle))]
+                pub(crate) extern "C" fn $name($($arg: $ty),*) -> i32 {
+                    // SAFETY: the address of our or the vendor's function of this signature.
+                    let entry = unsafe { core::mem::transmute::<*const (), Real>(HOOK.entry()) };
+                    // SAFETY: the caller's arguments, handed on as they are.
+                    unsafe { entry($($arg),*) }
+                }
+            }
+        )*
+
+        /// The hooks of this family.
+        pub(crate) static HOOKS: &[&$crate::hook::Hook] = &[$(&$name::HOOK),*];
+
+        /// Their names, in the same order.
+        pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+/// Functions of a vendor library that are called and not intercepted: `None` where the library lacks them.
+macro_rules! calls {
+    ($library:ident; $( $(#[$doc:meta])* fn $name:ident ( $($arg:ident : $ty:ty),* $(,)? ); )*) => { $(
+        $(#[$doc])*
+        #[expect(clippy::allow_attributes, reason = "not every name is in another case")]
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's name and signature")]
+        pub(crate) fn $name($($arg: $ty),*) -> Option<i32> {
+            static REAL: $crate::resolve::Cached = $crate::resolve::Cached::new();
+            let real = REAL.get($crate::hook::Library::$library, c_name!($name))?;
+            type Real = unsafe extern "C" fn($($ty),*) -> i32;
+            // SAFETY: the address of a function of this signature, by the vendor's header.
+            let real = unsafe { core::mem::transmute::<*const (), Real>(real) };
+            // SAFETY: pointers among the arguments are valid for what the function does with them.
+            Some(unsafe { real($($arg),*) })
+        }
+    )* };
+}

@@ -1,0 +1,13 @@
+//! What is intercepted, by family. Each family file ends in a table of `HOOKS` and `NAMES`; both lists below name it.
+
+pub mod dl;
+pub mod proc_address;
+pub mod report;
+
+use crate::hook::Hook;
+
+/// The families.
+pub(crate) static FAMILIES: &[&[&Hook]] = &[proc_address::HOOKS, report::HOOKS];
+
+/// Their names, in the same order.
+pub(crate) const NAMES: &[&[&str]] = &[proc_address::NAMES, report::NAMES];

@@ -1,0 +1,202 @@
+//! What the kernel and the C library are asked for, and `errno` left as it was.
+
+// UNSAFETY: these are foreign calls; each is wrapped once, here.
+#![expect(unsafe_code, reason = "system calls have no safe interface without std")]
+
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr::NonNull;
+
+/// `errno` as it was, put back at the end of the scope.
+pub(crate) struct KeepErrno(c_int);
+
+impl KeepErrno {
+    pub(crate) fn new() -> Self {
+        // SAFETY: the C library's word of this thread; always valid.
+        Self(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for KeepErrno {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.0 }
+    }
+}
+
+/// An open file, closed in the end unless kept.
+#[derive(Debug)]
+pub(crate) struct File(c_int);
+
+impl File {
+    /// Opens `name` below `directory` (`None`: as a path of its own).
+    pub(crate) fn open(directory: Option<&File>, name: &CStr, flags: c_int) -> Option<Self> {
+        let at = directory.map_or(libc::AT_FDCWD, |file| file.0);
+        // SAFETY: a C string; no mode is needed, as nothing is created.
+        let file = unsafe { libc::openat(at, name.as_ptr(), flags | libc::O_CLOEXEC) };
+        (file >= 0).then_some(Self(file))
+    }
+
+    /// The descriptor, for as long as the process lives.
+    pub(crate) fn keep(self) -> c_int {
+        let file = self.0;
+        core::mem::forget(self);
+        file
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn size(&self) -> Option<u64> {
+        status(self.0, c"").map(|status| status.stx_size)
+    }
+
+    /// Maps the first `length` bytes, shared, for as long as the process lives.
+    pub(crate) fn map(&self, length: usize, protection: c_int) -> Option<NonNull<u8>> {
+        if self.size()? < u64::try_from(length).ok()? {
+            return None;
+        }
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base =
+            unsafe { libc::mmap(core::ptr::null_mut(), length, protection, libc::MAP_SHARED, self.0, 0) };
+        if base == libc::MAP_FAILED { None } else { NonNull::new(base.cast()) }
+    }
+
+    /// Reads up to the buffer's length; 0 at the end and on an error.
+    pub(crate) fn read(&self, into: &mut [u8]) -> usize {
+        // SAFETY: an open descriptor and a buffer of that length.
+        let count = unsafe { libc::read(self.0, into.as_mut_ptr().cast(), into.len()) };
+        usize::try_from(count).unwrap_or(0)
+    }
+
+    /// The next entries of a directory, as the kernel packs them; 0 at the end and on an error.
+    pub(crate) fn entries(&self, into: &mut [u8]) -> usize {
+        // SAFETY: an open descriptor and a buffer of that length.
+        let count = unsafe { libc::syscall(libc::SYS_getdents64, self.0, into.as_mut_ptr(), into.len()) };
+        usize::try_from(count).unwrap_or(0)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// The inode of a path.
+pub(crate) fn inode(path: &CStr) -> Option<u64> {
+    status(libc::AT_FDCWD, path).map(|status| status.stx_ino)
+}
+
+/// The kernel's own call: the C library's `stat` is another symbol in old and new versions. Empty path: the descriptor itself.
+fn status(at: c_int, path: &CStr) -> Option<libc::statx> {
+    let mut status = core::mem::MaybeUninit::<libc::statx>::zeroed();
+    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_BASIC_STATS);
+    // SAFETY: a C string and a place for the answer.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_statx, at, path.as_ptr(), flags, mask, status.as_mut_ptr()) };
+    // SAFETY: plain integers, zeroed before and filled by the successful call.
+    (answer == 0).then(|| unsafe { status.assume_init() })
+}
+
+/// Private memory of zeros that a forked child sees as zeros again; `None` where the kernel cannot do that.
+pub(crate) fn map_wiped_on_fork(length: usize) -> Option<NonNull<u8>> {
+    let base = map_private(length)?;
+    // SAFETY: the mapping made above.
+    let wiped = unsafe { libc::madvise(base.as_ptr().cast(), length, libc::MADV_WIPEONFORK) };
+    (wiped == 0).then_some(base)
+}
+
+/// Private memory of zeros, untouched pages of which cost nothing.
+pub(crate) fn map_private(length: usize) -> Option<NonNull<u8>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let base = unsafe {
+        libc::mmap(core::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    if base == libc::MAP_FAILED { None } else { NonNull::new(base.cast()) }
+}
+
+/// A variable of the environment.
+pub(crate) fn env(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: a C string.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: a C string of the environment. It is read at once; a program that changes its environment meanwhile in another
+    // thread breaks every reader alike.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
+}
+
+/// This process's number in its namespace.
+pub(crate) fn pid() -> u32 {
+    // SAFETY: cannot fail.
+    u32::try_from(unsafe { libc::getpid() }).unwrap_or(0)
+}
+
+/// The monotonic clock, in nanoseconds.
+pub(crate) fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Sleeps while the word is `seen`, until somebody wakes it or `nanos` have passed. The word may be shared.
+pub(crate) fn wait_while(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u64) {
+    let part = |value: u64| libc::c_long::try_from(value).unwrap_or(libc::c_long::MAX);
+    let time = libc::timespec { tv_sec: part(nanos / 1_000_000_000), tv_nsec: part(nanos % 1_000_000_000) };
+    // SAFETY: an aligned word that lives, and a relative time.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            seen,
+            &raw const time,
+            core::ptr::null::<c_void>(),
+            0,
+        )
+    };
+}
+
+/// Wakes everybody who waits on the word.
+pub(crate) fn wake_all(word: &core::sync::atomic::AtomicU32) {
+    // SAFETY: an aligned word that lives.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, c_int::MAX) };
+}
+
+/// Gives the processor away once.
+pub(crate) fn yield_now() {
+    // SAFETY: cannot fail.
+    unsafe { libc::sched_yield() };
+}
+
+/// A record lock on one byte of a file: taken for this process if nobody else has it.
+pub(crate) fn lock_byte(file: c_int, byte: u64) -> bool {
+    let lock = record(byte, libc::F_WRLCK);
+    // SAFETY: a record for the kernel to read; a bad descriptor is an error.
+    unsafe { libc::fcntl(file, libc::F_SETLK, &raw const lock) == 0 }
+}
+
+/// Gives such a lock up.
+pub(crate) fn unlock_byte(file: c_int, byte: u64) {
+    let lock = record(byte, libc::F_UNLCK);
+    // SAFETY: as above.
+    unsafe { libc::fcntl(file, libc::F_SETLK, &raw const lock) };
+}
+
+/// Whether another process has the lock; also when the kernel cannot tell.
+pub(crate) fn locked_by_another(file: c_int, byte: u64) -> bool {
+    let mut lock = record(byte, libc::F_WRLCK);
+    // SAFETY: a record for the kernel to read and fill in.
+    let answer = unsafe { libc::fcntl(file, libc::F_GETLK, &raw mut lock) };
+    answer != 0 || c_int::from(lock.l_type) != libc::F_UNLCK
+}
+
+fn record(byte: u64, kind: c_int) -> libc::flock {
+    // SAFETY: plain integers; zero is a value of each.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = libc::c_short::try_from(kind).unwrap_or(0);
+    lock.l_whence = libc::c_short::try_from(libc::SEEK_SET).unwrap_or(0);
+    lock.l_start = libc::off_t::try_from(byte).unwrap_or(0);
+    lock.l_len = 1;
+    lock
+}
