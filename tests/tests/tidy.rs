@@ -51,7 +51,15 @@ const ONLY: &[(&str, &[&str])] = &[
     ("clap", &["driver/src/cli", "driver/src/bin/"]),
     (
         "env::var",
-        &["driver/src/config", "driver/backends/sim/", "shim/build.rs", "tests/", "benches/", "cdi/tests/"],
+        &[
+            "driver/src/config",
+            "driver/backends/sim/",
+            "shim/build.rs",
+            "core/abi/tests/",
+            "tests/",
+            "benches/",
+            "cdi/tests/",
+        ],
     ),
     ("Instant::now", &["driver/src/clock", "tests/", "benches/", "driver/tests/"]),
     ("SystemTime::now", &["driver/src/clock", "tests/", "benches/"]),
