@@ -1,8 +1,9 @@
 //! Static edits: the only changes that this crate ever asks a runtime to make to a container.
 //!
-//! A device node, a read-only mount, a constant in the environment. No hook, no writable mount, no network interface:
-//! nothing that runs on the host, nothing through which a tenant could change what the host reads. Each edit fills one
-//! *slot* of the container, an environment name or a path, and two edits can clash only in the same slot.
+//! A device node, a read-only mount, a constant in the environment, and one kind of writable mount: the usage file of a
+//! grant, alone ([`Mount::usage_file`]). No hook, no other writable mount, no network interface: nothing that runs on the
+//! host, nothing but that file through which a tenant could change what the host reads. Each edit fills one *slot* of the
+//! container, an environment name or a path, and two edits can clash only in the same slot.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,8 +17,15 @@ pub const PATH_BYTES_MAX: usize = 4095;
 /// Longest environment value in bytes. Linux stops one argument at 128 KiB; ours are paths and numbers.
 pub const ENV_VALUE_BYTES_MAX: usize = 4096;
 
-/// Mount options of every mount that is written.
+/// Mount options of every mount but the one of a usage file.
 pub const MOUNT_OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
+
+/// Mount options of a usage file.
+pub const USAGE_MOUNT_OPTIONS: [&str; 5] = ["rw", "nosuid", "nodev", "noexec", "bind"];
+/// Directory of the container below which usage files may be mounted.
+pub const USAGE_BELOW: &str = "/run/aliquot/grants";
+/// The only name that a writable mount may have, on either side.
+pub const USAGE_NAME: &str = "usage";
 
 /// Why a text is not a part of an edit.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -47,6 +55,16 @@ pub enum EditError {
         found_bytes: usize,
         /// What is wrong with it.
         wrong: &'static str,
+    },
+    /// A writable mount of anything but a usage file.
+    #[error(
+        "writable mount of host {host} at {container}: only a file `{USAGE_NAME}` may be writable, below {USAGE_BELOW}"
+    )]
+    Writable {
+        /// Path in the container.
+        container: PlainPath,
+        /// Path on the host.
+        host: PlainPath,
     },
     /// Major number 0, which a runtime takes for "not given".
     #[error("device node {path} has major number 0, expected the number that the host's node has")]
@@ -245,26 +263,56 @@ impl DeviceNode {
     }
 }
 
-/// A read-only bind mount of a host file or directory.
+/// A bind mount of a host file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mount {
     container: PlainPath,
     host: PlainPath,
+    access: MountAccess,
+}
+
+/// What the container may do with what is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum MountAccess {
+    /// Read it.
+    Read,
+    /// Write it, too.
+    Write,
 }
 
 impl Mount {
     /// `host` seen at `container`, with [`MOUNT_OPTIONS`].
     #[must_use]
     pub fn read_only(container: PlainPath, host: PlainPath) -> Self {
-        Self { container, host }
+        Self { container, host, access: MountAccess::Read }
+    }
+
+    /// The usage file of a grant, which the tenant's processes write: `host` seen at `container`, with
+    /// [`USAGE_MOUNT_OPTIONS`].
+    ///
+    /// # Errors
+    /// [`EditError::Writable`] unless both end in [`USAGE_NAME`] and `container` lies below [`USAGE_BELOW`]: nothing
+    /// else is ever mounted writable.
+    pub fn usage_file(container: PlainPath, host: PlainPath) -> Result<Self, EditError> {
+        let named = |path: &PlainPath| path.0.rsplit('/').next() == Some(USAGE_NAME);
+        let below = container.0.strip_prefix(USAGE_BELOW).is_some_and(|rest| rest.starts_with('/'));
+        if named(&container) && named(&host) && below {
+            Ok(Self { container, host, access: MountAccess::Write })
+        } else {
+            Err(EditError::Writable { container, host })
+        }
     }
 
     /// The mount as it stands in a file.
     pub(crate) fn to_spec(&self) -> spec::Mount {
+        let options: &[&str] = match self.access {
+            MountAccess::Read => &MOUNT_OPTIONS,
+            MountAccess::Write => &USAGE_MOUNT_OPTIONS,
+        };
         spec::Mount {
             host_path: self.host.0.clone(),
             container_path: self.container.0.clone(),
-            options: MOUNT_OPTIONS.map(str::to_owned).to_vec(),
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
             mount_type: None,
         }
     }
@@ -277,7 +325,7 @@ pub enum Edit {
     Env(EnvName, EnvValue),
     /// A device node.
     Node(DeviceNode),
-    /// A read-only mount.
+    /// A mount.
     Mount(Mount),
 }
 
@@ -309,7 +357,13 @@ impl fmt::Display for Edit {
                 let DeviceNode { host, major, minor, .. } = node;
                 write!(f, "the {node_type} device {major}:{minor} from host {host}, {access}")
             }
-            Self::Mount(mount) => write!(f, "a read-only mount of host {}", mount.host),
+            Self::Mount(mount) => {
+                let access = match mount.access {
+                    MountAccess::Read => "read-only",
+                    MountAccess::Write => "writable",
+                };
+                write!(f, "a {access} mount of host {}", mount.host)
+            }
         }
     }
 }
@@ -376,6 +430,28 @@ mod tests {
         );
         assert!("x".repeat(4097).parse::<EnvValue>().is_err());
         assert_eq!("".parse::<EnvValue>().unwrap().as_str(), "");
+    }
+
+    #[test]
+    fn only_a_usage_file_is_mounted_writable() {
+        let mount = |container: &str, host: &str| {
+            Mount::usage_file(container.parse().unwrap(), host.parse().unwrap()).map(|mount| mount.to_spec())
+        };
+        let spec = mount("/run/aliquot/grants/c/0/usage", "/var/lib/aliquot/grants/c/0/usage").unwrap();
+        assert_eq!(spec.options, ["rw", "nosuid", "nodev", "noexec", "bind"]);
+        for (container, host) in [
+            ("/run/aliquot/grants/c/0", "/g/usage"),
+            ("/run/aliquot/grants/c/0/usage", "/g/limits"),
+            ("/run/aliquot/grants/c/0/limits", "/g/usage"),
+            ("/run/aliquot/grantsusage/usage", "/g/usage"),
+            ("/etc/usage", "/g/usage"),
+            ("/run/aliquot/grants/c/usage", "/g"),
+        ] {
+            let error = mount(container, host).unwrap_err().to_string();
+            let expected =
+                format!("writable mount of host {host} at {container}: only a file `usage` may be");
+            assert!(error.starts_with(&expected), "{error}");
+        }
     }
 
     #[test]

@@ -53,6 +53,9 @@ done
 echo "both $BOTH"
 cat /opt/limits
 (echo x > /opt/limits) 2>/dev/null && echo "mount writable" || echo "mount refuses writing"
+cat /run/aliquot/grants/c/0/grant.json
+(echo x > /run/aliquot/grants/c/0/grant.json) 2>/dev/null && echo "grant writable" || echo "grant refuses writing"
+echo "from the tenant" > /run/aliquot/grants/c/0/usage && echo "usage writable"
 while read -r _ at _ options _; do if [ "$at" = /opt/limits ]; then echo "options $options"; fi; done < /proc/mounts
 "#;
 
@@ -134,13 +137,19 @@ fn bench() -> Result<Bench, String> {
     Ok(bench)
 }
 
-/// The claim `4ee7` with two shares; a mount and a value for both.
-fn claim_spec(limits: &Path) -> Result<ClaimSpec, Box<dyn std::error::Error>> {
+/// The claim `4ee7` with two shares; a mount, a value and a grant for both.
+fn claim_spec(limits: &Path, grant: &Path) -> Result<ClaimSpec, Box<dyn std::error::Error>> {
     let mut builder = ClaimSpecBuilder::new("4ee7-ab".parse()?);
     let limits = limits.to_str().ok_or("the temp directory has a name that is not text")?;
     let mount = Mount::read_only("/opt/limits".parse()?, limits.parse()?);
+    let in_container = "/run/aliquot/grants/c/0";
+    let grant = grant.to_str().ok_or("the temp directory has a name that is not text")?;
+    let shown = Mount::read_only(in_container.parse()?, grant.parse()?);
+    let usage =
+        Mount::usage_file(format!("{in_container}/usage").parse()?, format!("{grant}/usage").parse()?)?;
+    let both = Edit::Env("BOTH".parse()?, "yes".parse()?);
     builder
-        .common(&Owner::new("claim"), &[Edit::Mount(mount), Edit::Env("BOTH".parse()?, "yes".parse()?)])?;
+        .common(&Owner::new("claim"), &[Edit::Mount(mount), both, Edit::Mount(shown), Edit::Mount(usage)])?;
     for (share, host, minor) in [("0", "/dev/null", 3), ("1", "/dev/zero", 5)] {
         let container = format!("/dev/share{share}");
         let (node_type, access) = (NodeType::Character, NodeAccess::ReadWrite);
@@ -168,7 +177,11 @@ fn a_real_runtime_injects_what_the_file_says_and_no_more() {
     };
     let limits = bench.path("limits");
     fs::write(&limits, "limits of the host\n").unwrap();
-    let claim_spec = claim_spec(&limits).unwrap();
+    let grant = bench.path("grant");
+    fs::create_dir(&grant).unwrap();
+    fs::write(grant.join("grant.json"), "grant of the host\n").unwrap();
+    fs::write(grant.join("usage"), "").unwrap();
+    let claim_spec = claim_spec(&limits, &grant).unwrap();
     bench.store.write(&claim_spec).unwrap();
     let names: Vec<String> = claim_spec.qualified_names().map(|name| name.to_string()).collect();
     assert_eq!(names, ["aliquot.dev/claim=4ee7-ab-gpu.big-0", "aliquot.dev/claim=4ee7-ab-gpu.big-1"]);
@@ -180,13 +193,15 @@ fn a_real_runtime_injects_what_the_file_says_and_no_more() {
         lines,
         "env 0 value 0\nnode 0 character special file 1:3\nnode 0 writable\n\
          env 1 value 1\nnode 1 character special file 1:5\nnode 1 writable\n\
-         both yes\nlimits of the host\nmount refuses writing",
+         both yes\nlimits of the host\nmount refuses writing\n\
+         grant of the host\ngrant refuses writing\nusage writable",
         "{both:?}"
     );
     for option in ["ro", "nosuid", "nodev"] {
         assert!(options.split(',').any(|found| found == option), "{option} in {options}");
     }
     assert_eq!(fs::read_to_string(&limits).unwrap(), "limits of the host\n");
+    assert_eq!(fs::read_to_string(grant.join("usage")).unwrap(), "from the tenant\n");
 
     let one = bench.run(&names[1..], IN_CONTAINER).unwrap();
     let seen = String::from_utf8_lossy(&one.stdout);
