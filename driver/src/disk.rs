@@ -46,6 +46,10 @@ pub enum Mode {
     Private,
     /// For everybody to read, for nobody to write: what a tenant is shown.
     ReadOnly,
+    /// For everybody to read, for us to change in place.
+    Shown,
+    /// For everybody to read and write: what a tenant writes, whoever it runs as.
+    Tenant,
 }
 
 /// Our files, through the seam.
@@ -85,6 +89,8 @@ impl Mode {
         match self {
             Self::Private => 0o600,
             Self::ReadOnly => 0o444,
+            Self::Shown => 0o644,
+            Self::Tenant => 0o666,
         }
     }
 }
@@ -117,8 +123,32 @@ impl Disk {
     /// # Errors
     /// The disk refuses; the earlier file is as it was.
     pub fn replace(&self, path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
+        self.replace_by(path, mode, |file| {
+            let allowed = self.seam.bytes("write", bytes.len());
+            file.write_all(bytes.get(..allowed).unwrap_or(bytes))?;
+            if allowed < bytes.len() { Err(io::Error::other("stopped while writing")) } else { Ok(()) }
+        })
+    }
+
+    /// As [`Disk::replace`], for a large file of which half is as good as nothing: its bytes are one effect.
+    ///
+    /// # Errors
+    /// The disk refuses; the earlier file is as it was.
+    pub fn place(&self, path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
+        self.replace_by(path, mode, |file| {
+            self.seam.before("write")?;
+            file.write_all(bytes)
+        })
+    }
+
+    fn replace_by(
+        &self,
+        path: &Path,
+        mode: Mode,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<()> {
         let temp = temp_of(path);
-        match self.fill(&temp, bytes, mode).and_then(|()| {
+        match self.fill(&temp, mode, write).and_then(|()| {
             self.seam.before("rename")?;
             fs::rename(&temp, path)
         }) {
@@ -130,16 +160,17 @@ impl Disk {
         }
     }
 
-    fn fill(&self, temp: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
+    fn fill(
+        &self,
+        temp: &Path,
+        mode: Mode,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<()> {
         // A read-only temp file of a killed writer could not be opened for writing by anybody but root.
         self.remove_file(temp)?;
         self.seam.before("create")?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode.bits()).open(temp)?;
-        let allowed = self.seam.bytes("write", bytes.len());
-        file.write_all(bytes.get(..allowed).unwrap_or(bytes))?;
-        if allowed < bytes.len() {
-            return Err(io::Error::other("stopped while writing"));
-        }
+        write(&mut file)?;
         // The mode given at creation is cut by the umask.
         file.set_permissions(Permissions::from_mode(mode.bits()))?;
         self.seam.before("sync")?;

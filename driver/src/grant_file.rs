@@ -6,6 +6,10 @@ use aliquot_core::grant::{Grant, Spelled};
 use aliquot_core::id::{CardUuid, ClaimUid, ShareName};
 use serde::Serialize;
 
+use crate::region::Place;
+
+/// Name of the file beside the directory of all grants that is locked while limits are written.
+const WRITERS: &str = "limits.lock";
 /// Name of the record in the directory of its share.
 const FILE: &str = "grant.json";
 
@@ -36,6 +40,11 @@ pub(crate) fn claim_dir(grants: &Path, claim: &ClaimUid) -> PathBuf {
 /// Directory of one share; this is what a container mounts.
 pub(crate) fn share_dir(grants: &Path, claim: &ClaimUid, share: &ShareName) -> PathBuf {
     claim_dir(grants, claim).join(share.as_str())
+}
+
+/// Where the region of one share lies.
+pub(crate) fn place(grants: &Path, claim: &ClaimUid, share: &ShareName) -> Place {
+    Place { dir: share_dir(grants, claim, share), lock: grants.with_file_name(WRITERS) }
 }
 
 /// The record of one share.

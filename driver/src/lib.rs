@@ -20,3 +20,4 @@ pub mod manifest;
 pub mod node;
 pub mod prepare;
 pub mod recover;
+pub mod region;

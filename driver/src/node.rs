@@ -40,6 +40,7 @@ use crate::checkpoint::{ClaimRecord, Journal, JournalError, JournalFile, Making,
 use crate::disk::Disk;
 use crate::prepare::{Hands, Outcome, PrepareError, PreparedClaim, Released, decode, run_steps, run_undo};
 use crate::recover::{Recovery, recover};
+use crate::region::close_to_others;
 
 /// What a node is made of.
 pub struct Parts {
@@ -173,6 +174,7 @@ impl Node {
             node.file.store(&node.journal)?;
         }
         disk.make_dir(&node.grants_dir).map_err(|e| failed("make", &node.grants_dir, e))?;
+        close_to_others(&node.grants_dir).map_err(|e| failed("close to others", &node.grants_dir, e))?;
         node.collect_temps().map_err(|e| OpenError::Recovery(Box::new(e)))?;
         let recovery = recover(&mut node).map_err(|e| OpenError::Recovery(Box::new(e)))?;
         Ok((node, recovery))

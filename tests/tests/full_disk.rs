@@ -92,14 +92,15 @@ fn chain(error: &dyn Error) -> String {
 
 #[test]
 fn a_disk_that_fills_up_anywhere_loses_nothing() {
-    let Some(disk) = SmallDisk::mount(256) else { return };
+    let Some(disk) = SmallDisk::mount(1024) else { return };
     let world = World::at(disk.path(), Personality::named("h200").unwrap().load().unwrap(), "");
     let mut node = world.open();
     let request = claim(&node, "a", &WANTS);
     let second = claim(&node, "b", &WANTS[..1]);
     node.prepare(&second).unwrap();
     let mut refused = 0;
-    for pages in 0..16 {
+    // A share takes some 35 pages, for its region; the claim has two.
+    for pages in (0..16).map(|step| step * 6) {
         disk.fill(pages * 4096);
         match node.prepare(&request) {
             Ok(_) => {
@@ -131,7 +132,7 @@ fn a_disk_that_fills_up_anywhere_loses_nothing() {
 
 #[test]
 fn a_release_on_a_full_disk_works_or_goes_on_when_there_is_room() {
-    let Some(disk) = SmallDisk::mount(256) else { return };
+    let Some(disk) = SmallDisk::mount(1024) else { return };
     let world = World::at(disk.path(), Personality::named("h200").unwrap().load().unwrap(), "");
     let uid = ClaimUid::new("a").unwrap();
     for pages in 0..6 {
@@ -150,7 +151,7 @@ fn a_release_on_a_full_disk_works_or_goes_on_when_there_is_room() {
 
 #[test]
 fn a_directory_that_may_not_be_written_is_refused_by_name_and_can_be_looked_at() {
-    let Some(disk) = SmallDisk::mount(256) else { return };
+    let Some(disk) = SmallDisk::mount(1024) else { return };
     let world = World::at(disk.path(), Personality::named("h200").unwrap().load().unwrap(), "");
     let mut node = world.open();
     node.prepare(&claim(&node, "a", &WANTS)).unwrap();

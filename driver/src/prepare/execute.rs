@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use aliquot_cdi::{
     CdiDir, ClaimSpec, ClaimSpecBuilder, Edit, EnvName, EnvValue, Mount, Owner, PlainPath, edits,
 };
+use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::plan::{Plan, Step};
 use aliquot_core::ports::{BackendError, DeviceAccess, DeviceBackend, LivePartition, PartitionAt};
@@ -17,6 +18,7 @@ use super::{PrepareError, PreparedClaim, PreparedDevice};
 use crate::checkpoint::Making;
 use crate::disk::{Disk, Mode};
 use crate::grant_file;
+use crate::region::{self, Made, limits_of};
 
 /// Where a container finds its grants.
 const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
@@ -63,17 +65,20 @@ pub(crate) fn run_steps(
         partitions.push(live);
         acts.push(act);
     }
+    let discovered = hands.backend.discover();
+    let cards = discovered
+        .map_err(|source| PrepareError::Hardware { claim: plan.name.clone(), source: Box::new(source) })?;
     let mut prepared = None;
     for step in &plan.steps {
         match step {
             Step::CreatePartition(_) => {}
             Step::WriteGrant(share) => {
                 for grant in plan.grants.iter().filter(|g| g.share == *share) {
-                    acts.push(ensure_grant(hands, plan, grant)?);
+                    acts.push(ensure_grant(hands, plan, grant, &cards)?);
                 }
             }
             Step::WriteCdi => {
-                let (answer, act) = ensure_cdi(hands, plan)?;
+                let (answer, act) = ensure_cdi(hands, plan, &cards)?;
                 acts.push(act);
                 prepared = Some(answer);
             }
@@ -117,26 +122,47 @@ fn ensure_partition(
     }
 }
 
-fn ensure_grant(hands: &Hands<'_>, plan: &Plan, grant: &Grant) -> Result<Act, PrepareError> {
+/// The record of a share, and the region where limits can be held.
+fn ensure_grant(
+    hands: &Hands<'_>,
+    plan: &Plan,
+    grant: &Grant,
+    cards: &Inventory,
+) -> Result<Act, PrepareError> {
+    let place = grant_file::place(&hands.grants, &grant.claim, &grant.share);
     let path = grant_file::record_path(&hands.grants, &grant.claim, &grant.share);
-    let failed = |source| PrepareError::Grant {
-        claim: plan.name.clone(),
-        verb: "write",
-        path: path.display().to_string(),
-        source,
+    let failed = |path: &std::path::Path| {
+        let path = path.display().to_string();
+        move |source| PrepareError::Grant { claim: plan.name.clone(), verb: "write", path, source }
     };
     let access = access(hands, plan, grant)?;
-    let text = grant_file::render(grant, &access.visible_uuid).map_err(|e| failed(io::Error::other(e)))?;
-    if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
-        return Ok(Act::Needless);
+    let text =
+        grant_file::render(grant, &access.visible_uuid).map_err(io::Error::other).map_err(failed(&path))?;
+    let mut act = Act::Needless;
+    if fs::read(&path).ok().as_deref() != Some(text.as_bytes()) {
+        hands.disk.make_dir(&place.dir).map_err(failed(&place.dir))?;
+        hands.disk.replace(&path, text.as_bytes(), Mode::ReadOnly).map_err(failed(&path))?;
+        act = Act::Done;
     }
-    hands.disk.make_dir(&grant_file::share_dir(&hands.grants, &grant.claim, &grant.share)).map_err(failed)?;
-    hands.disk.replace(&path, text.as_bytes(), Mode::ReadOnly).map_err(failed)?;
-    Ok(Act::Done)
+    if let Some(limits) = limits(grant, cards, &access)
+        && place.ensure(hands.disk, &limits).map_err(failed(&place.dir))? == Made::Something
+    {
+        act = Act::Done;
+    }
+    Ok(act)
 }
 
-fn ensure_cdi(hands: &Hands<'_>, plan: &Plan) -> Result<(PreparedClaim, Act), PrepareError> {
-    let (spec, prepared) = cdi_spec(hands, plan)?;
+/// What the shim is to hold the grant to.
+fn limits(grant: &Grant, cards: &Inventory, access: &DeviceAccess) -> Option<aliquot_abi::limits::Limits> {
+    limits_of(grant, cards.card(&grant.card)?, &access.visible_uuid)
+}
+
+fn ensure_cdi(
+    hands: &Hands<'_>,
+    plan: &Plan,
+    cards: &Inventory,
+) -> Result<(PreparedClaim, Act), PrepareError> {
+    let (spec, prepared) = cdi_spec(hands, plan, cards)?;
     let path = hands.cdi.path(spec.claim());
     if fs::read(&path).is_ok_and(|found| found == spec.text().as_bytes()) {
         return Ok((prepared, Act::Needless));
@@ -157,7 +183,11 @@ fn ensure_cdi(hands: &Hands<'_>, plan: &Plan) -> Result<(PreparedClaim, Act), Pr
 }
 
 /// The claim's CDI file and the answer that goes with it.
-fn cdi_spec(hands: &Hands<'_>, plan: &Plan) -> Result<(ClaimSpec, PreparedClaim), PrepareError> {
+fn cdi_spec(
+    hands: &Hands<'_>,
+    plan: &Plan,
+    cards: &Inventory,
+) -> Result<(ClaimSpec, PreparedClaim), PrepareError> {
     let wrong = |what: &dyn std::fmt::Display| edits_error(plan, &what.to_string());
     let uid: aliquot_cdi::ClaimUid = plan.claim.as_str().parse().map_err(|e| wrong(&e))?;
     let mut builder = ClaimSpecBuilder::new(uid.clone());
@@ -167,7 +197,11 @@ fn cdi_spec(hands: &Hands<'_>, plan: &Plan) -> Result<(ClaimSpec, PreparedClaim)
         let share: aliquot_cdi::ShareName = grant.share.as_str().parse().map_err(|e| wrong(&e))?;
         let owner = Owner::new(format!("request {request}, share {share}"));
         let access = access(hands, plan, grant)?;
-        let edits = edits_of(hands, grant, &access).map_err(|e| wrong(&e))?;
+        let held = limits(grant, cards, &access).is_some();
+        let mut edits = edits_of(hands, grant, &access).map_err(|e| wrong(&e))?;
+        if held {
+            edits.push(usage_edit(hands, grant).map_err(|e| wrong(&e))?);
+        }
         builder.device(&request, &share, &owner, &edits).map_err(|e| wrong(&e))?;
         devices.push(PreparedDevice {
             request: grant.request.clone(),
@@ -179,6 +213,13 @@ fn cdi_spec(hands: &Hands<'_>, plan: &Plan) -> Result<(ClaimSpec, PreparedClaim)
     }
     let spec = builder.build().map_err(|e| wrong(&e))?;
     Ok((spec, PreparedClaim { uid: plan.claim.clone(), devices }))
+}
+
+/// The one file that the container may write: the usage of its grant.
+fn usage_edit(hands: &Hands<'_>, grant: &Grant) -> Result<Edit, edits::EditError> {
+    let host = grant_file::place(&hands.grants, &grant.claim, &grant.share).usage();
+    let container = format!("{CONTAINER_GRANTS}/{}/{}/{}", grant.claim, grant.share, region::USAGE);
+    Mount::usage_file(container.parse()?, host.display().to_string().parse()?).map(Edit::Mount)
 }
 
 /// What a container gets for one grant: the device files, the record of its limits, and where to find that.

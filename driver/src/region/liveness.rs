@@ -1,0 +1,137 @@
+//! Whether the owner of a slot lives.
+//!
+//! A process holds a record lock on its slot for as long as it lives; the kernel drops it at its death, sees it from
+//! every pid namespace, and gives it to no child. But a program that closes all its descriptors drops it, too. So a slot
+//! is dead when nobody holds the lock *and* no process has the pid and start time that it names.
+//!
+//! A pid of another namespace means something here only if this process sees all of them: then a process counts as the
+//! owner when its pid inside some namespace and its start time are those of the slot. Where that cannot be found out, the
+//! owner counts as alive: the slot's bytes stay taken, and nobody is robbed.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering;
+
+use aliquot_abi::layout::usage;
+use aliquot_abi::view::SlotView;
+use aliquot_enforce::reap::Owner;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+
+/// Inode of the first pid namespace of a machine, from which every process is seen; fixed by the kernel.
+const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// A process slot that somebody has taken.
+#[derive(Clone, Copy)]
+pub(super) struct Taken<'a> {
+    /// Which.
+    pub(super) number: usize,
+    /// Its words.
+    pub(super) slot: SlotView<'a>,
+    /// Owner word when it was looked at.
+    pub(super) owner: u64,
+}
+
+/// Processes as they are during one look at a usage file.
+#[derive(Debug)]
+pub(super) struct Processes {
+    /// This process's pid namespace; 0 where it cannot be told.
+    namespace: u64,
+    /// Every process by the pid in its own namespace and its start time; listed once, when it is first asked for, so
+    /// that a tenant that fills its slots with nonsense costs one listing.
+    listed: OnceCell<BTreeSet<(u32, u64)>>,
+}
+
+/// Process id of an owner word.
+pub(super) const fn pid_of(owner: u64) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "the pid is the lower half")]
+    let pid = owner as u32;
+    pid
+}
+
+/// This process's pid namespace; 0 where it cannot be told.
+pub(super) fn own_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
+}
+
+impl Taken<'_> {
+    /// Whether the owner lives.
+    pub(super) fn liveness(&self, usage: &File, processes: &Processes) -> Owner {
+        let start = self.slot.start_time().load(Ordering::Acquire);
+        // An owner that has the slot and has not yet said who it is.
+        if start == 0 || is_locked(usage, self.number) {
+            return Owner::Alive;
+        }
+        let (pid, of) = (pid_of(self.owner), self.slot.pid_namespace().load(Ordering::Acquire));
+        let gone = if of == processes.namespace {
+            start_time(pid) != Some(start)
+        } else {
+            processes.namespace == FIRST_NAMESPACE && !processes.anybody_is(pid, start)
+        };
+        if gone { Owner::Dead } else { Owner::Alive }
+    }
+}
+
+/// Whether another process holds the slot's lock; where the kernel cannot tell, somebody does.
+fn is_locked(usage: &File, number: usize) -> bool {
+    let mut lock = lock_of(number);
+    match fcntl(usage.as_fd(), FcntlArg::F_GETLK(&mut lock)) {
+        Ok(_) => libc::c_int::from(lock.l_type) != libc::F_UNLCK,
+        Err(_) => true,
+    }
+}
+
+fn lock_of(number: usize) -> libc::flock {
+    byte_lock(libc::F_WRLCK, usage::SLOTS + number * usage::SLOT_BYTES)
+}
+
+/// A record lock on one byte.
+pub(super) fn byte_lock(kind: libc::c_int, byte: usize) -> libc::flock {
+    libc::flock {
+        l_type: libc::c_short::try_from(kind).unwrap_or_default(),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default(),
+        l_start: libc::off_t::try_from(byte).unwrap_or_default(),
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// When a living process began, in clock ticks since boot; a zombie holds nothing any more.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before the last parenthesis may hold anything.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    let start = fields.nth(18)?.parse().ok()?;
+    (state != "Z" && state != "X").then_some(start)
+}
+
+// === impl Processes ===
+
+impl Processes {
+    /// Those that there are now.
+    pub(super) fn now() -> Self {
+        Self { namespace: own_namespace(), listed: OnceCell::new() }
+    }
+
+    /// Whether a process has this pid in its own namespace, and began then.
+    fn anybody_is(&self, pid: u32, start: u64) -> bool {
+        self.listed.get_or_init(list).contains(&(pid, start))
+    }
+}
+
+fn list() -> BTreeSet<(u32, u64)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|outer| Some((inner_pid(outer)?, start_time(outer)?))).collect()
+}
+
+/// The pid that a process has in its own namespace.
+fn inner_pid(outer: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{outer}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().next_back()?.parse().ok()
+}

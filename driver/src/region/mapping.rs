@@ -1,0 +1,236 @@
+//! Region files in memory: mapped where they are shared, copied where they are only looked at.
+//!
+//! A tenant may cut its usage file short at any moment, and then the next access to a mapping of it raises SIGBUS. For
+//! mappings that are made here the pages are replaced by zeros and the mapping is marked [`Mapping::torn`], so that no
+//! tenant can end a process of the host. Any other SIGBUS goes where it went before.
+
+// UNSAFETY: mapping a file and catching the signal of a vanished page have no safe interface; the views of
+// `aliquot_abi` ask for a promise about mapped memory, which is given here.
+#![expect(unsafe_code, reason = "shared mappings and the signal that a tenant can raise through them")]
+
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::ManuallyDrop;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use aliquot_abi::layout;
+use aliquot_abi::limits::Limits;
+use aliquot_abi::view::{LimitsView, LimitsWriter, RegionFault, UsageView};
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+/// Most mappings of one process: regions that one governor watches, limits and usage.
+const MAPPINGS_MAX: usize = 4096;
+
+/// A mapping that the signal handler knows.
+struct Entry {
+    /// 0: free.
+    base: AtomicUsize,
+    length: AtomicUsize,
+    torn: AtomicBool,
+}
+
+static ENTRIES: [Entry; MAPPINGS_MAX] = [const {
+    Entry { base: AtomicUsize::new(0), length: AtomicUsize::new(0), torn: AtomicBool::new(false) }
+}; MAPPINGS_MAX];
+
+/// What was done about SIGBUS before, or why the handler is not there.
+static EARLIER: OnceLock<Result<SigAction, Errno>> = OnceLock::new();
+
+/// A shared mapping of a region file; unmapped with the value.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+    entry: usize,
+}
+
+// SAFETY: the mapped memory is reached through atomics alone, from whichever thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// Bytes of a region file in private memory, aligned like a mapping.
+#[derive(Debug)]
+pub(super) struct Image(Vec<AtomicU64>);
+
+// === impl Mapping ===
+
+impl Mapping {
+    /// Maps the first `length` bytes of a file, which has them now.
+    pub(super) fn of(file: &File, length: usize) -> io::Result<Self> {
+        catch_vanished_pages()?;
+        let Some(size) = NonZeroUsize::new(length) else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a fresh shared mapping at an address that the kernel picks.
+        let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, file, 0) }?;
+        let base = base.cast::<u8>();
+        match enter(base.as_ptr().expose_provenance(), length) {
+            Some(entry) => Ok(Self { base, length, entry }),
+            None => {
+                // SAFETY: mapped above, and nobody knows of it yet.
+                unsafe { munmap(base.cast(), length) }?;
+                Err(io::Error::other(format!("more than {MAPPINGS_MAX} regions are mapped")))
+            }
+        }
+    }
+
+    /// Whether pages vanished under the mapping: what it reads since then means nothing.
+    pub(super) fn torn(&self) -> bool {
+        ENTRIES.get(self.entry).is_some_and(|entry| entry.torn.load(Ordering::Acquire))
+    }
+
+    /// As a usage file.
+    pub(super) fn usage(&self) -> Result<UsageView<'_>, RegionFault> {
+        // SAFETY: a writable mapping of `length` bytes that lives as long as `self`.
+        unsafe { UsageView::new(self.base, self.length) }
+    }
+
+    /// Writes the header of a usage file anew; the rest stays.
+    pub(super) fn mend_usage(&self) -> Result<(), RegionFault> {
+        // SAFETY: as above; the header holds constants, which whoever else uses the file would write as well.
+        unsafe { UsageView::create(self.base, self.length) }.map(|_| ())
+    }
+
+    /// As a limits file, to write it.
+    pub(super) fn limits_writer(&mut self) -> Result<LimitsWriter<'_>, RegionFault> {
+        // SAFETY: a writable mapping of `length` bytes that outlives the writer; `&mut` and the lock of the caller make
+        // it the only one.
+        unsafe { LimitsWriter::new(self.base, self.length) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let Some(entry) = ENTRIES.get(self.entry) {
+            entry.length.store(0, Ordering::Release);
+            entry.base.store(0, Ordering::Release);
+        }
+        // SAFETY: mapped in `of`, and no view outlives `self`.
+        let unmapped = unsafe { munmap(self.base.cast(), self.length) };
+        debug_assert!(unmapped.is_ok(), "what is mapped can be unmapped");
+    }
+}
+
+/// Makes a mapping known to the signal handler.
+fn enter(base: usize, length: usize) -> Option<usize> {
+    let free =
+        |entry: &Entry| entry.base.compare_exchange(0, base, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let place = ENTRIES.iter().position(free)?;
+    let entry = ENTRIES.get(place)?;
+    entry.torn.store(false, Ordering::Release);
+    entry.length.store(length, Ordering::Release);
+    Some(place)
+}
+
+/// Installs the handler, once a process.
+fn catch_vanished_pages() -> io::Result<()> {
+    let flags = SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK | SaFlags::SA_RESTART;
+    let action = SigAction::new(SigHandler::SigAction(vanished), flags, SigSet::empty());
+    // SAFETY: the handler makes system calls and touches atomics alone.
+    let earlier = EARLIER.get_or_init(|| unsafe { sigaction(Signal::SIGBUS, &action) });
+    earlier.as_ref().map(|_| ()).map_err(|errno| (*errno).into())
+}
+
+/// Puts zeros under a mapping of ours whose pages vanished; everything else is left to whoever cared before.
+extern "C" fn vanished(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    let errno = Errno::last_raw();
+    // SAFETY: the kernel passes a valid record, which for SIGBUS has an address.
+    let address = unsafe { info.as_ref().map_or(0, |info| info.si_addr().addr()) };
+    for entry in &ENTRIES {
+        let (base, length) = (entry.base.load(Ordering::Acquire), entry.length.load(Ordering::Acquire));
+        if base == 0 || address < base || address - base >= length {
+            continue;
+        }
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let place = std::ptr::with_exposed_provenance_mut(base);
+        // SAFETY: exactly the pages of one mapping of ours are replaced, which views of it still may use.
+        let put = unsafe { libc::mmap(place, length, protection, flags, -1, 0) };
+        if put != libc::MAP_FAILED {
+            entry.torn.store(true, Ordering::Release);
+            Errno::set_raw(errno);
+            return;
+        }
+    }
+    if let Some(Ok(earlier)) = EARLIER.get() {
+        // SAFETY: what was installed before; the access is tried again and ends as it would have without us.
+        let restored = unsafe { sigaction(Signal::SIGBUS, earlier) };
+        debug_assert!(restored.is_ok(), "an action that was in force can be in force again");
+    }
+    Errno::set_raw(errno);
+}
+
+// === impl Image ===
+
+impl Image {
+    /// A new limits file.
+    pub(super) fn of_limits(limits: &Limits) -> io::Result<Self> {
+        let image = Self::zeroed(layout::limits::BYTES);
+        // SAFETY: as many bytes as asked, in memory that atomics may change; nobody else has it.
+        let mut writer = unsafe { LimitsWriter::new(image.base(), image.length()) }.map_err(super::fault)?;
+        writer.write(limits);
+        Ok(image)
+    }
+
+    /// A new usage file.
+    pub(super) fn of_usage() -> io::Result<Self> {
+        let image = Self::zeroed(layout::usage::BYTES);
+        // SAFETY: as above.
+        unsafe { UsageView::create(image.base(), image.length()) }.map_err(super::fault)?;
+        Ok(image)
+    }
+
+    /// The first `length` bytes of a file, or as many as it has.
+    pub(super) fn read(path: &Path, length: usize) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let there = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        let mut image = Self::zeroed(length.min(there));
+        // A file that is cut meanwhile is an error, as if it had been so short from the beginning.
+        file.read_exact(image.bytes())?;
+        Ok(image)
+    }
+
+    /// So many bytes, down to whole words.
+    fn zeroed(length: usize) -> Self {
+        let mut words = ManuallyDrop::new(vec![0_u64; length / 8]);
+        let (base, length, capacity) = (words.as_mut_ptr(), words.len(), words.capacity());
+        // SAFETY: an atomic has size and alignment of its integer on every 64-bit machine, zeros are a value of it, and the
+        // allocation changes hands.
+        Self(unsafe { Vec::from_raw_parts(base.cast::<AtomicU64>(), length, capacity) })
+    }
+
+    /// The bytes.
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        let length = self.length();
+        // SAFETY: plain memory of `length` bytes, borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), length) }
+    }
+
+    /// As a limits file.
+    pub(super) fn limits(&self) -> Result<LimitsView<'_>, RegionFault> {
+        // SAFETY: `length` bytes that live as long as `self`; atomics allow any writer.
+        unsafe { LimitsView::new(self.base(), self.length()) }
+    }
+
+    /// As a usage file.
+    pub(super) fn usage(&self) -> Result<UsageView<'_>, RegionFault> {
+        // SAFETY: as above.
+        unsafe { UsageView::new(self.base(), self.length()) }
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        NonNull::from(self.0.as_slice()).cast()
+    }
+
+    fn length(&self) -> usize {
+        self.0.len() * 8
+    }
+}

@@ -1,0 +1,264 @@
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use aliquot_abi::layout::usage;
+use aliquot_backend_sim::{Personality, SimNode};
+use aliquot_core::catalogue::Catalogue;
+use aliquot_core::grant::ShareSettings;
+use aliquot_core::ports::DeviceBackend;
+use aliquot_core::units::{Bytes, Cores};
+use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+/// Says in which directory a tenant of these tests lives.
+const TENANT: &str = "ALIQUOT_TEST_TENANT";
+
+fn card(personality: &str) -> Card {
+    let file = Personality::named(personality).unwrap().load().unwrap();
+    let node = SimNode::in_memory(&file, &Catalogue::embedded()).unwrap();
+    node.discover().unwrap().cards.remove(0)
+}
+
+fn grant(card: &Card, part: Part, memory: Bytes, percent: u8) -> Grant {
+    Grant {
+        claim: "c1a1".parse().unwrap(),
+        share: "0".parse().unwrap(),
+        request: "gpu".to_owned(),
+        device: aliquot_core::dra::DeviceId {
+            driver: "aliquot.dev".to_owned(),
+            pool: "pool".to_owned(),
+            device: "card".to_owned(),
+        },
+        card: card.uuid.clone(),
+        part,
+        sharing: aliquot_core::dra::Sharing::Shareable,
+        memory,
+        cores: Cores::new(percent).unwrap(),
+        settings: ShareSettings::default(),
+    }
+}
+
+fn partition(template: &str) -> Part {
+    let placement = aliquot_core::partition::PlacementName("0".to_owned());
+    Part::Partition { template: template.parse().unwrap(), placement }
+}
+
+#[test]
+fn what_the_shim_holds_follows_from_the_grant() {
+    let h100 = card("h100-8");
+    let of = |part: Part, memory: Bytes, percent| {
+        let limits = limits_of(&grant(&h100, part, memory, percent), &h100, &h100.uuid).unwrap();
+        (limits.memory, limits.policy, limits.share_ppm)
+    };
+    let bytes = MemoryLimit::Bytes(8192 * MIB);
+    let eight = Bytes(8192 * MIB);
+    assert_eq!(of(Part::Card, eight, 25), (bytes, abi::ComputePolicy::Cap, 250_000));
+    assert_eq!(of(Part::Card, eight, 0), (bytes, abi::ComputePolicy::BestEffort, 0));
+    assert_eq!(of(Part::Card, eight, 100), (bytes, abi::ComputePolicy::Unlimited, WHOLE_PPM));
+    let all = (MemoryLimit::Unlimited, abi::ComputePolicy::Unlimited, WHOLE_PPM);
+    assert_eq!(of(Part::Card, h100.memory, 0), all);
+    assert_eq!(of(Part::Card, h100.memory, 30).1, abi::ComputePolicy::Cap);
+    // 12 % of the card's time is all of the partition's.
+    let of_template = h100.table().unwrap().template(&"1g.10gb".parse().unwrap()).unwrap().memory;
+    assert_eq!(of(partition("1g.10gb"), of_template, 14), all);
+    let (memory, policy, ppm) = of(partition("1g.10gb"), Bytes(1024 * MIB), 6);
+    assert_eq!((memory, policy, ppm), (MemoryLimit::Bytes(1024 * MIB), abi::ComputePolicy::Cap, 500_000));
+
+    let npu = card("ascend-310p");
+    assert_eq!(limits_of(&grant(&npu, Part::Card, npu.memory, 0), &npu, &npu.uuid), None);
+}
+
+fn place(dir: &tempfile::TempDir) -> Place {
+    Place { dir: dir.path().to_owned(), lock: dir.path().join("lock") }
+}
+
+fn wanted(bytes: u64) -> Limits {
+    let card = card("h100-8");
+    limits_of(&grant(&card, Part::Card, Bytes(bytes), 25), &card, &card.uuid).unwrap()
+}
+
+#[test]
+fn a_second_prepare_changes_limits_in_place_and_never_resets_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    let disk = Disk::default();
+    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Something);
+    let first = read(&place.limits()).unwrap();
+    assert_eq!((first.generation, first.memory), (1, MemoryLimit::Bytes(8 * MIB)));
+    let watched = Watched::open(&place.usage()).unwrap();
+    watched.view().unwrap().total().store(77, Ordering::SeqCst);
+    // What a governor granted meanwhile is no reason to write.
+    place.change(|now| now.map(|now| Limits { granted_ppm: 500_000, ..*now })).unwrap();
+    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Nothing);
+    assert_eq!(read(&place.limits()).unwrap().granted_ppm, 500_000);
+
+    let inode = |path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+    let before = inode(place.limits());
+    assert_eq!(place.ensure(&disk, &wanted(4 * MIB)).unwrap(), Made::Something);
+    let second = read(&place.limits()).unwrap();
+    assert_eq!((second.generation, second.memory), (3, MemoryLimit::Bytes(4 * MIB)));
+    assert_eq!(inode(place.limits()), before, "whoever has it mapped sees the change");
+    assert_eq!(Seen::of(&place.usage()).unwrap().total, Bytes(77));
+
+    let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(place.limits()), mode(place.usage())), (0o644, 0o666));
+    use std::os::unix::fs::MetadataExt as _;
+    assert!(fs::metadata(place.usage()).unwrap().blocks() * 512 >= 135_168, "holes can fill a disk later");
+}
+
+#[test]
+fn files_that_were_cut_or_spoilt_are_mended_where_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    let disk = Disk::default();
+    place.ensure(&disk, &wanted(8 * MIB)).unwrap();
+    for (path, damage) in [(place.limits(), 100), (place.usage(), 8192), (place.usage(), 1 << 24)] {
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(damage).unwrap();
+        assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Something, "{path:?} {damage}");
+        assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Nothing);
+        assert_eq!(fs::metadata(place.usage()).unwrap().len(), 135_168);
+        assert_eq!(read(&place.limits()).unwrap().memory, MemoryLimit::Bytes(8 * MIB));
+    }
+    let open = || OpenOptions::new().write(true).open(place.limits()).unwrap();
+    open().write_all(&[0xFF; 1200]).unwrap();
+    assert!(read(&place.limits()).is_err());
+    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Something);
+    assert_eq!(read(&place.limits()).unwrap().memory, MemoryLimit::Bytes(8 * MIB));
+}
+
+#[test]
+fn a_tenant_that_cuts_its_usage_short_ends_nobody_but_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
+    let watched = Watched::open(&place.usage()).unwrap();
+    let view = watched.view().unwrap();
+    view.total().store(5, Ordering::SeqCst);
+    OpenOptions::new().write(true).open(place.usage()).unwrap().set_len(0).unwrap();
+    assert_eq!(view.total().load(Ordering::SeqCst), 0, "a vanished page reads as zeros");
+    assert_eq!(watched.reap().unwrap(), Reaped::Torn);
+    assert_eq!(fs::metadata(place.usage()).unwrap().len(), 135_168, "it has its length again");
+    assert_eq!(place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap(), Made::Something);
+    assert_eq!(Watched::open(&place.usage()).unwrap().reap().unwrap(), Reaped::Nobody);
+}
+
+/// A process that holds memory in the books of `dir`; nothing where no test asked for it.
+#[test]
+fn tenant() {
+    let Some(dir) = std::env::var_os(TENANT) else { return };
+    let watched = Watched::open(&Path::new(&dir).join(USAGE)).unwrap();
+    let view = watched.view().unwrap();
+    let pid = std::process::id();
+    let number = usize::try_from(pid).unwrap() % usage::SLOT_COUNT;
+    let slot = view.slot(number).unwrap();
+    let at = usage::SLOTS + number * usage::SLOT_BYTES;
+    // Never closed: that would drop the lock.
+    let file = open(&Path::new(&dir).join(USAGE)).unwrap();
+    fcntl(file.as_fd(), FcntlArg::F_SETLK(&liveness::byte_lock(libc::F_WRLCK, at))).unwrap();
+    slot.owner().store(u64::from(pid) | 7 << 32, Ordering::SeqCst);
+    slot.start_time().store(liveness::start_time(pid).unwrap(), Ordering::SeqCst);
+    slot.pid_namespace().store(liveness::own_namespace(), Ordering::SeqCst);
+    let (own, owed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let books = Books {
+        total: view.total(),
+        high_water: view.high_water(),
+        denied: view.denied(),
+        inside: slot.inside(),
+        used: slot.used(),
+        own: &own,
+        owed: &owed,
+    };
+    assert_eq!(books.reserve(100, 1000), Reservation::Granted);
+    println!("\nholds {number}");
+    // Goes on reserving until it is killed, so that it is killed anywhere.
+    loop {
+        if books.reserve(3, 1000) == Reservation::Granted {
+            // What is owed while a reaper is at work goes off the books with the next reservation.
+            let (Release::Done | Release::Owed) = books.release(3);
+        }
+    }
+}
+
+fn start_tenant(dir: &Path) -> (Child, usize) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "region::tests::tenant", "--nocapture"])
+        .env(TENANT, dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let number = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("holds ")?.parse().ok());
+    (child, number.unwrap())
+}
+
+#[test]
+fn what_the_dead_held_goes_back_and_the_living_keep_theirs() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
+    let watched = Watched::open(&place.usage()).unwrap();
+    let view = watched.view().unwrap();
+    let (mut living, held) = start_tenant(dir.path());
+    let rounds = 8;
+    for round in 0..rounds {
+        let (mut child, number) = start_tenant(dir.path());
+        assert!(view.slot(number).unwrap().used().load(Ordering::SeqCst) >= 100);
+        child.kill().unwrap();
+        // A zombie is as dead as one that was waited for.
+        let bound = Instant::now() + Duration::from_secs(10);
+        let reaped = loop {
+            match watched.reap().unwrap() {
+                Reaped::Nobody | Reaped::Later => assert!(Instant::now() < bound, "round {round}"),
+                reaped => break reaped,
+            }
+        };
+        let Reaped::Dead { processes: 1, returned: Bytes(100 | 103) } = reaped else { panic!("{reaped:?}") };
+        child.wait().unwrap();
+        let slot = view.slot(number).unwrap();
+        let words = [slot.owner(), slot.start_time(), slot.used()].map(|word| word.load(Ordering::SeqCst));
+        assert_eq!(words, [7 << 32, 0, 0], "free, and the generation stays");
+        let total = view.total().load(Ordering::SeqCst);
+        assert!([100, 103].contains(&(total & !FREEZE)), "the living one's alone: {total}");
+    }
+    assert!(view.slot(held).unwrap().used().load(Ordering::SeqCst) >= 100);
+    assert_eq!(view.reaped().load(Ordering::SeqCst), rounds);
+    living.kill().unwrap();
+    living.wait().unwrap();
+    assert!(matches!(watched.reap().unwrap(), Reaped::Dead { processes: 1, .. }));
+    assert_eq!(Seen::of(&place.usage()).unwrap().total, Bytes(0));
+}
+
+#[test]
+fn any_bytes_in_usage_are_shown_or_refused_and_reaping_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
+    let header = fs::read(place.usage()).unwrap();
+    let seed: u64 = std::process::id().into();
+    println!("seed {seed}");
+    let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    for _ in 0..20 {
+        let mut bytes = header.clone();
+        for word in bytes.chunks_exact_mut(8).skip(8) {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Half of the words are zero, so that some slots look plausible.
+            let value = if random >> 63 == 0 { 0 } else { random >> 7 };
+            word.copy_from_slice(&value.to_le_bytes());
+        }
+        fs::write(place.usage(), &bytes).unwrap();
+        assert!(Seen::of(&place.usage()).unwrap().processes.len() <= usage::SLOT_COUNT);
+        let watched = Watched::open(&place.usage()).unwrap();
+        let begun = Instant::now();
+        watched.reap().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+    fs::write(place.usage(), [0xAB; 200_000]).unwrap();
+    assert!(Seen::of(&place.usage()).is_err() && Watched::open(&place.usage()).is_err());
+}

@@ -1,0 +1,241 @@
+//! The usage file of one grant, watched by the host: who holds what, and what the dead held goes back.
+//!
+//! One process opens a usage file once: closing any descriptor of it drops all record locks that the process holds on it,
+//! the reaper's own among them. Files that are only looked at are copied ([`Seen::of`]).
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use aliquot_abi::layout::usage;
+use aliquot_abi::view::UsageView;
+use aliquot_core::units::Bytes;
+use aliquot_enforce::memory::FREEZE;
+use aliquot_enforce::reap::{Owner, Recount, Slot, freeze, recount, thaw};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use std::os::fd::AsFd;
+
+use super::liveness::{Processes, Taken, byte_lock, pid_of};
+use super::mapping::{Image, Mapping};
+use super::{bytes_of, fault, open};
+
+/// Looks at a living thread between reserving and recording before it is left for later: two thousand times what a
+/// thread that runs needs.
+const LOOKS: u32 = 50;
+/// Time between two of them.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
+
+/// One reaper a process: record locks do not keep its own threads apart.
+static REAPING: Mutex<()> = Mutex::new(());
+
+/// A usage file, opened and mapped for as long as its grant is watched.
+#[derive(Debug)]
+pub struct Watched {
+    file: File,
+    mapping: Mapping,
+}
+
+/// What a look for the dead found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    /// Everybody lives.
+    Nobody,
+    /// The dead hold nothing any more.
+    Dead {
+        /// How many.
+        processes: u32,
+        /// What they held.
+        returned: Bytes,
+    },
+    /// There are dead, but another reaper is at work, or a living thread is in the middle of an allocation: look again.
+    Later,
+    /// The file is shorter than it was: its tenant cut it. It has its length again; watch it anew.
+    Torn,
+}
+
+/// What a usage file says, copied at one moment; words of a tenant, to be shown and not to be believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Bytes reserved by all processes.
+    pub total: Bytes,
+    /// The most that ever was reserved.
+    pub high_water: Bytes,
+    /// Reservations refused.
+    pub denied: u64,
+    /// Processes that died and whose holding was given back.
+    pub reaped: u64,
+    /// Calls of vendor symbols that no table knows.
+    pub unknown_symbols: u64,
+    /// Device time used since the grant was made, in nanoseconds.
+    pub device_nanos: u64,
+    /// Processes, by slot; at most as many as there are slots.
+    pub processes: Vec<SeenProcess>,
+}
+
+/// One process of a usage file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenProcess {
+    /// Its number where it runs.
+    pub pid: u32,
+    /// Bytes reserved.
+    pub used: Bytes,
+    /// Device time used, in nanoseconds.
+    pub device_nanos: u64,
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// Opens and maps a usage file.
+    ///
+    /// # Errors
+    /// It is not there, not ours, or shorter than a usage file.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = open(path)?;
+        if file.metadata()?.len() < bytes_of(usage::BYTES) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "shorter than a usage file"));
+        }
+        let mapping = Mapping::of(&file, usage::BYTES)?;
+        mapping.usage().map_err(fault)?;
+        Ok(Self { file, mapping })
+    }
+
+    /// The words of the file.
+    ///
+    /// # Errors
+    /// They are no usage file any more.
+    pub fn view(&self) -> io::Result<UsageView<'_>> {
+        self.mapping.usage().map_err(fault)
+    }
+
+    /// Looks for dead processes and gives back what they held. Costs one pass over the slots where everybody lives.
+    ///
+    /// # Errors
+    /// The file is no usage file any more, or cannot be locked or cut to its size.
+    pub fn reap(&self) -> io::Result<Reaped> {
+        self.keep_size()?;
+        let view = match self.view() {
+            Err(_) if self.mapping.torn() => return Ok(Reaped::Torn),
+            view => view?,
+        };
+        let left_frozen = view.total().load(Ordering::SeqCst) & FREEZE != 0;
+        let processes = Processes::now();
+        let anybody_dead = || taken(view).any(|t| t.liveness(&self.file, &processes) == Owner::Dead);
+        if !left_frozen && !anybody_dead() {
+            return Ok(if self.mapping.torn() { Reaped::Torn } else { Reaped::Nobody });
+        }
+        let alone = REAPING.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = match self.lock(libc::F_WRLCK) {
+            Ok(()) => self.reap_locked(view, &Processes::now()),
+            Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Reaped::Later),
+            Err(errno) => return Err(errno.into()),
+        };
+        self.lock(libc::F_UNLCK)?;
+        drop(alone);
+        Ok(if self.mapping.torn() { Reaped::Torn } else { answer })
+    }
+
+    /// Freezes, recounts, frees the slots of the dead.
+    fn reap_locked(&self, view: UsageView<'_>, processes: &Processes) -> Reaped {
+        // From here on nobody's reservation goes through, so who is found now is everybody who holds anything.
+        freeze(view.total());
+        let slots: Vec<(Taken<'_>, Owner)> =
+            taken(view).map(|t| (t, t.liveness(&self.file, processes))).collect();
+        let seen = slots.iter().map(|(t, owner)| Slot {
+            inside: t.slot.inside(),
+            used: t.slot.used(),
+            owner: *owner,
+        });
+        let mut looks = 0;
+        let returned = loop {
+            match recount(view.total(), seen.clone()) {
+                Recount::Done { returned, .. } => break returned,
+                Recount::Busy if looks < LOOKS => {
+                    looks += 1;
+                    std::thread::sleep(BETWEEN_LOOKS);
+                }
+                Recount::Busy => {
+                    thaw(view.total());
+                    return Reaped::Later;
+                }
+            }
+        };
+        let mut dead = 0;
+        for (taken, _) in slots.iter().filter(|(_, owner)| *owner == Owner::Dead) {
+            free(*taken);
+            dead += 1;
+        }
+        view.reaped().fetch_add(u64::from(dead), Ordering::Relaxed);
+        match dead {
+            0 => Reaped::Nobody,
+            processes => Reaped::Dead { processes, returned: Bytes(returned) },
+        }
+    }
+
+    /// A tenant may give its file any length: what is too long fills our disk, what is too short has holes.
+    fn keep_size(&self) -> io::Result<()> {
+        match self.file.metadata()?.len() {
+            length if length == bytes_of(usage::BYTES) => Ok(()),
+            _ => self.file.set_len(bytes_of(usage::BYTES)),
+        }
+    }
+
+    fn lock(&self, kind: libc::c_int) -> Result<(), Errno> {
+        fcntl(self.file.as_fd(), FcntlArg::F_SETLK(&byte_lock(kind, 0))).map(|_| ())
+    }
+}
+
+/// Slots that have an owner, dead or alive.
+fn taken(view: UsageView<'_>) -> impl Iterator<Item = Taken<'_>> {
+    (0..usage::SLOT_COUNT).filter_map(move |number| {
+        let slot = view.slot(number)?;
+        let owner = slot.owner().load(Ordering::SeqCst);
+        (pid_of(owner) != 0).then_some(Taken { number, slot, owner })
+    })
+}
+
+/// Makes a dead process's slot free for the next one. The generation stays, so that the next owner counts on from it.
+fn free(taken: Taken<'_>) {
+    let slot = taken.slot;
+    slot.start_time().store(0, Ordering::SeqCst);
+    slot.pid_namespace().store(0, Ordering::SeqCst);
+    slot.device_nanos().store(0, Ordering::SeqCst);
+    let nobody = taken.owner & !u64::from(u32::MAX);
+    match slot.owner().compare_exchange(taken.owner, nobody, Ordering::SeqCst, Ordering::SeqCst) {
+        // A tenant that changed the word meanwhile has only itself to deceive.
+        Ok(_) | Err(_) => {}
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// What a usage file says now. The file is copied: whatever a tenant does to it meanwhile, the copy is of one size.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no usage file.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let image = Image::read(path, usage::BYTES)?;
+        let view = image.usage().map_err(fault)?;
+        let word = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+        let processes = taken(view).map(|t| SeenProcess {
+            pid: pid_of(t.owner),
+            used: Bytes(word(t.slot.used())),
+            device_nanos: word(t.slot.device_nanos()),
+        });
+        Ok(Self {
+            total: Bytes(word(view.total()) & !FREEZE),
+            high_water: Bytes(word(view.high_water())),
+            denied: word(view.denied()),
+            reaped: word(view.reaped()),
+            unknown_symbols: word(view.unknown_symbols()),
+            device_nanos: word(view.device_nanos()),
+            processes: processes.collect(),
+        })
+    }
+}
