@@ -5,6 +5,11 @@ use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    // <target>/<profile>/build/<package>/out. Without the startup files the library has no constructor at all; the std of the
+    // other profiles needs them.
+    if out.ancestors().nth(3).is_some_and(|profile| profile.ends_with("shim")) {
+        println!("cargo::rustc-link-arg-cdylib=-nostartfiles");
+    }
     for library in ["cuda", "nvml"] {
         let path = format!("symbols/{library}.tsv");
         println!("cargo::rerun-if-changed={path}");
