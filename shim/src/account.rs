@@ -11,7 +11,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use aliquot_abi::limits::{FailMode, MemoryLimit};
+use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit};
 use aliquot_enforce::memory::{Books, Reservation};
 
 use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
@@ -190,6 +190,11 @@ impl Ledger {
     /// Bytes that could be reserved now.
     pub(crate) fn free(self) -> Bytes {
         self.books().map_or(Bytes(0), |books| Bytes(books.free(self.limit().0)))
+    }
+
+    /// How managed memory is charged, as the page says now.
+    pub(crate) fn managed(self) -> ManagedPolicy {
+        self.grant.limits().managed
     }
 
     /// The number of the grant: what a table of allocations keeps.

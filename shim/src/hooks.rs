@@ -1,13 +1,14 @@
 //! What is intercepted, by family. Each family file ends in a table of `HOOKS` and `NAMES`; both lists below name it.
 
 pub mod dl;
+pub mod memory;
 pub mod proc_address;
 pub mod report;
 
 use crate::hook::Hook;
 
 /// The families.
-pub(crate) static FAMILIES: &[&[&Hook]] = &[proc_address::HOOKS, report::HOOKS];
+pub(crate) static FAMILIES: &[&[&Hook]] = &[memory::HOOKS, proc_address::HOOKS, report::HOOKS];
 
 /// Their names, in the same order.
-pub(crate) const NAMES: &[&[&str]] = &[proc_address::NAMES, report::NAMES];
+pub(crate) const NAMES: &[&[&str]] = &[memory::NAMES, proc_address::NAMES, report::NAMES];

@@ -31,10 +31,13 @@
 mod hook;
 
 mod account;
+mod alloc_map;
+mod contexts;
 mod elf;
 mod grants;
 pub mod hooks;
 mod life;
+mod plain;
 mod resolve;
 pub mod symbols;
 mod sys;

@@ -115,6 +115,12 @@ pub(crate) fn map_private(length: usize) -> Option<NonNull<u8>> {
     if base == libc::MAP_FAILED { None } else { NonNull::new(base.cast()) }
 }
 
+/// Gives such memory back.
+pub(crate) fn unmap(base: NonNull<u8>, length: usize) {
+    // SAFETY: a mapping of ours of that length, which nobody uses any more.
+    unsafe { libc::munmap(base.as_ptr().cast(), length) };
+}
+
 /// A variable of the environment.
 pub(crate) fn env(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: a C string.

@@ -7,6 +7,8 @@ calls! {
     Cuda;
     /// The card of the current context.
     fn cuCtxGetDevice(device: *mut i32);
+    /// The current context; null where there is none.
+    fn cuCtxGetCurrent(context: *mut usize);
     /// The card's UUID, or that of its MIG instance where the process sees one.
     fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: i32);
     /// The card's UUID.
@@ -32,6 +34,15 @@ pub(crate) struct Device(pub(crate) i32);
 pub(crate) fn current_device() -> Option<Device> {
     let mut device = 0;
     (cuCtxGetDevice(&raw mut device)? == SUCCESS).then_some(Device(device))
+}
+
+/// The current context's handle, if there is one.
+pub(crate) fn current_context() -> Option<u64> {
+    let mut handle = 0;
+    if cuCtxGetCurrent(&raw mut handle)? != SUCCESS {
+        return None;
+    }
+    u64::try_from(handle).ok().filter(|handle| *handle != 0)
 }
 
 /// The card's UUID: of the MIG instance where the process sees one.

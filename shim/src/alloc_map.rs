@@ -1,0 +1,390 @@
+//! What of this process is charged: a device pointer or a handle, and how much it holds of which grant.
+//!
+//! ```text
+//!   key ─hash─▶ shard (a spin lock of a few loads and stores) ─▶ open addressing, linear, at most three quarters full
+//! ```
+//!
+//! The tables lie in mappings of our own, which a forked child sees as zeros: it begins with an empty map and free locks, as it
+//! begins with empty books. A shard grows by doubling; the new table is mapped before the lock is taken. Removal closes the gap,
+//! so nothing slows down with age. Where no more can be mapped, or a shard holds [`SHARD_ENTRIES_MAX`], an entry is refused: the
+//! caller frees the allocation again, since what is not recorded could never be credited.
+
+// UNSAFETY: tables are raw mappings, guarded by the lock of their shard.
+#![expect(unsafe_code, reason = "tables lie in mappings")]
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use crate::account::Bytes;
+use crate::sys::{self, KeepErrno};
+
+/// Shards: threads rarely meet.
+const SHARDS: usize = 64;
+/// Places of a shard's first table: one page.
+const FIRST_PLACES: usize = 128;
+/// Most entries of a shard, so 50 million in all.
+const SHARD_ENTRIES_MAX: usize = 3 << 18;
+/// Looks at a taken lock before the processor is given away.
+const SPINS_MAX: u32 = 64;
+
+/// A device pointer or a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key(pub(crate) u64);
+
+/// What an entry stands for: the number of a context, or of a record of physical memory; 0: of none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tie(pub(crate) u32);
+
+/// One entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Charged.
+    pub(crate) bytes: Bytes,
+    /// The grant's number in this process.
+    pub(crate) grant: u32,
+    /// What it goes with.
+    pub(crate) tie: Tie,
+}
+
+/// There is no place for another entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoRoom;
+
+/// A map; empty at first.
+#[derive(Debug)]
+pub(crate) struct AllocMap {
+    shards: AtomicPtr<Shard>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The key plus one; 0: a free place.
+    key: u64,
+    held: Held,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Shard {
+    lock: AtomicU32,
+    places: AtomicUsize,
+    count: AtomicUsize,
+    table: AtomicPtr<Entry>,
+}
+
+/// A shard while its lock is held.
+struct Locked<'a>(&'a Shard);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.0.lock.store(0, Ordering::Release);
+    }
+}
+
+fn hash(key: Key) -> (usize, usize) {
+    let mixed = key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let part = |bits: u64| usize::try_from(bits).unwrap_or(0);
+    (part(mixed >> 58), part(mixed >> 24 & 0xffff_ffff))
+}
+
+impl AllocMap {
+    pub(crate) const fn new() -> Self {
+        Self { shards: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    fn shard(&self, number: usize) -> Option<&Shard> {
+        let mut base = self.shards.load(Ordering::Acquire);
+        if base.is_null() {
+            let _errno = KeepErrno::new();
+            let made = sys::map_wiped_on_fork(SHARDS * size_of::<Shard>())?.cast::<Shard>();
+            let first = self.shards.compare_exchange(
+                core::ptr::null_mut(),
+                made.as_ptr(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            base = match first {
+                Ok(_) => made.as_ptr(),
+                Err(other) => {
+                    sys::unmap(made.cast(), SHARDS * size_of::<Shard>());
+                    other
+                }
+            };
+        }
+        // SAFETY: a mapping of that many shards, zero being a value of each; it is never unmapped.
+        (number < SHARDS).then(|| unsafe { &*base.add(number) })
+    }
+
+    /// Records an entry. What stood under the key is answered: its memory is gone, since its key is in use again.
+    pub(crate) fn insert(&self, key: Key, held: Held) -> Result<Option<Held>, NoRoom> {
+        let (shard, place) = hash(key);
+        let shard = self.shard(shard).ok_or(NoRoom)?;
+        if key.0 == u64::MAX {
+            return Err(NoRoom);
+        }
+        loop {
+            let places = {
+                let locked = shard.lock();
+                if let Some(answer) = locked.insert(key, held, place) {
+                    return Ok(answer);
+                }
+                shard.places.load(Ordering::Relaxed)
+            };
+            shard.grow(places)?;
+        }
+    }
+
+    /// Takes an entry out.
+    pub(crate) fn take(&self, key: Key) -> Option<Held> {
+        let (shard, place) = hash(key);
+        let locked = self.shard(shard)?.lock();
+        let found = locked.find(key, place)?;
+        let held = locked.at(found).held;
+        locked.remove(found);
+        Some(held)
+    }
+
+    /// Takes out every entry with this tie. `each` is called under a lock: it only adds up.
+    pub(crate) fn sweep(&self, tie: Tie, mut each: impl FnMut(Held)) {
+        for shard in (0..SHARDS).filter_map(|number| self.shard(number)) {
+            let locked = shard.lock();
+            let mut place = 0;
+            while place < shard.places.load(Ordering::Relaxed) {
+                let entry = locked.at(place);
+                if entry.key != 0 && entry.held.tie == tie {
+                    each(entry.held);
+                    // The gap is closed from behind, so the place is looked at again.
+                    locked.remove(place);
+                } else {
+                    place += 1;
+                }
+            }
+        }
+    }
+}
+
+impl Shard {
+    fn lock(&self) -> Locked<'_> {
+        let mut spins = 0_u32;
+        while self.lock.swap(1, Ordering::Acquire) != 0 {
+            while self.lock.load(Ordering::Relaxed) != 0 {
+                spins += 1;
+                if spins.is_multiple_of(SPINS_MAX) {
+                    sys::yield_now();
+                } else {
+                    core::hint::spin_loop();
+                }
+            }
+        }
+        Locked(self)
+    }
+
+    /// A larger table in place of one of `places` places, unless another thread was faster.
+    #[cold]
+    fn grow(&self, places: usize) -> Result<(), NoRoom> {
+        let _errno = KeepErrno::new();
+        let next = (places * 2).max(FIRST_PLACES);
+        if places / 4 * 3 >= SHARD_ENTRIES_MAX {
+            return Err(NoRoom);
+        }
+        let fresh = sys::map_wiped_on_fork(next * size_of::<Entry>()).ok_or(NoRoom)?;
+        let old = {
+            let locked = self.lock();
+            if self.places.load(Ordering::Relaxed) == places {
+                locked.move_to(fresh.cast(), next).map(|old| (old, places))
+            } else {
+                Some((fresh, next))
+            }
+        };
+        if let Some((old, places)) = old {
+            sys::unmap(old, places * size_of::<Entry>());
+        }
+        Ok(())
+    }
+}
+
+impl Locked<'_> {
+    fn mask(&self) -> usize {
+        self.0.places.load(Ordering::Relaxed).wrapping_sub(1)
+    }
+
+    fn place(&self, number: usize) -> *mut Entry {
+        // SAFETY: every caller masks the number or compares it with the count of places of this table.
+        unsafe { self.0.table.load(Ordering::Relaxed).add(number) }
+    }
+
+    fn at(&self, number: usize) -> Entry {
+        // SAFETY: inside the table, whose lock is held; zero is a value of an entry.
+        unsafe { self.place(number).read() }
+    }
+
+    fn put(&self, number: usize, entry: Entry) {
+        // SAFETY: as above.
+        unsafe { self.place(number).write(entry) }
+    }
+
+    fn find(&self, key: Key, place: usize) -> Option<usize> {
+        if self.0.places.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut place = place & self.mask();
+        // A quarter of the places is free: this ends.
+        loop {
+            let found = self.at(place).key;
+            if found == 0 {
+                return None;
+            }
+            if found == key.0 + 1 {
+                return Some(place);
+            }
+            place = (place + 1) & self.mask();
+        }
+    }
+
+    /// `None`: the table is full.
+    fn insert(&self, key: Key, held: Held, place: usize) -> Option<Option<Held>> {
+        if let Some(found) = self.find(key, place) {
+            let before = self.at(found).held;
+            self.put(found, Entry { key: key.0 + 1, held });
+            return Some(Some(before));
+        }
+        let count = self.0.count.load(Ordering::Relaxed);
+        if (count + 1) * 4 > self.0.places.load(Ordering::Relaxed) * 3 {
+            return None;
+        }
+        self.put_new(Entry { key: key.0 + 1, held }, place);
+        self.0.count.store(count + 1, Ordering::Relaxed);
+        Some(None)
+    }
+
+    fn put_new(&self, entry: Entry, place: usize) {
+        let mut place = place & self.mask();
+        while self.at(place).key != 0 {
+            place = (place + 1) & self.mask();
+        }
+        self.put(place, entry);
+    }
+
+    /// Empties a place and moves up what was pushed past it.
+    fn remove(&self, place: usize) {
+        let mask = self.mask();
+        let (mut gap, mut next) = (place, (place + 1) & mask);
+        loop {
+            let entry = self.at(next);
+            if entry.key == 0 {
+                break;
+            }
+            let home = hash(Key(entry.key - 1)).1 & mask;
+            // It may move where its home is not between the gap and it.
+            if next.wrapping_sub(home) & mask >= next.wrapping_sub(gap) & mask {
+                self.put(gap, entry);
+                gap = next;
+            }
+            next = (next + 1) & mask;
+        }
+        let nothing = Held { bytes: Bytes(0), grant: 0, tie: Tie(0) };
+        self.put(gap, Entry { key: 0, held: nothing });
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Moves everything to a new table of zeros; the old one, if there was any.
+    fn move_to(&self, fresh: NonNull<Entry>, places: usize) -> Option<NonNull<u8>> {
+        let old = self.0.table.swap(fresh.as_ptr(), Ordering::Relaxed);
+        let before = self.0.places.swap(places, Ordering::Relaxed);
+        for number in 0..before {
+            // SAFETY: inside the old table, which only this thread still knows.
+            let entry = unsafe { old.add(number).read() };
+            if entry.key != 0 {
+                self.put_new(entry, hash(Key(entry.key - 1)).1);
+            }
+        }
+        NonNull::new(old.cast())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn held(bytes: u64, tie: u32) -> Held {
+        Held { bytes: Bytes(bytes), grant: 1, tie: Tie(tie) }
+    }
+
+    /// A generator of numbers whose seed is printed where a test fails.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        }
+    }
+
+    #[test]
+    fn the_map_answers_like_a_map_of_the_standard_library() {
+        let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+        let seed = u64::try_from(seed & 0xffff_ffff).unwrap() | 1;
+        let mut random = Random(seed);
+        let (map, mut model) = (AllocMap::new(), BTreeMap::new());
+        for step in 0..300_000_u64 {
+            // Few keys, near each other as a driver gives them.
+            let key = 0x7f00_0000_0000 + random.next() % 20_000 * 512;
+            if random.next() % 5 < 3 {
+                let entry = held(step, u32::try_from(step % 3).unwrap());
+                assert_eq!(
+                    map.insert(Key(key), entry),
+                    Ok(model.insert(key, entry)),
+                    "seed {seed}, step {step}"
+                );
+            } else {
+                assert_eq!(map.take(Key(key)), model.remove(&key), "seed {seed}, step {step}");
+            }
+        }
+        let (mut swept, mut expected) = (0, 0);
+        map.sweep(Tie(1), |held| swept += held.bytes.0);
+        model.retain(|_, held| {
+            expected += if held.tie == Tie(1) { held.bytes.0 } else { 0 };
+            held.tie != Tie(1)
+        });
+        assert_eq!(swept, expected, "seed {seed}");
+        for (key, held) in model {
+            assert_eq!(map.take(Key(key)), Some(held), "seed {seed}");
+        }
+        map.sweep(Tie(0), |held| panic!("{held:?} is left over, seed {seed}"));
+    }
+
+    #[test]
+    fn threads_do_not_lose_each_others_entries() {
+        let map = AllocMap::new();
+        std::thread::scope(|scope| {
+            for thread in 0..8_u64 {
+                let map = &map;
+                scope.spawn(move || {
+                    for number in 0..20_000_u64 {
+                        let key = Key(number << 12 | thread << 9);
+                        assert_eq!(map.insert(key, held(number, 0)), Ok(None));
+                        if number % 2 == 0 {
+                            assert_eq!(map.take(key), Some(held(number, 0)));
+                        }
+                    }
+                });
+            }
+        });
+        let mut left = 0;
+        map.sweep(Tie(0), |_| left += 1);
+        assert_eq!(left, 8 * 10_000);
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_kept_is_refused() {
+        let map = AllocMap::new();
+        assert_eq!(map.insert(Key(u64::MAX), held(1, 0)), Err(NoRoom));
+        assert_eq!(map.insert(Key(0), held(1, 0)), Ok(None));
+        assert_eq!(map.take(Key(0)), Some(held(1, 0)));
+        assert_eq!(map.take(Key(0)), None);
+    }
+}

@@ -1,0 +1,168 @@
+//! The contexts in which this process allocates: each has a number of its own, as the driver uses handles again.
+//!
+//! ```text
+//!   allocation ─▶ current() ─▶ number, kept with the allocation
+//!   end of a context ─▶ going(handle) ─▶ vendor call ─▶ gone(): everything with the number is credited
+//!                                                  └──▶ stays()
+//! ```
+//!
+//! Contexts past [`CONTEXTS_MAX`] at once have no number: what was allocated in one that ends stays on the books until its
+//! address comes again or the process ends.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::alloc_map::Tie;
+use crate::sys;
+use crate::vendor::{self, Device};
+
+/// Contexts of a process that are told apart.
+const CONTEXTS_MAX: usize = 256;
+
+/// Where an allocation is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Current {
+    /// The card.
+    pub(crate) device: Device,
+    /// The context's number.
+    pub(crate) tie: Tie,
+}
+
+/// One context. Read without a lock, written under [`WRITING`].
+struct Place {
+    handle: AtomicU64,
+    /// 0: nobody's.
+    number: AtomicU32,
+}
+
+static PLACES: [Place; CONTEXTS_MAX] =
+    [const { Place { handle: AtomicU64::new(0), number: AtomicU32::new(0) } }; CONTEXTS_MAX];
+static WRITING: AtomicU32 = AtomicU32::new(0);
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// The current context and its card. `None`: there is none, and the driver will refuse.
+pub(crate) fn current() -> Option<Current> {
+    let device = vendor::current_device()?;
+    let handle = vendor::current_context()?;
+    Some(Current { device, tie: find(handle).unwrap_or_else(|| enter(handle)) })
+}
+
+/// Where a handle's place is looked for first.
+fn home(handle: u64) -> usize {
+    usize::try_from(handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).unwrap_or(0)
+}
+
+fn places(handle: u64) -> impl Iterator<Item = &'static Place> {
+    let home = home(handle);
+    (0..CONTEXTS_MAX).filter_map(move |step| PLACES.get(home.wrapping_add(step) % CONTEXTS_MAX))
+}
+
+fn find(handle: u64) -> Option<Tie> {
+    for place in places(handle) {
+        let found = place.handle.load(Ordering::Acquire);
+        if found == 0 {
+            return None;
+        }
+        if found == handle {
+            let number = place.number.load(Ordering::Acquire);
+            // A place changes hands only without a number: still this handle, so the number was its own.
+            let same = place.handle.load(Ordering::Acquire) == handle;
+            return (number != 0 && same).then_some(Tie(number));
+        }
+    }
+    None
+}
+
+fn write<R>(inside: impl FnOnce() -> R) -> R {
+    while WRITING.swap(1, Ordering::Acquire) != 0 {
+        sys::yield_now();
+    }
+    let answer = inside();
+    WRITING.store(0, Ordering::Release);
+    answer
+}
+
+/// Gives a context a number.
+#[cold]
+fn enter(handle: u64) -> Tie {
+    write(|| {
+        if let Some(tie) = find(handle) {
+            return tie;
+        }
+        let own = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle);
+        let free = || places(handle).find(|place| place.number.load(Ordering::Acquire) == 0);
+        let Some(place) = own.or_else(free) else { return Tie(0) };
+        let number = NEXT.fetch_add(1, Ordering::AcqRel).max(1);
+        place.handle.store(handle, Ordering::Release);
+        place.number.store(number, Ordering::Release);
+        Tie(number)
+    })
+}
+
+/// A context that is about to end.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Going {
+    handle: u64,
+    tie: Option<Tie>,
+}
+
+/// Before the driver is asked to end a context: whatever is allocated from now on under this handle is another one's.
+pub(crate) fn going(handle: usize) -> Going {
+    let handle = u64::try_from(handle).unwrap_or(0);
+    let tie = write(|| {
+        let place = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle)?;
+        let number = place.number.swap(0, Ordering::AcqRel);
+        (number != 0).then_some(Tie(number))
+    });
+    Going { handle, tie }
+}
+
+impl Going {
+    /// It ended: so did everything allocated in it.
+    pub(crate) fn gone(self) {
+        if let Some(tie) = self.tie {
+            crate::plain::credit_all_of(tie);
+        }
+    }
+
+    /// It did not.
+    pub(crate) fn stays(self) {
+        let Some(tie) = self.tie else { return };
+        write(|| {
+            let place = places(self.handle).find(|place| place.handle.load(Ordering::Acquire) == self.handle);
+            if let Some(place) = place {
+                // An allocation of the meantime may have given it another number: then the older ones keep the books too high.
+                let _other = place.number.compare_exchange(0, tie.0, Ordering::AcqRel, Ordering::Acquire);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_that_comes_again_is_another_context() {
+        let first = enter(0x51_0000);
+        assert_eq!(find(0x51_0000), Some(first));
+        let going_one = going(0x51_0000);
+        assert_eq!(going_one.tie, Some(first));
+        assert_eq!(find(0x51_0000), None);
+        let second = enter(0x51_0000);
+        assert_ne!(first, second);
+        assert_eq!(find(0x51_0000), Some(second));
+        let refused = going(0x51_0000);
+        refused.stays();
+        assert_eq!(find(0x51_0000), Some(second));
+        assert_eq!(going(0x77).tie, None);
+        for other in 1..300_u64 {
+            let tie = enter(other << 20);
+            assert!(tie == Tie(0) || find(other << 20) == Some(tie));
+            if other % 2 == 0 {
+                going(usize::try_from(other << 20).unwrap()).gone();
+                assert_eq!(find(other << 20), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Plain device memory: `cuMemAlloc`, pitched, managed, and `cuMemFree`.
+
+// UNSAFETY: out-parameters of the caller are written.
+#![expect(unsafe_code, reason = "out-parameters are raw")]
+
+use aliquot_abi::limits::ManagedPolicy;
+
+use crate::account::{self, Account, Bytes};
+use crate::alloc_map::Key;
+use crate::contexts;
+use crate::plain::{self, Made, POINTERS};
+use crate::vendor::SUCCESS;
+
+/// What the driver takes for an allocation is a multiple of this: the alignment that it gives every address, which its
+/// programming guide promises to be at least 256 and which is 512 on every card since Kepler. The simulated cards charge so
+/// (`alloc_bytes` in `driver/backends/sim/device/src/node.rs`).
+const PLAIN_BYTES: u64 = 512;
+/// Alignment of pitched rows, as CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT says of every card. What a driver takes beyond it is
+/// settled after the call.
+const PITCH_BYTES: u64 = 512;
+
+hooks! {
+    Cuda, Memory;
+    fn cuMemAlloc_v2(address: *mut u64, bytes: usize) {
+        if address.is_null() {
+            return cuMemAlloc_v2::real(address, bytes);
+        }
+        answer(address, plain(bytes, |made| cuMemAlloc_v2::real(made, bytes)))
+    }
+    fn cuMemAlloc(address: *mut u32, bytes: u32) {
+        if address.is_null() {
+            return cuMemAlloc::real(address, bytes);
+        }
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        short_answer(address, plain(size, |made| short(made, |made| cuMemAlloc::real(made, bytes))))
+    }
+    fn cuMemAllocPitch_v2(address: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) {
+        if address.is_null() || pitch.is_null() {
+            return cuMemAllocPitch_v2::real(address, pitch, width, height, element);
+        }
+        let call = |made: *mut u64, apart: *mut usize| {
+            cuMemAllocPitch_v2::real(made, apart, width, height, element)
+        };
+        match pitched(width, height, call) {
+            Ok((key, apart)) => {
+                // SAFETY: the caller's place, which the vendor would write, too.
+                unsafe { pitch.write(apart) };
+                answer(address, Ok(key))
+            }
+            Err(error) => error,
+        }
+    }
+    fn cuMemAllocPitch(address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) {
+        if address.is_null() || pitch.is_null() {
+            return cuMemAllocPitch::real(address, pitch, width, height, element);
+        }
+        let mut apart = 0;
+        let size = |extent: u32| usize::try_from(extent).unwrap_or(usize::MAX);
+        let call = |made: *mut u64, wide: *mut usize| {
+            let answer = short(made, |made| {
+                cuMemAllocPitch::real(made, &raw mut apart, width, height, element)
+            });
+            // SAFETY: a local of the caller.
+            unsafe { wide.write(size(apart)) };
+            answer
+        };
+        match pitched(size(width), size(height), call) {
+            Ok((key, wide)) => {
+                // SAFETY: the caller's place, which the vendor would write, too.
+                unsafe { pitch.write(u32::try_from(wide).unwrap_or(0)) };
+                short_answer(address, Ok(key))
+            }
+            Err(error) => error,
+        }
+    }
+    fn cuMemAllocManaged(address: *mut u64, bytes: usize, flags: u32) {
+        if address.is_null() || !managed_is_charged() {
+            return cuMemAllocManaged::real(address, bytes, flags);
+        }
+        answer(address, plain(bytes, |made| cuMemAllocManaged::real(made, bytes, flags)))
+    }
+    fn cuMemFree_v2(address: u64) {
+        free(address, || cuMemFree_v2::real(address))
+    }
+    fn cuMemFree(address: u32) {
+        free(u64::from(address), || cuMemFree::real(address))
+    }
+}
+
+/// `bytes` as the driver charges them; `None`: more than there are numbers.
+fn rounded(bytes: usize) -> Option<Bytes> {
+    u64::try_from(bytes).ok()?.checked_next_multiple_of(PLAIN_BYTES).map(Bytes)
+}
+
+/// An allocation of so many bytes by a call that writes its address.
+fn plain(bytes: usize, call: impl FnOnce(*mut u64) -> i32) -> Result<Key, i32> {
+    let most = rounded(bytes);
+    let make = || {
+        let mut made = 0;
+        match call(&raw mut made) {
+            SUCCESS => Ok(Made { key: Key(made), bytes: most.unwrap_or(Bytes(0)) }),
+            error => Err(error),
+        }
+    };
+    plain::make(&POINTERS, most, make, unmake)
+}
+
+/// Rows of `width` bytes, each as far from the next as the driver likes: the key and that distance.
+fn pitched(
+    width: usize,
+    height: usize,
+    call: impl FnOnce(*mut u64, *mut usize) -> i32,
+) -> Result<(Key, usize), i32> {
+    let wide = u64::try_from(width).ok().and_then(|width| width.checked_next_multiple_of(PITCH_BYTES));
+    let rows = u64::try_from(height).unwrap_or(u64::MAX);
+    let most = wide.and_then(|wide| wide.checked_mul(rows)).map(Bytes);
+    let mut apart = 0_usize;
+    let make = || {
+        let mut made = 0;
+        match call(&raw mut made, &raw mut apart) {
+            SUCCESS => {
+                let bytes = apart.checked_mul(height).and_then(rounded);
+                Ok(Made { key: Key(made), bytes: bytes.unwrap_or(Bytes(u64::MAX)) })
+            }
+            error => Err(error),
+        }
+    };
+    let key = plain::make(&POINTERS, most, make, unmake)?;
+    Ok((key, apart))
+}
+
+/// A call of the first generation, which writes 32 bits.
+fn short(made: *mut u64, call: impl FnOnce(*mut u32) -> i32) -> i32 {
+    let mut narrow = 0;
+    let answer = call(&raw mut narrow);
+    // SAFETY: a local of the caller.
+    unsafe { made.write(u64::from(narrow)) };
+    answer
+}
+
+fn unmake(key: Key) -> i32 {
+    cuMemFree_v2::real(key.0)
+}
+
+fn answer(address: *mut u64, made: Result<Key, i32>) -> i32 {
+    match made {
+        Ok(key) => {
+            // SAFETY: the caller's place, which the vendor would write, too.
+            unsafe { address.write(key.0) };
+            SUCCESS
+        }
+        Err(error) => error,
+    }
+}
+
+fn short_answer(address: *mut u32, made: Result<Key, i32>) -> i32 {
+    match made {
+        Ok(key) => {
+            // SAFETY: the caller's place, which the vendor would write, too.
+            unsafe { address.write(u32::try_from(key.0).unwrap_or(0)) };
+            SUCCESS
+        }
+        Err(error) => error,
+    }
+}
+
+/// Frees always reach the vendor.
+fn free(address: u64, call: impl FnOnce() -> i32) -> i32 {
+    let freeing = plain::before_free(&POINTERS, Key(address));
+    let answer = call();
+    if let Some(freeing) = freeing {
+        freeing.settle(answer);
+    }
+    answer
+}
+
+/// Whether managed memory is charged on the current card.
+fn managed_is_charged() -> bool {
+    match contexts::current().map(|current| account::of(current.device)) {
+        Some(Account::Counted(ledger)) => ledger.managed() == ManagedPolicy::Charge,
+        Some(Account::Closed | Account::Uncounted) | None => true,
+    }
+}

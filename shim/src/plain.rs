@@ -1,0 +1,128 @@
+//! Allocations that stand for themselves: reserved before the vendor is asked, recorded after, credited when freed.
+//!
+//! An entry is taken out *before* the vendor frees: the driver may hand the address to another thread the moment it has it
+//! back. Where the driver refuses the free the entry is put back.
+
+use crate::account::{self, Account, Bytes};
+use crate::alloc_map::{AllocMap, Held, Key, Tie};
+use crate::contexts;
+use crate::grants::{self, GRANTS_MAX};
+use crate::vendor::{OUT_OF_MEMORY, SUCCESS};
+
+/// Device pointers.
+pub(crate) static POINTERS: AllocMap = AllocMap::new();
+
+/// What the vendor made: under which key, and how many bytes it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    pub(crate) key: Key,
+    pub(crate) bytes: Bytes,
+}
+
+/// Makes something on the current card: reserves `most` (`None`: more than any card has), calls `make`, records what it took.
+/// `unmake` is the vendor's way back, for what cannot be recorded. Answers the key or the vendor's number of the error.
+pub(crate) fn make(
+    map: &AllocMap,
+    most: Option<Bytes>,
+    make: impl FnOnce() -> Result<Made, i32>,
+    unmake: impl FnOnce(Key) -> i32,
+) -> Result<Key, i32> {
+    let Some(current) = contexts::current() else {
+        // Without a context the driver refuses, and knows best with which number.
+        let made = make()?;
+        let _charged_nobody = unmake(made.key);
+        return Err(OUT_OF_MEMORY);
+    };
+    let ledger = match account::of(current.device) {
+        Account::Uncounted => return make().map(|made| made.key),
+        Account::Closed => return Err(OUT_OF_MEMORY),
+        Account::Counted(ledger) => ledger,
+    };
+    let most = most.ok_or(OUT_OF_MEMORY)?;
+    ledger.reserve(most).map_err(|_| OUT_OF_MEMORY)?;
+    let made = make().inspect_err(|_| ledger.release(most))?;
+    if made.bytes < most {
+        ledger.release(Bytes(most.0 - made.bytes.0));
+    }
+    let more = made.bytes.0.saturating_sub(most.0);
+    let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
+    let held = Held { bytes: made.bytes, grant, tie: current.tie };
+    let settled = more == 0 || ledger.reserve(Bytes(more)).is_ok();
+    let charged = if settled { made.bytes } else { most };
+    let recorded = if settled { map.insert(made.key, held).ok() } else { None };
+    match recorded {
+        Some(stale) => {
+            credit_if_any(stale);
+            Ok(made.key)
+        }
+        None => {
+            // What is still there stays charged.
+            if unmake(made.key) == SUCCESS {
+                ledger.release(charged);
+            }
+            Err(OUT_OF_MEMORY)
+        }
+    }
+}
+
+fn credit_if_any(held: Option<Held>) {
+    if let Some(held) = held {
+        credit(held.grant, held.bytes);
+    }
+}
+
+/// Gives bytes back to the grant of this number.
+pub(crate) fn credit(grant: u32, bytes: Bytes) {
+    let grant = usize::try_from(grant).ok().and_then(grants::grant);
+    if let Some(Account::Counted(ledger)) = grant.map(account::of_grant) {
+        ledger.release(bytes);
+    }
+}
+
+/// Something charged that the vendor is about to be asked to free.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Freeing {
+    map: &'static AllocMap,
+    key: Key,
+    held: Held,
+}
+
+/// Before a free. `None`: nothing of this key is charged here.
+pub(crate) fn before_free(map: &'static AllocMap, key: Key) -> Option<Freeing> {
+    map.take(key).map(|held| Freeing { map, key, held })
+}
+
+impl Freeing {
+    /// The vendor freed it.
+    pub(crate) fn freed(self) {
+        credit(self.held.grant, self.held.bytes);
+    }
+
+    /// The vendor did not.
+    pub(crate) fn stays(self) {
+        // Its place may be gone: then it stays charged until the process ends.
+        if let Ok(newer) = self.map.insert(self.key, self.held) {
+            credit_if_any(newer);
+        }
+    }
+
+    /// As the vendor answered.
+    pub(crate) fn settle(self, answer: i32) {
+        if answer == SUCCESS { self.freed() } else { self.stays() }
+    }
+}
+
+/// Credits everything that was allocated in a context.
+pub(crate) fn credit_all_of(tie: Tie) {
+    let mut sums = [0_u64; GRANTS_MAX];
+    POINTERS.sweep(tie, |held| {
+        let sum = usize::try_from(held.grant).ok().and_then(|grant| sums.get_mut(grant));
+        if let Some(sum) = sum {
+            *sum = sum.saturating_add(held.bytes.0);
+        }
+    });
+    for (grant, sum) in (0_u32..).zip(sums).filter(|(_, sum)| *sum > 0) {
+        credit(grant, Bytes(sum));
+    }
+}

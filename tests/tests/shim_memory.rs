@@ -1,0 +1,68 @@
+//! Device memory is exact: what the books say, what the program is told and what the card gave are the same number.
+
+use aliquot_abi::layout::usage;
+use aliquot_abi::limits::{Limits, ManagedPolicy};
+use aliquot_tests::preload::{Tenant, memory_limit};
+use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
+use std::path::PathBuf;
+
+const LIMIT: u64 = 1 << 30;
+
+/// Cards whose contexts and modules take nothing, so that allocations alone are seen.
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+    bench
+}
+
+/// A program on cards of its own; `None` where there is no compiler.
+fn compiled(name: &str) -> Option<(Bench, PathBuf)> {
+    let bench = bench();
+    match bench.compile(name, Link::Direct) {
+        Ok(program) => Some((bench, program)),
+        Err(StoodAside(why)) => {
+            println!("stood aside: {why}");
+            None
+        }
+    }
+}
+
+fn limits(bench: &Bench, bytes: u64) -> Limits {
+    memory_limit(&bench.card().facts().uuid, bytes)
+}
+
+/// Runs one mode of a program under a limit; the books and the card are empty afterwards.
+fn run(mode: &str, change: impl FnOnce(&mut Limits)) {
+    let Some((bench, program)) = compiled("shim_memory") else { return };
+    let mut limits = limits(&bench, LIMIT);
+    change(&mut limits);
+    let (tenant, files) = Tenant::with(&limits);
+    let output = tenant.command(&bench, &program).arg(mode).arg(LIMIT.to_string()).output().unwrap();
+    assert_eq!(said(&output), "ok\n");
+    bench.card().reap();
+    assert_eq!(bench.card().in_use(), 0);
+    if limits.managed == ManagedPolicy::Charge {
+        assert!(bench.card().high_water() <= LIMIT && files.counter(usage::HIGH_WATER) <= LIMIT);
+    }
+}
+
+#[test]
+fn the_limit_is_exact_to_the_byte() {
+    run("exact", |_| {});
+}
+
+#[test]
+fn pitched_rows_are_charged_as_the_driver_lays_them() {
+    run("pitched", |_| {});
+}
+
+#[test]
+fn what_the_driver_refuses_costs_nothing() {
+    run("errors", |_| {});
+}
+
+#[test]
+fn managed_memory_is_charged_as_the_grant_says() {
+    run("managed", |_| {});
+    run("managed-free", |limits| limits.managed = ManagedPolicy::Free);
+}
