@@ -144,8 +144,17 @@ impl Ledger {
         Bytes(memory)
     }
 
-    /// Reserves before the vendor is asked. Whoever died meanwhile gives back first; so a refusal is a true one.
+    /// Reserves before the vendor is asked. Where that does not fit, pools give back what they only keep, and whoever died
+    /// meanwhile gives back what it held; so a refusal is a true one.
     pub(crate) fn reserve(self, bytes: Bytes) -> Result<(), OutOfMemory> {
+        self.reserve_now(bytes).or_else(|OutOfMemory| {
+            crate::pools::relieve(self);
+            self.reserve_now(bytes)
+        })
+    }
+
+    /// The same, without asking the pools.
+    pub(crate) fn reserve_now(self, bytes: Bytes) -> Result<(), OutOfMemory> {
         let books = self.books().ok_or(OutOfMemory)?;
         match books.reserve(bytes.0, self.limit().0) {
             Reservation::Granted => Ok(()),
@@ -165,18 +174,32 @@ impl Ledger {
                     // The second answer is the true one only if the reaper's work is done.
                     looked = life::reap(self.usage) != life::Reaped::Elsewhere;
                 }
-                Reservation::Frozen => {
-                    if life::reap(self.usage) == life::Reaped::Elsewhere {
-                        sys::wait_while(
-                            self.usage.view.wake(),
-                            self.usage.view.wake().load(Ordering::Acquire),
-                            FROZEN_STEP_NANOS,
-                        );
-                    }
-                }
+                Reservation::Frozen => self.wait_for_reaper(),
             }
         }
         Err(OutOfMemory)
+    }
+
+    /// Frozen books: reaps, or waits for who does.
+    fn wait_for_reaper(self) {
+        if life::reap(self.usage) == life::Reaped::Elsewhere {
+            let wake = self.usage.view.wake();
+            sys::wait_while(wake, wake.load(Ordering::Acquire), FROZEN_STEP_NANOS);
+        }
+    }
+
+    /// Puts into the books what is held already and was not foreseen, whatever the limit: nothing more is granted until it is
+    /// given back.
+    #[cold]
+    pub(crate) fn charge(self, bytes: Bytes) {
+        let _errno = KeepErrno::new();
+        let Some(books) = self.books() else { return };
+        for _ in 0..FROZEN_STEPS_MAX {
+            if books.reserve(bytes.0, u64::MAX >> 1) != Reservation::Frozen {
+                return;
+            }
+            self.wait_for_reaper();
+        }
     }
 
     /// Gives back what was reserved.

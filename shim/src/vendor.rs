@@ -15,16 +15,69 @@ calls! {
     fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: i32);
     /// 1000 × major + 10 × minor.
     fn cuDriverGetVersion(version: *mut i32);
+    /// The card of a stream; from 12.8 on.
+    fn cuStreamGetDevice(stream: u64, device: *mut i32);
+    /// The context of a stream.
+    fn cuStreamGetCtx(stream: u64, context: *mut u64);
+    fn cuCtxPushCurrent_v2(context: u64);
+    fn cuCtxPopCurrent_v2(context: *mut u64);
+    /// Whether a stream is captured: 0 it is not, 1 it is, 2 the capture is spoilt.
+    fn cuStreamIsCapturing(stream: u64, status: *mut u32);
+    fn cuStreamIsCapturing_ptsz(stream: u64, status: *mut u32);
+    /// Exchanges what this thread may do while it captures.
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
+    fn cuDeviceGetDefaultMemPool(pool: *mut u64, device: i32);
+    fn cuDeviceGetMemPool(pool: *mut u64, device: i32);
+    fn cuDeviceSetMemPool(device: i32, pool: u64);
+    fn cuMemPoolGetAttribute(pool: u64, attribute: u32, value: *mut u64);
+    fn cuMemPoolSetAttribute(pool: u64, attribute: u32, value: *mut u64);
+    fn cuMemPoolTrimTo(pool: u64, keep: usize);
+    fn cuMemPoolDestroy(pool: u64);
+    fn cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64);
+    fn cuDeviceGraphMemTrim(device: i32);
 }
 
 /// CUDA_SUCCESS
 pub(crate) const SUCCESS: i32 = 0;
+/// CUDA_ERROR_INVALID_VALUE
+pub(crate) const INVALID_VALUE: i32 = 1;
 /// CUDA_ERROR_OUT_OF_MEMORY
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
 /// CUDA_ERROR_NOT_FOUND
 pub(crate) const NOT_FOUND: i32 = 500;
 /// NVML_ERROR_FUNCTION_NOT_FOUND
 pub(crate) const NVML_FUNCTION_NOT_FOUND: i32 = 13;
+
+/// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, and so on: what is asked about pools, in bytes.
+pub(crate) const POOL_THRESHOLD: u32 = 4;
+pub(crate) const POOL_RESERVED: u32 = 5;
+pub(crate) const POOL_USED: u32 = 7;
+/// The same, 32-bit numbers, from 13.0 on.
+pub(crate) const POOL_ALLOCATION: u32 = 9;
+pub(crate) const POOL_LOCATION: u32 = 11;
+pub(crate) const POOL_LOCATION_KIND: u32 = 12;
+/// CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT and RESERVED_MEM_CURRENT.
+pub(crate) const GRAPHS_USED: u32 = 0;
+pub(crate) const GRAPHS_RESERVED: u32 = 2;
+/// CU_MEM_LOCATION_TYPE_NONE, DEVICE, DEVICE_LOCALITY_DOMAIN; the others are the host's.
+pub(crate) const LOCATION_NONE: u32 = 0;
+pub(crate) const LOCATION_DEVICE: u32 = 1;
+pub(crate) const LOCATION_DOMAIN: u32 = 6;
+/// CU_MEM_ALLOCATION_TYPE_MANAGED
+pub(crate) const ALLOCATION_MANAGED: u32 = 2;
+/// CU_STREAM_CAPTURE_MODE_RELAXED
+pub(crate) const CAPTURE_RELAXED: u32 = 2;
+/// Handles below this name default streams.
+const STREAMS: u64 = 3;
+
+/// Which default stream an ABI means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamMode {
+    /// The one that waits for the others.
+    Legacy,
+    /// The calling thread's.
+    PerThread,
+}
 
 /// A card, as this process numbers them (`CUdevice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,4 +114,56 @@ pub(crate) fn driver_version() -> Option<u32> {
         return None;
     }
     u32::try_from(version).ok()
+}
+
+/// Does something with a context current, and puts back the one that was.
+pub(crate) fn with_context<R>(context: u64, inside: impl FnOnce() -> Option<R>) -> Option<R> {
+    if current_context() == Some(context) {
+        return inside();
+    }
+    if cuCtxPushCurrent_v2(context)? != SUCCESS {
+        return None;
+    }
+    let answer = inside();
+    let mut popped = 0;
+    cuCtxPopCurrent_v2(&raw mut popped);
+    answer
+}
+
+/// The card of a stream.
+pub(crate) fn device_of(stream: u64) -> Option<Device> {
+    if stream < STREAMS {
+        return current_device();
+    }
+    let mut device = 0;
+    if cuStreamGetDevice(stream, &raw mut device) == Some(SUCCESS) {
+        return Some(Device(device));
+    }
+    let mut context = 0;
+    if cuStreamGetCtx(stream, &raw mut context)? != SUCCESS {
+        return None;
+    }
+    with_context(context, current_device)
+}
+
+/// Whether work on a stream is written down instead of done.
+pub(crate) fn is_capturing(stream: u64, mode: StreamMode) -> bool {
+    let mut status = 0;
+    let answer = match mode {
+        StreamMode::Legacy => cuStreamIsCapturing(stream, &raw mut status),
+        StreamMode::PerThread => cuStreamIsCapturing_ptsz(stream, &raw mut status),
+    };
+    answer == Some(SUCCESS) && status != 0
+}
+
+/// The pool that a card's allocations come from.
+pub(crate) fn current_pool(device: Device) -> Option<u64> {
+    let mut pool = 0;
+    (cuDeviceGetMemPool(&raw mut pool, device.0)? == SUCCESS).then_some(pool)
+}
+
+/// The pool that a card has of its own.
+pub(crate) fn default_pool(device: Device) -> Option<u64> {
+    let mut pool = 0;
+    (cuDeviceGetDefaultMemPool(&raw mut pool, device.0)? == SUCCESS).then_some(pool)
 }

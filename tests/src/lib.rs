@@ -12,3 +12,4 @@ pub mod oracle;
 pub mod preload;
 pub mod scenes;
 pub mod simulated;
+pub mod talk;

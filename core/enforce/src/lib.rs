@@ -13,6 +13,7 @@
 #[cfg(any(test, feature = "shuttle"))]
 extern crate std;
 
+pub mod growth;
 pub mod memory;
 pub mod reap;
 pub mod share;

@@ -9,6 +9,7 @@ use crate::account::{self, Account, Bytes};
 use crate::alloc_map::Key;
 use crate::contexts;
 use crate::plain::{self, Made, POINTERS};
+use crate::pools;
 use crate::vendor::SUCCESS;
 
 /// What the driver takes for an allocation is a multiple of this: the alignment that it gives every address, which its
@@ -168,8 +169,10 @@ fn short_answer(address: *mut u32, made: Result<Key, i32>) -> i32 {
 fn free(address: u64, call: impl FnOnce() -> i32) -> i32 {
     let freeing = plain::before_free(&POINTERS, Key(address));
     let answer = call();
-    if let Some(freeing) = freeing {
-        freeing.settle(answer);
+    match freeing {
+        Some(freeing) => freeing.settle(answer),
+        // A block of a pool, perhaps.
+        None => pools::freed(),
     }
     answer
 }

@@ -28,6 +28,8 @@ hooks! {
 /// Puts the grant in place of the card: as total the limit, as free what is left of it, neither more than the card has.
 fn show(device: Option<Device>, free: *mut usize, total: *mut usize) {
     let Some(device) = device else { return };
+    // Pools shrink when somebody synchronises: what they gave back is free.
+    crate::pools::refresh();
     let (limit, left) = match account::of(device) {
         Account::Uncounted => return,
         Account::Counted(ledger) => (ledger.limit(), ledger.free()),

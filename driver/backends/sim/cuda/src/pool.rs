@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex};
 /// A pool.
 pub(crate) struct Pool {
     pub(crate) device: usize,
+    /// CU_MEM_LOCATION_TYPE; only pools on a card are charged.
+    location: u32,
     books: Mutex<Books>,
 }
 
@@ -36,6 +38,12 @@ pub(crate) struct Pools {
 pub(crate) static POOLS: Registry<Pool> = Registry::new(Tag::Pool, INVALID_VALUE);
 
 /// Attributes of a pool, by the vendor's numbers.
+const ALLOCATION_TYPE: u32 = 9;
+const EXPORT_HANDLE_TYPES: u32 = 10;
+const LOCATION_ID: u32 = 11;
+const LOCATION_TYPE: u32 = 12;
+/// CU_MEM_LOCATION_TYPE_DEVICE
+const ON_CARD: u32 = 1;
 const RELEASE_THRESHOLD: u32 = 4;
 const RESERVED_CURRENT: u32 = 5;
 const RESERVED_HIGH: u32 = 6;
@@ -43,9 +51,9 @@ const USED_CURRENT: u32 = 7;
 const USED_HIGH: u32 = 8;
 
 impl Pool {
-    fn new(device: usize) -> Self {
+    fn new(device: usize, location: u32) -> Self {
         let books = Books { reuse: [1; 3], ..Books::default() };
-        Self { device, books: Mutex::new(books) }
+        Self { device, location, books: Mutex::new(books) }
     }
 
     fn card(&self) -> Answer<&'static OurCard> {
@@ -61,7 +69,9 @@ impl Pool {
         // Asked without the lock held: a refusal trims all pools, this one too.
         if wanted > books.reserved {
             let growth = wanted.saturating_sub(books.reserved).next_multiple_of(unit);
-            ours.take(Kind::Pool, growth)?;
+            if self.location == ON_CARD {
+                ours.take(Kind::Pool, growth)?;
+            }
             let mut books = lock(&self.books);
             books.reserved += growth;
             books.reserved_high = books.reserved_high.max(books.reserved);
@@ -89,7 +99,9 @@ impl Pool {
         let mut books = lock(&self.books);
         let floor = books.used.max(keep).next_multiple_of(unit);
         if books.reserved > floor {
-            seat.give(Kind::Pool, books.reserved - floor);
+            if self.location == ON_CARD {
+                seat.give(Kind::Pool, books.reserved - floor);
+            }
             books.reserved = floor;
         }
     }
@@ -111,6 +123,10 @@ impl Pool {
             RESERVED_HIGH => Ok(books.reserved_high),
             USED_CURRENT => Ok(books.used),
             USED_HIGH => Ok(books.used_high),
+            ALLOCATION_TYPE => Ok(1),
+            EXPORT_HANDLE_TYPES => Ok(0),
+            LOCATION_ID => u64::try_from(self.device).map_err(|_| INVALID_VALUE),
+            LOCATION_TYPE => Ok(u64::from(self.location)),
             _ => Err(INVALID_VALUE),
         }
     }
@@ -131,14 +147,20 @@ impl Pool {
 
 /// Whether an attribute is a 32-bit number; the others are 64-bit.
 pub(crate) fn attribute_is_short(which: u32) -> bool {
-    (1..=3).contains(&which)
+    (1..=3).contains(&which) || (ALLOCATION_TYPE..=LOCATION_TYPE).contains(&which)
 }
 
-/// cuMemPoolCreate.
-pub(crate) fn create(device: i32) -> Answer<u64> {
-    process::card(device)?;
-    let device = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
-    Ok(POOLS.add(|_| Pool::new(device)).0)
+/// cuMemPoolCreate: on a card, or in host memory, which is no card's business.
+pub(crate) fn create(location: u32, device: i32) -> Answer<u64> {
+    let device = match location {
+        ON_CARD => {
+            process::card(device)?;
+            usize::try_from(device).map_err(|_| INVALID_DEVICE)?
+        }
+        2 | 3 => 0,
+        _ => return Err(INVALID_VALUE),
+    };
+    Ok(POOLS.add(|_| Pool::new(device, location)).0)
 }
 
 /// cuMemPoolDestroy: what is still in use stays charged until it is freed.
@@ -160,7 +182,7 @@ impl Pools {
     pub(crate) fn default_handle(&self, device: usize) -> u64 {
         let mut handles = lock(&self.handles);
         if handles.0 == 0 {
-            handles.0 = POOLS.add(|_| Pool::new(device)).0;
+            handles.0 = POOLS.add(|_| Pool::new(device, ON_CARD)).0;
         }
         handles.0
     }

@@ -1,9 +1,9 @@
 //! Initialisation, devices, and the search for exports.
 
 use super::pointer::{In, Out, Text, write_text};
-use crate::code::{self, INVALID_DEVICE, INVALID_VALUE, NOT_FOUND};
+use crate::code::{self, Answer, INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
 use crate::pool::POOLS;
-use crate::process;
+use crate::process::{self, OurCard};
 use crate::table::{self, Found, Mode};
 use std::ffi::c_char;
 
@@ -16,7 +16,7 @@ const STATUS_TOO_NEW: u32 = 2;
 
 type Status = u32;
 
-fn search(symbol: Text, version: i32, flags: u64) -> code::Answer<(*const (), Status)> {
+fn search(symbol: Text, version: i32, flags: u64) -> Answer<(*const (), Status)> {
     let version = u32::try_from(version).map_err(|_| INVALID_VALUE)?;
     if version > process::driver_version() || flags > FLAG_PER_THREAD {
         return Err(INVALID_VALUE);
@@ -67,6 +67,24 @@ fn attribute(number: i32, ours: &process::OurCard) -> i32 {
 
 /// Attributes the vendor has numbers for.
 const ATTRIBUTES: std::ops::Range<i32> = 1..160;
+
+/// The vendor's place of memory.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Location {
+    kind: u32,
+    number: i32,
+}
+
+/// The card on which pools of pinned memory are; other places and kinds have no pools of their own here.
+fn pinned_on(location: In<Location>, kind: u32) -> Answer<(&'static OurCard, usize)> {
+    let location = location.get()?;
+    if location.kind != 1 || kind != 1 {
+        return Err(NOT_SUPPORTED);
+    }
+    let device = usize::try_from(location.number).map_err(|_| INVALID_DEVICE)?;
+    Ok((process::card(location.number)?, device))
+}
 
 exports! {
     fn cuInit(flags: u32) { process::init(flags) }
@@ -192,6 +210,27 @@ exports! {
     fn cuDeviceSetMemPool(device: i32, pool: u64) {
         let ours = process::card(device)?;
         if i32::try_from(POOLS.get(pool)?.device) != Ok(device) {
+            return Err(INVALID_VALUE);
+        }
+        ours.pools.set_current(pool);
+        Ok(())
+    }
+
+    fn cuMemGetDefaultMemPool(pool: Out<u64>, location: In<Location>, kind: u32) {
+        pool.check()?;
+        let (ours, device) = pinned_on(location, kind)?;
+        pool.set(ours.pools.default_handle(device))
+    }
+
+    fn cuMemGetMemPool(pool: Out<u64>, location: In<Location>, kind: u32) {
+        pool.check()?;
+        let (ours, device) = pinned_on(location, kind)?;
+        pool.set(ours.pools.current_handle(device))
+    }
+
+    fn cuMemSetMemPool(location: In<Location>, kind: u32, pool: u64) {
+        let (ours, device) = pinned_on(location, kind)?;
+        if POOLS.get(pool)?.device != device {
             return Err(INVALID_VALUE);
         }
         ours.pools.set_current(pool);

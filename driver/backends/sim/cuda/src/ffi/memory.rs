@@ -170,11 +170,7 @@ exports! {
     fn cuMemPoolCreate(pool: Out<u64>, props: In<PoolProps>) {
         pool.check()?;
         let props = props.get()?;
-        // A pool on a card; the vendor's number of that location is 1.
-        if props.location_type != 1 {
-            return Err(INVALID_VALUE);
-        }
-        pool.set(pool::create(props.location)?)
+        pool.set(pool::create(props.location_type, props.location)?)
     }
     fn cuMemPoolDestroy(pool: u64) { pool::destroy(pool) }
     fn cuMemPoolTrimTo(pool: u64, keep: u64) { POOLS.get(pool)?.trim_to(keep) }

@@ -1,0 +1,306 @@
+//! Stream-ordered pools: what a pool takes from the card is charged, not the blocks in it.
+//!
+//! A pool grows with an allocation and shrinks to its release threshold when somebody synchronises; the books follow at the
+//! next allocation, free, trim, question for memory, or refusal. An allocation in a capture takes nothing: it becomes a node
+//! of the graph (see [`crate::graphs`]). An imported pool is its exporter's, who pays.
+
+use crate::account::{self, Account, Bytes, Ledger};
+use crate::grants::{self, Standing};
+use crate::meter::{self, Ended, Meter, State};
+use crate::sys::KeepErrno;
+use crate::vendor::{self, Device, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, StreamMode};
+
+use aliquot_abi::limits::ManagedPolicy;
+
+/// Where the memory of a pool is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Location {
+    /// CU_MEM_LOCATION_TYPE
+    pub(crate) kind: u32,
+    /// Its number among those of the kind.
+    pub(crate) number: i32,
+    /// CU_MEM_ALLOCATION_TYPE
+    pub(crate) allocation: u32,
+}
+
+/// An allocation as asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) bytes: usize,
+    /// Where the address goes.
+    pub(crate) address: Place,
+}
+
+/// Where the vendor writes an address.
+#[derive(Clone, Copy)]
+pub(crate) struct Place(pub(crate) *mut u64);
+
+/// Whose business an allocation is.
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    /// Nobody's: it is handed to the vendor.
+    Vendors,
+    /// It is refused.
+    Closed,
+    /// No such pool any more.
+    Gone,
+    /// This pool's, of this ledger.
+    Charged(Meter, Ledger),
+}
+
+impl Location {
+    /// The card that has the memory; `None`: it is the host's.
+    fn device(self) -> Option<Device> {
+        match self.kind {
+            vendor::LOCATION_DEVICE => Some(Device(self.number)),
+            // The card's number is the first byte.
+            vendor::LOCATION_DOMAIN => Some(Device(self.number & 0xff)),
+            // Managed memory without a place of its own.
+            vendor::LOCATION_NONE => vendor::current_device(),
+            _ => None,
+        }
+    }
+
+    fn state(self, device: Device) -> State {
+        let managed_is_free = matches!(grants::standing(device),
+            Standing::Granted(grant) if grant.first().managed == ManagedPolicy::Free);
+        if self.allocation == vendor::ALLOCATION_MANAGED && managed_is_free {
+            State::Free
+        } else {
+            State::Charged
+        }
+    }
+}
+
+/// A pool is there: where, is remembered.
+pub(crate) fn created(handle: u64, location: Location) {
+    match location.device() {
+        Some(device) => Meter::Pool(handle).note(device, location.state(device)),
+        None => Meter::Pool(handle).note(Device(0), State::Free),
+    };
+}
+
+/// What the driver says about a pool that nobody here saw made; drivers before 13.0 do not.
+fn location_of(handle: u64) -> Option<Location> {
+    let ask = |attribute| {
+        let mut value = 0_u64;
+        let answer = vendor::cuMemPoolGetAttribute(handle, attribute, &raw mut value)?;
+        // Both are 32-bit numbers, in the low half.
+        (answer == SUCCESS).then(|| value.to_le_bytes()).and_then(|bytes| bytes.first_chunk::<4>().copied())
+    };
+    let number = i32::from_le_bytes(ask(vendor::POOL_LOCATION)?);
+    let kind = u32::from_le_bytes(ask(vendor::POOL_LOCATION_KIND)?);
+    let allocation = u32::from_le_bytes(ask(vendor::POOL_ALLOCATION)?);
+    Some(Location { kind, number, allocation })
+}
+
+fn source(handle: u64, device: impl FnOnce() -> Option<Device>) -> Source {
+    let meter = Meter::Pool(handle);
+    let known = meter.known();
+    let (device, state) = match known {
+        Some(known) => (known.device, known.state),
+        None => {
+            let told = location_of(handle);
+            let Some(device) = told.map_or_else(device, Location::device) else { return Source::Vendors };
+            (device, told.map_or(State::Charged, |told| told.state(device)))
+        }
+    };
+    match (state, account::of(device)) {
+        (State::Free, _) | (_, Account::Uncounted) => Source::Vendors,
+        (State::Going, _) => Source::Gone,
+        (_, Account::Closed) => Source::Closed,
+        (State::Charged, Account::Counted(_)) if known.is_none() && !meter.note(device, state) => {
+            Source::Closed
+        }
+        (State::Charged, Account::Counted(ledger)) => Source::Charged(meter, ledger),
+    }
+}
+
+/// Where an allocation on a stream comes from: the current pool of the stream's card.
+pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Source {
+    let _errno = KeepErrno::new();
+    let Some(device) = vendor::device_of(stream) else { return Source::Vendors };
+    match account::of(device) {
+        Account::Uncounted => Source::Vendors,
+        _ if vendor::is_capturing(stream, mode) => Source::Vendors,
+        Account::Closed => Source::Closed,
+        Account::Counted(_) => match vendor::current_pool(device) {
+            Some(handle) => source(handle, || Some(device)),
+            None => Source::Vendors,
+        },
+    }
+}
+
+/// Where an allocation from a pool comes from.
+pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Source {
+    let _errno = KeepErrno::new();
+    let source = source(handle, vendor::current_device);
+    match source {
+        Source::Charged(..) | Source::Closed if vendor::is_capturing(stream, mode) => Source::Vendors,
+        source => source,
+    }
+}
+
+/// An allocation: `real` is the vendor's, `back` frees in the same order what it gave.
+pub(crate) fn allocate(
+    source: Source,
+    request: Request,
+    real: impl Fn() -> i32,
+    back: impl Fn(u64) -> i32,
+) -> i32 {
+    let (meter, ledger) = match source {
+        Source::Vendors => return real(),
+        Source::Closed => return OUT_OF_MEMORY,
+        Source::Gone => return INVALID_VALUE,
+        // The vendor says what is wrong with it.
+        Source::Charged(..) if request.bytes == 0 || request.address.0.is_null() => return real(),
+        Source::Charged(meter, ledger) => (meter, ledger),
+    };
+    let bytes = Bytes(u64::try_from(request.bytes).unwrap_or(u64::MAX));
+    let Some(running) = meter.enter(ledger, bytes) else { return OUT_OF_MEMORY };
+    let before = request.address.read();
+    let answer = real();
+    let _errno = KeepErrno::new();
+    if running.end() == Ended::Fits || answer != SUCCESS {
+        return answer;
+    }
+    let _freed = back(request.address.read());
+    request.address.write(before);
+    trim(meter);
+    meter.refresh(ledger);
+    OUT_OF_MEMORY
+}
+
+/// Has a pool give back to the card what it does not use; in any capture that may go on, too.
+fn trim(meter: Meter) {
+    let mut mode = vendor::CAPTURE_RELAXED;
+    let exchanged = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode) == Some(SUCCESS);
+    let _answer = match meter {
+        Meter::Pool(handle) => vendor::cuMemPoolTrimTo(handle, 0),
+        Meter::Graphs(device) => vendor::cuDeviceGraphMemTrim(device.0),
+    };
+    if exchanged {
+        let _back = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode);
+    }
+}
+
+/// Memory is short: pools give back what they only keep, as the driver has them do when the card is full.
+#[cold]
+pub(crate) fn relieve(ledger: Ledger) {
+    let _errno = KeepErrno::new();
+    meter::each(ledger, |meter, known| {
+        if known.in_books() > 0 {
+            trim(meter);
+            settle(meter, known.state, ledger);
+        }
+    });
+}
+
+/// Brings the books to what the driver says of every pool.
+pub(crate) fn refresh() {
+    if meter::none() {
+        return;
+    }
+    let _errno = KeepErrno::new();
+    meter::each_charged(|meter, known, ledger| {
+        if known.in_books() > 0 {
+            settle(meter, known.state, ledger);
+        }
+    });
+}
+
+/// Something was freed that may have been a block of a pool.
+pub(crate) fn freed() {
+    refresh();
+}
+
+fn settle(meter: Meter, state: State, ledger: Ledger) {
+    if state == State::Going {
+        trim(meter);
+        if bury(meter) {
+            return;
+        }
+    }
+    meter.refresh(ledger);
+}
+
+/// Destroys a pool that the program destroyed, once nothing of it is in use.
+fn bury(meter: Meter) -> bool {
+    let Meter::Pool(handle) = meter else { return false };
+    let idle = meter.size().is_some_and(|size| size.used == 0);
+    let gone = idle && vendor::cuMemPoolDestroy(handle) == Some(SUCCESS);
+    if gone {
+        meter.forget();
+    }
+    gone
+}
+
+/// A pool is destroyed. While blocks of it are in use the driver would answer no more questions about it: so it is destroyed
+/// in fact with the last of them, and until then it keeps nothing and gives nothing. `real` is the vendor's.
+pub(crate) fn destroy(handle: u64, real: impl Fn() -> i32) -> i32 {
+    let _errno = KeepErrno::new();
+    let meter = Meter::Pool(handle);
+    let Some(known) = meter.known() else { return real() };
+    match (known.state, account::of(known.device)) {
+        (State::Going, _) => INVALID_VALUE,
+        (State::Charged, Account::Counted(ledger)) if vendor::default_pool(known.device) != Some(handle) => {
+            trim(meter);
+            meter.refresh(ledger);
+            if meter.size().is_some_and(|size| size.used > 0) && leave(handle, known.device) {
+                meter.stand(State::Going);
+                return SUCCESS;
+            }
+            let answer = real();
+            if answer == SUCCESS {
+                meter.forget();
+            }
+            answer
+        }
+        _ => {
+            let answer = real();
+            if answer == SUCCESS {
+                meter.forget();
+            }
+            answer
+        }
+    }
+}
+
+/// A pool that goes is nobody's current pool any more, and keeps nothing.
+fn leave(handle: u64, device: Device) -> bool {
+    let mut nothing = 0_u64;
+    let set = vendor::cuMemPoolSetAttribute(handle, vendor::POOL_THRESHOLD, &raw mut nothing);
+    let Some(default) = vendor::default_pool(device) else { return false };
+    if vendor::current_pool(device) == Some(handle)
+        && vendor::cuDeviceSetMemPool(device.0, default) != Some(SUCCESS)
+    {
+        return false;
+    }
+    set == Some(SUCCESS)
+}
+
+/// A pool was trimmed by the program.
+pub(crate) fn trimmed(handle: u64) {
+    let _errno = KeepErrno::new();
+    let meter = Meter::Pool(handle);
+    if let Some(known) = meter.known()
+        && let Account::Counted(ledger) = account::of(known.device)
+        && known.state != State::Free
+    {
+        meter.refresh(ledger);
+    }
+}
+
+impl Place {
+    #[expect(unsafe_code, reason = "the caller's out-parameter")]
+    fn read(self) -> u64 {
+        // SAFETY: not null, and a place for an address by the vendor's contract.
+        unsafe { self.0.read_unaligned() }
+    }
+
+    #[expect(unsafe_code, reason = "the caller's out-parameter")]
+    fn write(self, address: u64) {
+        // SAFETY: as above.
+        unsafe { self.0.write_unaligned(address) }
+    }
+}

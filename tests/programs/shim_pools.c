@@ -1,0 +1,181 @@
+/* Stream-ordered pools under a limit. Commands come on standard input, one a line; each is answered by a line:
+   "<code>" or "<code> <number>", and "touched" behind it where an out-parameter changed although the call failed.
+
+     alloc <slot> <bytes>          cuMemAllocAsync on the stream
+     from <slot> <bytes> <pool>    cuMemAllocFromPoolAsync
+     free <slot>, freeasync <slot> cuMemFree, cuMemFreeAsync
+     pool <pool> <device>          cuMemPoolCreate
+     hostpool <pool>               the same in host memory
+     destroy <pool>, set <pool>, trim <pool> <keep>, keep <pool> <threshold>
+     default <pool>, current <pool> <device>   cuDeviceGetDefaultMemPool, cuMemGetMemPool
+     sync                          cuStreamSynchronize
+     info                          cuMemGetInfo: free
+     work <nanos>                  a kernel of that length; not waited for
+     capture <bytes>               an allocation in a capture, which is dropped
+     storm <seed> <threads> <rounds> <most bytes>   threads that allocate from and free to the current pool, then all free */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef uint64_t u64;
+#define CALL(name, ...) ((int (*)())sym(#name))(__VA_ARGS__)
+#define UNTOUCHED 0xfeedfacecafebeefull
+
+static void *library, *stream;
+static u64 slots[256], pools[64];
+
+static void *sym(const char *name)
+{
+    void *found = dlsym(library, name);
+    if (!found) {
+        printf("no %s\n", name);
+        exit(1);
+    }
+    return found;
+}
+
+static void answer(int code, u64 out)
+{
+    printf("%d%s\n", code, code && out != UNTOUCHED ? " touched" : "");
+}
+
+static int pool_new(u64 *pool, unsigned kind, int number)
+{
+    struct { unsigned allocation, handles, kind; int number; u64 rest[9]; } props = {1, 0, kind, number, {0}};
+    return CALL(cuMemPoolCreate, pool, &props);
+}
+
+struct storm {
+    u64 seed, rounds, most;
+    void *context;
+    const char *wrong;
+};
+
+static void *storm(void *given)
+{
+    struct storm *me = given;
+    u64 held[16] = {0}, random = me->seed * 0x9e3779b97f4a7c15ull + 1;
+    void *own = NULL;
+    if (CALL(cuCtxSetCurrent, me->context) || CALL(cuStreamCreate, &own, 1u))
+        me->wrong = "setup";
+    for (u64 round = 0; round < me->rounds && !me->wrong; round++) {
+        random = random * 6364136223846793005ull + 1;
+        u64 *slot = &held[(random >> 33) % 16];
+        if (*slot) {
+            int code = random >> 63 ? CALL(cuMemFree_v2, *slot) : CALL(cuMemFreeAsync, *slot, own);
+            if (code)
+                me->wrong = "free";
+            *slot = 0;
+        } else {
+            u64 out = UNTOUCHED;
+            int code = CALL(cuMemAllocAsync, &out, (size_t)((random >> 20) % me->most + 1), own);
+            if (code == 0)
+                *slot = out;
+            else if (code != 2)
+                me->wrong = "allocate";
+            else if (out != UNTOUCHED)
+                me->wrong = "touched";
+        }
+        if ((random >> 40) % 16 == 0 && CALL(cuStreamSynchronize, own))
+            me->wrong = "synchronise";
+    }
+    for (int i = 0; i < 16; i++)
+        if (held[i] && CALL(cuMemFreeAsync, held[i], own))
+            me->wrong = "last free";
+    return NULL;
+}
+
+static void storms(void *context, u64 seed, u64 threads, u64 rounds, u64 most)
+{
+    pthread_t running[64];
+    struct storm given[64];
+    const char *wrong = "0";
+    for (u64 i = 0; i < threads && i < 64; i++) {
+        given[i] = (struct storm){seed + i, rounds, most, context, NULL};
+        pthread_create(&running[i], NULL, storm, &given[i]);
+    }
+    for (u64 i = 0; i < threads && i < 64; i++) {
+        pthread_join(running[i], NULL);
+        if (given[i].wrong)
+            wrong = given[i].wrong;
+    }
+    printf("%s\n", wrong);
+}
+
+int main(void)
+{
+    char line[256], word[32];
+    void *context = NULL, *function = NULL, *module = NULL;
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library || CALL(cuInit, 0u) || CALL(cuDevicePrimaryCtxRetain, &context, 0) ||
+        CALL(cuCtxSetCurrent, context) || CALL(cuStreamCreate, &stream, 1u)) {
+        printf("no driver\n");
+        return 1;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (fgets(line, sizeof line, stdin)) {
+        u64 a = 0, b = 0, c = 0, d = 0, out = UNTOUCHED;
+        if (sscanf(line, "%31s %lu %lu %lu %lu", word, &a, &b, &c, &d) < 1)
+            continue;
+        if (!strcmp(word, "alloc") || !strcmp(word, "from")) {
+            int code = word[0] == 'a' ? CALL(cuMemAllocAsync, &out, (size_t)b, stream)
+                                      : CALL(cuMemAllocFromPoolAsync, &out, (size_t)b, pools[c], stream);
+            if (!code)
+                slots[a] = out;
+            answer(code, out);
+        } else if (!strcmp(word, "free")) {
+            answer(CALL(cuMemFree_v2, slots[a]), out);
+        } else if (!strcmp(word, "freeasync")) {
+            answer(CALL(cuMemFreeAsync, slots[a], stream), out);
+        } else if (!strcmp(word, "pool")) {
+            answer(pool_new(&pools[a], 1, (int)b), out);
+        } else if (!strcmp(word, "hostpool")) {
+            answer(pool_new(&pools[a], 2, 0), out);
+        } else if (!strcmp(word, "destroy")) {
+            answer(CALL(cuMemPoolDestroy, pools[a]), out);
+        } else if (!strcmp(word, "set")) {
+            answer(CALL(cuDeviceSetMemPool, 0, pools[a]), out);
+        } else if (!strcmp(word, "default")) {
+            answer(CALL(cuDeviceGetDefaultMemPool, &pools[a], 0), out);
+        } else if (!strcmp(word, "current")) {
+            struct { unsigned kind; int number; } place = {1, (int)b};
+            answer(CALL(cuMemGetMemPool, &pools[a], &place, 1u), out);
+        } else if (!strcmp(word, "trim")) {
+            answer(CALL(cuMemPoolTrimTo, pools[a], (size_t)b), out);
+        } else if (!strcmp(word, "keep")) {
+            answer(CALL(cuMemPoolSetAttribute, pools[a], 4u, &b), out);
+        } else if (!strcmp(word, "sync")) {
+            answer(CALL(cuStreamSynchronize, stream), out);
+        } else if (!strcmp(word, "info")) {
+            size_t left = 0, total = 0;
+            int code = CALL(cuMemGetInfo_v2, &left, &total);
+            printf("%d %zu\n", code, left);
+        } else if (!strcmp(word, "query")) {
+            answer(CALL(cuStreamQuery, stream), out);
+        } else if (!strcmp(word, "work")) {
+            char name[32];
+            snprintf(name, sizeof name, "k_%lu", a);
+            int code = module ? 0 : CALL(cuModuleLoadData, &module, "image");
+            code = code ? code : CALL(cuModuleGetFunction, &function, module, name);
+            code = code ? code : CALL(cuLaunchKernel, function, 1u, 1u, 1u, 1u, 1u, 1u, 0u, stream, NULL, NULL);
+            answer(code, out);
+        } else if (!strcmp(word, "capture")) {
+            void *graph = NULL;
+            int code = CALL(cuStreamBeginCapture_v2, stream, 0u);
+            code = code ? code : CALL(cuMemAllocAsync, &out, (size_t)a, stream);
+            code = code ? code : CALL(cuStreamEndCapture, stream, &graph);
+            code = code ? code : CALL(cuGraphDestroy, graph);
+            answer(code, out);
+        } else if (!strcmp(word, "storm")) {
+            storms(context, a, b, c, d);
+        } else {
+            printf("what is %s\n", word);
+            return 1;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,194 @@
+//! Stream-ordered pools under a limit: growth is charged, room is free, and the books are what the driver says.
+
+use aliquot_abi::layout::usage;
+use aliquot_sim_device::{Card, Kind};
+use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::talk::Talk;
+
+const MIB: u64 = 1 << 20;
+/// What pools of the simulated driver grow by.
+const UNIT: u64 = 32 * MIB;
+const LIMIT: u64 = 4 * UNIT;
+
+struct Scene {
+    program: Talk,
+    files: GrantFiles,
+    card: Card,
+    bench: Bench,
+    tenant: Tenant,
+}
+
+/// What pools hold on a card, as the driver says.
+fn of_pools(card: &Card) -> u64 {
+    card.processes().iter().map(|process| process.held_by_kind[usize::from(Kind::Pool as u8)]).sum()
+}
+
+impl Scene {
+    /// `None`: no C compiler here.
+    fn new() -> Option<Self> {
+        let bench = Bench::new();
+        bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+        let program = match bench.compile("shim_pools", Link::Opened) {
+            Ok(program) => program,
+            Err(StoodAside(why)) => {
+                println!("stood aside: {why}");
+                return None;
+            }
+        };
+        let card = bench.card();
+        let (tenant, files) = Tenant::with(&memory_limit(&card.facts().uuid, LIMIT));
+        let _other = tenant.grant("other", &memory_limit(&bench.device().card(1)?.facts().uuid, LIMIT));
+        let program = Talk::start(&mut tenant.command(&bench, program));
+        Some(Self { program, files, card, bench, tenant })
+    }
+
+    fn say(&mut self, line: &str, expected: &str) {
+        assert_eq!(self.program.say(line), expected, "{line}");
+    }
+
+    /// The books, which are the driver's; asking for memory brings them up to date.
+    fn settled(&mut self) -> u64 {
+        let told = self.program.say("info");
+        let books = self.files.counter(usage::TOTAL);
+        assert_eq!(told, format!("0 {}", LIMIT - books));
+        assert_eq!(books, of_pools(&self.card));
+        books
+    }
+}
+
+#[test]
+fn growth_is_charged_and_room_is_free() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say("alloc 0 1000", "0");
+    assert_eq!(scene.files.counter(usage::TOTAL), UNIT);
+    scene.say(&format!("alloc 1 {}", UNIT - MIB), "0");
+    assert_eq!(scene.settled(), UNIT);
+    scene.say("alloc 2 2000000", "0");
+    assert_eq!(scene.settled(), 2 * UNIT);
+    scene.say("freeasync 1", "0");
+    scene.say("free 2", "0");
+    scene.say("sync", "0");
+    assert_eq!(scene.settled(), UNIT, "what a synchronisation gave back is credited");
+    scene.say("freeasync 0", "0");
+    scene.say("sync", "0");
+    assert_eq!(scene.settled(), 0);
+    scene.program.end();
+}
+
+#[test]
+fn beyond_the_limit_is_out_of_memory_and_what_fits_to_the_byte_is_not() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say(&format!("alloc 0 {}", LIMIT + 1), "2");
+    scene.say(&format!("alloc 0 {LIMIT}"), "0");
+    scene.say("alloc 1 1", "2");
+    assert_eq!(scene.settled(), LIMIT);
+    scene.say("freeasync 0", "0");
+    // The pool has room enough: nothing more can be reserved, and nothing need be.
+    scene.say(&format!("alloc 0 {}", LIMIT - 512), "0");
+    scene.say("alloc 1 512", "0");
+    scene.say("alloc 2 1", "2");
+    scene.say("free 0", "0");
+    scene.say("free 1", "0");
+    // Room in one pool is given back for another.
+    scene.say("pool 1 0", "0");
+    scene.say("from 3 1 1", "0");
+    scene.say(&format!("from 4 {} 1", LIMIT - UNIT), "0");
+    assert_eq!(scene.settled(), LIMIT);
+    assert!(scene.card.high_water() <= LIMIT, "never more, not for a moment");
+    scene.program.end();
+}
+
+#[test]
+fn a_pool_is_charged_to_its_card_and_memory_of_the_host_to_nobody() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say("pool 1 1", "0");
+    scene.say("from 0 1 1", "0");
+    assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (0, 0));
+    scene.say(&format!("from 1 {LIMIT} 1"), "2");
+    // One that nobody saw made: the driver says where it is.
+    scene.say("current 3 1", "0");
+    scene.say(&format!("from 3 {LIMIT} 3"), "2");
+    scene.say("hostpool 2", "0");
+    scene.say(&format!("from 2 {} 2", 2 * LIMIT), "0");
+    assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (0, 0));
+    scene.program.end();
+}
+
+#[test]
+fn a_pool_that_is_destroyed_with_blocks_in_use_is_charged_until_the_last_is_freed() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say("pool 1 0", "0");
+    scene.say("set 1", "0");
+    scene.say("keep 1 1000000000", "0");
+    scene.say(&format!("alloc 0 {UNIT}"), "0");
+    scene.say(&format!("alloc 1 {UNIT}"), "0");
+    scene.say("freeasync 1", "0");
+    scene.say("sync", "0");
+    assert_eq!(scene.settled(), 2 * UNIT, "the threshold keeps it");
+    scene.say("destroy 1", "0");
+    assert_eq!(scene.settled(), UNIT);
+    scene.say("from 2 1 1", "1");
+    scene.say("destroy 1", "1");
+    // The card's own pool is current again.
+    scene.say("alloc 2 1", "0");
+    assert_eq!(scene.settled(), 2 * UNIT);
+    scene.say("freeasync 0", "0");
+    assert_eq!(scene.settled(), UNIT);
+    scene.say("default 3", "0");
+    scene.say("destroy 3", "1");
+    scene.say("freeasync 2", "0");
+    scene.say("trim 3 0", "0");
+    assert_eq!(scene.files.counter(usage::TOTAL), 0);
+    scene.program.end();
+}
+
+#[test]
+fn an_allocation_in_a_capture_takes_nothing() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say(&format!("capture {}", 2 * LIMIT), "0");
+    assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (0, 0));
+    scene.program.end();
+}
+
+#[test]
+fn nothing_waits_for_work_in_the_stream() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say("alloc 0 1", "0");
+    // Ten seconds of work: whoever waited for it would find the stream done.
+    scene.say("work 10000000000", "0");
+    scene.say(&format!("alloc 1 {UNIT}"), "0");
+    scene.say("freeasync 1", "0");
+    scene.say(&format!("alloc 2 {LIMIT}"), "2");
+    scene.say("freeasync 0", "0");
+    assert_eq!(scene.program.say("query"), "600", "still at work");
+}
+
+#[test]
+fn threads_and_processes_on_one_limit_leave_exact_books() {
+    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos();
+    println!("seed {seed}");
+    let Some(mut scene) = Scene::new() else { return };
+    let program = scene.bench.cards().parent().unwrap().join("shim_pools");
+    let mut others: Vec<Talk> =
+        (0..2).map(|_| Talk::start(&mut scene.tenant.command(&scene.bench, &program))).collect();
+    for round in 0..5 {
+        let storm = |who: u32| format!("storm {} 4 1500 {}", seed.wrapping_add(who * 64 + round), 48 * MIB);
+        scene.program.tell(&storm(0));
+        others.iter_mut().zip(1..).for_each(|(other, who)| other.tell(&storm(who)));
+        assert_eq!(scene.program.hear(), "0");
+        for other in &mut others {
+            assert_eq!(other.hear(), "0");
+        }
+        for other in &mut others {
+            assert!(other.say("info").starts_with("0 "));
+        }
+        let books = scene.settled();
+        assert!(books <= LIMIT);
+    }
+    assert!(scene.files.counter(usage::DENIED) > 0, "the limit was reached");
+    assert!(scene.card.high_water() <= LIMIT, "{} of {LIMIT}", scene.card.high_water());
+    for program in others {
+        program.end();
+    }
+}
