@@ -10,6 +10,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if out.ancestors().nth(3).is_some_and(|profile| profile.ends_with("shim")) {
         println!("cargo::rustc-link-arg-cdylib=-nostartfiles");
     }
+    // What this library means by the name of an export is its own, whatever the program defines. Plain -Bsymbolic would also
+    // change what the loader finds when it is asked from here.
+    println!("cargo::rustc-link-arg-cdylib=-Wl,-Bsymbolic-functions");
     for library in ["cuda", "nvml"] {
         let path = format!("symbols/{library}.tsv");
         println!("cargo::rerun-if-changed={path}");

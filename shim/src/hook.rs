@@ -6,7 +6,8 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::{grants, resolve};
+use crate::grants;
+use crate::resolve::{self, Behind};
 
 /// A vendor library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,7 @@ pub struct Hook {
     pub(crate) exported: Function,
     real: AtomicPtr<()>,
     entry: AtomicPtr<()>,
+    linked: AtomicPtr<()>,
 }
 
 impl core::fmt::Debug for Hook {
@@ -72,6 +74,7 @@ impl Hook {
             exported: Function(exported),
             real: AtomicPtr::new(core::ptr::null_mut()),
             entry: AtomicPtr::new(core::ptr::null_mut()),
+            linked: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
 
@@ -123,6 +126,25 @@ impl Hook {
         let entry = if grants::want(self.need) { self.body.0 } else { known };
         self.entry.store(entry.cast_mut(), Ordering::Release);
         entry
+    }
+
+    /// What a caller gets who is linked to the function: that of another library, where one lies between us and the vendor's.
+    #[inline]
+    pub(crate) fn linked(&self) -> *const () {
+        let linked = self.linked.load(Ordering::Acquire);
+        if linked.is_null() { self.choose_linked() } else { linked }
+    }
+
+    #[cold]
+    fn choose_linked(&self) -> *const () {
+        let entry = self.entry();
+        let linked = match resolve::behind_link(self.library, self.export) {
+            Behind::Other(other) => other,
+            Behind::Vendor | Behind::Nothing if self.known().is_none() => return entry,
+            Behind::Vendor | Behind::Nothing => entry,
+        };
+        self.linked.store(linked.cast_mut(), Ordering::Release);
+        linked
     }
 }
 
@@ -187,9 +209,9 @@ macro_rules! hooks {
                 #[cfg_attr(panic = "abort", unsafe(no_mangle))]
                 pub(crate) extern "C" fn $name($($arg: $ty),*) -> i32 {
                     // SAFETY: the address of our or the vendor's function of this signature.
-                    let entry = unsafe { core::mem::transmute::<*const (), Real>(HOOK.entry()) };
+                    let linked = unsafe { core::mem::transmute::<*const (), Real>(HOOK.linked()) };
                     // SAFETY: the caller's arguments, handed on as they are.
-                    unsafe { entry($($arg),*) }
+                    unsafe { linked($($arg),*) }
                 }
             }
         )*

@@ -109,6 +109,20 @@ pub fn abis(library: Library, symbol: &[u8]) -> &'static [Fact] {
     rest.get(..count).unwrap_or(&[])
 }
 
+/// Whether some version of a vendor's library is known to export this.
+#[must_use]
+pub fn knows(library: Library, export: &[u8]) -> bool {
+    // The name by which cuGetProcAddress is asked is the export's, less what tells ABIs apart.
+    let mut symbol = export;
+    loop {
+        if abis(library, symbol).iter().any(|fact| fact.export.as_bytes() == export) {
+            return true;
+        }
+        let Some(end) = symbol.iter().rposition(|byte| *byte == b'_') else { return false };
+        symbol = symbol.get(..end).unwrap_or(&[]);
+    }
+}
+
 /// The vendor's rule: the newest ABI not newer than `version`; of that version the per-thread one, where `mode` asks for it.
 #[must_use]
 pub fn by_rule(symbol: &[u8], version: u32, mode: Mode) -> Option<&'static Fact> {
@@ -133,6 +147,16 @@ mod tests {
         assert!(count > 0);
         assert!(super::hook(b"cuNoSuchFunction").is_none());
         assert!(super::hook(b"").is_none());
+    }
+
+    #[test]
+    fn every_export_of_the_facts_is_known_and_nothing_else_is() {
+        for (library, facts) in [(Library::Cuda, CUDA), (Library::Nvml, NVML)] {
+            assert!(facts.iter().all(|fact| knows(library, fact.export.as_bytes())));
+        }
+        for unknown in ["", "cu", "cuMemAlloc_v9", "cuMemAlloc_", "cuNoSuchFunction_v2_ptsz", "nvmlInit_v2"] {
+            assert!(!knows(Library::Cuda, unknown.as_bytes()), "{unknown}");
+        }
     }
 
     #[test]

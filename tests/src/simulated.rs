@@ -173,15 +173,28 @@ impl Bench {
     ///
     /// When the program does not compile.
     pub fn compile(&self, name: &str, link: Link) -> Result<PathBuf, StoodAside> {
+        let libraries = format!("-L{}", self.libraries().display());
+        match link {
+            Link::Direct => self.compile_as(name, name, &[&libraries, "-l:libcuda.so.1", "-ldl"]),
+            Link::Opened => self.compile_as(name, name, &["-ldl"]),
+        }
+    }
+
+    /// Compiles `tests/programs/<source>.c` into a file called `output`, with more arguments for the compiler.
+    ///
+    /// # Errors
+    ///
+    /// [`StoodAside`] where there is no C compiler.
+    ///
+    /// # Panics
+    ///
+    /// When the program does not compile.
+    pub fn compile_as(&self, source: &str, output: &str, arguments: &[&str]) -> Result<PathBuf, StoodAside> {
         run(Command::new("cc").arg("--version"))?;
-        let program = self.place.path().join(name);
+        let program = self.place.path().join(output);
         let mut cc = Command::new("cc");
         cc.args(["-Wall", "-Werror", "-O1", "-o"]).arg(&program);
-        cc.arg(root().join("tests/programs").join(name).with_extension("c"));
-        match link {
-            Link::Direct => cc.arg("-L").arg(self.libraries()).arg("-l:libcuda.so.1"),
-            Link::Opened => cc.arg("-ldl"),
-        };
+        cc.arg(root().join("tests/programs").join(source).with_extension("c")).args(arguments);
         let compiled = run(&mut cc);
         assert!(compiled.is_ok(), "{compiled:?}");
         Ok(program)

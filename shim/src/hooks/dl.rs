@@ -1,15 +1,27 @@
 //! `dlsym` and `dlvsym`: the caller gets what the loader gives, except where that is a function we stand in for.
 //!
 //! Both leave by a jump to the C library's function with the caller's registers and return address as they were, so that
-//! `RTLD_NEXT` means what the caller meant; only a name that we know is looked up from here.
+//! `RTLD_NEXT` means what the caller meant, and a failure is told by `dlerror` in the loader's words. Only a name that we know is
+//! looked up from here:
+//!
+//! | the loader finds | the caller gets |
+//! |---|---|
+//! | the vendor's function | our hook where a policy needs it, else the function itself |
+//! | our own export, as in RTLD_DEFAULT | what lies behind us: the same for the vendor's, another library's own, or nothing |
+//! | a function of this name in a library that is not the vendor's | that function |
+//! | nothing | nothing |
+//! | the C library's `dlsym` or `dlvsym` | ours, except a library behind us that has its own and will be called by ours |
 
 // UNSAFETY: naked functions and foreign names.
 #![expect(unsafe_code, reason = "the caller's registers and names are raw")]
 
 use core::ffi::{CStr, c_char, c_void};
 
-use crate::hook::Hook;
-use crate::{resolve, symbols};
+use crate::elf::{self, Caller};
+use crate::hook::{Hook, Library};
+use crate::resolve::{self, Behind};
+use crate::sys::KeepErrno;
+use crate::{grants, symbols};
 
 /// What a look-up comes to, in two registers.
 #[repr(C)]
@@ -30,51 +42,160 @@ fn jump(real: *const ()) -> Verdict {
     Verdict { address, answer: 0 }
 }
 
-/// The hook of a name that a program asks for; only the vendors' names are looked at twice.
-fn ours(name: *const c_char) -> Option<&'static Hook> {
+/// What a name is to us.
+enum Asked {
+    /// Nothing.
+    Foreign,
+    /// A function we stand in for.
+    Hooked(&'static Hook),
+    /// It looks like a vendor's and has no hook.
+    Vendors(Library),
+    /// `dlsym`
+    Plain,
+    /// `dlvsym`
+    Versioned,
+}
+
+/// A look-up, as the program made it.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    handle: *mut c_void,
+    name: &'a CStr,
+    /// `None`: dlsym.
+    version: Option<*const c_char>,
+    /// Where the caller goes on.
+    caller: u64,
+}
+
+impl Asked {
+    fn about(name: &CStr) -> Self {
+        let library = match name.to_bytes() {
+            b"dlsym" => return Self::Plain,
+            b"dlvsym" => return Self::Versioned,
+            [b'c', b'u', ..] => Library::Cuda,
+            [b'n', b'v', b'm', b'l', ..] => Library::Nvml,
+            _ => return Self::Foreign,
+        };
+        symbols::hook(name.to_bytes()).map_or(Self::Vendors(library), Self::Hooked)
+    }
+}
+
+impl Question<'_> {
+    /// What the loader says, asked from here: not what it would say to the caller where that is the question (RTLD_NEXT).
+    fn ask(self) -> *const () {
+        match self.version {
+            None => resolve::dlsym(self.handle, self.name.as_ptr()),
+            Some(version) => resolve::dlvsym(self.handle, self.name.as_ptr(), version),
+        }
+    }
+
+    /// What the caller gets for a function we stand in for; `None`: what the loader gives.
+    fn hooked(self, hook: &'static Hook) -> Option<*const ()> {
+        let found = if self.handle == libc::RTLD_NEXT { self.next(hook)? } else { self.ask() };
+        if found.is_null() {
+            return None;
+        }
+        if found == hook.exported.0 {
+            // As in RTLD_DEFAULT. Without us the caller had found what lies behind us, or nothing.
+            return Some(match resolve::behind(hook.library, hook.export) {
+                Behind::Vendor => hook.entry(),
+                Behind::Other(other) => other,
+                Behind::Nothing if self.is_late() && resolve::vendor(hook.library, hook.export).is_some() => {
+                    hook.entry()
+                }
+                Behind::Nothing => core::ptr::null(),
+            });
+        }
+        if !resolve::is_vendors(hook.library, hook.export, found) {
+            return None;
+        }
+        hook.learn(found);
+        Some(hook.entry())
+    }
+
+    /// What comes next behind the caller; `None`: the loader knows better. It takes the caller from where it was called, so it
+    /// cannot be asked from here, and its tables are read instead.
+    fn next(self, hook: &'static Hook) -> Option<*const ()> {
+        let first = elf::behind(self.caller, self.name);
+        let other = first.filter(|first| resolve::vendor(hook.library, hook.export) != Some(*first));
+        let stands = |address: *const ()| elf::caller(address.addr() as u64, self.name);
+        if elf::caller(self.caller, self.name) == Caller::Before {
+            // Another library's function between the caller and us is what the loader gives; else it gives ours.
+            let between = other.is_some_and(|other| stands(other) == Caller::Before);
+            return (!between).then_some(hook.exported.0);
+        }
+        // The loader gives only what all may see; asked for what lies behind us it shows whether the vendor's is.
+        let seen = || !matches!(resolve::behind(hook.library, hook.export), Behind::Nothing);
+        first.filter(|_| other.is_none() && (self.is_late() || seen()))
+    }
+
+    /// Whether the caller may see a vendor's library that the program does not, having loaded it.
+    fn is_late(self) -> bool {
+        elf::caller(self.caller, self.name) == Caller::Late
+    }
+
+    /// Ours in place of the C library's own look-up, so that no library that keeps its address goes past us; but never for
+    /// a library behind us that has a look-up itself: ours calls that one.
+    fn look_up(self, real: *const (), ours: *const ()) -> Option<*const ()> {
+        if elf::caller(self.caller, self.name) == Caller::Rival {
+            return None;
+        }
+        let found = if self.handle == libc::RTLD_NEXT { real } else { self.ask() };
+        (!found.is_null() && found == real).then_some(ours)
+    }
+
+    /// Counts a vendor's function that no table knows.
+    fn note(self, library: Library) {
+        let known = symbols::knows(library, self.name.to_bytes());
+        if !known && resolve::vendor(library, self.name).is_some() {
+            resolve::keep(library);
+            grants::count_unknown();
+        }
+    }
+
+    fn decide(self, real: *const ()) -> Verdict {
+        let _errno = KeepErrno::new();
+        let answer = match Asked::about(self.name) {
+            Asked::Foreign => None,
+            Asked::Hooked(hook) => self.hooked(hook),
+            Asked::Vendors(library) => {
+                self.note(library);
+                None
+            }
+            Asked::Plain => self.look_up(resolve::DLSYM.get(c"dlsym"), dlsym as *const ()),
+            Asked::Versioned => self.look_up(resolve::DLVSYM.get(c"dlvsym"), dlvsym as *const ()),
+        };
+        answer.map_or(jump(real), |address| Verdict { address, answer: 1 })
+    }
+}
+
+extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: u64) -> Verdict {
+    let real = resolve::DLSYM.get(c"dlsym");
     if name.is_null() {
-        return None;
+        return jump(real);
     }
     // SAFETY: a C string, by the contract of dlsym.
-    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-    if name.starts_with(b"cu") || name.starts_with(b"nvml") { symbols::hook(name) } else { None }
+    let name = unsafe { CStr::from_ptr(name) };
+    Question { handle, name, version: None, caller }.decide(real)
 }
 
-/// What the caller gets for a hook, where the loader found `found` for its name; null: nothing.
-fn stand_in(hook: &'static Hook, found: *const ()) -> *const () {
-    if found != hook.exported.0 {
-        hook.learn(found);
-        return hook.entry();
-    }
-    // The loader found our own export, as in RTLD_DEFAULT: without it the caller had found the vendor's, or nothing.
-    if hook.known().is_none() && resolve::vendor(hook.library, hook.export).is_none() {
-        return core::ptr::null();
-    }
-    hook.entry()
-}
-
-extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Verdict {
-    let real = resolve::DLSYM.get(c"dlsym");
-    let Some(hook) = ours(name) else { return jump(real) };
-    let found = resolve::dlsym(handle, name);
-    if found.is_null() {
-        return jump(real);
-    }
-    Verdict { address: stand_in(hook, found), answer: 1 }
-}
-
-extern "C" fn decide_versioned(handle: *mut c_void, name: *const c_char, version: *const c_char) -> Verdict {
+extern "C" fn decide_versioned(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: u64,
+) -> Verdict {
     let real = resolve::DLVSYM.get(c"dlvsym");
-    let Some(hook) = ours(name) else { return jump(real) };
-    let found = resolve::dlvsym(handle, name, version);
-    if found.is_null() {
+    if name.is_null() || version.is_null() {
         return jump(real);
     }
-    Verdict { address: stand_in(hook, found), answer: 1 }
+    // SAFETY: a C string, by the contract of dlvsym.
+    let name = unsafe { CStr::from_ptr(name) };
+    Question { handle, name, version: Some(version), caller }.decide(real)
 }
 
 macro_rules! look_up {
-    ($name:ident, $decide:ident, $($arg:ident : $ty:ty),*) => {
+    ($name:ident, $decide:ident, $caller_x86:literal, $caller_arm:literal, $($arg:ident : $ty:ty),*) => {
         /// The C library's function of this name, seen through the hook table.
         ///
         /// # Safety
@@ -87,6 +208,8 @@ macro_rules! look_up {
                 "push rdi",
                 "push rsi",
                 "push rdx",
+                // Where the caller goes on.
+                concat!("mov ", $caller_x86, ", [rsp + 24]"),
                 "call {decide}",
                 "mov rcx, rdx",
                 "pop rdx",
@@ -113,6 +236,8 @@ macro_rules! look_up {
                 "mov x29, sp",
                 "stp x0, x1, [sp, #16]",
                 "str x2, [sp, #32]",
+                // Where the caller goes on.
+                concat!("mov ", $caller_arm, ", x30"),
                 "bl {decide}",
                 "mov x16, x0",
                 "mov x17, x1",
@@ -129,5 +254,13 @@ macro_rules! look_up {
     };
 }
 
-look_up!(dlsym, decide, _handle: *mut c_void, _name: *const c_char);
-look_up!(dlvsym, decide_versioned, _handle: *mut c_void, _name: *const c_char, _version: *const c_char);
+look_up!(dlsym, decide, "rdx", "x2", _handle: *mut c_void, _name: *const c_char);
+look_up!(
+    dlvsym,
+    decide_versioned,
+    "rcx",
+    "x3",
+    _handle: *mut c_void,
+    _name: *const c_char,
+    _version: *const c_char
+);

@@ -11,6 +11,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::hook::Library;
 use crate::symbols::{self, Mode};
+use crate::sys::KeepErrno;
 use crate::vendor::{self, SUCCESS};
 use crate::{grants, resolve};
 
@@ -42,6 +43,7 @@ hooks! {
 }
 
 fn substitute(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64) {
+    let _errno = KeepErrno::new();
     if symbol.is_null() || found.is_null() {
         return;
     }
@@ -66,21 +68,13 @@ fn stand_in(symbol: &[u8], given: *const (), version: u32, mode: Mode) -> Option
         grants::count_unknown();
         return None;
     }
-    if abis.iter().all(|fact| symbols::hook(fact.export.as_bytes()).is_none()) {
-        return None;
+    let mut hooks = abis.iter().filter_map(|fact| symbols::hook(fact.export.as_bytes())).peekable();
+    hooks.peek()?;
+    if let Some(hook) = hooks.find(|hook| hook.real() == given) {
+        return Some(hook.entry());
     }
-    let exported = |export: &str| -> *const () {
-        if let Some(hook) = symbols::hook(export.as_bytes()) {
-            return hook.real();
-        }
-        let mut name = [0_u8; 96];
-        let Some(place) = name.get_mut(..export.len()) else { return core::ptr::null() };
-        place.copy_from_slice(export.as_bytes());
-        let name = CStr::from_bytes_until_nul(&name).unwrap_or(c"");
-        resolve::vendor(Library::Cuda, name).unwrap_or(core::ptr::null())
-    };
-    if let Some(fact) = abis.iter().find(|fact| exported(fact.export) == given) {
-        return symbols::hook(fact.export.as_bytes()).map(crate::hook::Hook::entry);
+    if abis.iter().any(|fact| exported(fact.export) == Some(given)) {
+        return None;
     }
     if version > symbols::NEWEST {
         grants::count_unknown();
@@ -90,4 +84,11 @@ fn stand_in(symbol: &[u8], given: *const (), version: u32, mode: Mode) -> Option
     let hook = symbols::hook(symbols::by_rule(symbol, version, mode)?.export.as_bytes())?;
     hook.learn(given);
     Some(hook.entry())
+}
+
+/// The vendor's export of a name.
+fn exported(export: &str) -> Option<*const ()> {
+    let mut name = [0_u8; 96];
+    name.get_mut(..export.len())?.copy_from_slice(export.as_bytes());
+    resolve::vendor(Library::Cuda, CStr::from_bytes_until_nul(&name).ok()?)
 }
