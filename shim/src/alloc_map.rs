@@ -31,11 +31,11 @@ const SPINS_MAX: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(pub(crate) u64);
 
-/// What an entry stands for: the number of a context, or of a record of physical memory; 0: of none.
+/// The number of the context that an allocation goes with; 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tie(pub(crate) u32);
 
-/// One entry.
+/// An allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Charged.
@@ -50,32 +50,32 @@ pub(crate) struct Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
-/// A map; empty at first.
+/// A map; empty at first. Of a value, zero bytes are a value.
 #[derive(Debug)]
-pub(crate) struct AllocMap {
-    shards: AtomicPtr<Shard>,
+pub(crate) struct AllocMap<V = Held> {
+    shards: AtomicPtr<Shard<V>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct Entry<V> {
     /// The key plus one; 0: a free place.
     key: u64,
-    held: Held,
+    value: V,
 }
 
 #[derive(Debug)]
 #[repr(align(64))]
-struct Shard {
+struct Shard<V> {
     lock: AtomicU32,
     places: AtomicUsize,
     count: AtomicUsize,
-    table: AtomicPtr<Entry>,
+    table: AtomicPtr<Entry<V>>,
 }
 
 /// A shard while its lock is held.
-struct Locked<'a>(&'a Shard);
+struct Locked<'a, V>(&'a Shard<V>);
 
-impl Drop for Locked<'_> {
+impl<V> Drop for Locked<'_, V> {
     fn drop(&mut self) {
         self.0.lock.store(0, Ordering::Release);
     }
@@ -88,16 +88,16 @@ fn hash(key: Key) -> (usize, usize) {
     (part(mixed >> 58), part(mixed >> 24 & 0xffff_ffff))
 }
 
-impl AllocMap {
+impl<V: Copy> AllocMap<V> {
     pub(crate) const fn new() -> Self {
         Self { shards: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    fn shard(&self, number: usize) -> Option<&Shard> {
+    fn shard(&self, number: usize) -> Option<&Shard<V>> {
         let mut base = self.shards.load(Ordering::Acquire);
         if base.is_null() {
             let _errno = KeepErrno::new();
-            let made = sys::map_wiped_on_fork(SHARDS * size_of::<Shard>())?.cast::<Shard>();
+            let made = sys::map_wiped_on_fork(SHARDS * size_of::<Shard<V>>())?.cast::<Shard<V>>();
             let first = self.shards.compare_exchange(
                 core::ptr::null_mut(),
                 made.as_ptr(),
@@ -107,7 +107,7 @@ impl AllocMap {
             base = match first {
                 Ok(_) => made.as_ptr(),
                 Err(other) => {
-                    sys::unmap(made.cast(), SHARDS * size_of::<Shard>());
+                    sys::unmap(made.cast(), SHARDS * size_of::<Shard<V>>());
                     other
                 }
             };
@@ -117,7 +117,7 @@ impl AllocMap {
     }
 
     /// Records an entry. What stood under the key is answered: its memory is gone, since its key is in use again.
-    pub(crate) fn insert(&self, key: Key, held: Held) -> Result<Option<Held>, NoRoom> {
+    pub(crate) fn insert(&self, key: Key, value: V) -> Result<Option<V>, NoRoom> {
         let (shard, place) = hash(key);
         let shard = self.shard(shard).ok_or(NoRoom)?;
         if key.0 == u64::MAX {
@@ -126,7 +126,7 @@ impl AllocMap {
         loop {
             let places = {
                 let locked = shard.lock();
-                if let Some(answer) = locked.insert(key, held, place) {
+                if let Some(answer) = locked.insert(key, value, place) {
                     return Ok(answer);
                 }
                 shard.places.load(Ordering::Relaxed)
@@ -136,24 +136,51 @@ impl AllocMap {
     }
 
     /// Takes an entry out.
-    pub(crate) fn take(&self, key: Key) -> Option<Held> {
+    pub(crate) fn take(&self, key: Key) -> Option<V> {
         let (shard, place) = hash(key);
         let locked = self.shard(shard)?.lock();
         let found = locked.find(key, place)?;
-        let held = locked.at(found).held;
+        let value = locked.at(found).value;
         locked.remove(found);
-        Some(held)
+        Some(value)
     }
 
-    /// Takes out every entry with this tie. `each` is called under a lock: it only adds up.
-    pub(crate) fn sweep(&self, tie: Tie, mut each: impl FnMut(Held)) {
+    /// Changes an entry. `change` is called under a lock: it only reckons.
+    pub(crate) fn update<R>(&self, key: Key, change: impl FnOnce(&mut V) -> R) -> Option<R> {
+        let (shard, place) = hash(key);
+        let locked = self.shard(shard)?.lock();
+        let found = locked.find(key, place)?;
+        let mut entry = locked.at(found);
+        let answer = change(&mut entry.value);
+        locked.put(found, entry);
+        Some(answer)
+    }
+
+    /// A copy of an entry.
+    pub(crate) fn get(&self, key: Key) -> Option<V> {
+        self.update(key, |value| *value)
+    }
+
+    /// What `answer` finds in some entry; looks at all of them.
+    pub(crate) fn find<R>(&self, answer: impl Fn(Key, &V) -> Option<R>) -> Option<R> {
+        (0..SHARDS).filter_map(|number| self.shard(number)).find_map(|shard| {
+            let locked = shard.lock();
+            (0..shard.places.load(Ordering::Relaxed)).find_map(|place| {
+                let entry = locked.at(place);
+                (entry.key != 0).then(|| answer(Key(entry.key - 1), &entry.value)).flatten()
+            })
+        })
+    }
+
+    /// Takes out every entry that is `wanted`. Both are called under a lock: they only look and add up.
+    pub(crate) fn sweep(&self, wanted: impl Fn(Key, &V) -> bool, mut each: impl FnMut(V)) {
         for shard in (0..SHARDS).filter_map(|number| self.shard(number)) {
             let locked = shard.lock();
             let mut place = 0;
             while place < shard.places.load(Ordering::Relaxed) {
                 let entry = locked.at(place);
-                if entry.key != 0 && entry.held.tie == tie {
-                    each(entry.held);
+                if entry.key != 0 && wanted(Key(entry.key - 1), &entry.value) {
+                    each(entry.value);
                     // The gap is closed from behind, so the place is looked at again.
                     locked.remove(place);
                 } else {
@@ -164,8 +191,8 @@ impl AllocMap {
     }
 }
 
-impl Shard {
-    fn lock(&self) -> Locked<'_> {
+impl<V: Copy> Shard<V> {
+    fn lock(&self) -> Locked<'_, V> {
         let mut spins = 0_u32;
         while self.lock.swap(1, Ordering::Acquire) != 0 {
             while self.lock.load(Ordering::Relaxed) != 0 {
@@ -188,7 +215,7 @@ impl Shard {
         if places / 4 * 3 >= SHARD_ENTRIES_MAX {
             return Err(NoRoom);
         }
-        let fresh = sys::map_wiped_on_fork(next * size_of::<Entry>()).ok_or(NoRoom)?;
+        let fresh = sys::map_wiped_on_fork(next * size_of::<Entry<V>>()).ok_or(NoRoom)?;
         let old = {
             let locked = self.lock();
             if self.places.load(Ordering::Relaxed) == places {
@@ -198,28 +225,28 @@ impl Shard {
             }
         };
         if let Some((old, places)) = old {
-            sys::unmap(old, places * size_of::<Entry>());
+            sys::unmap(old, places * size_of::<Entry<V>>());
         }
         Ok(())
     }
 }
 
-impl Locked<'_> {
+impl<V: Copy> Locked<'_, V> {
     fn mask(&self) -> usize {
         self.0.places.load(Ordering::Relaxed).wrapping_sub(1)
     }
 
-    fn place(&self, number: usize) -> *mut Entry {
+    fn place(&self, number: usize) -> *mut Entry<V> {
         // SAFETY: every caller masks the number or compares it with the count of places of this table.
         unsafe { self.0.table.load(Ordering::Relaxed).add(number) }
     }
 
-    fn at(&self, number: usize) -> Entry {
+    fn at(&self, number: usize) -> Entry<V> {
         // SAFETY: inside the table, whose lock is held; zero is a value of an entry.
         unsafe { self.place(number).read() }
     }
 
-    fn put(&self, number: usize, entry: Entry) {
+    fn put(&self, number: usize, entry: Entry<V>) {
         // SAFETY: as above.
         unsafe { self.place(number).write(entry) }
     }
@@ -243,22 +270,22 @@ impl Locked<'_> {
     }
 
     /// `None`: the table is full.
-    fn insert(&self, key: Key, held: Held, place: usize) -> Option<Option<Held>> {
+    fn insert(&self, key: Key, value: V, place: usize) -> Option<Option<V>> {
         if let Some(found) = self.find(key, place) {
-            let before = self.at(found).held;
-            self.put(found, Entry { key: key.0 + 1, held });
+            let before = self.at(found).value;
+            self.put(found, Entry { key: key.0 + 1, value });
             return Some(Some(before));
         }
         let count = self.0.count.load(Ordering::Relaxed);
         if (count + 1) * 4 > self.0.places.load(Ordering::Relaxed) * 3 {
             return None;
         }
-        self.put_new(Entry { key: key.0 + 1, held }, place);
+        self.put_new(Entry { key: key.0 + 1, value }, place);
         self.0.count.store(count + 1, Ordering::Relaxed);
         Some(None)
     }
 
-    fn put_new(&self, entry: Entry, place: usize) {
+    fn put_new(&self, entry: Entry<V>, place: usize) {
         let mut place = place & self.mask();
         while self.at(place).key != 0 {
             place = (place + 1) & self.mask();
@@ -283,13 +310,12 @@ impl Locked<'_> {
             }
             next = (next + 1) & mask;
         }
-        let nothing = Held { bytes: Bytes(0), grant: 0, tie: Tie(0) };
-        self.put(gap, Entry { key: 0, held: nothing });
+        self.put(gap, Entry { key: 0, ..self.at(gap) });
         self.0.count.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Moves everything to a new table of zeros; the old one, if there was any.
-    fn move_to(&self, fresh: NonNull<Entry>, places: usize) -> Option<NonNull<u8>> {
+    fn move_to(&self, fresh: NonNull<Entry<V>>, places: usize) -> Option<NonNull<u8>> {
         let old = self.0.table.swap(fresh.as_ptr(), Ordering::Relaxed);
         let before = self.0.places.swap(places, Ordering::Relaxed);
         for number in 0..before {
@@ -345,7 +371,7 @@ mod tests {
             }
         }
         let (mut swept, mut expected) = (0, 0);
-        map.sweep(Tie(1), |held| swept += held.bytes.0);
+        map.sweep(|_, held: &Held| held.tie == Tie(1), |held| swept += held.bytes.0);
         model.retain(|_, held| {
             expected += if held.tie == Tie(1) { held.bytes.0 } else { 0 };
             held.tie != Tie(1)
@@ -354,7 +380,7 @@ mod tests {
         for (key, held) in model {
             assert_eq!(map.take(Key(key)), Some(held), "seed {seed}");
         }
-        map.sweep(Tie(0), |held| panic!("{held:?} is left over, seed {seed}"));
+        map.sweep(|_, _| true, |held| panic!("{held:?} is left over, seed {seed}"));
     }
 
     #[test]
@@ -375,7 +401,7 @@ mod tests {
             }
         });
         let mut left = 0;
-        map.sweep(Tie(0), |_| left += 1);
+        map.sweep(|_, _| true, |_| left += 1);
         assert_eq!(left, 8 * 10_000);
     }
 

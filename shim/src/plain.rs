@@ -11,6 +11,10 @@ use crate::vendor::{OUT_OF_MEMORY, SUCCESS};
 
 /// Device pointers.
 pub(crate) static POINTERS: AllocMap = AllocMap::new();
+/// Arrays, by handle.
+pub(crate) static ARRAYS: AllocMap = AllocMap::new();
+/// Mipmapped arrays, by handle.
+pub(crate) static MIPMAPPED: AllocMap = AllocMap::new();
 
 /// What the vendor made: under which key, and how many bytes it takes.
 #[derive(Clone, Copy, Debug)]
@@ -116,12 +120,15 @@ impl Freeing {
 /// Credits everything that was allocated in a context.
 pub(crate) fn credit_all_of(tie: Tie) {
     let mut sums = [0_u64; GRANTS_MAX];
-    POINTERS.sweep(tie, |held| {
-        let sum = usize::try_from(held.grant).ok().and_then(|grant| sums.get_mut(grant));
-        if let Some(sum) = sum {
-            *sum = sum.saturating_add(held.bytes.0);
-        }
-    });
+    for map in [&POINTERS, &ARRAYS, &MIPMAPPED] {
+        let add = |held: Held| {
+            let sum = usize::try_from(held.grant).ok().and_then(|grant| sums.get_mut(grant));
+            if let Some(sum) = sum {
+                *sum = sum.saturating_add(held.bytes.0);
+            }
+        };
+        map.sweep(|_, held| held.tie == tie, add);
+    }
     for (grant, sum) in (0_u32..).zip(sums).filter(|(_, sum)| *sum > 0) {
         credit(grant, Bytes(sum));
     }

@@ -11,6 +11,28 @@ extern int cuMemAlloc_v2(Pointer *, size_t), cuMemFree_v2(Pointer), cuMemGetInfo
 extern int cuMemAllocPitch_v2(Pointer *, size_t *, size_t, size_t, unsigned);
 extern int cuMemAllocManaged(Pointer *, size_t, unsigned);
 
+typedef struct {
+    size_t width, height, depth;
+    unsigned format, channels, flags;
+} Deep;
+typedef struct {
+    size_t width, height;
+    unsigned format, channels;
+} Flat;
+typedef struct {
+    unsigned kind, handle_types, location_type;
+    int location;
+    void *windows;
+    unsigned char flags[8];
+} Properties;
+extern int cuArrayCreate_v2(void **, const Flat *), cuArray3DCreate_v2(void **, const Deep *);
+extern int cuMipmappedArrayCreate(void **, const Deep *, unsigned), cuArrayDestroy(void *);
+extern int cuMipmappedArrayDestroy(void *);
+extern int cuMemCreate(uint64_t *, size_t, const Properties *, unsigned long long), cuMemRelease(uint64_t);
+extern int cuMemAddressReserve(Pointer *, size_t, size_t, Pointer, unsigned long long);
+extern int cuMemMap(Pointer, size_t, size_t, uint64_t, unsigned long long), cuMemUnmap(Pointer, size_t);
+extern int cuMemRetainAllocationHandle(uint64_t *, void *);
+
 enum { OUT_OF_MEMORY = 2, INVALID_VALUE = 1 };
 
 #define CHECK(condition) \
@@ -91,6 +113,77 @@ static void managed_free(void)
     CHECK(cuMemFree_v2(address) == 0 && left() == limit);
 }
 
+/* Elements, faces, layers and levels; nothing for arrays whose memory comes later. */
+static void arrays(void)
+{
+    void *array = (void *)42;
+    const size_t unit = 64 << 10;
+    struct {
+        Deep shape;
+        unsigned levels;
+        size_t units;
+    } cases[] = {
+        {{1, 0, 0, 0x01, 1, 0}, 0, 1},           {{1024, 1024, 0, 0x20, 4, 0}, 0, 256},
+        {{1024, 1024, 0, 0x10, 2, 0}, 0, 64},    {{256, 256, 6, 0x20, 1, 0x04}, 0, 24},
+        {{256, 256, 12, 0x20, 1, 0x05}, 0, 48},  {{1024, 0, 64, 0x20, 1, 0x01}, 0, 4},
+        {{64, 64, 64, 0x03, 2, 0}, 0, 32},       {{1024, 1024, 0, 0x20, 1, 0}, 11, 86},
+        {{1024, 1024, 0, 0x20, 1, 0x40}, 0, 0},  {{1024, 1024, 0, 0x20, 1, 0x80}, 5, 0},
+    };
+    for (size_t at = 0; at < sizeof cases / sizeof *cases; at++) {
+        const Deep *shape = &cases[at].shape;
+        unsigned levels = cases[at].levels;
+        CHECK((levels ? cuMipmappedArrayCreate(&array, shape, levels) : cuArray3DCreate_v2(&array, shape)) == 0);
+        if (left() != limit - cases[at].units * unit)
+            printf("case %zu: %zu\n", at, limit - left());
+        CHECK(left() == limit - cases[at].units * unit);
+        CHECK((levels ? cuMipmappedArrayDestroy(array) : cuArrayDestroy(array)) == 0 && left() == limit);
+    }
+    Flat flat = {limit / 16, 1, 0x20, 4}, wrong = {16, 1, 0x7777, 4};
+    CHECK(cuArrayCreate_v2(&array, &flat) == 0 && left() == 0 && cuArrayDestroy(array) == 0);
+    array = (void *)42;
+    flat.height = 2;
+    CHECK(cuArrayCreate_v2(&array, &flat) == OUT_OF_MEMORY && array == (void *)42);
+    flat.height = SIZE_MAX;
+    CHECK(cuArrayCreate_v2(&array, &flat) == OUT_OF_MEMORY && array == (void *)42);
+    CHECK(cuArrayCreate_v2(&array, &wrong) == INVALID_VALUE && cuArrayCreate_v2(NULL, &flat) == INVALID_VALUE);
+    CHECK(cuArrayCreate_v2(&array, NULL) == INVALID_VALUE && cuArrayDestroy((void *)42) != 0 && left() == limit);
+}
+
+/* Physical memory stays until the last reference and the last mapping go, whichever is last. */
+static void physical(void)
+{
+    const size_t page = 2 << 20, size = 4 * page;
+    Properties card = {1, 0, 1, 0}, host = {1, 0, 2, 0}, nowhere = {1, 0, 1, 77};
+    uint64_t handle = 42, second = 42;
+    Pointer at = 0;
+    CHECK(cuMemCreate(&handle, limit + page, &card, 0) == OUT_OF_MEMORY && handle == 42);
+    CHECK(cuMemCreate(&handle, page + 1, &card, 0) == INVALID_VALUE && handle == 42 && left() == limit);
+    CHECK(cuMemCreate(NULL, page, &card, 0) == INVALID_VALUE && cuMemCreate(&handle, page, NULL, 0) == INVALID_VALUE);
+    CHECK(cuMemCreate(&handle, page, &nowhere, 0) != 0 && handle == 42);
+    CHECK(cuMemCreate(&handle, size, &host, 0) == 0 && left() == limit && cuMemRelease(handle) == 0);
+    CHECK(cuMemCreate(&handle, size, &card, 0) == 0 && left() == limit - size);
+    CHECK(cuMemAddressReserve(&at, 4 * size, 0, 0, 0) == 0);
+    CHECK(cuMemMap(at, size, 0, handle, 0) == 0 && cuMemMap(at + size, size, 0, handle, 0) == 0);
+    CHECK(cuMemMap(at, size, 0, handle, 0) == INVALID_VALUE);
+    CHECK(cuMemRelease(handle) == 0 && left() == limit - size);
+    CHECK(cuMemRetainAllocationHandle(&second, (void *)(uintptr_t)(at + page)) == 0 && left() == limit - size);
+    CHECK(cuMemUnmap(at, page) == INVALID_VALUE && left() == limit - size);
+    CHECK(cuMemUnmap(at, 2 * size) == 0 && left() == limit - size);
+    CHECK(cuMemMap(at, size, 0, second, 0) == 0 && cuMemRelease(second) == 0 && left() == limit - size);
+    CHECK(cuMemRelease(second) != 0 && left() == limit - size);
+    CHECK(cuMemRetainAllocationHandle(&second, (void *)(uintptr_t)(at + size)) == INVALID_VALUE);
+    CHECK(cuMemUnmap(at, size) == 0 && left() == limit);
+    CHECK(cuMemUnmap(at, size) == INVALID_VALUE && left() == limit);
+}
+
+/* Memory is taken from the card that is named, not from the current one. */
+static void other_card(void)
+{
+    Properties second = {1, 0, 1, 1};
+    uint64_t handle = 42;
+    CHECK(cuMemCreate(&handle, limit, &second, 0) == OUT_OF_MEMORY && handle == 42 && left() == limit);
+}
+
 int main(int count, char **arguments)
 {
     void *context = NULL;
@@ -101,7 +194,8 @@ int main(int count, char **arguments)
         const char *name;
         void (*run)(void);
     } modes[] = {{"exact", exact},     {"pitched", pitched}, {"errors", errors},
-                 {"managed", managed}, {"managed-free", managed_free}};
+                 {"managed", managed}, {"managed-free", managed_free},
+                 {"arrays", arrays},   {"physical", physical}, {"other-card", other_card}};
     for (size_t at = 0; at < sizeof modes / sizeof *modes; at++) {
         if (!strcmp(mode, modes[at].name)) {
             modes[at].run();

@@ -66,3 +66,19 @@ fn managed_memory_is_charged_as_the_grant_says() {
     run("managed", |_| {});
     run("managed-free", |limits| limits.managed = ManagedPolicy::Free);
 }
+
+#[test]
+fn arrays_are_charged_as_the_driver_charges_them() {
+    run("arrays", |_| {});
+}
+
+#[test]
+fn physical_memory_is_charged_until_its_last_hold_goes() {
+    run("physical", |_| {});
+}
+
+#[test]
+fn physical_memory_is_charged_to_the_card_that_it_names() {
+    // No grant names the second card, so nothing can be had there.
+    run("other-card", |_| {});
+}

@@ -8,6 +8,8 @@ use aliquot_sim_device::Kind;
 
 /// Unit to which arrays are rounded, in bytes.
 pub(crate) const ARRAY_BYTES: u64 = 64 << 10;
+/// CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING: memory comes from elsewhere, later.
+const UNBACKED: u32 = 0xc0;
 /// Every array has as many faces when it is a cube map.
 const CUBE_FACES: u64 = 6;
 
@@ -26,6 +28,8 @@ pub(crate) struct Shape {
 pub(crate) struct Array {
     pub(crate) shape: Shape,
     device: usize,
+    context: u64,
+    /// As the requirements query says.
     bytes: u64,
     pub(crate) backing: Backing,
 }
@@ -61,6 +65,11 @@ impl Shape {
         row.checked_mul(rows).ok_or(OUT_OF_MEMORY)
     }
 
+    /// What the card pays of `bytes`.
+    fn charged(&self, bytes: u64) -> u64 {
+        if self.flags & UNBACKED == 0 { bytes } else { 0 }
+    }
+
     fn check(&self) -> Answer {
         let cube = self.flags & 0x04 != 0;
         if self.width == 0 || (cube && !self.depth.is_multiple_of(CUBE_FACES)) {
@@ -79,9 +88,11 @@ fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> 
     }
     let bytes = bytes.checked_next_multiple_of(ARRAY_BYTES).ok_or(OUT_OF_MEMORY)?;
     let ours = context.card()?;
-    ours.take(Kind::Array, bytes)?;
-    let (_, backing) = ours.heap()?.take(bytes).inspect_err(|_| ours.give(Kind::Array, bytes))?;
-    Ok(registry.add(|_| Array { shape, device: context.device, bytes, backing }).0)
+    let charged = shape.charged(bytes);
+    ours.take(Kind::Array, charged)?;
+    let (_, backing) = ours.heap()?.take(bytes).inspect_err(|_| ours.give(Kind::Array, charged))?;
+    let (device, context) = (context.device, context.handle);
+    Ok(registry.add(|_| Array { shape, device, context, bytes, backing }).0)
 }
 
 /// cuArrayCreate, cuArray3DCreate.
@@ -100,9 +111,19 @@ pub(crate) fn destroy(handle: u64, registry: &Registry<Array>) -> Answer {
     process::cards()?;
     let array = registry.remove(handle)?;
     let ours = process::cards()?.get(array.device).ok_or(INVALID_DEVICE)?;
-    ours.give(Kind::Array, array.bytes);
+    ours.give(Kind::Array, array.shape.charged(array.bytes));
     ours.heap()?.give(array.bytes, &array.backing);
     Ok(())
+}
+
+/// A context goes: with it its arrays.
+pub(crate) fn destroy_all_of(context: u64) {
+    for registry in [&ARRAYS, &MIPMAPPED] {
+        for (handle, _) in registry.select(|array| array.context == context) {
+            // Somebody else may be faster.
+            drop(destroy(handle, registry));
+        }
+    }
 }
 
 /// cuArrayGetMemoryRequirements: bytes and alignment.

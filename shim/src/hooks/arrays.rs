@@ -1,0 +1,292 @@
+//! Arrays and mipmapped arrays: elements times extent, settled by what the driver says it needs where it says so.
+
+// UNSAFETY: out-parameters and structures of the caller.
+#![expect(unsafe_code, reason = "out-parameters are raw")]
+
+use crate::account::Bytes;
+use crate::alloc_map::{AllocMap, Key};
+use crate::plain::{self, ARRAYS, MIPMAPPED, Made};
+use crate::vendor::{self, SUCCESS};
+
+/// Unit to which a driver rounds an array. The simulated cards take so (`ARRAY_BYTES` in
+/// `driver/backends/sim/cuda/src/array.rs`); what a driver says of its own stands above it.
+const ARRAY_BYTES: u64 = 64 << 10;
+/// CUDA_ARRAY3D_LAYERED and CUDA_ARRAY3D_CUBEMAP: the depth counts layers, which no level shrinks.
+const LAYERS: u32 = 0x05;
+/// CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING: the memory is mapped later, from a handle that is charged.
+const UNBACKED: u32 = 0xc0;
+/// Most levels of a mipmapped array: extents have 32 bits.
+const LEVELS_MAX: u32 = 32;
+/// Bytes of the largest element there is; taken for a format that is not known, and for the blocks of compressed ones.
+const ELEMENT_MAX: u64 = 16;
+
+/// `CUDA_ARRAY_DESCRIPTOR`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Flat {
+    width: usize,
+    height: usize,
+    format: u32,
+    channels: u32,
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR_v1`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct FlatShort {
+    width: u32,
+    height: u32,
+    format: u32,
+    channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Deep {
+    width: usize,
+    height: usize,
+    depth: usize,
+    format: u32,
+    channels: u32,
+    flags: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR_v1`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct DeepShort {
+    width: u32,
+    height: u32,
+    depth: u32,
+    format: u32,
+    channels: u32,
+    flags: u32,
+}
+
+/// `CUDA_ARRAY_MEMORY_REQUIREMENTS`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Requirements {
+    bytes: u64,
+    alignment: u64,
+    reserved: [u32; 4],
+}
+
+calls! {
+    Cuda;
+    /// What an array takes; drivers before 11.6 lack it, and answer for some arrays only.
+    fn cuArrayGetMemoryRequirements(answer: *mut Requirements, array: u64, device: i32);
+    /// What all levels take.
+    fn cuMipmappedArrayGetMemoryRequirements(answer: *mut Requirements, array: u64, device: i32);
+}
+
+hooks! {
+    Cuda, Memory;
+    fn cuArrayCreate_v2(array: *mut u64, shape: *const Flat) {
+        make(&ARRAYS, array, Shape::of(shape, 1), cuArrayDestroy::real, |made| cuArrayCreate_v2::real(made, shape))
+    }
+    fn cuArrayCreate(array: *mut u64, shape: *const FlatShort) {
+        make(&ARRAYS, array, Shape::of(shape, 1), cuArrayDestroy::real, |made| cuArrayCreate::real(made, shape))
+    }
+    fn cuArray3DCreate_v2(array: *mut u64, shape: *const Deep) {
+        make(&ARRAYS, array, Shape::of(shape, 1), cuArrayDestroy::real, |made| cuArray3DCreate_v2::real(made, shape))
+    }
+    fn cuArray3DCreate(array: *mut u64, shape: *const DeepShort) {
+        make(&ARRAYS, array, Shape::of(shape, 1), cuArrayDestroy::real, |made| cuArray3DCreate::real(made, shape))
+    }
+    fn cuMipmappedArrayCreate(array: *mut u64, shape: *const Deep, levels: u32) {
+        let call = |made| cuMipmappedArrayCreate::real(made, shape, levels);
+        make(&MIPMAPPED, array, Shape::of(shape, levels), cuMipmappedArrayDestroy::real, call)
+    }
+    fn cuArrayDestroy(array: u64) {
+        destroy(&ARRAYS, array, || cuArrayDestroy::real(array))
+    }
+    fn cuMipmappedArrayDestroy(array: u64) {
+        destroy(&MIPMAPPED, array, || cuMipmappedArrayDestroy::real(array))
+    }
+}
+
+/// An array as it is described.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    extent: [u64; 3],
+    format: u32,
+    channels: u32,
+    flags: u32,
+    levels: u32,
+}
+
+impl Shape {
+    /// `None`: there is no description, and the driver will refuse.
+    fn of<D: Into<Shape> + Copy>(description: *const D, levels: u32) -> Option<Self> {
+        if description.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's structure, which the driver reads, too.
+        let shape: Shape = unsafe { description.read() }.into();
+        Some(Self { levels, ..shape })
+    }
+
+    /// Bytes of an element. A component's size is fixed by its format; semi-planar and packed ones take at most as much.
+    fn element(&self) -> u64 {
+        let component = match self.format {
+            0x01 | 0x08 | 0x50..=0x53 | 0x55 | 0x57 | 0x59 | 0x5b | 0x5d => 1,
+            0xa2 | 0xa5 | 0xa8 | 0xb0 | 0xb2 | 0xb4 | 0xc0..=0xc2 | 0xc6..=0xc8 => 1,
+            0x02 | 0x09 | 0x10 | 0x54 | 0x56 | 0x58 | 0x5a | 0x5c | 0x5e => 2,
+            0x9f
+            | 0xa1
+            | 0xa3
+            | 0xa4
+            | 0xa6
+            | 0xa7
+            | 0xa9
+            | 0xb1
+            | 0xb3
+            | 0xb5
+            | 0xc3..=0xc5
+            | 0xc9..=0xcb => 2,
+            0x03 | 0x0a | 0x20 => 4,
+            _ => ELEMENT_MAX,
+        };
+        (component * u64::from(self.channels.max(1))).min(ELEMENT_MAX)
+    }
+
+    /// Bytes of one level; an extent of 0 counts as 1.
+    fn level(&self, level: u32) -> Option<u64> {
+        let [width, height, depth] = self.extent;
+        let shrunk = |extent: u64| extent.checked_shr(level).unwrap_or(0).max(1);
+        let depth = if self.flags & LAYERS == 0 { shrunk(depth) } else { depth.max(1) };
+        shrunk(width).checked_mul(self.element())?.checked_mul(shrunk(height))?.checked_mul(depth)
+    }
+
+    /// Bytes of all levels, no more than there are halvings of the longest side. `None`: more than there are numbers.
+    fn bytes(&self) -> Option<Bytes> {
+        if self.flags & UNBACKED != 0 {
+            return Some(Bytes(0));
+        }
+        let longest = self.extent.into_iter().fold(1, u64::max);
+        let levels = self.levels.clamp(1, longest.ilog2() + 1).min(LEVELS_MAX);
+        let sum = (0..levels).try_fold(0_u64, |sum, level| sum.checked_add(self.level(level)?))?;
+        sum.checked_next_multiple_of(ARRAY_BYTES).map(Bytes)
+    }
+}
+
+fn wide(extent: usize) -> u64 {
+    u64::try_from(extent).unwrap_or(u64::MAX)
+}
+
+impl From<Flat> for Shape {
+    fn from(flat: Flat) -> Self {
+        let extent = [wide(flat.width), wide(flat.height), 0];
+        Self { extent, format: flat.format, channels: flat.channels, flags: 0, levels: 1 }
+    }
+}
+
+impl From<FlatShort> for Shape {
+    fn from(flat: FlatShort) -> Self {
+        let extent = [flat.width, flat.height, 0].map(u64::from);
+        Self { extent, format: flat.format, channels: flat.channels, flags: 0, levels: 1 }
+    }
+}
+
+impl From<Deep> for Shape {
+    fn from(deep: Deep) -> Self {
+        let extent = [deep.width, deep.height, deep.depth].map(wide);
+        Self { extent, format: deep.format, channels: deep.channels, flags: deep.flags, levels: 1 }
+    }
+}
+
+impl From<DeepShort> for Shape {
+    fn from(deep: DeepShort) -> Self {
+        let extent = [deep.width, deep.height, deep.depth].map(u64::from);
+        Self { extent, format: deep.format, channels: deep.channels, flags: deep.flags, levels: 1 }
+    }
+}
+
+/// What the driver says that it took; as described, where it does not say.
+fn settled(map: &AllocMap, array: u64, shape: &Shape) -> Bytes {
+    let described = shape.bytes().unwrap_or(Bytes(u64::MAX));
+    if shape.flags & UNBACKED != 0 {
+        return described;
+    }
+    let device = vendor::current_device().map_or(0, |device| device.0);
+    let mut found = Requirements { bytes: 0, alignment: 0, reserved: [0; 4] };
+    let answer = if core::ptr::eq(map, &raw const ARRAYS) {
+        cuArrayGetMemoryRequirements(&raw mut found, array, device)
+    } else {
+        cuMipmappedArrayGetMemoryRequirements(&raw mut found, array, device)
+    };
+    if answer == Some(SUCCESS) { Bytes(found.bytes) } else { described }
+}
+
+fn make(
+    map: &'static AllocMap,
+    place: *mut u64,
+    shape: Option<Shape>,
+    unmake: impl FnOnce(u64) -> i32,
+    call: impl FnOnce(*mut u64) -> i32,
+) -> i32 {
+    let Some(shape) = shape.filter(|_| !place.is_null()) else { return call(place) };
+    let make = || {
+        let mut made = 0;
+        match call(&raw mut made) {
+            SUCCESS => Ok(Made { key: Key(made), bytes: settled(map, made, &shape) }),
+            error => Err(error),
+        }
+    };
+    match plain::make(map, shape.bytes(), make, |key| unmake(key.0)) {
+        Ok(key) => {
+            // SAFETY: the caller's place, which the vendor would write, too.
+            unsafe { place.write(key.0) };
+            SUCCESS
+        }
+        Err(error) => error,
+    }
+}
+
+fn destroy(map: &'static AllocMap, array: u64, call: impl FnOnce() -> i32) -> i32 {
+    let freeing = plain::before_free(map, Key(array));
+    let answer = call();
+    if let Some(freeing) = freeing {
+        freeing.settle(answer);
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(extent: [u64; 3], format: u32, channels: u32, flags: u32, levels: u32) -> Option<Bytes> {
+        Shape { extent, format, channels, flags, levels }.bytes()
+    }
+
+    #[test]
+    fn an_array_takes_its_elements_times_its_extent() {
+        let units = |count: u64| Some(Bytes(count * ARRAY_BYTES));
+        assert_eq!(shape([1, 0, 0], 0x01, 1, 0, 1), units(1));
+        assert_eq!(shape([1024, 1024, 0], 0x20, 4, 0, 1), units(256));
+        assert_eq!(shape([1024, 1024, 0], 0x10, 2, 0, 1), units(64));
+        assert_eq!(shape([256, 256, 6], 0x20, 1, 0x04, 1), units(24));
+        assert_eq!(shape([256, 0, 64], 0x20, 1, 0x01, 1), units(1));
+        assert_eq!(shape([1024, 1024, 0], 0x20, 1, 0xc0, 1), Some(Bytes(0)));
+        assert_eq!(shape([1024, 1024, 0], 0x7777, 4, 0, 1), units(256));
+        assert_eq!(shape([u64::MAX, u64::MAX, 2], 0x01, 1, 0, 1), None);
+    }
+
+    #[test]
+    fn levels_shrink_in_every_direction_but_layers_do_not() {
+        let all = |extent: [u64; 3], flags| {
+            let mut sum = 0;
+            for level in 0..11 {
+                let depth = if flags & LAYERS == 0 { (extent[2] >> level).max(1) } else { extent[2] };
+                sum += 4 * (extent[0] >> level).max(1) * (extent[1] >> level).max(1) * depth;
+            }
+            Some(Bytes(sum.next_multiple_of(ARRAY_BYTES)))
+        };
+        assert_eq!(shape([1024, 512, 16], 0x20, 1, 0, 99), all([1024, 512, 16], 0));
+        assert_eq!(shape([1024, 512, 16], 0x20, 1, 0x01, 11), all([1024, 512, 16], 0x01));
+        assert_eq!(shape([1024, 512, 0], 0x20, 1, 0, 0), shape([1024, 512, 0], 0x20, 1, 0, 1));
+    }
+}
