@@ -95,7 +95,8 @@ pub mod usage {
     pub const UNKNOWN_SYMBOLS: usize = 144;
     /// `u64`, dead processes whose holding was given back.
     pub const REAPED: usize = 152;
-    /// `i64`, device nanoseconds that may still be used before launches wait; negative is debt.
+    /// `i64`, device nanoseconds that may still be used before launches wait; negative is debt. Writers: the tenant's
+    /// processes, and the agent, which adds what their bills were off by.
     pub const CREDIT_NANOS: usize = 192;
     /// `u64`, monotonic nanoseconds at which `credit_nanos` was last refilled.
     pub const REFILLED_AT: usize = 200;
@@ -111,13 +112,21 @@ pub mod usage {
     pub const ACTIVE_UNTIL: usize = 224;
     /// `u64`, monotonic nanoseconds until which launches wait for credit.
     pub const LIMITED_UNTIL: usize = 232;
-    /// `u64`, nanoseconds in which the tenant had work on the card, turns of other tenants included.
+    /// `u64`, nanoseconds in which the tenant's processes had work on the card, turns of others included; summed over the
+    /// processes.
     pub const INTERVAL_NANOS: usize = 240;
-    /// `u64`, monotonic nanoseconds up to which `interval_nanos` is counted.
+    /// `u64`, monotonic nanoseconds up to which any process reported time.
     pub const COUNTED_UNTIL: usize = 248;
     /// `u64`, the process that last reported time, and when, to tell one process from several at work:
     /// `pid << 32 | milliseconds`.
     pub const REPORTER: usize = 256;
+    /// `i64`, nanoseconds in which the card certainly worked for the tenant and that were not charged yet; negative where
+    /// more was charged.
+    pub const SURE_NANOS: usize = 264;
+    /// First of the `u64` words that mark such time, one for each stretch of the recent past.
+    pub const SURE: usize = 1024;
+    /// Number of these words.
+    pub const SURE_COUNT: usize = 128;
     /// First of the `u32` cells of device time used, one for each stretch of the recent past.
     pub const CELLS: usize = 2048;
     /// Number of cells.

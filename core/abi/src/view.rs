@@ -362,6 +362,21 @@ impl<'a> UsageView<'a> {
         self.0.word(usage::REPORTER)
     }
 
+    /// [`usage::SURE_NANOS`]
+    #[must_use]
+    pub fn sure_nanos(self) -> &'a AtomicI64 {
+        self.0.signed(usage::SURE_NANOS)
+    }
+
+    /// [`usage::SURE`]
+    #[must_use]
+    pub fn sure(self) -> &'a [AtomicU64; usage::SURE_COUNT] {
+        // SAFETY: the words end below the checked size, and the base is aligned to 8.
+        let place = unsafe { self.0.base.add(usage::SURE) }.cast::<[AtomicU64; usage::SURE_COUNT]>();
+        // SAFETY: as in `word`.
+        unsafe { place.as_ref() }
+    }
+
     /// [`usage::CELLS`]
     #[must_use]
     pub fn cells(self) -> &'a [AtomicU32; usage::CELL_COUNT] {

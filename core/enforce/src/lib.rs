@@ -2,6 +2,8 @@
 //!
 //! - [`memory`]: exact memory across threads and processes: reserve → vendor call → keep or give back;
 //! - [`reap`]: the holding of dead processes goes back at once, whoever notices;
+//! - [`pace`]: a measured share of the card's time: [`bucket`] holds it, [`cost`] foretells, [`marks`] measure, [`cells`] and
+//!   [`sure`] add up;
 //! - [`share`]: what each tenant of a card may use now: the governor, which runs on the host.
 //!
 //! No allocation, no clock, no float, no system call, no `unsafe`. Time comes in as a parameter; shared words come in as
@@ -13,10 +15,16 @@
 #[cfg(any(test, feature = "shuttle"))]
 extern crate std;
 
+pub mod bucket;
+pub mod cells;
+pub mod cost;
 pub mod growth;
+pub mod marks;
 pub mod memory;
+pub mod pace;
 pub mod reap;
 pub mod share;
+pub mod sure;
 pub mod units;
 
 #[cfg(feature = "shuttle")]

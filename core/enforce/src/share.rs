@@ -12,6 +12,7 @@
 //! | limited | active, and a launch waits because the granted share is used up | |
 //! | reserve | what is kept free of loans for an active tenant | ppm |
 //! | own part | of the time in which the tenant had work on the card, the part in which the card worked for it | ppm |
+//! | unbilled | card time that the vendor saw and the tenant's bills did not: corrected through its credit | ns |
 //! | tick | [`TICK`], while somebody is limited or holds a loan; otherwise nothing happens until a demand word moves | ns |
 //!
 //! ```text
@@ -47,6 +48,15 @@ const BEST_EFFORT_WEIGHT: u64 = 10_000;
 const GRAIN: u32 = 10_000;
 /// Intervals below this say nothing about the own part: the vendor measures in whole hundredths of its window.
 const INTERVAL_MIN: Nanos = Nanos::from_millis(40);
+
+/// The vendor's utilisation window: a sixth of a second.
+const WINDOW: Nanos = Nanos(166_666_667);
+/// Part of what bills are off by that is corrected in one window: long kernels are billed windows after the vendor saw them.
+const CORRECT_IN: i64 = 4;
+/// Time in a window by which the vendor's whole hundredths may be off for long: a quarter of one.
+const ROUNDING: i64 = 400_000;
+/// Most that is kept for correction: some kernels of seconds.
+const UNBILLED_MAX: Nanos = Nanos::from_millis(20_000);
 
 /// Whether a tenant may use what others leave idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,9 +126,15 @@ pub struct Tenant {
     limited_at: Option<Nanos>,
     /// When another tenant was last active.
     company_at: Option<Nanos>,
-    /// `interval` at the last of the vendor's windows.
-    interval_before: Option<Nanos>,
-    measured: Option<Ppm>,
+    /// `device` and `interval` at the last of the vendor's windows.
+    measured: Option<(Nanos, Nanos)>,
+    /// The own part by the vendor's windows.
+    part: Option<Ppm>,
+    /// What the vendor saw beyond what was billed, in nanoseconds; what was corrected already left out.
+    unbilled: i64,
+    /// Correction that is still to come, in nanoseconds.
+    due: i64,
+    correction: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +146,7 @@ struct Seen {
 /// Plays one step: takes what the tenants published, decides what each is granted. `samples` are in the order of `tenants`.
 ///
 /// Afterwards the caller writes [`Tenant::granted`] and [`Tenant::own`] where they changed into the tenant's limits, then moves
-/// and wakes the tenant's wake word.
+/// and wakes the tenant's wake word; and adds [`Tenant::correction`] to its credit.
 pub fn step(now: Nanos, tenants: &mut [Tenant], samples: &[Sample]) -> Next {
     for (tenant, sample) in tenants.iter_mut().zip(samples) {
         tenant.see(now, *sample);
@@ -203,8 +219,11 @@ impl Tenant {
             active_at: None,
             limited_at: None,
             company_at: None,
-            interval_before: None,
             measured: None,
+            part: None,
+            unbilled: 0,
+            due: 0,
+            correction: 0,
         }
     }
 
@@ -231,18 +250,37 @@ impl Tenant {
         self.used
     }
 
-    /// Takes one of the vendor's utilisation windows, and what `interval_nanos` is now. Call it once a window, between steps;
-    /// without it the own part is guessed from how many tenants are active.
-    pub fn measure(&mut self, window: Measured, interval: Nanos) {
-        let before = self.interval_before.replace(interval);
-        let Some(before) = before else { return };
-        let had_work = interval.minus(before);
-        if had_work < INTERVAL_MIN {
+    /// Takes one of the vendor's utilisation windows, and what the tenant says at its end. Call it once a window, between steps.
+    ///
+    /// What the tenant's own bills were off by, as far as the vendor can tell, comes out as [`Tenant::correction`] of the next
+    /// steps. While a tenant has the card to itself its bills are exact, and nothing is corrected.
+    pub fn measure(&mut self, window: Measured, sample: Sample) {
+        let before = self.measured.replace((sample.device, sample.interval));
+        let Some((device, interval)) = before else { return };
+        let had_work = sample.interval.minus(interval);
+        if had_work >= INTERVAL_MIN {
+            let part = if window.others == Nanos::ZERO { Ppm::ALL } else { Ppm::of(window.own, had_work) };
+            let smooth = self.part.map_or(part, |last| Ppm::new(last.parts() / 2 + part.parts() / 2));
+            self.part = Some(smooth);
+        }
+        if self.company_at.is_none() {
+            (self.unbilled, self.due) = (0, 0);
             return;
         }
-        let part = if window.others == Nanos::ZERO { Ppm::ALL } else { Ppm::of(window.own, had_work) };
-        let smooth = self.measured.map_or(part, |last| Ppm::new(last.parts() / 2 + part.parts() / 2));
-        self.measured = Some(smooth);
+        let billed = sample.device.minus(device).min(UNBILLED_MAX);
+        let behind = self.unbilled + window.own.min(UNBILLED_MAX).signed() - billed.signed();
+        // The vendor's rounding is no debt.
+        let behind = if behind > 0 { (behind - ROUNDING).max(0) } else { (behind + ROUNDING).min(0) };
+        let now = behind.clamp(-UNBILLED_MAX.signed(), UNBILLED_MAX.signed()) / CORRECT_IN;
+        self.unbilled = behind - now;
+        self.due = -now;
+    }
+
+    /// Device time in nanoseconds to add to the tenant's `credit_nanos` after this step; negative takes away. It comes in small
+    /// parts, since credit has little room above zero.
+    #[must_use]
+    pub const fn correction(&self) -> i64 {
+        self.correction
     }
 
     fn guaranteed(&self) -> Ppm {
@@ -267,9 +305,17 @@ impl Tenant {
             }
             self.active_at = Some(now);
         }
+        self.correction = 0;
         if let Some(seen) = self.seen
             && now > seen.at
         {
+            let part = now.minus(seen.at).min(WINDOW).signed();
+            // All of it within a window: parts of what was due at its beginning, so a step takes its part of what is left.
+            self.correction = (i128::from(self.due) * i128::from(part) * 2 / i128::from(WINDOW.signed()))
+                .clamp(-i128::from(self.due.unsigned_abs()), i128::from(self.due.unsigned_abs()))
+                .try_into()
+                .unwrap_or(0);
+            self.due -= self.correction;
             let lately = Ppm::of(sample.device.minus(seen.device), now.minus(seen.at));
             // A quarter of each step's news: half is known after five milliseconds.
             self.used = Ppm::new(self.used.parts() - self.used.parts() / 4 + lately.parts() / 4);
@@ -282,10 +328,10 @@ impl Tenant {
         if others > 0 {
             self.company_at = Some(now);
         } else if !within(now, self.company_at, ALONE_AFTER) {
-            (self.own, self.measured, self.company_at) = (Ppm::ALL, None, None);
+            (self.own, self.part, self.company_at) = (Ppm::ALL, None, None);
             return;
         }
-        self.own = self.measured.unwrap_or_else(|| {
+        self.own = self.part.unwrap_or_else(|| {
             let parts = u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1);
             // Company that paused a moment ago still counts.
             Ppm::new(Ppm::ALL.parts() / parts.max(2))

@@ -138,8 +138,10 @@ fn the_own_part_is_one_when_alone_guessed_in_company_and_measured_where_it_can_b
     card.run(5, &[Waiting, Waiting]);
     assert_eq!(card.tenants[0].own(), Ppm::new(500_000));
     let window = Measured { own: Nanos(50 * MILLI), others: Nanos(100 * MILLI) };
-    card.tenants[0].measure(window, Nanos(1_000 * MILLI));
-    card.tenants[0].measure(window, Nanos(1_150 * MILLI));
+    for interval in [1_000, 1_150] {
+        let sample = Sample { interval: Nanos(interval * MILLI), ..card.samples[0] };
+        card.tenants[0].measure(window, sample);
+    }
     card.run(1, &[Waiting, Waiting]);
     assert_eq!(card.tenants[0].own(), Ppm::new(333_333));
     card.run(200, &[Waiting, Nothing]);
@@ -162,6 +164,7 @@ fn check(card: &Card, terms: &[(u32, Lending, u32)]) -> Result<(), TestCaseError
             Burst | BestEffort => prop_assert!(tenant.granted() >= Ppm::new(guaranteed)),
         }
         prop_assert!(tenant.own() > Ppm::ZERO);
+        prop_assert!(tenant.correction().abs() <= 5_000 * 1_000_000);
     }
     Ok(())
 }
@@ -210,7 +213,8 @@ proptest! {
                     active_until: Nanos(active), limited_until: Nanos(limited),
                 };
                 let window = Measured { own: Nanos(device), others: Nanos(limited) };
-                card.tenants[0].measure(window, Nanos(interval));
+                let sample = *sample;
+                card.tenants[0].measure(window, sample);
             }
             card.now = card.now.saturating_add(TICK.0);
             card.next = step(Nanos(card.now), &mut card.tenants, &card.samples);

@@ -1,0 +1,107 @@
+//! Device time of the recent past, in cells of about a millisecond: no millisecond can be charged with more than itself.
+//!
+//! Processes of one tenant report the stretches in which they had work on the card, in any order and late. Stretches overlap
+//! when processes take turns; their sum is no more than the time there was.
+//!
+//! ```text
+//!   P1 reports   [──────────────]            cell:   0.4 │ 1.0 │ 0.6
+//!   P2 reports          [─────────────]      adds:         0.0 │ 0.4 │ 0.9      charged: what was added
+//! ```
+//!
+//! A cell holds the number of its turn round the ring and the nanoseconds charged. Cells lie where the tenant can write them:
+//! nonsense reads as full or as empty.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::units::Nanos;
+
+/// Bits of a cell's length in nanoseconds.
+const CELL_BITS: u32 = 20;
+/// Length of a cell.
+pub const CELL: Nanos = Nanos(1 << CELL_BITS);
+/// Bits that hold the nanoseconds charged: a whole cell is one more than its offsets.
+const FILL_BITS: u32 = CELL_BITS + 1;
+const FILL_MASK: u32 = (1 << FILL_BITS) - 1;
+
+/// A stretch of time in which a process had work on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// From when, on the monotonic clock.
+    pub start: Nanos,
+    /// Till when.
+    pub end: Nanos,
+    /// Card time to charge for it.
+    pub amount: Nanos,
+    /// What lies before this is charged only as far as the ring goes back; zero charges all of it.
+    pub counted_until: Nanos,
+}
+
+/// The ring of cells.
+#[derive(Clone, Copy, Debug)]
+pub struct Cells<'a>(&'a [AtomicU32]);
+
+/// `part` of `whole` as a fraction of `amount`.
+fn scaled(amount: Nanos, part: u64, whole: u64) -> u64 {
+    let share = (u128::from(amount.0) * u128::from(part)).checked_div(u128::from(whole));
+    share.and_then(|share| u64::try_from(share).ok()).unwrap_or(0)
+}
+
+impl<'a> Cells<'a> {
+    /// Over a ring of any length; a power of two keeps it cheap.
+    #[must_use]
+    pub const fn new(ring: &'a [AtomicU32]) -> Self {
+        Self(ring)
+    }
+
+    /// Charges a stretch; how much of it was new. The amount is spread evenly; what finds its cells full goes to others of
+    /// the stretch that have room. What is older than the ring is charged without a look at cells.
+    #[must_use]
+    pub fn charge(&self, stretch: &Stretch) -> Nanos {
+        let Stretch { start, end, amount, counted_until } = *stretch;
+        let whole = end.minus(start).0;
+        let amount = amount.min(Nanos(whole));
+        let ring = u64::try_from(self.0.len()).unwrap_or(0);
+        let oldest = (end.0 >> CELL_BITS).saturating_sub(ring.saturating_sub(1)) << CELL_BITS;
+        let old = oldest.saturating_sub(start.0);
+        let charged = scaled(amount, oldest.saturating_sub(start.0.max(counted_until.0)), whole);
+        let first = start.0.max(oldest);
+        let due = amount.0 - scaled(amount, old, whole);
+        let mut placed = 0;
+        let mut at = first;
+        while at < end.0 {
+            let stop = end.0.min(((at >> CELL_BITS) + 1) << CELL_BITS);
+            // Up to here, rounded down: the parts add up to the amount.
+            let part = scaled(Nanos(due), stop - first, end.0 - first);
+            let before = scaled(Nanos(due), at - first, end.0 - first);
+            placed += self.fill(at >> CELL_BITS, part - before);
+            at = stop;
+        }
+        at = first;
+        while at < end.0 && placed < due {
+            placed += self.fill(at >> CELL_BITS, due - placed);
+            at = ((at >> CELL_BITS) + 1) << CELL_BITS;
+        }
+        Nanos(charged + placed)
+    }
+
+    /// Adds to one cell; what was added.
+    fn fill(&self, number: u64, amount: u64) -> u64 {
+        let length = u64::try_from(self.0.len()).unwrap_or(0);
+        let (Some(place), Some(turn)) = (number.checked_rem(length), number.checked_div(length)) else {
+            return amount;
+        };
+        let Some(cell) = usize::try_from(place).ok().and_then(|place| self.0.get(place)) else {
+            return amount;
+        };
+        let turn = u32::try_from(turn & u64::from(u32::MAX >> FILL_BITS)).unwrap_or(0);
+        let mut added = 0;
+        // Always succeeds: the closure never says no.
+        let _always = cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            let held = if word >> FILL_BITS == turn { u64::from(word & FILL_MASK).min(CELL.0) } else { 0 };
+            let full = held.saturating_add(amount).min(CELL.0);
+            added = full - held;
+            Some(turn << FILL_BITS | u32::try_from(full).unwrap_or(0))
+        });
+        added
+    }
+}

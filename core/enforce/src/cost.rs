@@ -1,0 +1,243 @@
+//! What a launch costs, before it ran: learnt for each function and shape, in a table of fixed size without a lock.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | key | a function with its grid and block, or a graph, or a kind of copy with the size of its size |
+//! | family | the function whatever the shape: the first guess for a shape that never ran |
+//! | sample | device time of one launch as markers showed it, nanoseconds |
+//! | exact | nobody else could run between the markers, and the device was never idle there |
+//! | bound | others may have run there: the launch cost at most this |
+//!
+//! Two keys whose hashes collide share an estimate; what markers measure corrects the bill all the same. When the table is
+//! full, a new key takes an old one's place.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::units::Nanos;
+
+/// Keys kept. Sixteen bytes each.
+pub const COSTS: usize = 2048;
+/// Places looked at for one key.
+const PROBES: usize = 8;
+/// A measured cost is at least this: nothing takes no time.
+const COST_MIN: u64 = 100;
+
+/// What identifies launches that cost the same; never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(u64);
+
+/// A launch by what its cost depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Of exactly this.
+    pub key: Key,
+    /// Of the function in any shape.
+    pub family: Key,
+    /// How often the work of the smallest shape; a family's cost is kept for one.
+    pub blocks: u64,
+}
+
+/// What a launch will cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Estimate {
+    /// As such launches did.
+    Measured(Nanos, Trust),
+    /// As the function did in another shape, at most.
+    Guessed(Nanos),
+    /// Nothing is known.
+    Unknown,
+}
+
+/// What a sample says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// The cost.
+    Exact,
+    /// The cost or more.
+    Bound,
+    /// More than was charged.
+    Short,
+    /// The cost, more or less.
+    Mean,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// 0: free.
+    key: AtomicU64,
+    /// 0: not measured yet. Odd: a bound.
+    nanos: AtomicU64,
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Costs {
+    entries: [Entry; COSTS],
+}
+
+const fn mix(a: u64, b: u64) -> u64 {
+    // The multiplier of splitmix64: every bit of the input moves half the bits of the output's upper part.
+    let product = (a ^ b.rotate_left(32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    product ^ (product >> 29)
+}
+
+impl Key {
+    const fn of(hash: u64) -> Self {
+        Self(if hash == 0 { 1 } else { hash })
+    }
+
+    /// As a number that is never zero.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl Shape {
+    /// A kernel launch.
+    #[must_use]
+    #[inline]
+    pub const fn kernel(function: u64, grid: [u32; 3], block: [u32; 3]) -> Self {
+        let [gx, gy, gz] = grid;
+        let [bx, by, bz] = block;
+        // Blocks have at most 1024 threads a side, so a block's sides fit beside each other.
+        let threads = bx as u64 | (by as u64) << 20 | (bz as u64) << 40;
+        let blocks = (gx as u64).saturating_mul(gy as u64).saturating_mul(gz as u64);
+        let sides = gx as u64 | (gy as u64) << 32;
+        let key = mix(mix(mix(function, sides), threads), gz as u64);
+        Self { key: Key::of(key), family: Key::of(mix(function, 1)), blocks }
+    }
+
+    /// As plain numbers: key, family, blocks.
+    #[must_use]
+    pub const fn numbers(&self) -> [u64; 3] {
+        [self.key.0, self.family.0, self.blocks]
+    }
+
+    /// What [`Shape::numbers`] gave; `None` for numbers that are no shape.
+    #[must_use]
+    pub const fn from_numbers([key, family, blocks]: [u64; 3]) -> Option<Self> {
+        if key == 0 || family == 0 { None } else { Some(Self { key: Key(key), family: Key(family), blocks }) }
+    }
+
+    /// One launch of a graph.
+    #[must_use]
+    pub const fn graph(graph: u64) -> Self {
+        let key = Key::of(mix(graph, 2));
+        Self { key, family: key, blocks: 1 }
+    }
+
+    /// Copying or setting memory: `kind` tells apart what runs at different rates.
+    #[must_use]
+    pub fn bytes(kind: u64, bytes: u64) -> Self {
+        let size = u64::from(64 - bytes.leading_zeros());
+        let family = Key::of(mix(kind, 3));
+        Self { key: Key::of(mix(mix(kind, 4), size)), family, blocks: 1 << size.min(62) }
+    }
+}
+
+impl Costs {
+    /// An empty table.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { entries: [const { Entry { key: AtomicU64::new(0), nanos: AtomicU64::new(0) } }; COSTS] }
+    }
+
+    fn places(&self, key: Key) -> impl Iterator<Item = &Entry> {
+        let at = usize::try_from(key.0 >> 33).unwrap_or(0);
+        (0..PROBES).filter_map(move |probe| self.entries.get((at + probe) % COSTS))
+    }
+
+    /// Cost of launches of this very key; `None` when it was never measured.
+    #[must_use]
+    #[inline]
+    pub fn measured(&self, key: Key) -> Option<Nanos> {
+        for entry in self.places(key) {
+            match entry.key.load(Ordering::Relaxed) {
+                found if found == key.0 => {
+                    let nanos = entry.nanos.load(Ordering::Relaxed);
+                    return (nanos != 0).then_some(Nanos(nanos));
+                }
+                0 => return None,
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// The best that is known about a launch.
+    #[must_use]
+    pub fn estimate(&self, shape: &Shape) -> Estimate {
+        if let Some(nanos) = self.measured(shape.key) {
+            return Estimate::Measured(nanos, if nanos.0 & 1 == 0 { Trust::Exact } else { Trust::Bound });
+        }
+        // Time grows at most in proportion to blocks; a card that has room for more of them needs less.
+        let family = self.measured(shape.family);
+        family.map_or(Estimate::Unknown, |block| {
+            let nanos = u128::from(block.0) * u128::from(shape.blocks.max(1)) / FAMILY_SCALE;
+            Estimate::Guessed(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX).max(COST_MIN)))
+        })
+    }
+
+    /// Takes in a sample of one launch.
+    pub fn learn(&self, shape: &Shape, sample: Nanos, trust: Trust) {
+        let nanos = sample.0.max(COST_MIN);
+        self.entry(shape.key, nanos, trust);
+        if shape.family != shape.key {
+            let block = u128::from(nanos) * FAMILY_SCALE / u128::from(shape.blocks.max(1));
+            self.entry(shape.family, u64::try_from(block).unwrap_or(u64::MAX).max(1), trust);
+        }
+    }
+
+    fn entry(&self, key: Key, nanos: u64, trust: Trust) {
+        if let Some(entry) = self.places(key).find(|entry| entry.key.load(Ordering::Relaxed) == key.0) {
+            let before = entry.nanos.load(Ordering::Relaxed);
+            // Races between two learners lose one sample of many.
+            entry.nanos.store(blend(before, nanos, trust), Ordering::Relaxed);
+            return;
+        }
+        let free = self.places(key).find(|entry| entry.key.load(Ordering::Relaxed) == 0);
+        // A full neighbourhood: one of its places, by other bits of the key.
+        let turn = usize::try_from(key.0 % 8).unwrap_or(0);
+        let Some(entry) = free.or_else(|| self.places(key).nth(turn)) else { return };
+        // Not measured for a moment, so that nobody reads another key's cost.
+        entry.nanos.store(0, Ordering::Release);
+        entry.key.store(key.0, Ordering::Release);
+        entry.nanos.store(blend(0, nanos, trust), Ordering::Release);
+    }
+}
+
+/// A family's cost is kept in 1024ths of a nanosecond a block.
+const FAMILY_SCALE: u128 = 1024;
+
+fn blend(before: u64, sample: u64, trust: Trust) -> u64 {
+    match trust {
+        _ if before == 0 => marked(sample, trust),
+        // The truth ends all guessing.
+        Trust::Exact if before & 1 == 1 => marked(sample, trust),
+        Trust::Exact if sample > before => marked(before + (sample - before) / 4, trust),
+        // It says nothing new, and does not unsay what is known.
+        Trust::Bound if sample > before => before,
+        Trust::Short if sample > before => marked(before + (sample - before) / 4, trust),
+        Trust::Short => before,
+        Trust::Mean => marked(before - before / 4 + sample / 4, trust),
+        Trust::Exact => marked(before - (before - sample) / 4, trust),
+        Trust::Bound => marked(before - (before - sample) / 2, trust),
+    }
+}
+
+/// Even for exact, odd for a bound.
+const fn marked(nanos: u64, trust: Trust) -> u64 {
+    let even = nanos & !1;
+    match trust {
+        Trust::Exact if even == 0 => 2,
+        Trust::Exact => even,
+        Trust::Bound | Trust::Short | Trust::Mean => even | 1,
+    }
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self::new()
+    }
+}

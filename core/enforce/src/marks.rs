@@ -1,0 +1,407 @@
+//! What the device did, from markers between launches: the only truth about time that a program can ask its driver for.
+//!
+//! A marker is an event of the vendor's, recorded on a stream; later the driver says when the device passed it, as a time
+//! since another event. Launches between two markers are a batch:
+//!
+//! ```text
+//!   host:    begin launch launch launch close            seen passed
+//!                                       │closed_at        │now
+//!   device:    │▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓│
+//!              │start                         │end
+//! ```
+//!
+//! Where a stream's last marker is still pending when the next batch opens, it is the beginning of that as well; a stream at
+//! rest gets a marker of its own. Between `start` and `end` the process had work on the card. The device can have been idle
+//! there only while the host was still handing in: until `closed_at`. So the work took at most `end − start`, and at least that
+//! less what lies before `closed_at`; in between, the sum of what its launches are known to cost decides.
+//!
+//! Lengths are the device's own. Where they lie on our clock follows from when markers were recorded and first seen passed; it
+//! matters only for what overlaps with what.
+//!
+//! One thread at a time works on markers; others go on without.
+
+use crate::cost::Shape;
+use crate::units::Nanos;
+
+/// Events for markers of one context.
+pub const EVENTS: usize = 32;
+/// The base event is moved on after this long: elapsed times come as 32-bit floats of milliseconds, which are exact to 60 ns
+/// up to a second.
+const REBASE: Nanos = Nanos::from_millis(1_000);
+/// How far the two clocks may run apart: parts of a million, several times what crystals do.
+const DRIFT_PPM: u64 = 100;
+/// Markers that had not passed are asked for again this many at a time.
+const ASKED_MAX: usize = 2;
+
+/// A marker event by its number below [`EVENTS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event(pub usize);
+
+/// Whether a marker was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// It was.
+    Yes,
+    /// The driver refused.
+    No,
+}
+
+/// Where the device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// Before the marker.
+    NotYet,
+    /// It passed it so many nanoseconds after the base event; before it where negative.
+    After(i64),
+    /// The driver does not say, and will not.
+    Lost,
+}
+
+/// The driver's events: the one thing that the controller needs of the world.
+pub trait Events {
+    /// Records `event` on `stream`, behind all that was launched there.
+    fn record(&mut self, event: Event, stream: u64) -> Recorded;
+
+    /// When the device passed `event`, as time since it passed `base`.
+    fn passed(&mut self, base: Event, event: Event) -> Passed;
+}
+
+/// Launches on one stream since its last marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The stream.
+    pub stream: u64,
+    /// What they were charged together.
+    pub charged: Nanos,
+    /// How many.
+    pub launches: u32,
+    /// What they are, where they are all the same.
+    pub shape: Option<Shape>,
+    /// The least that is known about any of the charges.
+    pub known: Known,
+}
+
+/// How well a charge is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Known {
+    /// Not at all: it stands for the bill that is to come.
+    Not,
+    /// Such launches took this or less.
+    AtMost,
+    /// Such launches took this.
+    Exactly,
+}
+
+/// A batch that the device has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// What it was.
+    pub batch: Batch,
+    /// From when the process had work on the card, monotonic.
+    pub start: Nanos,
+    /// Till when.
+    pub end: Nanos,
+    /// From when the device certainly had work of this stream.
+    pub sure_from: Nanos,
+    /// Whether the process had work on other streams then.
+    pub streams: Streams,
+}
+
+/// Streams with work at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// This one alone.
+    One,
+    /// Others as well, or perhaps.
+    Several,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    event: Event,
+    batch: Batch,
+    /// The marker before the batch; `None`: the stream's last one.
+    begin: Option<Event>,
+    opened_at: Nanos,
+    closed_at: Nanos,
+}
+
+/// The event from which times are told.
+#[derive(Clone, Copy, Debug)]
+struct Base {
+    event: Event,
+    /// Where it lies on the device's clock, which began with the first base.
+    device: Nanos,
+    /// Whether it is known to have passed.
+    passed: bool,
+}
+
+/// Between which moments of our clock the device's began.
+#[derive(Clone, Copy, Debug)]
+struct Offset {
+    earliest: Nanos,
+    latest: Nanos,
+}
+
+/// What is known of a stream.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    handle: u64,
+    /// When the device passed its last marker that is known to have passed, on the device's clock.
+    end: Option<Nanos>,
+    /// An open batch's own marker.
+    begin: Option<Event>,
+    opened_at: Nanos,
+    used_at: Nanos,
+}
+
+/// Streams that are remembered.
+const STREAMS: usize = 16;
+
+/// The markers of one context.
+#[derive(Debug)]
+pub struct Marks {
+    base: Option<Base>,
+    offset: Offset,
+    /// Oldest first; the first `count` are there.
+    pending: [Option<Pending>; EVENTS],
+    count: usize,
+    /// One bit for each event that is in use.
+    used: u32,
+    streams: [Option<Stream>; STREAMS],
+}
+
+const _: () = assert!(EVENTS == 32, "one bit each in `used`");
+
+impl Marks {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            base: None,
+            offset: Offset { earliest: Nanos::ZERO, latest: Nanos::MAX },
+            pending: [None; EVENTS],
+            count: 0,
+            used: 0,
+            streams: [None; STREAMS],
+        }
+    }
+
+    /// Records a free event on a stream.
+    fn take(&mut self, stream: u64, events: &mut impl Events) -> Option<Event> {
+        let free = self.used.trailing_ones();
+        let event = usize::try_from(free).ok().filter(|free| *free < EVENTS).map(Event)?;
+        (events.record(event, stream) == Recorded::Yes).then(|| {
+            self.used |= 1 << free;
+            event
+        })
+    }
+
+    fn release(&mut self, event: Event) {
+        self.used &= !u32::try_from(event.0).ok().and_then(|bit| 1_u32.checked_shl(bit)).unwrap_or(0);
+    }
+
+    /// A batch opens on `stream`: where nothing is pending there, it gets a marker of its own.
+    pub fn open(&mut self, now: Nanos, stream: u64, events: &mut impl Events) {
+        if self.base.is_none() {
+            let Some(event) = self.take(stream, events) else { return };
+            self.base = Some(Base { event, device: Nanos::ZERO, passed: false });
+            self.offset = Offset { earliest: now, latest: Nanos::MAX };
+        }
+        let waits = self.pending.iter().flatten().any(|pending| pending.batch.stream == stream);
+        let begin = if waits { None } else { self.take(stream, events) };
+        if let Some(old) = self.stream(now, stream).begin {
+            self.release(old);
+        }
+        let known = self.stream(now, stream);
+        (known.begin, known.opened_at) = (begin, now);
+    }
+
+    /// Puts a marker behind `batch`. Whether it could: without one the batch stays charged as it was.
+    pub fn close(&mut self, now: Nanos, batch: Batch, events: &mut impl Events) -> Recorded {
+        if self.base.is_none() {
+            return Recorded::No;
+        }
+        let known = self.stream(now, batch.stream);
+        let (begin, opened_at) = (known.begin.take(), known.opened_at);
+        match self.take(batch.stream, events) {
+            Some(event) => {
+                if let Some(place) = self.pending.get_mut(self.count) {
+                    *place = Some(Pending { event, batch, begin, opened_at, closed_at: now });
+                    self.count += 1;
+                }
+                Recorded::Yes
+            }
+            None => {
+                if let Some(begin) = begin {
+                    self.release(begin);
+                }
+                Recorded::No
+            }
+        }
+    }
+
+    /// What is known of a stream; a new one takes the place of the one longest unused.
+    fn stream(&mut self, now: Nanos, handle: u64) -> &mut Stream {
+        let known = self.streams.iter().position(|it| it.is_some_and(|it| it.handle == handle));
+        let oldest = self.streams.iter().enumerate().min_by_key(|(_, it)| it.map(|it| it.used_at));
+        let at = known.or(oldest.map(|(at, _)| at)).unwrap_or(0) % STREAMS;
+        if known.is_none()
+            && let Some(begin) = self.streams[at].and_then(|old| old.begin)
+        {
+            self.release(begin);
+        }
+        let fresh = Stream { handle, end: None, begin: None, opened_at: now, used_at: now };
+        if known.is_none() {
+            self.streams[at] = None;
+        }
+        let stream = self.streams[at].get_or_insert(fresh);
+        stream.used_at = now;
+        stream
+    }
+
+    /// Asks the driver about markers and hands out what is done, oldest first. `now` is a moment before the call.
+    ///
+    /// The driver is asked about few that have not passed; nothing waits.
+    pub fn settle(&mut self, now: Nanos, events: &mut impl Events, mut done: impl FnMut(Done)) {
+        let mut at = 0;
+        let mut waiting = 0;
+        while at < self.count && waiting < ASKED_MAX {
+            let (Some(base), Some(Some(pending))) = (self.base, self.pending.get(at).copied()) else {
+                return;
+            };
+            if !base.passed {
+                match events.passed(base.event, base.event) {
+                    Passed::NotYet => return,
+                    Passed::Lost => return self.forget(),
+                    Passed::After(_) => self.base = Some(Base { passed: true, ..base }),
+                }
+            }
+            let after = |elapsed: i64| Nanos(base.device.0.saturating_add_signed(elapsed));
+            let end = match events.passed(base.event, pending.event) {
+                Passed::NotYet => {
+                    waiting += 1;
+                    at += 1;
+                    continue;
+                }
+                Passed::Lost => return self.forget(),
+                Passed::After(elapsed) => after(elapsed),
+            };
+            let began = match pending.begin.map(|begin| events.passed(base.event, begin)) {
+                Some(Passed::After(began)) => Some(after(began)),
+                Some(Passed::Lost) => return self.forget(),
+                // A marker before one that passed has passed; anything else is the driver's riddle.
+                Some(Passed::NotYet) | None => None,
+            };
+            self.remove(at);
+            done(self.place(now, &pending, began, end));
+            self.rebase(now, base, &pending, end);
+        }
+    }
+
+    /// Where a passed batch lies on our clock.
+    fn place(&mut self, now: Nanos, pending: &Pending, began: Option<Nanos>, end: Nanos) -> Done {
+        // Each marker passed after it was recorded, and before it was seen.
+        if let Some(began) = began {
+            self.offset.earliest = self.offset.earliest.max(pending.opened_at.minus(began));
+        }
+        self.offset.earliest = self.offset.earliest.max(pending.closed_at.minus(end));
+        self.offset.latest = self.offset.latest.min(now.minus(end));
+        if self.offset.latest < self.offset.earliest {
+            // The clocks ran apart by more than is allowed for: only the newest counts.
+            let earliest = pending.closed_at.minus(end);
+            self.offset = Offset { earliest, latest: now.minus(end).max(earliest) };
+        }
+        let known = self.stream(now, pending.batch.stream);
+        let start = began.or(known.end);
+        known.end = Some(end);
+        let host_end = self.offset.earliest.plus(end).min(now.max(pending.closed_at));
+        let length = start.map_or(host_end.minus(pending.opened_at), |start| end.minus(start));
+        let host_start = host_end.minus(length);
+        let handle = pending.batch.stream;
+        let began = start.unwrap_or(end.minus(length));
+        let pending_elsewhere = self.pending.iter().flatten().any(|other| other.batch.stream != handle);
+        let others = pending_elsewhere
+            || self.streams.iter().flatten().any(|it| {
+                it.handle != handle && (it.used_at >= host_start || it.end.is_some_and(|end| end > began))
+            });
+        Done {
+            streams: if others { Streams::Several } else { Streams::One },
+            batch: pending.batch,
+            start: host_start,
+            end: host_end,
+            sure_from: pending.closed_at.clamp(host_start, host_end),
+        }
+    }
+
+    /// Moves the base on, so that elapsed times stay short.
+    fn rebase(&mut self, now: Nanos, base: Base, pending: &Pending, end: Nanos) {
+        let elapsed = end.minus(base.device);
+        if elapsed < REBASE {
+            return;
+        }
+        let free = self.used & (1 << (pending.event.0 % EVENTS)) == 0;
+        if free {
+            self.used |= 1 << (pending.event.0 % EVENTS);
+            self.release(base.event);
+            self.base = Some(Base { event: pending.event, device: end, passed: true });
+            let slack = Nanos(elapsed.0 / 1_000_000 * DRIFT_PPM);
+            self.offset.earliest = self.offset.earliest.minus(slack);
+            self.offset.latest = self.offset.latest.plus(slack).min(now);
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        if let Some(Some(pending)) = self.pending.get(at).copied() {
+            self.release(pending.event);
+            if let Some(begin) = pending.begin {
+                self.release(begin);
+            }
+            if let Some(tail) = self.pending.get_mut(at..self.count) {
+                tail.rotate_left(1);
+            }
+            self.count = self.count.saturating_sub(1);
+            if let Some(last) = self.pending.get_mut(self.count) {
+                *last = None;
+            }
+        }
+    }
+
+    /// The context is gone, and with it the events: what was pending stays charged as it was.
+    fn forget(&mut self) {
+        *self = Self::new();
+    }
+
+    /// When the oldest pending batch should have been done; `None` when nothing is pending.
+    #[must_use]
+    pub fn due(&self) -> Option<Due> {
+        let oldest = self.pending.first().copied().flatten()?;
+        let begun = self.streams.iter().flatten().find(|it| it.handle == oldest.batch.stream);
+        let end = begun.and_then(|it| it.end).map(|end| self.offset.earliest.plus(end));
+        let start = oldest.opened_at.max(end.unwrap_or(Nanos::ZERO));
+        let pending = self.pending.iter().flatten();
+        let charged = pending.clone().fold(Nanos::ZERO, |sum, pending| sum.plus(pending.batch.charged));
+        let known = pending.map(|pending| pending.batch.known).min().unwrap_or(Known::Exactly);
+        let from = start.max(oldest.closed_at);
+        Some(Due { from, at: start.plus(oldest.batch.charged), all_at: from.plus(charged), known })
+    }
+}
+
+/// When pending work should be done, by what it was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Since when the device has had nothing but the oldest batch and what came behind it.
+    pub from: Nanos,
+    /// When the oldest can be done.
+    pub at: Nanos,
+    /// When all that is marked should be.
+    pub all_at: Nanos,
+    /// The least that is known about any charge.
+    pub known: Known,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,628 @@
+//! The compute controller: may this launch go now, and what did it cost.
+//!
+//! # Glossary
+//!
+//! | word | meaning | unit |
+//! |---|---|---|
+//! | granted | share of the card's time that the tenant may use now, from its limits | ppm |
+//! | credit | device time that may still be used before launches wait ([`crate::bucket`]) | device ns |
+//! | cost | what a launch is expected to take ([`crate::cost`]) | device ns |
+//! | charge | cost taken from the credit ahead of the launch | device ns |
+//! | bill | what markers showed that it took ([`crate::marks`]); charge − bill goes back | device ns |
+//! | lease | credit that this process took ahead, so that most launches touch private memory alone | device ns |
+//! | lane | a stream's launches since its last marker | |
+//! | own part | of the time with work on the card, the part in which the card worked for the tenant, from its limits | ppm |
+//!
+//! ```text
+//!   launch ─▶ pass ──Go──────────────────────────▶ vendor call
+//!              │Ask                                     ▲
+//!              ▼                                        │
+//!             ask: settle markers, refill, take ──Go────┴─▶ launched: marker behind it
+//!              │Wait: futex with deadline, then ask again
+//! ```
+//!
+//! Time, never blocks, is what is charged. Truth is what the driver says afterwards; estimates only bridge the time until
+//! then, so a wrong one costs milliseconds, once. A launch whose cost nobody knows takes all the credit there can be, and the
+//! next waits until it was measured. What is known to be long is charged before it runs and marked right behind.
+//!
+//! The whole is a plain integrator: credit rises at the granted share, falls by what was used. It has no gains to tune and no
+//! period; its error over a window is at most the credit that can be saved, plus leases, plus work between two markers:
+//! [`CREDIT_MAX`], [`QUANTUM`] for each process, [`MARK_EVERY`]. A kernel that is longer than that makes debt, and is exact over
+//! windows that hold several of its turns.
+//!
+//! Bounds, whatever the shared words hold: no wait without a deadline of at most [`WAIT_STEP`], and after [`WAIT_MAX`] a
+//! launch goes on credit.
+
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use crate::bucket::{Bucket, CREDIT_MAX};
+use crate::cells::{Cells, Stretch};
+use crate::cost::{Costs, Estimate, Shape, Trust};
+use crate::marks::{Batch, Done, Due, Events, Known, Marks, Streams};
+use crate::sure::Sure;
+use crate::units::{Nanos, Ppm};
+
+/// Credit that a process takes at a time.
+pub const QUANTUM: Nanos = Nanos::from_micros(500);
+/// Charges on a stream after which a marker is put behind them.
+pub const MARK_EVERY: Nanos = Nanos::from_millis(1);
+/// Longest single wait; then everything is looked at again.
+pub const WAIT_STEP: Nanos = Nanos::from_millis(1_000);
+/// Longest wait of one launch.
+pub const WAIT_MAX: Nanos = Nanos::from_millis(1_800_000);
+
+/// What is charged for a launch of which nothing is known: all that can be saved up, so that the next one waits for its bill.
+const UNKNOWN: Nanos = CREDIT_MAX;
+/// Least that is charged for a shape that never ran.
+const GUESS_MIN: Nanos = Nanos::from_millis(1);
+/// Most: a larger grid may take as long, hardly longer.
+const GUESS_MAX: Nanos = Nanos::from_millis(1_000);
+/// How much later than its charges say a process's work may be done before more of it waits; the time counts as used.
+const LATE_GUESSED: Nanos = Nanos::from_millis(1);
+/// The same for work that was measured before: turns of other processes make it late as a rule.
+const LATE_MEASURED: Nanos = Nanos::from_millis(50);
+/// Longest wait for work that does not get done: it may be waiting for the very launch that waits here.
+const LATE_WAIT_MAX: Nanos = Nanos::from_millis(20_000);
+/// First look at work that is late; each further one after an eighth of the time it is late.
+const LOOK_AFTER: Nanos = Nanos::from_micros(50);
+/// First look at work whose cost is known, and may be less for once; each further one after as long again.
+const LOOK_KNOWN: Nanos = Nanos::from_millis(2);
+/// A wait that is shorter than this is not worth a look at what the agent corrected.
+const CORRECTED_WITHIN: Nanos = Nanos::from_millis(10);
+/// Launches that take this long beside other tenants are several turns of the card.
+const TURNS: u64 = 4_000_000;
+/// How long a process is taken to go on launching.
+const ACTIVE_FOR: Nanos = Nanos::from_millis(4);
+/// A sibling that reported within this time takes turns with us.
+const SIBLING_FOR: Nanos = Nanos::from_millis(250);
+/// How long another thread may be at the markers before we go on without.
+const MARKS_WAIT_MAX: Nanos = Nanos::from_millis(5);
+/// In mixed launches every so many-th question is a chance to measure one launch by itself.
+const PROBE_EVERY: u32 = 8;
+/// How much more may have been charged than is sure before sure time counts again: sixteen processes that take turns report
+/// sixteen times the stretch.
+const SURE_BEHIND_MAX: Nanos = Nanos::from_millis(50);
+/// A bill that gives back this much is worth waking those who wait.
+const REFUND_MIN: Nanos = Nanos::from_micros(500);
+/// Streams whose launches are told apart.
+const LANES: usize = 16;
+
+/// What the limits say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Share that may be used.
+    pub granted: Ppm,
+    /// Own part.
+    pub own: Ppm,
+}
+
+/// The words that all processes of the tenant share.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared<'a> {
+    /// Credit.
+    pub bucket: Bucket<'a>,
+    /// Recent device time.
+    pub cells: Cells<'a>,
+    /// Device time used by the tenant.
+    pub device_nanos: &'a AtomicU64,
+    /// Device time used by this process.
+    pub process_nanos: &'a AtomicU64,
+    /// Time in which the tenant's processes had work on the card, each by itself.
+    pub interval_nanos: &'a AtomicU64,
+    /// Up to when any process reported.
+    pub counted_until: &'a AtomicU64,
+    /// Time that the card certainly worked for the tenant.
+    pub sure: Sure<'a>,
+    /// Sure time that was not charged yet.
+    pub sure_nanos: &'a AtomicI64,
+    /// Who reported last: `pid << 32 | milliseconds`.
+    pub reporter: &'a AtomicU64,
+    /// Until when the tenant is active.
+    pub active_until: &'a AtomicU64,
+    /// Until when its launches wait.
+    pub limited_until: &'a AtomicU64,
+    /// Moved for the agent.
+    pub demand: &'a AtomicU32,
+    /// Moved for those who wait.
+    pub wake: &'a AtomicU32,
+    /// This process, by a number that siblings do not have.
+    pub me: u32,
+}
+
+/// What the controller needs done.
+pub trait World: Events {
+    /// Wakes the agent, after the demand word moved.
+    fn wake_agent(&mut self);
+    /// Wakes all who wait for credit, after the wake word moved.
+    fn wake_waiters(&mut self);
+}
+
+/// One launch that wants to go.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// Monotonic clock.
+    pub now: Nanos,
+    /// The launch.
+    pub shape: &'a Shape,
+    /// Its stream.
+    pub stream: u64,
+    /// The limits.
+    pub terms: Terms,
+    /// How long it has been waiting.
+    pub waited: Nanos,
+}
+
+/// Answer of the fast path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Launch now; this was charged.
+    Go(Nanos),
+    /// See [`Pace::ask`].
+    Ask,
+}
+
+/// Answer to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Launch now, then call [`Pace::launched`] or [`Pace::failed`].
+    Go(Ticket),
+    /// Wait on the wake word until then at the latest, and ask again.
+    Wait(Nanos),
+}
+
+/// A launch that may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    charged: Nanos,
+    /// Where a marker is due behind it.
+    mark: Option<usize>,
+}
+
+impl Ticket {
+    /// Whether [`Pace::launched`] has anything to do.
+    #[must_use]
+    pub const fn is_marked(&self) -> bool {
+        self.mark.is_some()
+    }
+}
+
+/// Launches on one stream since its last marker. Two threads on one stream may lose each other's counts; bills do not depend
+/// on them.
+#[derive(Debug)]
+struct Lane {
+    stream: AtomicU64,
+    /// 0: closed.
+    open: AtomicU32,
+    charged: AtomicU64,
+    launches: AtomicU32,
+    /// 0: all launches are of the one shape below.
+    mixed: AtomicU32,
+    /// Not 0: a charge is not known at all.
+    unknown: AtomicU32,
+    /// Not 0: a charge is only bounded.
+    bound: AtomicU32,
+    key: [AtomicU64; 3],
+}
+
+/// The controller of one process and card. Private memory; any number of threads.
+#[derive(Debug)]
+pub struct Pace {
+    costs: Costs,
+    lease: AtomicI64,
+    lanes: [Lane; LANES],
+    asked: AtomicU32,
+    sibling_at: AtomicU64,
+    /// Up to when time with work is counted.
+    counted_until: AtomicU64,
+}
+
+// === impl Lane ===
+
+impl Lane {
+    const fn new() -> Self {
+        Self {
+            stream: AtomicU64::new(0),
+            open: AtomicU32::new(0),
+            charged: AtomicU64::new(0),
+            launches: AtomicU32::new(0),
+            mixed: AtomicU32::new(0),
+            unknown: AtomicU32::new(0),
+            bound: AtomicU32::new(0),
+            key: [const { AtomicU64::new(0) }; 3],
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) != 0
+    }
+
+    fn is_open_for(&self, stream: u64) -> bool {
+        self.stream.load(Ordering::Relaxed) == stream && self.is_open()
+    }
+
+    /// Counts a launch. Loads and stores instead of read-modify-write: a lane is one thread's as a rule.
+    fn add(&self, shape: &Shape, charged: Nanos) {
+        if self.key[0].load(Ordering::Relaxed) != shape.key.number() {
+            self.mixed.store(1, Ordering::Relaxed);
+        }
+        self.charged.store(self.charged.load(Ordering::Relaxed).saturating_add(charged.0), Ordering::Relaxed);
+        self.launches.store(self.launches.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    fn open_for(&self, stream: u64, shape: &Shape) {
+        self.stream.store(stream, Ordering::Relaxed);
+        for (word, value) in self.key.iter().zip(shape.numbers()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        for word in [&self.launches, &self.mixed, &self.unknown, &self.bound] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.charged.store(0, Ordering::Relaxed);
+        self.open.store(1, Ordering::Relaxed);
+    }
+
+    fn close(&self) -> Batch {
+        self.open.store(0, Ordering::Relaxed);
+        let is_set = |word: &AtomicU32| word.load(Ordering::Relaxed) != 0;
+        let one = !is_set(&self.mixed);
+        let numbers =
+            [0, 1, 2].map(|at: usize| self.key.get(at).map_or(0, |word| word.load(Ordering::Relaxed)));
+        Batch {
+            stream: self.stream.load(Ordering::Relaxed),
+            charged: Nanos(self.charged.load(Ordering::Relaxed)),
+            launches: self.launches.load(Ordering::Relaxed),
+            shape: if one { Shape::from_numbers(numbers) } else { None },
+            known: if is_set(&self.unknown) {
+                Known::Not
+            } else if is_set(&self.bound) {
+                Known::AtMost
+            } else {
+                Known::Exactly
+            },
+        }
+    }
+}
+
+const fn lane_of(stream: u64) -> usize {
+    // Handles are addresses or small numbers: the multiplier spreads both.
+    (stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize
+}
+
+const _: () = assert!(LANES == 16, "four bits of the product");
+
+// === impl Pace ===
+
+impl Pace {
+    /// Knows nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            costs: Costs::new(),
+            lease: AtomicI64::new(0),
+            lanes: [const { Lane::new() }; LANES],
+            asked: AtomicU32::new(0),
+            sibling_at: AtomicU64::new(0),
+            counted_until: AtomicU64::new(0),
+        }
+    }
+
+    /// One of two places: where the stream is, else one that is closed.
+    fn lane(&self, stream: u64) -> Option<(usize, &Lane)> {
+        let (first, second) = (lane_of(stream), lane_of(stream) ^ 1);
+        let (one, other) = (self.lanes.get(first)?, self.lanes.get(second)?);
+        let is_here = |lane: &Lane| lane.stream.load(Ordering::Relaxed) == stream;
+        if is_here(one) || (!is_here(other) && !one.is_open()) {
+            Some((first, one))
+        } else {
+            Some((second, other))
+        }
+    }
+
+    /// The fast path: one read-modify-write on private memory, no clock.
+    #[inline]
+    pub fn pass(&self, shape: &Shape, stream: u64) -> Pass {
+        let (Some(cost), Some((_, lane))) = (self.costs.measured(shape.key), self.lane(stream)) else {
+            return Pass::Ask;
+        };
+        let sum = lane.charged.load(Ordering::Relaxed).saturating_add(cost.0);
+        if cost >= QUANTUM || sum >= MARK_EVERY.0 || !lane.is_open_for(stream) {
+            return Pass::Ask;
+        }
+        let left = self.lease.fetch_sub(cost.signed(), Ordering::AcqRel);
+        if left < cost.signed() {
+            self.lease.fetch_add(cost.signed(), Ordering::AcqRel);
+            return Pass::Ask;
+        }
+        lane.add(shape, cost);
+        Pass::Go(cost)
+    }
+
+    /// The vendor refused a launch that was charged so much.
+    pub fn failed(&self, charged: Nanos) {
+        // Back to the lease, not to the bucket: what comes of a lease ends there.
+        self.lease.fetch_add(charged.signed().min(QUANTUM.signed()), Ordering::AcqRel);
+    }
+
+    /// What a refused launch was charged goes back.
+    pub fn refused(&self, ticket: &Ticket, shared: &Shared<'_>) {
+        shared.bucket.add(ticket.charged.signed());
+    }
+
+    /// Decides about one launch. `marks` are those of the present context; `None`: another thread is at them.
+    pub fn ask(
+        &self,
+        ask: &Ask<'_>,
+        shared: &Shared<'_>,
+        marks: Option<&mut Marks>,
+        world: &mut impl World,
+    ) -> Verdict {
+        let (cost, known) = match self.costs.estimate(ask.shape) {
+            Estimate::Measured(cost, Trust::Exact) => (cost, Known::Exactly),
+            Estimate::Measured(cost, Trust::Bound | Trust::Short | Trust::Mean) => (cost, Known::AtMost),
+            Estimate::Guessed(cost) => (cost.clamp(GUESS_MIN, GUESS_MAX), Known::Not),
+            Estimate::Unknown => (UNKNOWN, Known::Not),
+        };
+        let must_mark = known == Known::Not || cost >= QUANTUM;
+        let Some(marks) = marks else {
+            if must_mark && ask.waited < MARKS_WAIT_MAX {
+                return Verdict::Wait(ask.now.plus(LOOK_AFTER));
+            }
+            return match self.pay(ask, cost, None, shared, world) {
+                Ok(()) => Verdict::Go(Ticket { charged: cost, mark: None }),
+                Err(until) => Verdict::Wait(until),
+            };
+        };
+        self.settle(ask.now, ask.terms, shared, marks, world);
+        let Some((at, lane)) = self.lane(ask.stream) else {
+            return Verdict::Go(Ticket { charged: cost, mark: None });
+        };
+        if let Err(until) = self.pay(ask, cost, marks.due(), shared, world) {
+            // The stream will rest: what it did until now is a batch of its own.
+            if lane.is_open_for(ask.stream) {
+                self.mark(ask.now, lane, marks, world);
+            }
+            return Verdict::Wait(until);
+        }
+        let alone = must_mark || self.probes(lane);
+        if alone && lane.is_open_for(ask.stream) {
+            self.mark(ask.now, lane, marks, world);
+        }
+        if !lane.is_open_for(ask.stream) {
+            lane.open_for(ask.stream, ask.shape);
+            marks.open(ask.now, ask.stream, world);
+        }
+        lane.add(ask.shape, cost);
+        match known {
+            Known::Not => lane.unknown.store(1, Ordering::Relaxed),
+            Known::AtMost => lane.bound.store(1, Ordering::Relaxed),
+            Known::Exactly => {}
+        }
+        let due = alone || lane.charged.load(Ordering::Relaxed) >= MARK_EVERY.0;
+        Verdict::Go(Ticket { charged: cost, mark: due.then_some(at) })
+    }
+
+    /// After the vendor call of a launch with a ticket: puts the marker that is due. `now` is a moment after the call.
+    pub fn launched(&self, now: Nanos, ticket: &Ticket, marks: Option<&mut Marks>, world: &mut impl World) {
+        if let (Some(at), Some(marks)) = (ticket.mark, marks)
+            && let Some(lane) = self.lanes.get(at)
+        {
+            // Without the markers the lane stays as it is, and the next launch on it comes by here.
+            self.mark(now, lane, marks, world);
+        }
+    }
+
+    /// Whether the next launch of a lane with different ones is measured by itself.
+    fn probes(&self, lane: &Lane) -> bool {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        lane.mixed.load(Ordering::Relaxed) != 0 && asked.is_multiple_of(PROBE_EVERY)
+    }
+
+    fn mark(&self, now: Nanos, lane: &Lane, marks: &mut Marks, world: &mut impl World) {
+        let batch = lane.close();
+        if batch.launches > 0 {
+            // Where no marker can be had, the batch stays charged as it was.
+            let _recorded = marks.close(now, batch, world);
+        }
+    }
+
+    /// Takes the cost: from the lease, else from the bucket.
+    fn pay(
+        &self,
+        ask: &Ask<'_>,
+        cost: Nanos,
+        due: Option<Due>,
+        shared: &Shared<'_>,
+        world: &mut impl World,
+    ) -> Result<(), Nanos> {
+        let Ask { now, terms, waited, .. } = *ask;
+        publish_active(now, cost, shared, world);
+        let small = cost < QUANTUM;
+        if small && self.lease.fetch_sub(cost.signed(), Ordering::AcqRel) >= cost.signed() {
+            return Ok(());
+        }
+        if small {
+            self.lease.fetch_add(cost.signed(), Ordering::AcqRel);
+        }
+        shared.bucket.refill(now, terms.granted);
+        let late = due.and_then(|due| lateness(now, &due)).filter(|_| waited < LATE_WAIT_MAX);
+        let spent = late.map_or(0, |late| terms.own.times(late).signed());
+        let amount = if small { QUANTUM } else { cost };
+        let credit = shared.bucket.credit().saturating_sub(spent);
+        let paid = credit > 0 && shared.bucket.take(amount).is_ok();
+        if paid || waited >= WAIT_MAX {
+            if !paid {
+                shared.bucket.owe(amount);
+            }
+            self.lease.fetch_add(amount.minus(cost).signed(), Ordering::AcqRel);
+            return Ok(());
+        }
+        let aim = if small { QUANTUM.signed() } else { 1 };
+        let lacking = u64::try_from(aim.saturating_sub(credit)).unwrap_or(1);
+        let mut wait = terms.granted.earns(Nanos(lacking)).min(WAIT_STEP);
+        if terms.own != Ppm::ALL && wait > CORRECTED_WITHIN {
+            // The agent corrects bills meanwhile: come early and see.
+            wait = CORRECTED_WITHIN.max(Nanos(wait.0 / 4 * 3));
+        }
+        if let Some(due) = due {
+            // A bill may come any moment, and give back: look soon, then ever more seldom.
+            let taken = now.minus(due.from);
+            let look = match due.known {
+                Known::Exactly if late.is_none() => taken.max(LOOK_KNOWN),
+                _ => Nanos(taken.0 / 8).max(LOOK_AFTER),
+            };
+            wait = wait.min(look);
+        }
+        let until = now.plus(wait.max(LOOK_AFTER));
+        publish_limited(now, until, shared, world);
+        Err(until)
+    }
+
+    /// Asks the driver what is done, and bills it.
+    pub fn settle(
+        &self,
+        now: Nanos,
+        terms: Terms,
+        shared: &Shared<'_>,
+        marks: &mut Marks,
+        world: &mut impl World,
+    ) {
+        let Some(due) = marks.due() else { return };
+        // Nothing can be done yet, by what is known: the driver need not be asked.
+        let early = now.minus(due.from) < LOOK_KNOWN;
+        if due.at > now && due.known == Known::Exactly && early {
+            return;
+        }
+        let mut refund = 0_i64;
+        marks.settle(now, world, |done| {
+            let billed = self.bill(now, terms, shared, &done);
+            refund = refund.saturating_add(done.batch.charged.signed().saturating_sub(billed.signed()));
+        });
+        shared.bucket.add(refund);
+        if refund >= REFUND_MIN.signed() && shared.limited_until.load(Ordering::Relaxed) > now.0 {
+            shared.wake.fetch_add(1, Ordering::AcqRel);
+            world.wake_waiters();
+        }
+    }
+
+    /// What a batch is to be charged, now that the device has done it.
+    fn bill(&self, now: Nanos, terms: Terms, shared: &Shared<'_>, done: &Done) -> Nanos {
+        let interval = done.end.minus(done.start);
+        let siblings = self.has_siblings(now, shared);
+        let handle = done.batch.stream;
+        let others =
+            self.lanes.iter().any(|lane| lane.is_open() && lane.stream.load(Ordering::Relaxed) != handle);
+        let alone = terms.own == Ppm::ALL && !siblings && !others && done.streams == Streams::One;
+        let counted = Nanos(shared.counted_until.fetch_max(done.end.0, Ordering::AcqRel));
+        let ours = Nanos(self.counted_until.fetch_max(done.end.0, Ordering::Relaxed));
+        shared.interval_nanos.fetch_add(done.end.minus(done.start.max(ours)).0, Ordering::Relaxed);
+        let launches = u64::from(done.batch.launches.max(1));
+        let each = interval.0 / launches;
+        let long = each >= TURNS && done.batch.charged.0 / launches >= TURNS / 2;
+        let turns = terms.own != Ppm::ALL && long && done.streams == Streams::One;
+        let (amount, counted_until) = match done.batch.known {
+            // Too long to be found between others' turns: the part that the vendor sees is the better judge.
+            _ if turns => (terms.own.times(interval), Nanos::ZERO),
+            // It may all be others' turns: what a sibling reported is not charged again.
+            Known::Not => (terms.own.times(interval), counted),
+            Known::Exactly | Known::AtMost => (done.batch.charged.min(interval), Nanos::ZERO),
+        };
+        let stretch = Stretch { start: done.start, end: done.end, amount, counted_until };
+        let mut billed = shared.cells.charge(&stretch);
+        let missing = missing(done, billed, terms, shared);
+        if missing > Nanos::ZERO {
+            billed = billed.plus(shared.cells.charge(&Stretch { amount: missing, ..stretch }));
+        }
+        if let (true, Some(shape)) = (missing > Nanos::ZERO, &done.batch.shape) {
+            // Turns of siblings hide what a launch takes; what the bills were short of shows it.
+            self.costs.learn(shape, Nanos(billed.0 / u64::from(done.batch.launches.max(1))), Trust::Short);
+        }
+        shared.device_nanos.fetch_add(billed.0, Ordering::Relaxed);
+        shared.process_nanos.fetch_add(billed.0, Ordering::Relaxed);
+        if turns {
+            if let Some(shape) = &done.batch.shape {
+                self.costs.learn(shape, terms.own.times(Nanos(each)), Trust::Mean);
+            }
+        } else {
+            self.learn(interval, done.end.minus(done.sure_from), alone, done);
+        }
+        billed
+    }
+
+    fn learn(&self, interval: Nanos, sure: Nanos, alone: bool, done: &Done) {
+        let Some(shape) = done.batch.shape else { return };
+        let each = |time: Nanos| Nanos(time.0 / u64::from(done.batch.launches.max(1)));
+        // Hardly any time in which the device can have been idle, and nobody to take turns with.
+        let exact = alone && interval.minus(sure).0 <= interval.0 / 8;
+        // A stretch that holds others' turns says too much: the least of many is near the truth.
+        let trust = if exact { Trust::Exact } else { Trust::Bound };
+        self.costs.learn(&shape, each(interval), trust);
+    }
+
+    /// Whether another process of the tenant reported lately; leaves our own name.
+    fn has_siblings(&self, now: Nanos, shared: &Shared<'_>) -> bool {
+        let millis = (now.0 / 1_000_000) & u64::from(u32::MAX);
+        let before = shared.reporter.swap(u64::from(shared.me) << 32 | millis, Ordering::AcqRel);
+        let age = millis.wrapping_sub(before & u64::from(u32::MAX)) & u64::from(u32::MAX);
+        let other = before != 0 && before >> 32 != u64::from(shared.me);
+        if other && age.saturating_mul(1_000_000) <= SIBLING_FOR.0 {
+            self.sibling_at.store(now.0, Ordering::Relaxed);
+        }
+        let at = self.sibling_at.load(Ordering::Relaxed);
+        at != 0 && now.minus(Nanos(at)) <= SIBLING_FOR
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// By how much pending work is late, where that is more than turns of others explain.
+fn lateness(now: Nanos, due: &Due) -> Option<Nanos> {
+    let late = now.minus(due.all_at);
+    let allowed = if due.known == Known::Not { LATE_GUESSED } else { LATE_MEASURED };
+    (late > allowed).then_some(late)
+}
+
+fn publish_active(now: Nanos, cost: Nanos, shared: &Shared<'_>, world: &mut impl World) {
+    let until = now.plus(ACTIVE_FOR).plus(cost.min(WAIT_STEP));
+    let before = shared.active_until.load(Ordering::Relaxed);
+    if before < until.0 || before > until.plus(WAIT_STEP).0 {
+        shared.active_until.store(until.0, Ordering::Release);
+    }
+    if before < now.0 {
+        shared.demand.fetch_add(1, Ordering::AcqRel);
+        world.wake_agent();
+    }
+}
+
+fn publish_limited(now: Nanos, until: Nanos, shared: &Shared<'_>, world: &mut impl World) {
+    let before = shared.limited_until.load(Ordering::Relaxed);
+    if before < until.0 || before > now.plus(WAIT_STEP).0 {
+        shared.limited_until.store(until.0, Ordering::Release);
+    }
+    if before < now.0 {
+        shared.demand.fetch_add(1, Ordering::AcqRel);
+        world.wake_agent();
+    }
+}
+
+/// Time in which the card certainly worked for the tenant and which no charge covers yet: estimates were too low.
+fn missing(done: &Done, billed: Nanos, terms: Terms, shared: &Shared<'_>) -> Nanos {
+    let new = shared.sure.mark(done.sure_from, done.end);
+    let own = match terms.own {
+        Ppm::ALL => new,
+        // The own part is a mean over stretches long and short: half of it leaves the short ones alone.
+        part => Nanos(part.times(new).0 / 2),
+    };
+    let news = own.signed().saturating_sub(billed.signed());
+    let mut missing = 0;
+    // Always succeeds: the closure never says no.
+    let _always = shared.sure_nanos.fetch_update(Ordering::AcqRel, Ordering::Acquire, |behind| {
+        let sum = behind.clamp(-SURE_BEHIND_MAX.signed(), 0).saturating_add(news);
+        missing = sum.max(0);
+        Some(sum.min(0))
+    });
+    Nanos(u64::try_from(missing).unwrap_or(0))
+}

@@ -1,0 +1,71 @@
+//! Time in which the card certainly worked for the tenant, in steps of an eighth of a millisecond: a floor under the bills.
+//!
+//! A process knows when its work left the card no rest, but not whether a sibling reported the same time. Here each step of
+//! the recent past is marked once, by whoever reports it, in any order and however late.
+//!
+//! A word holds the number of its turn round the ring, and one bit for each of its steps. The words lie where the tenant can
+//! write them: nonsense reads as marked or as not.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::units::Nanos;
+
+/// Bits of a step's length in nanoseconds.
+const STEP_BITS: u32 = 17;
+/// Length of a step. A stretch covers a step when it covers its middle, so stretches end to end cover each step once.
+pub const STEP: Nanos = Nanos(1 << STEP_BITS);
+/// Steps of a word; the other half is the turn.
+const STEPS: u64 = 32;
+
+/// The ring of words.
+#[derive(Clone, Copy, Debug)]
+pub struct Sure<'a>(&'a [AtomicU64]);
+
+impl<'a> Sure<'a> {
+    /// Over a ring of any length.
+    #[must_use]
+    pub const fn new(ring: &'a [AtomicU64]) -> Self {
+        Self(ring)
+    }
+
+    /// Marks the time from `start` to `end`; how much of it was not marked before. What is older than the ring is left out.
+    #[must_use]
+    pub fn mark(&self, start: Nanos, end: Nanos) -> Nanos {
+        let step = |at: Nanos| at.0.saturating_add(STEP.0 / 2) >> STEP_BITS;
+        let ring = u64::try_from(self.0.len()).unwrap_or(0);
+        let (mut at, end) = (step(start), step(end));
+        at = at.max(((end / STEPS).saturating_sub(ring.saturating_sub(1))) * STEPS);
+        let mut fresh = 0;
+        while at < end {
+            let number = at / STEPS;
+            let stop = end.min((number + 1) * STEPS);
+            fresh += u64::from(self.set(number, bits(at % STEPS, stop - at)));
+            at = stop;
+        }
+        Nanos(fresh << STEP_BITS)
+    }
+
+    /// Sets bits of one word; how many were not set.
+    fn set(&self, number: u64, bits: u32) -> u32 {
+        let length = u64::try_from(self.0.len()).unwrap_or(0);
+        let (Some(place), Some(turn)) = (number.checked_rem(length), number.checked_div(length)) else {
+            return 0;
+        };
+        let Some(word) = usize::try_from(place).ok().and_then(|place| self.0.get(place)) else { return 0 };
+        let turn = turn & u64::from(u32::MAX);
+        let mut fresh = 0;
+        // Always succeeds: the closure never says no.
+        let _always = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            let held = if word >> 32 == turn { word & u64::from(u32::MAX) } else { 0 };
+            fresh = (u64::from(bits) & !held).count_ones();
+            Some(turn << 32 | held | u64::from(bits))
+        });
+        fresh
+    }
+}
+
+/// `count` ones from bit `first` on.
+fn bits(first: u64, count: u64) -> u32 {
+    let ones = if count >= STEPS { u64::from(u32::MAX) } else { (1 << count) - 1 };
+    u32::try_from((ones << first) & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+}

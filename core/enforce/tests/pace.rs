@@ -1,0 +1,188 @@
+//! The controller on virtual time: shares for every shape of work, with the control that fails the same check.
+
+#![cfg(not(feature = "shuttle"))]
+#![expect(clippy::cast_possible_truncation, reason = "a model's numbers are small")]
+
+#[path = "pace/model.rs"]
+mod model;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use aliquot_enforce::share::{Lending, Tenant, Terms};
+use aliquot_enforce::units::Ppm;
+use model::{Bench, MICRO, MILLI, Program, SECOND};
+
+const SEED: u64 = 0x5eed;
+
+/// Most a share may be off, in parts per million: three points.
+const OFF_MAX: u64 = 30_000;
+
+/// Windows of half a second; of forty kernels where that is longer, since one kernel more or less is no error of the share.
+fn window(longest: u64) -> u64 {
+    (500 * MILLI).max(40 * longest)
+}
+
+/// Greatest distance of any window from the share, in parts per million.
+fn off(granted: Option<u32>, percent: u32, programs: &[Program], seed: u64) -> (u64, Vec<u64>) {
+    let mut bench = Bench::new(seed);
+    bench.tenant(granted.map(|percent| Ppm::new(percent * 10_000)), programs);
+    let longest =
+        programs.iter().flat_map(|program| &program.kernels).map(|kernel| kernel.2).max().unwrap_or(0);
+    let window = window(longest);
+    // At first nothing is known of the kernels: each process may launch one before any is measured, and all of it is paid back.
+    let start = window + 3 * longest * programs.len() as u64 * 100 / u64::from(percent);
+    let windows = 4;
+    bench.run(start + windows * window);
+    let shares: Vec<u64> = (0..=(windows - 1) * 2)
+        .map(|half| bench.share(0, start + half * window / 2, start + half * window / 2 + window))
+        .collect();
+    let wanted = u64::from(percent) * 10_000;
+    (shares.iter().map(|share| share.abs_diff(wanted)).max().unwrap_or(u64::MAX), shares)
+}
+
+fn shapes() -> Vec<(&'static str, Program)> {
+    let mut shapes: Vec<(&str, Program)> = [
+        ("10 us", 10 * MICRO),
+        ("130 us", 130 * MICRO),
+        ("1 ms", MILLI),
+        ("5 ms", 5 * MILLI),
+        ("50 ms", 50 * MILLI),
+        ("1 s", SECOND),
+    ]
+    .map(|(name, length)| (name, Program::of(length)))
+    .to_vec();
+    shapes.push(("synchronous 1 ms", Program { depth: 1, ..Program::of(MILLI) }));
+    let mixed =
+        vec![(1, 1, 10 * MICRO), (2, 1_000_000, 3 * MILLI), (1, 4096, 400 * MICRO), (3, 7, 25 * MICRO)];
+    shapes.push(("mixed on four streams", Program { kernels: mixed, streams: 4, ..Program::of(0) }));
+    let growing = (1..40).map(|n| (1, 64, n * 50 * MICRO)).collect();
+    shapes.push((
+        "one function, 0.05 to 2 ms by its arguments",
+        Program { kernels: growing, ..Program::of(0) },
+    ));
+    shapes
+}
+
+#[test]
+fn the_share_holds_for_every_shape_of_work_and_number_of_processes() {
+    println!("seed {SEED:#x}");
+    let mut worst = Vec::new();
+    for (name, program) in shapes() {
+        for percent in [10, 30, 50, 70, 90] {
+            for processes in [1, 2, 16] {
+                let programs = vec![program.clone(); processes];
+                let (off, shares) = off(Some(percent), percent, &programs, SEED);
+                println!("{name:45} {percent:2} % {processes:2} processes: off by {off:6} ppm {shares:?}");
+                if off > OFF_MAX {
+                    worst.push(format!("{name}, {percent} %, {processes} processes: {off} ppm"));
+                }
+            }
+        }
+    }
+    assert!(worst.is_empty(), "{worst:#?}");
+}
+
+/// Without the controller the same check fails for each shape: the device is simply full.
+#[test]
+fn without_the_controller_every_shape_fails_the_check() {
+    for (name, program) in shapes() {
+        let (off, shares) = off(None, 70, std::slice::from_ref(&program), SEED);
+        assert!(off > OFF_MAX, "{name}: {shares:?}");
+    }
+}
+
+fn terms(percent: u32, lending: Lending) -> Tenant {
+    Tenant::new(Terms { guaranteed: Ppm::new(percent * 10_000), lending, priority: 1 })
+}
+
+#[test]
+fn three_tenants_get_one_to_three_to_six() {
+    println!("seed {SEED:#x}");
+    let mut worst = Vec::new();
+    let kinds = shapes();
+    for (name, program) in &kinds {
+        let longest = program.kernels.iter().map(|kernel| kernel.2).max().unwrap_or(0);
+        for processes in [1, 3] {
+            let mut bench = Bench::new(SEED);
+            let percents = [10, 30, 60];
+            for percent in percents {
+                bench.tenant(Some(Ppm::new(percent * 10_000)), &vec![program.clone(); processes]);
+            }
+            bench.govern(percents.map(|percent| terms(percent, Lending::Cap)).to_vec());
+            let (from, length) = (2 * SECOND + 100 * longest, (5 * SECOND).max(400 * longest));
+            bench.run(from + length);
+            let shares = [0, 1, 2].map(|tenant| bench.share(tenant, from, from + length));
+            let off = percents.iter().zip(shares).map(|(percent, share)| {
+                let wanted = u64::from(*percent) * 10_000;
+                share.abs_diff(wanted) * 1_000 / wanted
+            });
+            let off = off.max().unwrap_or(u64::MAX);
+            println!("{name:45} {processes} processes each: off by {off:4} thousandths {shares:?}");
+            // A kernel longer than a turn always holds turns of others: only the vendor's hundredths tell its own part.
+            let allowed = if longest > 3 * MILLI || program.kernels.len() > 4 { 200 } else { 50 };
+            if off > allowed {
+                worst.push(format!("{name}, {processes} processes: {shares:?}"));
+            }
+        }
+    }
+    assert!(worst.is_empty(), "{worst:#?}");
+}
+
+/// A tenant with a burst alone on the card has nearly all of it; when the other comes, it gives back within ten milliseconds.
+#[test]
+fn idle_time_is_lent_within_ten_milliseconds_and_taken_back_within_ten() {
+    for seed in SEED..SEED + 20 {
+        let mut bench = Bench::new(seed);
+        let (comes, goes) = (SECOND + 3 * MILLI, SECOND + 503 * MILLI);
+        let short = Program { depth: 1024, ..Program::of(100 * MICRO) };
+        let borrower = bench.tenant(Some(Ppm::new(300_000)), std::slice::from_ref(&short));
+        let owner =
+            bench.tenant(Some(Ppm::new(600_000)), &[Program { from: comes, till: goes, ..short.clone() }]);
+        bench.govern(vec![terms(30, Lending::Burst), terms(60, Lending::Cap)]);
+        bench.run(2 * SECOND);
+        let granted = |from: u64, until: u64, wanted: &dyn Fn(u32) -> bool| {
+            let steps = bench.granted_log.iter().filter(|(at, _)| *at >= from && *at < until);
+            steps.clone().find(|(_, granted)| wanted(granted[borrower])).map(|(at, _)| at - from)
+        };
+        let lent = granted(0, comes, &|ppm| ppm >= 990_000).unwrap_or(u64::MAX);
+        let back = granted(comes, goes, &|ppm| ppm <= 400_000).unwrap_or(u64::MAX);
+        let again = granted(goes, 2 * SECOND, &|ppm| ppm >= 990_000).unwrap_or(u64::MAX);
+        assert!(lent.max(back).max(again) <= 10 * MILLI, "seed {seed}: {lent} {back} {again} ns");
+        // Not only on paper: the card follows.
+        let alone = bench.share(borrower, 500 * MILLI, SECOND);
+        assert!(alone >= 970_000, "seed {seed}: alone {alone} ppm");
+        let from = comes + 20 * MILLI;
+        let (theirs, ours) = (bench.share(owner, from, goes), bench.share(borrower, from, goes));
+        assert!(theirs >= 580_000 && ours >= 300_000, "seed {seed}: {theirs} and {ours} ppm");
+        let early = bench.share(owner, comes, comes + 10 * MILLI);
+        assert!(early >= 400_000, "seed {seed}: the owner had {early} ppm in its first ten milliseconds");
+    }
+}
+
+/// Whatever stands in the words that a tenant can write: no wait without an end, no crash, and once they are left alone the
+/// share comes back.
+#[test]
+fn hostile_words_cost_time_but_never_hang() {
+    let credits = [i64::MIN, -1, 0, 1, i64::MAX];
+    let times = [0, 1, SECOND, u64::MAX / 2, u64::MAX];
+    for (number, credit) in credits.into_iter().enumerate() {
+        for time in times {
+            let mut bench = Bench::new(SEED);
+            bench.tenant(Some(Ppm::new(500_000)), &[Program::of(2 * MILLI), Program::of(30 * MILLI)]);
+            bench.run(SECOND);
+            let region = &bench.regions[0];
+            region.credit.store(credit, Relaxed);
+            region.refilled_at.store(time, Relaxed);
+            region.sure.store(credit, Relaxed);
+            region.words.iter().for_each(|word| word.store(time, Relaxed));
+            let noise = (time ^ credit.cast_unsigned()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            region.cells.iter().for_each(|cell| cell.store((noise >> number) as u32, Relaxed));
+            region.steps.iter().for_each(|word| word.store(noise, Relaxed));
+            // The deepest debt is two minutes of the card: at half of it, four minutes.
+            let until = if credit == i64::MIN { 250 * SECOND } else { 15 * SECOND };
+            bench.run(until);
+            let share = bench.share(0, until - 8 * SECOND, until);
+            assert!(share.abs_diff(500_000) <= OFF_MAX, "{credit} {time}: {share} ppm");
+        }
+    }
+}
