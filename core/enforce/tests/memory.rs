@@ -2,6 +2,7 @@
 
 #![cfg(not(feature = "shuttle"))]
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation};
@@ -105,16 +106,24 @@ fn many_threads_and_processes_never_pass_the_limit() {
                 scope.spawn(move || {
                     let books = process.books(shared);
                     let mut random = 0x9e37_79b9_u64.wrapping_mul(number as u64 * 4 + thread + 1);
+                    // Several at a time, so that the limit is reached however few threads happen to run at once.
+                    let mut mine = VecDeque::new();
+                    let give = |bytes| {
+                        held.fetch_sub(bytes, Ordering::SeqCst);
+                        books.release(bytes);
+                    };
                     for _ in 0..20_000 {
                         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let bytes = (random >> 33) % (LIMIT / 8) + 1;
                         if books.reserve(bytes, LIMIT) == Reservation::Granted {
                             let now = held.fetch_add(bytes, Ordering::SeqCst) + bytes;
                             assert!(now <= LIMIT, "{now} bytes held under {LIMIT}");
-                            held.fetch_sub(bytes, Ordering::SeqCst);
-                            books.release(bytes);
+                            mine.push_back(bytes);
+                        } else {
+                            mine.pop_front().into_iter().for_each(give);
                         }
                     }
+                    mine.into_iter().for_each(give);
                 });
             }
         }
