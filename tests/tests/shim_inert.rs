@@ -176,24 +176,37 @@ fn the_probe_sees_what_a_worse_library_leaves() {
     assert!(new.iter().any(|line| line.starts_with("descriptors ")), "{new:?}");
 }
 
+/// What a program for the other processor did under emulation; `None` where there is no way to run one.
+fn emulated(environment: &[(&str, &Path)], program: &Path, arguments: &[&Path]) -> Option<Output> {
+    let Some(system) = std::env::var_os("ALIQUOT_AARCH64_ROOT") else {
+        println!("stood aside: there is no system for the other processor");
+        return None;
+    };
+    let mut command = Command::new(self::program("qemu-aarch64-static")?);
+    command.arg("-L").arg(&system);
+    for (name, value) in environment {
+        command.arg("-E").arg(format!("{name}={}", value.display()));
+    }
+    let program = if program.is_relative() { Path::new(&system).join(program) } else { program.to_owned() };
+    Some(command.arg(program).args(arguments).output().unwrap())
+}
+
+/// The library for it, beside which lie a tenant and a driver.
+fn other_library() -> Option<PathBuf> {
+    let library = std::env::var_os("ALIQUOT_SHIM_AARCH64").map(PathBuf::from);
+    if library.is_none() {
+        println!("stood aside: there is no library for the other processor");
+    }
+    library
+}
+
 /// On the other processor, under emulation: the library for it loads into a program and changes nothing.
 #[test]
 fn a_program_for_the_other_processor_does_not_notice() {
-    let named = |name| std::env::var_os(name).map(PathBuf::from);
-    let (Some(library), Some(system)) = (named("ALIQUOT_SHIM_AARCH64"), named("ALIQUOT_AARCH64_ROOT")) else {
-        return println!("stood aside: there is no library for the other processor");
-    };
-    let Some(emulator) = program("qemu-aarch64-static") else { return };
-    let ls = system.join("bin/ls");
-    let run = |preload: Option<&Path>| {
-        let mut command = Command::new(&emulator);
-        command.arg("-L").arg(&system);
-        if let Some(library) = preload {
-            command.arg("-E").arg(format!("LD_PRELOAD={}", library.display()));
-        }
-        command.arg(&ls).arg("-l").arg(root().join("core")).output().unwrap()
-    };
-    let (bare, with) = (run(None), run(Some(&library)));
+    let Some(library) = other_library() else { return };
+    let core = root().join("core");
+    let run = |preload: &[(&str, &Path)]| emulated(preload, Path::new("bin/ls"), &[Path::new("-l"), &core]);
+    let (Some(bare), Some(with)) = (run(&[]), run(&[("LD_PRELOAD", &library)])) else { return };
     assert!(bare.status.success() && !bare.stdout.is_empty(), "{bare:?}");
     assert_eq!(
         (with.status, text(&with.stdout)),
@@ -202,6 +215,23 @@ fn a_program_for_the_other_processor_does_not_notice() {
         text(&with.stderr)
     );
     assert_eq!(text(&with.stderr), "");
-    let absent = run(Some(Path::new("/no/such/library.so")));
+    let absent = run(&[("LD_PRELOAD", Path::new("/no/such/library.so"))]).unwrap();
     assert!(text(&absent.stderr).contains("cannot be preloaded"), "the library is really loaded: {absent:?}");
+}
+
+/// On the other processor, under emulation: look-ups lead where they led, and a grant that cannot be read refuses, with the
+/// vendor's error and the pointer untouched.
+#[test]
+fn a_tenant_on_the_other_processor_is_held_and_its_lookups_work() {
+    let Some(library) = other_library() else { return };
+    let place = library.parent().unwrap();
+    let said = |more: &[(&str, &Path)]| {
+        let environment = [&[("LD_LIBRARY_PATH", place)], more].concat();
+        emulated(&environment, &place.join("tenant"), &[]).map(|output| text(&output.stdout))
+    };
+    let Some(bare) = said(&[]) else { return };
+    assert_eq!(bare, "0 20823 1 1 1\n");
+    assert_eq!(said(&[("LD_PRELOAD", &library)]), Some(bare));
+    let closed = said(&[("LD_PRELOAD", &library), ("ALIQUOT_GRANTS", Path::new("/no/grants"))]);
+    assert_eq!(closed.as_deref(), Some("2 7 1 1 1\n"));
 }
