@@ -25,6 +25,7 @@ mod plan;
 mod prepare;
 mod progress;
 mod release;
+mod run;
 mod slices;
 mod state;
 mod workload;
@@ -84,6 +85,8 @@ enum Command {
     Prepare(prepare::Args),
     /// Give back what claims hold on a simulated node
     Release(release::Args),
+    /// Run a command on a part of a card: no cluster needed
+    Run(run::Args),
     /// Run real manifests on a simulated node: no accelerator, cluster or privileges needed
     Demo(demo::Args),
     /// Print a completion script for a shell
@@ -95,9 +98,12 @@ enum Command {
 
 /// Runs one command; the answer is its exit code. `args` begins with the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>) -> u8 {
+    let args: Vec<OsString> = args.into_iter().collect();
+    // A command that is run has exit codes of its own, so that ours must be another one.
+    let wrong = if args.get(1).is_some_and(|name| name == "run") { run::OWN_FAILURE } else { 2 };
     let outcome = match Cli::try_parse_from(args) {
         Ok(cli) => dispatch(cli.command, terminal),
-        Err(error) => return refuse(&error, terminal),
+        Err(error) => return refuse(&error, wrong, terminal),
     };
     match outcome {
         Ok(answer) => answer.exit_code(),
@@ -112,13 +118,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>
 }
 
 /// Help and version are answers; everything else that the parser says is a fault of the command line.
-fn refuse(error: &clap::Error, terminal: &mut Terminal<'_>) -> u8 {
+fn refuse(error: &clap::Error, wrong: u8, terminal: &mut Terminal<'_>) -> u8 {
     let text = match terminal.colour {
         Colour::On => error.render().ansi().to_string(),
         Colour::Off => error.render().to_string(),
     };
     let (written, code) = if error.use_stderr() {
-        (write!(terminal.err, "{text}"), 2)
+        (write!(terminal.err, "{text}"), wrong)
     } else {
         (write!(terminal.out, "{text}"), 0)
     };
@@ -134,6 +140,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Fai
         Command::Slices(args) => slices::run(&args, terminal),
         Command::Prepare(args) => prepare::run(&args, terminal),
         Command::Release(args) => release::run(&args, terminal),
+        Command::Run(args) => run::run(&args, terminal),
         Command::Demo(args) => demo::run(&args, terminal),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "aliquot", &mut terminal.out);

@@ -3,8 +3,16 @@
 //! | key | from | meaning |
 //! |---|---|---|
 //! | `NO_COLOR` | environment | not empty: answers carry no colours, wherever they go (no-color.org) |
+//! | `XDG_STATE_HOME`, `HOME` | environment of an ordinary user | where local runs keep their state: `aliquot` below the first, else `.local/state/aliquot` below the second; root's is in `/var/lib/aliquot` |
+//! | `LD_PRELOAD`, `LD_LIBRARY_PATH` | environment of `aliquot run` | kept for the command, behind what the run puts there |
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use crate::cli::Colour;
+
+/// Where root keeps the state of local runs.
+const ROOT_STATE: &str = "/var/lib/aliquot";
 
 /// Whether the environment lets answers have colours.
 #[must_use]
@@ -13,4 +21,26 @@ pub fn colours() -> Colour {
         Some(value) if !value.is_empty() => Colour::Off,
         _ => Colour::On,
     }
+}
+
+/// Where this user's local runs keep their state; `None`: the environment does not say where home is.
+#[must_use]
+pub fn state_home() -> Option<PathBuf> {
+    if nix::unistd::geteuid().is_root() {
+        return Some(PathBuf::from(ROOT_STATE));
+    }
+    let place = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = place("XDG_STATE_HOME").or_else(|| Some(place("HOME")?.join(".local/state")));
+    state.map(|state| state.join("aliquot"))
+}
+
+/// A list variable of the environment with something before what stands there.
+#[must_use]
+pub fn prepended(name: &str, first: &OsStr) -> OsString {
+    let mut list = first.to_owned();
+    if let Some(rest) = std::env::var_os(name).filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
+    }
+    list
 }

@@ -21,3 +21,4 @@ pub mod node;
 pub mod prepare;
 pub mod recover;
 pub mod region;
+pub mod run;

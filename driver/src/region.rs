@@ -39,6 +39,7 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::disk::{Disk, Mode};
 use mapping::{Image, Mapping};
 
+pub(crate) use liveness::start_time;
 pub use watched::{Reaped, Seen, SeenProcess, Watched};
 
 /// Name of the limits in the directory of a share.

@@ -7,6 +7,7 @@
 
 pub mod fault;
 pub mod generate;
+pub mod local;
 pub mod node;
 pub mod oracle;
 pub mod preload;

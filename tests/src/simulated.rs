@@ -38,7 +38,8 @@ pub fn root() -> &'static Path {
 }
 
 /// Where cargo puts what it builds: beside the running test.
-fn built() -> PathBuf {
+#[must_use]
+pub fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap_or_default();
     test.ancestors().nth(2).map(Path::to_owned).unwrap_or_default()
 }

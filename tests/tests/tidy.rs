@@ -21,9 +21,18 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("aliquot_sim_cuda", &["aliquot_sim_device"], &["libc"]),
     ("aliquot_sim_nvml", &["aliquot_sim_device"], &["libc"]),
     ("aliquot_shim", &["aliquot_abi", "aliquot_enforce"], &["libc"]),
+    ("aliquot_libraries", &[], &[]),
     (
         "aliquot_driver",
-        &["aliquot_abi", "aliquot_core", "aliquot_enforce", "aliquot_cdi", "aliquot_backend_sim"],
+        &[
+            "aliquot_abi",
+            "aliquot_core",
+            "aliquot_enforce",
+            "aliquot_cdi",
+            "aliquot_backend_sim",
+            "aliquot_libraries",
+            "aliquot_sim_device",
+        ],
         &[
             "clap",
             "clap_complete",
@@ -53,6 +62,7 @@ const ONLY: &[(&str, &[&str])] = &[
         "env::var",
         &[
             "driver/src/config",
+            "driver/libraries/build.rs",
             "driver/backends/sim/",
             "shim/build.rs",
             "core/abi/tests/",
@@ -68,6 +78,7 @@ const ONLY: &[(&str, &[&str])] = &[
         &[
             "driver/backends/",
             "driver/src/region/mapping.rs",
+            "driver/src/run/supervise.rs",
             "core/abi/src/view.rs",
             "core/abi/tests/",
             "shim/",

@@ -12,6 +12,8 @@ pub enum Answer {
     Yes,
     /// Something does not fit, or differs from what was expected: exit code 1.
     No,
+    /// What a command that was run answered, or why it was not run.
+    Code(u8),
 }
 
 /// Why a command did not run to its end.
@@ -72,6 +74,7 @@ impl Answer {
         match self {
             Self::Yes => 0,
             Self::No => 1,
+            Self::Code(code) => code,
         }
     }
 }

@@ -60,16 +60,17 @@ pub(super) fn own_namespace() -> u64 {
 impl Taken<'_> {
     /// Whether the owner lives.
     pub(super) fn liveness(&self, usage: &File, processes: &Processes) -> Owner {
-        let start = self.slot.start_time().load(Ordering::Acquire);
-        // An owner that has the slot and has not yet said who it is.
-        if start == 0 || is_locked(usage, self.number) {
+        if is_locked(usage, self.number) {
             return Owner::Alive;
         }
+        let start = self.slot.start_time().load(Ordering::Acquire);
         let (pid, of) = (pid_of(self.owner), self.slot.pid_namespace().load(Ordering::Acquire));
-        let gone = if of == processes.namespace {
-            start_time(pid) != Some(start)
+        // Zero: the owner has taken the slot and not yet said when it began.
+        let began = (start != 0).then_some(start);
+        let gone = if of == processes.namespace || of == 0 {
+            start_time(pid).is_none_or(|found| began.is_some_and(|began| began != found))
         } else {
-            processes.namespace == FIRST_NAMESPACE && !processes.anybody_is(pid, start)
+            processes.namespace == FIRST_NAMESPACE && !processes.anybody_is(pid, began)
         };
         if gone { Owner::Dead } else { Owner::Alive }
     }
@@ -117,9 +118,11 @@ impl Processes {
         Self { namespace: own_namespace(), listed: OnceCell::new() }
     }
 
-    /// Whether a process has this pid in its own namespace, and began then.
-    fn anybody_is(&self, pid: u32, start: u64) -> bool {
-        self.listed.get_or_init(list).contains(&(pid, start))
+    /// Whether a process has this pid in its own namespace, and began then, where that is known.
+    fn anybody_is(&self, pid: u32, began: Option<u64>) -> bool {
+        let listed = self.listed.get_or_init(list);
+        let (first, last) = began.map_or((0, u64::MAX), |began| (began, began));
+        listed.range((pid, first)..=(pid, last)).next().is_some()
     }
 }
 

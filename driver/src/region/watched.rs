@@ -113,6 +113,15 @@ impl Watched {
         self.mapping.usage().map_err(fault)
     }
 
+    /// Whether any process that has a slot lives.
+    ///
+    /// # Errors
+    /// The file is no usage file any more.
+    pub fn anybody_lives(&self) -> io::Result<bool> {
+        let processes = Processes::now();
+        Ok(taken(self.view()?).any(|t| t.liveness(&self.file, &processes) == Owner::Alive))
+    }
+
     /// Looks for dead processes and gives back what they held. Costs one pass over the slots where everybody lives.
     ///
     /// # Errors

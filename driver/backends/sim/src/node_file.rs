@@ -262,8 +262,11 @@ impl NodeFile {
         Ok(file)
     }
 
-    /// The node's name; a valid one since [`NodeFile::parse`].
-    pub(crate) fn node_name(&self) -> Result<NodeName, NodeFileError> {
+    /// The node's name.
+    ///
+    /// # Errors
+    /// It is no name; never for a file that [`NodeFile::parse`] made.
+    pub fn node_name(&self) -> Result<NodeName, NodeFileError> {
         NodeName::new(self.name.as_str()).map_err(NodeFileError::NodeName)
     }
 }

@@ -93,7 +93,9 @@ fn next_handle(sim: &SimCard, at: &PartitionAt, state: &mut State) -> Result<Par
     let made = state.made.entry(card.uuid.to_string()).or_insert(0);
     *made = made.saturating_add(1);
     let words = format!("{}/{}/{}/{made}", card.uuid, at.template, at.placement);
-    let uuid = CardUuid::new(format!("PART-{}", uuid_of(&words)));
+    // A GPU's partitions are called as its vendor calls them, so that programs know them for what they are.
+    let prefix = if sim.card.uuid.as_str().starts_with("GPU-") { "MIG" } else { "PART" };
+    let uuid = CardUuid::new(format!("{prefix}-{}", uuid_of(&words)));
     let uuid = uuid.map_err(|e| BackendError::Unreachable { what: at.to_string(), source: Box::new(e) })?;
     Ok(PartitionHandle { id, uuid })
 }

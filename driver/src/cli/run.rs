@@ -1,0 +1,527 @@
+//! `aliquot run`: a command on a part of a card, with the same ledger, journal and grants as everything else.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use aliquot_core::card::Inventory;
+use aliquot_core::dra::ResourceClaim;
+use aliquot_core::fraction::{Choice, parse_ask, resolve};
+use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSettings, Spelled};
+use aliquot_core::id::{CardUuid, TemplateName};
+use aliquot_core::quantity::Quantity;
+use aliquot_core::units::{Bytes, Cores};
+use aliquot_libraries::Installed;
+
+use crate::config::{prepended, state_home};
+use crate::manifest::Manifests;
+use crate::node::{Access, Node};
+use crate::region;
+use crate::run::ask::{self, Alternative, Ask};
+use crate::run::record::{GRANTS_VARIABLE, Run, Swept, anybody_lives, sweep};
+use crate::run::simulated;
+use crate::run::supervise::{Beside, Signals};
+
+use super::cluster::{Cluster, Outcome};
+use super::explain::Explained;
+use super::failure::{Answer, Failure};
+use super::nodes::{Fleet, NodeArgs, catalogue, node_spec};
+use super::output::Terminal;
+use super::state::chain;
+
+/// Exit code where Aliquot itself did not get as far as the command.
+pub(super) const OWN_FAILURE: u8 = 125;
+/// Exit code of a command that is there and cannot be run.
+const NOT_EXECUTABLE: u8 = 126;
+/// Exit code of a command that is not there.
+const NOT_FOUND: u8 = 127;
+
+const EXAMPLES: &str = "\
+Examples:
+  aliquot run --node h100-8 --memory 8Gi --cores 25 -- python serve.py
+  aliquot run --node h100-8 --template 1g.10gb -- ./train
+  aliquot run --node t4-2 --fraction 1/4 --policy burst -- ./batch";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  those of the command; 128 and its number where a signal ended it
+  125  the part cannot be had, or Aliquot itself failed: standard error says why
+  126  the command cannot be run
+  127  there is no such command
+
+The part is the command's until it and everything it started have ended, whatever happens to `aliquot run` itself: the next
+call on the same state gives back what nobody uses any more. State lies in /var/lib/aliquot for root, else in
+$XDG_STATE_HOME/aliquot or ~/.local/state/aliquot.";
+
+/// Run a command on a part of a card: no cluster needed
+///
+/// Several commands share a card; together they never get more than it has. The command sees its part and nothing else of
+/// the card: memory beyond it is refused with the vendor's own error.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub(super) struct Args {
+    /// Memory of the card, such as 8Gi; all of the part where it is not given
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<Bytes>,
+
+    /// Compute in percent of the whole card, 0 to 100; 0 is what others leave idle
+    #[arg(long, value_name = "PERCENT", value_parser = cores)]
+    cores: Option<Cores>,
+
+    /// Which card: its UUID, the beginning of it, or its index
+    #[arg(long, value_name = "CARD")]
+    card: Option<String>,
+
+    /// Partition of this template, such as 1g.10gb
+    #[arg(long, value_name = "TEMPLATE")]
+    template: Option<String>,
+
+    /// Part of a card, such as 1/4, 25%, `1/4 H100`
+    #[arg(long, value_name = "PART", conflicts_with_all = ["memory", "cores", "template"])]
+    fraction: Option<String>,
+
+    /// What happens to compute that others leave idle: cap, burst or best-effort
+    #[arg(long, value_name = "POLICY", default_value = "cap", value_parser = policy)]
+    policy: Policy,
+
+    /// Who goes first where compute is short: low, normal or high
+    #[arg(long, value_name = "PRIORITY", default_value = "normal", value_parser = spelled::<Priority>)]
+    priority: Priority,
+
+    /// What happens when limits cannot be held: closed refuses, open lets pass
+    #[arg(long, value_name = "MODE", default_value = "closed", value_parser = spelled::<FailMode>)]
+    fail_mode: FailMode,
+
+    /// Simulated cards: node file, built-in node, or COUNTxMODEL
+    #[arg(long, value_name = "NODE", visible_alias = "sim")]
+    node: Option<String>,
+
+    /// Layout policy (TOML): what each card is published as. Without it every card is `auto`
+    #[arg(long, value_name = "FILE")]
+    layouts: Option<PathBuf>,
+
+    /// Directory of card models (TOML) that add to the built-in catalogue or replace models of it
+    #[arg(long, value_name = "DIR")]
+    catalogue: Option<PathBuf>,
+
+    /// State directory: runs with the same one share its cards
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// What people see the run as; its program and process number where it is not given
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    name: Option<String>,
+
+    /// Command and its arguments
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Compute policy as people say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policy {
+    Of(ComputePolicy),
+    BestEffort,
+}
+
+/// Where one node's local runs keep things.
+#[derive(Clone, Debug)]
+pub(super) struct Home {
+    pub(super) node: NodeArgs,
+    pub(super) state: PathBuf,
+    pub(super) libraries: PathBuf,
+}
+
+/// A prepared run: what its command is given.
+struct Prepared {
+    run: Run,
+    grants: PathBuf,
+    place: region::Place,
+    environment: Vec<(&'static str, OsString)>,
+}
+
+/// What goes on beside the command.
+struct Watch {
+    usage: Option<region::Watched>,
+}
+
+fn memory(text: &str) -> Result<Bytes, String> {
+    let expected = "expected an amount of memory such as 8Gi or 512Mi";
+    let quantity: Quantity = text.parse().map_err(|_| expected.to_owned())?;
+    match u64::try_from(quantity.units_rounded_up()) {
+        Ok(bytes) if bytes > 0 => Ok(Bytes(bytes)),
+        _ => Err(expected.to_owned()),
+    }
+}
+
+fn cores(text: &str) -> Result<Cores, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).parse().ok().and_then(Cores::new);
+    percent.ok_or_else(|| "expected percent of the whole card, 0 to 100".to_owned())
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let fits = (1..=63).contains(&text.len()) && text.chars().all(plain) && !text.starts_with('-');
+    if fits { Ok(text.to_owned()) } else { Err("expected 1 to 63 of a-z, 0-9 and `-`".to_owned()) }
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    match text {
+        "best-effort" => Ok(Policy::BestEffort),
+        word => ComputePolicy::of_word(word)
+            .map(Policy::Of)
+            .ok_or_else(|| "expected cap, burst or best-effort".to_owned()),
+    }
+}
+
+fn spelled<T: Spelled>(text: &str) -> Result<T, String> {
+    T::of_word(text).ok_or_else(|| format!("expected {}", T::words()))
+}
+
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let code = match prepare(args, terminal) {
+        Ok(Ok(prepared)) => supervise(args, prepared, terminal)?,
+        Ok(Err(why)) => {
+            terminal.note(why)?;
+            OWN_FAILURE
+        }
+        Err(failure) => {
+            terminal.note(format_args!("error: {failure}"))?;
+            OWN_FAILURE
+        }
+    };
+    Ok(Answer::Code(code))
+}
+
+// === impl Home ===
+
+impl Home {
+    /// Where the runs on these cards keep things; makes the directories above.
+    pub(super) fn of(
+        node: Option<&str>,
+        layouts: Option<&Path>,
+        models: Option<&Path>,
+        state: Option<&Path>,
+    ) -> Result<Self, Failure> {
+        let Some(node) = node else {
+            return Err(Failure::Usage(
+                "there is no backend for real cards in this version: name simulated ones, such as --node h100-8"
+                    .to_owned(),
+            ));
+        };
+        let mut node = NodeArgs {
+            nodes: vec![node.to_owned()],
+            policy: layouts.map(Path::to_owned),
+            catalogue: models.map(Path::to_owned),
+            ..NodeArgs::default()
+        };
+        let (state, libraries) = match state {
+            Some(state) => (state.to_owned(), state.join("lib")),
+            None => {
+                let home = state_home().ok_or_else(|| {
+                    Failure::Usage(
+                        "neither HOME nor XDG_STATE_HOME is set: name a directory with --state".to_owned(),
+                    )
+                })?;
+                let spec = node_spec(&node.nodes[0], &catalogue(&node)?)?;
+                let name = spec.file.node_name().map_err(|error| Failure::Usage(error.to_string()))?;
+                let above = home.join("simulated");
+                let advice = "Name another directory with --state";
+                fs::create_dir_all(&above).map_err(|source| Failure::path("make", &above, source, advice))?;
+                (above.join(name.as_str()), home.join("lib"))
+            }
+        };
+        node.state = Some(state.clone());
+        Ok(Self { node, state, libraries })
+    }
+
+    /// Opens the node for changes, and cleans up after runs that died.
+    pub(super) fn open(&self, terminal: &mut Terminal<'_>) -> Result<(Node, Fleet), Failure> {
+        loop {
+            let (mut node, fleet) = Fleet::open_one(&self.node, Access::Change, terminal)?;
+            let swept = sweep(&mut node, &self.state).map_err(|error| self.failed("clean up", error))?;
+            let mut released = false;
+            for swept in swept {
+                match swept {
+                    Swept::Released(_) => released = true,
+                    Swept::Running(_) => {}
+                    Swept::Stuck(uid, error) => {
+                        terminal
+                            .note(format_args!("warning: {uid} cannot be given back: {}", chain(&*error)))?;
+                    }
+                }
+            }
+            if !released {
+                return Ok((node, fleet));
+            }
+            self.forget_partitions(&node)?;
+        }
+    }
+
+    /// Takes away the simulated cards of partitions that are no more.
+    fn forget_partitions(&self, node: &Node) -> Result<(), Failure> {
+        use crate::checkpoint::Making;
+        let there: Vec<&str> = node
+            .partitions()
+            .filter_map(|(_, making)| match making {
+                Making::Made(handle) => Some(handle.uuid.as_str()),
+                Making::Planned => None,
+            })
+            .collect();
+        simulated::remove_others(&self.state, |uuid| there.contains(&uuid))
+            .map_err(|error| self.failed("clean up", error))
+    }
+
+    fn failed(&self, verb: &'static str, source: io::Error) -> Failure {
+        Failure::path(verb, &self.state, source, "Check the directory given with --state")
+    }
+}
+
+/// Places and prepares the part; `Ok(Err(…))`: it cannot be had.
+fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, String>, Failure> {
+    let home = Home::of(
+        args.node.as_deref(),
+        args.layouts.as_deref(),
+        args.catalogue.as_deref(),
+        args.state.as_deref(),
+    )?;
+    let failed = |error| home.failed("write", error);
+    let installed = aliquot_libraries::install(&home.libraries).map_err(failed)?;
+    let (mut node, mut fleet) = home.open(terminal)?;
+    let cards = node.inventory().map_err(|error| Failure::Node(chain(&error)))?;
+    let ask = wanted(args, &fleet, &cards)?;
+    let run = Run::register(&home.state).map_err(failed)?;
+    let claim = ask.claim(&name_of(args), &run.uid);
+    let placed = place(claim, &mut fleet, terminal)?;
+    let prepared = match placed {
+        Ok(claim) => node.prepare(&claim).map(|_| ()).map_err(|error| chain(&error)),
+        Err(why) => Err(why),
+    };
+    if let Err(why) = prepared {
+        run.forget().map_err(failed)?;
+        return Ok(Err(why));
+    }
+    let grants = node.grants_dir().join(run.uid.as_str());
+    let record = node.claim(&run.uid);
+    let Some(grant) = record.and_then(|record| record.plan.grants.first()) else {
+        return Err(Failure::Node("the claim was prepared and is not in the journal".to_owned()));
+    };
+    let place = region::Place {
+        dir: grants.join(grant.share.as_str()),
+        lock: node.grants_dir().with_file_name("limits.lock"),
+    };
+    let environment = environment(&home, &installed, grant, &place, &grants, &cards)?;
+    Ok(Ok(Prepared { run, grants, place, environment }))
+}
+
+/// What the command is asked to find: the shim, the driver libraries, its grant, its card.
+fn environment(
+    home: &Home,
+    installed: &Installed,
+    grant: &Grant,
+    place: &region::Place,
+    grants: &Path,
+    cards: &Inventory,
+) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    let failed = |error| home.failed("use", error);
+    let limits = region::read(&place.limits()).map_err(failed)?;
+    let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
+    let simulated = simulated::directory_for(&home.state, grant, &visible, cards).map_err(failed)?;
+    let simulated = simulated.canonicalize().map_err(failed)?;
+    Ok(vec![
+        ("LD_PRELOAD", prepended("LD_PRELOAD", installed.shim.canonicalize().map_err(failed)?.as_os_str())),
+        (
+            "LD_LIBRARY_PATH",
+            prepended("LD_LIBRARY_PATH", installed.simulated.canonicalize().map_err(failed)?.as_os_str()),
+        ),
+        (GRANTS_VARIABLE, grants.as_os_str().to_owned()),
+        ("CUDA_VISIBLE_DEVICES", OsString::from(visible.as_str())),
+        (aliquot_sim_device::DIR_ENV, simulated.into_os_string()),
+    ])
+}
+
+/// What the arguments ask for.
+fn wanted(args: &Args, fleet: &Fleet, cards: &Inventory) -> Result<Ask, Failure> {
+    let compute = match (args.policy, args.cores) {
+        (Policy::Of(policy), _) => policy,
+        (Policy::BestEffort, None | Some(Cores::NONE)) => ComputePolicy::default(),
+        (Policy::BestEffort, Some(_)) => {
+            return Err(Failure::Usage(
+                "best-effort has no guaranteed compute: leave --cores out".to_owned(),
+            ));
+        }
+    };
+    let cores = if args.policy == Policy::BestEffort { Some(Cores::NONE) } else { args.cores };
+    let settings = ShareSettings { compute, priority: args.priority, fail_mode: args.fail_mode };
+    let card = args.card.as_deref().map(|text| card(text, cards)).transpose()?;
+    let plain = |template| Alternative { model: None, template, memory: args.memory, cores };
+    let alternatives = match (&args.fraction, &args.template) {
+        (Some(text), _) => fraction(text, fleet)?,
+        (None, Some(text)) => {
+            let known = template(text, fleet)?;
+            vec![plain(Some(known))]
+        }
+        (None, None) => vec![plain(None)],
+    };
+    Ok(Ask { vendor: simulated::vendor(), card, alternatives, settings })
+}
+
+/// The card that a text means.
+fn card(text: &str, cards: &Inventory) -> Result<CardUuid, Failure> {
+    let by_index = text.parse().ok().and_then(|index: u32| cards.cards.iter().find(|c| c.index == index));
+    let mut by_uuid = cards.cards.iter().filter(|c| c.uuid.as_str().starts_with(text));
+    let found = by_index.or_else(|| match (by_uuid.next(), by_uuid.next()) {
+        (Some(only), None) => Some(only),
+        _ => None,
+    });
+    let known =
+        || cards.cards.iter().map(|c| format!("{} ({})", c.index, c.uuid)).collect::<Vec<_>>().join(", ");
+    found
+        .map(|card| card.uuid.clone())
+        .ok_or_else(|| Failure::Usage(format!("--card {text}: there is no such card; there are {}", known())))
+}
+
+/// A template as the cards of the node spell it.
+fn template(text: &str, fleet: &Fleet) -> Result<TemplateName, Failure> {
+    let ask = parse_ask(text).map_err(|error| Failure::Usage(error.to_string()))?;
+    let answers = resolve(&ask, &fleet.models()).map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut named = answers.into_iter().filter_map(|answer| match answer.choice {
+        Choice::Templates(names) => names.into_iter().next(),
+        Choice::Whole | Choice::Share { .. } => None,
+    });
+    named
+        .next()
+        .ok_or_else(|| Failure::Usage(format!("--template {text}: no card of the node has such a template")))
+}
+
+/// What of the node's cards answers a fraction.
+fn fraction(text: &str, fleet: &Fleet) -> Result<Vec<Alternative>, Failure> {
+    let ask = parse_ask(text).map_err(|error| Failure::Usage(error.to_string()))?;
+    let answers = resolve(&ask, &fleet.models()).map_err(|error| Failure::Usage(error.to_string()))?;
+    let of = |answer: aliquot_core::fraction::Answer| {
+        let model = Some(answer.model);
+        let one = |template, memory, cores| Alternative { model: model.clone(), template, memory, cores };
+        match answer.choice {
+            Choice::Whole => vec![one(None, None, None)],
+            Choice::Templates(names) => names.into_iter().map(|name| one(Some(name), None, None)).collect(),
+            Choice::Share { memory, cores } => vec![one(None, Some(memory), Some(cores))],
+        }
+    };
+    Ok(answers.into_iter().flat_map(of).collect())
+}
+
+/// What people see the run as: its program and process.
+fn name_of(args: &Args) -> String {
+    if let Some(name) = &args.name {
+        return name.clone();
+    }
+    let program = args.command.first().map(PathBuf::from).unwrap_or_default();
+    let stem =
+        program.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    let plain: String =
+        stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect();
+    format!("{}-{}", plain.trim_matches('-'), std::process::id()).trim_start_matches('-').to_owned()
+}
+
+/// Allocates the claim; `Ok(Err(…))`: it has no place, with the reason and what would help.
+fn place(
+    claim: ResourceClaim,
+    fleet: &mut Fleet,
+    terminal: &mut Terminal<'_>,
+) -> Result<Result<ResourceClaim, String>, Failure> {
+    let manifests = Manifests { claims: vec![claim], classes: vec![ask::class()], ..Manifests::default() };
+    let mut cluster = Cluster::new(manifests, fleet)?;
+    for placement in cluster.place_all(|_, _| {}) {
+        let unit = placement.unit;
+        if let Outcome::Refused(why) = placement.outcome {
+            let label = cluster.label(unit);
+            let explained = Explained::of(&mut cluster, unit, label, why);
+            let mut text = Vec::new();
+            let mut unseen = Terminal {
+                out: &mut text,
+                err: &mut *terminal.err,
+                input: &mut *terminal.input,
+                colour: terminal.colour,
+                progress: terminal.progress,
+            };
+            explained.text(&mut unseen)?;
+            return Ok(Err(String::from_utf8_lossy(&text).trim_end().to_owned()));
+        }
+        if let Some(claim) = cluster.claims_of(unit).next() {
+            return Ok(Ok(claim.clone()));
+        }
+    }
+    Err(Failure::Node("the claim was not looked at".to_owned()))
+}
+
+/// Runs the command to its end and gives its part back.
+fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Result<u8, Failure> {
+    let Prepared { mut run, grants, place, environment } = prepared;
+    terminal.out.flush()?;
+    let code = match execute(args, &mut run, &place, environment) {
+        Ok(code) => code,
+        Err(error) => {
+            let program = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+            terminal.note(format_args!("error: cannot run {program}: {error}"))?;
+            if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }
+        }
+    };
+    if let Err(failure) = give_back(args, run, &grants, terminal) {
+        terminal.note(format_args!("warning: the part goes back at the next call: {failure}"))?;
+    }
+    Ok(code)
+}
+
+fn execute(
+    args: &Args,
+    run: &mut Run,
+    place: &region::Place,
+    environment: Vec<(&'static str, OsString)>,
+) -> io::Result<u8> {
+    let mut words = args.command.iter();
+    let mut command = Command::new(words.next().map(OsString::as_os_str).unwrap_or_default());
+    command.args(words).envs(environment);
+    let signals = Signals::block()?;
+    let running = signals.start(command)?;
+    // Where this fails, processes of the run are found by their environment.
+    let noted = run.started(running.pid());
+    let mut watch = Watch { usage: region::Watched::open(&place.usage()).ok() };
+    let ended = running.wait(&signals, &mut watch)?;
+    drop(noted);
+    Ok(ended.exit_code())
+}
+
+/// Releases the claim, unless something that the command started still runs.
+fn give_back(args: &Args, run: Run, grants: &Path, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    let home = Home::of(
+        args.node.as_deref(),
+        args.layouts.as_deref(),
+        args.catalogue.as_deref(),
+        args.state.as_deref(),
+    )?;
+    if anybody_lives(grants, None) {
+        terminal.note(
+            "note: something that the command started still runs; the part goes back when it ends, at the next call",
+        )?;
+        return Ok(());
+    }
+    let (mut node, _) = Fleet::open_one(&home.node, Access::Change, terminal)?;
+    node.release(&run.uid).map_err(|error| Failure::Node(chain(&error)))?;
+    home.forget_partitions(&node)?;
+    run.forget().map_err(|error| home.failed("write", error))
+}
+
+impl Beside for Watch {
+    fn look(&mut self) {
+        if let Some(usage) = &self.usage {
+            match usage.reap() {
+                // What cannot be looked at now may be looked at later; the tenant's own processes reap as well.
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    fn pause(&mut self) {}
+}

@@ -1,0 +1,115 @@
+//! What a local run asks for, as a claim of the device API.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::dra::{
+    Access, AllocationMode, DeviceClass, DeviceRequest, ExactRequest, RequestConfig, RequestKind,
+    ResourceClaim, SubRequest,
+};
+use aliquot_core::grant::ShareSettings;
+use aliquot_core::id::{CardUuid, ClaimUid, ModelId, TemplateName, Vendor};
+use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER};
+use aliquot_core::quantity::{Format, Quantity};
+use aliquot_core::units::{Bytes, Cores};
+
+use crate::prepare::recorded;
+
+/// Namespace of claims that no cluster knows.
+pub const NAMESPACE: &str = "local";
+/// Class of such claims: every device of ours.
+const CLASS: &str = "local.aliquot.dev";
+/// Most alternatives of one request, as the device API has it.
+const ALTERNATIVES_MAX: usize = 8;
+
+/// What one run asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Of which vendor: whose libraries the command can be given.
+    pub vendor: Vendor,
+    /// On this card; `None`: on any.
+    pub card: Option<CardUuid>,
+    /// The first of these that can be had; at least one.
+    pub alternatives: Vec<Alternative>,
+    /// How its limits are held.
+    pub settings: ShareSettings,
+}
+
+/// One thing that would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alternative {
+    /// Of a card of this model; `None`: of any.
+    pub model: Option<ModelId>,
+    /// A partition of this template; `None`: of the card itself.
+    pub template: Option<TemplateName>,
+    /// So much memory; `None`: all of it.
+    pub memory: Option<Bytes>,
+    /// So much compute; `None`: as the device has it when nothing is asked.
+    pub cores: Option<Cores>,
+}
+
+/// The class that claims of local runs name.
+#[must_use]
+pub fn class() -> DeviceClass {
+    DeviceClass {
+        name: CLASS.to_owned(),
+        selectors: vec![format!("device.driver == \"{DRIVER}\"")],
+        config: Vec::new(),
+        extended_resource_name: None,
+        annotations: BTreeMap::new(),
+    }
+}
+
+// === impl Ask ===
+
+impl Ask {
+    /// The claim that asks for it.
+    #[must_use]
+    pub fn claim(&self, name: &str, uid: &ClaimUid) -> ResourceClaim {
+        let mut requests = self.alternatives.iter().take(ALTERNATIVES_MAX).map(|a| self.request(a));
+        let kind = match (requests.next(), requests.next()) {
+            (Some(only), None) => RequestKind::Exactly(only),
+            (first, second) => {
+                let all = first.into_iter().chain(second).chain(requests).enumerate();
+                let named = all.map(|(i, request)| SubRequest { name: format!("choice-{i}"), request });
+                RequestKind::FirstAvailable(named.collect())
+            }
+        };
+        let config = recorded(self.settings).map(|opaque| RequestConfig { requests: Vec::new(), opaque });
+        ResourceClaim {
+            namespace: NAMESPACE.to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_string(),
+            requests: vec![DeviceRequest { name: "run".to_owned(), kind }],
+            constraints: Vec::new(),
+            config: config.into_iter().collect(),
+            allocation: None,
+        }
+    }
+
+    fn request(&self, alternative: &Alternative) -> ExactRequest {
+        let is = |attribute: &str, value: &str| {
+            format!("device.attributes[\"{DRIVER}\"].{attribute} == \"{value}\"")
+        };
+        let mut selectors = vec![is("vendor", self.vendor.as_str())];
+        match &alternative.template {
+            None => selectors.push(is("type", "card")),
+            Some(template) => {
+                selectors.push(is("type", "partition"));
+                selectors.push(is("profile", template.as_str()));
+            }
+        }
+        selectors.extend(self.card.as_ref().map(|card| is("parentUUID", card.as_str())));
+        selectors.extend(alternative.model.as_ref().map(|model| is("model", model.as_str())));
+        let memory = alternative.memory.map(|m| (CAPACITY_MEMORY.to_owned(), m.quantity()));
+        let percent = |c: Cores| Quantity::from_units(i64::from(c.percent()), Format::DecimalSi);
+        let cores = alternative.cores.map(|c| (CAPACITY_CORES.to_owned(), percent(c)));
+        ExactRequest {
+            device_class: CLASS.to_owned(),
+            selectors,
+            mode: AllocationMode::ExactCount(1),
+            access: Access::Normal,
+            tolerations: Vec::new(),
+            capacity: memory.into_iter().chain(cores).collect(),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The simulated cards of a node as a directory that the simulated driver libraries open.
+//!
+//! ```text
+//!   <state>/cards/               one simulated card for each NVIDIA card of the node, with its UUID and size
+//!   <state>/cards-<MIG uuid>/    one for a partition that a run has
+//! ```
+//!
+//! `node.toml` in there is written once; what somebody adds to it (lengths of kernels, bytes of a context) stays.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aliquot_core::card::{Card, Inventory};
+use aliquot_core::grant::Grant;
+use aliquot_core::id::{CardUuid, CounterName, Vendor};
+use aliquot_core::partition::{Part, Template};
+use aliquot_core::units::Bytes;
+use aliquot_sim_device::{CardFacts, Node as SimulatedNode};
+
+use crate::disk::{Disk, Mode};
+
+/// Beginning of the names of directories of partitions.
+const PARTITION: &str = "cards-";
+
+/// Vendor whose driver libraries are simulated.
+#[must_use]
+pub fn vendor() -> Vendor {
+    #[expect(clippy::expect_used, reason = "a constant that is a vendor name")]
+    let vendor = Vendor::new("nvidia").expect("a name");
+    vendor
+}
+
+/// Directory of the cards of a node.
+#[must_use]
+pub fn cards_dir(state: &Path) -> PathBuf {
+    state.join("cards")
+}
+
+/// Directory of the card of one partition.
+#[must_use]
+pub fn partition_dir(state: &Path, visible: &str) -> PathBuf {
+    state.join(format!("{PARTITION}{visible}"))
+}
+
+/// Makes the directory of simulated cards in which a grant's part is, and names it.
+///
+/// # Errors
+/// The disk refuses, or the directory has other cards.
+pub fn directory_for(
+    state: &Path,
+    grant: &Grant,
+    visible: &CardUuid,
+    cards: &Inventory,
+) -> io::Result<PathBuf> {
+    let (dir, facts) = match &grant.part {
+        Part::Partition { template, .. } => {
+            let card = cards.card(&grant.card);
+            let template = card.and_then(|card| card.table()?.template(template));
+            let facts = card.zip(template).map(|(card, template)| of_partition(card, template, visible));
+            (partition_dir(state, visible.as_str()), facts.into_iter().collect())
+        }
+        Part::Card | Part::Slot { .. } => (cards_dir(state), of_node(cards)),
+    };
+    ensure(&dir, &facts)?;
+    Ok(dir)
+}
+
+/// Removes the directories of partitions that are not among the visible ones.
+///
+/// # Errors
+/// The disk refuses.
+pub fn remove_others(state: &Path, visible: impl Fn(&str) -> bool) -> io::Result<()> {
+    for entry in fs::read_dir(state)? {
+        let entry = entry?;
+        let gone = |name: &str| name.strip_prefix(PARTITION).is_some_and(|uuid| !visible(uuid));
+        if entry.file_name().to_str().is_some_and(gone) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// The cards of a node that the simulated libraries can show, in its order.
+fn of_node(cards: &Inventory) -> Vec<CardFacts> {
+    let vendor = vendor();
+    let ours = cards.cards.iter().filter(|card| card.vendor == vendor);
+    ours.map(of_card).filter(|facts| facts.uuid_bytes().is_some()).collect()
+}
+
+fn of_card(card: &Card) -> CardFacts {
+    let (major, minor) = capability(&card.architecture);
+    let templates = || card.table().into_iter().flat_map(|table| &table.templates);
+    CardFacts {
+        name: card.product_name.clone(),
+        uuid: card.uuid.to_string(),
+        memory_bytes: card.memory.0,
+        sms: templates().filter_map(multiprocessors).max().unwrap_or(CardFacts::default().sms),
+        major,
+        minor,
+        bus: 0x10 + card.index,
+        serial: format!("16500000000{:02}", card.index),
+    }
+}
+
+fn of_partition(card: &Card, template: &Template, visible: &CardUuid) -> CardFacts {
+    let of_card = of_card(card);
+    CardFacts {
+        name: format!("{} MIG {}", of_card.name, template.name),
+        uuid: visible.to_string(),
+        memory_bytes: template.memory.0,
+        sms: multiprocessors(template).unwrap_or(of_card.sms),
+        ..of_card
+    }
+}
+
+/// What a partition has of the counter that stands for streaming multiprocessors, where the catalogue counts them.
+fn multiprocessors(template: &Template) -> Option<u32> {
+    let counter = CounterName::new("multiprocessors").ok()?;
+    u32::try_from(template.consumes.get(&counter)).ok().filter(|count| *count > 0)
+}
+
+/// Compute capability of an architecture; NVIDIA's numbers.
+fn capability(architecture: &str) -> (u32, u32) {
+    match architecture {
+        "Turing" => (7, 5),
+        "Ampere" => (8, 0),
+        "Ada" | "Ada Lovelace" => (8, 9),
+        "Blackwell" => (10, 0),
+        _ => (9, 0),
+    }
+}
+
+/// Writes which cards there are, where that is not written yet.
+fn ensure(dir: &Path, facts: &[CardFacts]) -> io::Result<()> {
+    let path = dir.join("node.toml");
+    if path.exists() {
+        let there = SimulatedNode::read(dir).map_err(io::Error::other)?;
+        let same = |(a, b): (&CardFacts, &CardFacts)| a.uuid == b.uuid && a.memory_bytes == b.memory_bytes;
+        if there.cards.len() == facts.len() && there.cards.iter().zip(facts).all(same) {
+            return Ok(());
+        }
+        let message =
+            format!("{} describes other cards than the node has: remove the directory", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    fs::create_dir_all(dir)?;
+    Disk::default().replace(&path, text(facts).as_bytes(), Mode::Shown)
+}
+
+/// The file, as `aliquot_sim_device` reads it.
+fn text(facts: &[CardFacts]) -> String {
+    let mut text =
+        String::from("# Cards of this node; the other keys are in driver/backends/sim/README.md.\n");
+    for card in facts {
+        let CardFacts { name, uuid, memory_bytes, sms, major, minor, bus, serial } = card;
+        let name: String = name.chars().filter(|c| !c.is_control() && *c != '"' && *c != '\\').collect();
+        let memory = Bytes(*memory_bytes).0;
+        // Writing to a String cannot fail.
+        let written = write!(
+            text,
+            "\n[[card]]\nname = \"{name}\"\nuuid = \"{uuid}\"\nmemory_bytes = {memory}\nsms = {sms}\n\
+             major = {major}\nminor = {minor}\nbus = {bus}\nserial = \"{serial}\"\n"
+        );
+        debug_assert!(written.is_ok(), "text takes what is written");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_backend_sim::{Personality, SimNode};
+    use aliquot_core::catalogue::Catalogue;
+    use aliquot_core::ports::DeviceBackend;
+
+    use super::*;
+
+    #[test]
+    fn the_cards_of_every_built_in_node_can_be_simulated() {
+        for personality in Personality::all() {
+            let node = SimNode::in_memory(&personality.load().unwrap(), &Catalogue::embedded()).unwrap();
+            let cards = node.discover().unwrap();
+            let ours = cards.cards.iter().filter(|card| card.vendor == vendor());
+            let facts = of_node(&cards);
+            assert_eq!(facts.len(), ours.count(), "{}", node.name());
+            if facts.is_empty() {
+                continue;
+            }
+            let dir = tempfile::tempdir().unwrap();
+            ensure(dir.path(), &facts).unwrap();
+            let read = SimulatedNode::read(dir.path()).unwrap();
+            assert_eq!(read.cards, facts, "{}", node.name());
+            ensure(dir.path(), &facts).unwrap();
+            let other = [CardFacts::numbered(7)];
+            let refused = ensure(dir.path(), &other).unwrap_err().to_string();
+            assert!(refused.contains("describes other cards"), "{refused}");
+        }
+    }
+}

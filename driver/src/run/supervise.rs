@@ -1,0 +1,194 @@
+//! The command of a local run, from its start to its end: signals, job control, exit code.
+//!
+//! ```text
+//!   terminal ──^C, ^Z──▶ process group: supervisor and command alike
+//!   kill ──▶ supervisor ──forwarded──▶ command          command ends ──▶ its code, or 128 + its signal
+//! ```
+//!
+//! The command runs in the supervisor's process group, so that a terminal treats both as one job. What a terminal sends it
+//! sends to both; what a process sends to the supervisor is forwarded. When the terminal stops the command, the supervisor
+//! stops as well, so that the shell sees the job stopped.
+
+// UNSAFETY: the signal mask of the command has to be cleared between fork and exec.
+#![expect(unsafe_code, reason = "a hook between fork and exec that makes one async-signal-safe call")]
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, raise, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+/// Signals that are passed on to the command.
+const FORWARDED: [Signal; 9] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGWINCH,
+    Signal::SIGCONT,
+];
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself.
+    Code(u8),
+    /// By a signal.
+    Signal(u8),
+}
+
+/// Something to do beside the command.
+pub trait Beside {
+    /// Called at least every [`Beside::EVERY`].
+    fn look(&mut self);
+    /// Called before this process is stopped, and after it goes on: whatever others wait for must be given up.
+    fn pause(&mut self);
+
+    /// Longest time between two looks.
+    const EVERY: Duration = Duration::from_millis(50);
+}
+
+/// Signals blocked in this process, to be read in their order; unblocked with the value.
+#[derive(Debug)]
+pub struct Signals {
+    before: SigSet,
+    fd: SignalFd,
+}
+
+/// A command that runs.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    pid: Pid,
+}
+
+// === impl Ended ===
+
+impl Ended {
+    /// Exit code, as shells give it.
+    #[must_use]
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => signal.saturating_add(128),
+        }
+    }
+}
+
+// === impl Signals ===
+
+impl Signals {
+    /// Blocks what is forwarded, and news of the command, from now on.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn block() -> io::Result<Self> {
+        let mut set = SigSet::empty();
+        for signal in FORWARDED.into_iter().chain([Signal::SIGCHLD, Signal::SIGTSTP]) {
+            set.add(signal);
+        }
+        let mut before = SigSet::empty();
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))?;
+        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Self { before, fd })
+    }
+
+    /// Starts the command with the signals as they were before.
+    ///
+    /// # Errors
+    /// It cannot be started: not found, not a program, not allowed.
+    pub fn start(&self, mut command: Command) -> io::Result<Running> {
+        let before = self.before;
+        // SAFETY: between fork and exec one system call is made, which is async-signal-safe and touches no memory but a
+        // copy of the mask.
+        unsafe {
+            command.pre_exec(move || Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?));
+        }
+        let child = command.spawn()?;
+        let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+        Ok(Running { child, pid })
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        let restored = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
+        debug_assert!(restored.is_ok(), "a mask that was in force can be in force again");
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end, forwards signals meanwhile, and looks beside.
+    ///
+    /// # Errors
+    /// The kernel does not say what became of it.
+    pub fn wait<B: Beside>(mut self, signals: &Signals, beside: &mut B) -> io::Result<Ended> {
+        let timeout = PollTimeout::try_from(B::EVERY).unwrap_or(PollTimeout::ZERO);
+        loop {
+            beside.look();
+            if let Some(ended) = self.news(beside)? {
+                return Ok(ended);
+            }
+            let mut ready = [PollFd::new(signals.fd.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut ready, timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            while let Some(info) = signals.fd.read_signal()? {
+                self.forward(info.ssi_signo, info.ssi_code);
+            }
+        }
+    }
+
+    /// Passes on what a process sent; what the kernel sent, it sent to the whole process group.
+    fn forward(&self, number: u32, code: i32) {
+        let signal = i32::try_from(number).ok().and_then(|number| Signal::try_from(number).ok());
+        if let Some(signal) = signal.filter(|signal| code <= 0 && FORWARDED.contains(signal)) {
+            match kill(self.pid, signal) {
+                // It may be gone by now, or be somebody else's after it changed its user.
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+
+    /// What became of the command since the last call; `None`: it runs.
+    fn news<B: Beside>(&mut self, beside: &mut B) -> io::Result<Option<Ended>> {
+        if let Some(status) = self.child.try_wait()? {
+            let part = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
+            let by_signal = status.signal().map(|signal| Ended::Signal(part(signal)));
+            return Ok(Some(by_signal.unwrap_or(Ended::Code(part(status.code().unwrap_or(0))))));
+        }
+        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
+        let terminal = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+        // Stopped by its terminal: the shell waits for us to stop, too. Whoever else stopped it lets it go on.
+        if let Ok(WaitStatus::Stopped(_, signal)) = waitid(Id::Pid(self.pid), flags)
+            && terminal.contains(&signal)
+        {
+            beside.pause();
+            raise(Signal::SIGSTOP)?;
+            // Whoever let us go on meant the command as well.
+            match kill(self.pid, Signal::SIGCONT) {
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,70 @@
+"""Runs a command as a job on a terminal of its own: stops it with ^Z, lets it go on, ends its input with ^D, or ends it with ^C.
+
+What must come out: the command says `ready`; ^Z stops the job as its shell sees it; after SIGCONT what is typed comes
+back; ^D ends it with its own exit code 4; a second start ends by ^C with 130.
+"""
+
+import os
+import pty
+import select
+import signal
+import sys
+import time
+
+BOUND = 30
+
+
+def shell():
+    """What a shell does with a job in its foreground, said on the terminal."""
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    job = os.fork()
+    if job == 0:
+        os.setpgid(0, 0)
+        os.tcsetpgrp(0, os.getpid())
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        os.execvp(sys.argv[1], sys.argv[1:])
+    while True:
+        _, status = os.waitpid(job, os.WUNTRACED)
+        os.tcsetpgrp(0, os.getpgrp())
+        if not os.WIFSTOPPED(status):
+            print(f"ended {os.waitstatus_to_exitcode(status)}", flush=True)
+            os._exit(0)
+        print("stopped", flush=True)
+        os.tcsetpgrp(0, job)
+        os.killpg(job, signal.SIGCONT)
+        print("continued", flush=True)
+
+
+def until(master, word):
+    seen = b""
+    end = time.monotonic() + BOUND
+    while word not in seen:
+        left = end - time.monotonic()
+        if left <= 0 or not select.select([master], [], [], left)[0]:
+            sys.exit(f"waited for {word!r}, saw {seen!r}")
+        try:
+            seen += os.read(master, 1024)
+        except OSError:
+            sys.exit(f"the terminal closed before {word!r}: {seen!r}")
+
+
+def start():
+    pid, master = pty.fork()
+    if pid == 0:
+        shell()
+    until(master, b"ready")
+    return master
+
+
+master = start()
+os.write(master, b"\x1a")
+until(master, b"continued")
+os.write(master, b"typed\n")
+until(master, b"typed\r\ntyped\r\n")
+os.write(master, b"\x04")
+until(master, b"ended 4")
+
+master = start()
+os.write(master, b"\x03")
+until(master, b"ended 130")
+print("as it must be")

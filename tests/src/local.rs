@@ -1,0 +1,148 @@
+//! Local runs in a test: the built `aliquot`, a state directory, and a look at its books.
+
+#![expect(clippy::unwrap_used, reason = "a test world that cannot be made fails the test that wants it")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use aliquot_backend_sim::{Personality, SimNode};
+use aliquot_core::catalogue::Catalogue;
+use aliquot_core::offer::LayoutPolicy;
+use aliquot_core::offer::server::ServerVersion;
+use aliquot_driver::disk::Disk;
+use aliquot_driver::node::{Access, Dirs, Node, Parts};
+use tempfile::TempDir;
+
+use crate::simulated::{built, root, run};
+
+/// Longest wait for something that a test waits for.
+pub const BOUND: Duration = Duration::from_secs(60);
+
+/// One node's local runs.
+#[derive(Debug)]
+pub struct Local {
+    place: TempDir,
+    node: &'static str,
+}
+
+/// The program, built once a test run.
+///
+/// # Panics
+/// It does not build.
+#[must_use]
+pub fn aliquot() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo.current_dir(root()).args([
+            "build",
+            "--quiet",
+            "--package",
+            "aliquot_driver",
+            "--bin",
+            "aliquot",
+        ]);
+        cargo.env("CARGO_TARGET_DIR", built().parent().unwrap());
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        run(&mut cargo).unwrap();
+        built().join("aliquot")
+    })
+}
+
+/// Waits for a level.
+///
+/// # Panics
+/// It is not there within [`BOUND`].
+pub fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
+    let bound = Instant::now() + BOUND;
+    while !there() {
+        assert!(Instant::now() < bound, "waited for: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+// === impl Local ===
+
+impl Local {
+    /// A built-in node with a state directory of its own.
+    #[must_use]
+    pub fn new(node: &'static str) -> Self {
+        let place = TempDir::new().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Self { place, node }
+    }
+
+    /// A directory for whatever the test needs; goes with the value.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// The state directory.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.place.path().join("state")
+    }
+
+    /// `aliquot run` on this node and state, with these further arguments.
+    #[must_use]
+    pub fn run(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(aliquot());
+        command.args(["run", "--node", self.node, "--state"]).arg(self.state()).args(arguments);
+        command
+    }
+
+    /// What a run of a shell script said.
+    #[must_use]
+    pub fn shell(&self, arguments: &[&str], script: &str) -> Output {
+        self.run(arguments).args(["--", "sh", "-c", script]).output().unwrap()
+    }
+
+    /// The node, open for changes; recovery must find nothing that it cannot mend.
+    #[must_use]
+    pub fn open(&self) -> Node {
+        let file = Personality::named(self.node).unwrap().load().unwrap();
+        let catalogue = Arc::new(Catalogue::embedded());
+        let backend = SimNode::open(&file, &catalogue, &self.state().join("hardware")).unwrap();
+        let parts = Parts {
+            name: backend.name().clone(),
+            backend: Box::new(backend),
+            catalogue,
+            policy: LayoutPolicy::default(),
+            server: ServerVersion::with_default_gates(37, 0),
+            offers: None,
+            disk: Disk::default(),
+        };
+        let (node, recovery) = Node::open(parts, &Dirs::in_state(self.state()), Access::Change).unwrap();
+        assert!(recovery.problems.is_empty(), "{:?}", recovery.problems);
+        node
+    }
+
+    /// How many claims are held; hardware, journal, books and files must agree.
+    #[must_use]
+    pub fn claims(&self) -> usize {
+        let node = self.open();
+        node.invariants().unwrap();
+        node.claims().count()
+    }
+
+    /// Records of runs.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        fs::read_dir(self.state().join("runs")).map_or(0, Iterator::count)
+    }
+
+    /// Waits until a call finds nobody running and everything given back.
+    pub fn settle(&self) {
+        wait_for("everything given back", || {
+            assert_eq!(self.run(&["--memory", "1Mi", "--", "true"]).status().unwrap().code(), Some(0));
+            self.claims() == 0 && self.records() == 0
+        });
+    }
+}

@@ -1,0 +1,288 @@
+//! `aliquot run`: exit codes, signals, sharing, and whatever is killed when, the books agree and nothing leaks.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use aliquot_tests::generate::Random;
+use aliquot_tests::local::{Local, aliquot, wait_for};
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{output:?}"))
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn kill(signal: &str, pid: u32) {
+    // Whoever is gone already needs no signal.
+    let _ = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
+}
+
+/// Starts a run whose script says `ready`, and what it said before that.
+fn start(local: &Local, arguments: &[&str], script: &str) -> (Child, Vec<String>) {
+    let mut command = local.run(arguments);
+    let mut child = command.args(["--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let said: Vec<String> = lines.take_while(|line| line != "ready").collect();
+    (child, said)
+}
+
+#[test]
+fn the_exit_code_is_the_commands() {
+    let local = Local::new("t4-2");
+    for (script, expected) in
+        [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+    {
+        let output = local.shell(&["--memory", "1Gi"], script);
+        assert_eq!((code(&output), err(&output).as_str()), (expected, ""), "{script}");
+    }
+    for (arguments, expected, words) in [
+        (vec!["--", "no-such-program"], 127, "cannot run no-such-program"),
+        (vec!["--", "/etc/passwd"], 126, "cannot run /etc/passwd"),
+        (vec!["--memory", "1000Gi", "--", "true"], 125, "too little `memory` left"),
+        (vec!["--memory", "none", "--", "true"], 125, "expected an amount of memory"),
+        (vec!["--card", "9", "--", "true"], 125, "there is no such card; there are 0 (GPU-"),
+        (vec!["--template", "1g.10gb", "--", "true"], 125, "1g.10gb"),
+        (vec!["--cores", "101", "--", "true"], 125, "0 to 100"),
+        (vec!["--policy", "best-effort", "--cores", "10", "--", "true"], 125, "leave --cores out"),
+        (vec!["--no-such-option", "--", "true"], 125, "--no-such-option"),
+        (vec![], 125, "COMMAND"),
+    ] {
+        let output = local.run(&arguments).output().unwrap();
+        assert_eq!(code(&output), expected, "{arguments:?}: {output:?}");
+        assert!(err(&output).contains(words), "{arguments:?}: {}", err(&output));
+    }
+    let nowhere = Command::new(aliquot()).args(["run", "--", "true"]).output().unwrap();
+    assert_eq!(code(&nowhere), 125);
+    assert!(err(&nowhere).contains("no backend for real cards"), "{}", err(&nowhere));
+    assert_eq!((local.claims(), local.records()), (0, 0));
+}
+
+#[test]
+fn the_command_gets_its_words_its_input_and_its_part() {
+    let local = Local::new("h100-8");
+    let script = r#"cat; echo "$1|$2"; ls $ALIQUOT_GRANTS/*; echo $CUDA_VISIBLE_DEVICES; ls $ALIQUOT_SIM_DIR
+        echo "preload ${LD_PRELOAD##*/}"; ls ${LD_LIBRARY_PATH%%:*}"#;
+    let mut command =
+        local.run(&["--memory", "8Gi", "--cores", "25", "--card", "3", "sh", "-c", script, "sh"]);
+    command.args(["-x", "a b"]).env("LD_PRELOAD", "").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"input\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let node = local.open();
+    let card = node.inventory().unwrap().cards[3].uuid.to_string();
+    let expected = format!(
+        "input\n-x|a b\ngrant.json\nlimits\nusage\n{card}\nnode.toml\npreload libaliquot.so\nlibcuda.so.1\nlibnvidia-ml.so.1\n"
+    );
+    assert_eq!(said, expected, "{output:?}");
+}
+
+#[test]
+fn signals_reach_the_command_and_it_decides() {
+    let local = Local::new("t4-2");
+    for (signal, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("USR1", 10)] {
+        let script =
+            format!("trap 'exit {}' {signal}; echo ready; while :; do sleep 0.01; done", 20 + number);
+        let (mut child, _) = start(&local, &["--memory", "1Gi"], &script);
+        kill(&format!("-{signal}"), child.id());
+        assert_eq!(child.wait().unwrap().code(), Some(20 + number), "{signal}");
+    }
+    // A command that minds nothing ends by the signal.
+    let (mut child, _) = start(&local, &["--memory", "1Gi"], "echo ready; exec sleep 60");
+    kill("-TERM", child.id());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert_eq!((local.claims(), local.records()), (0, 0));
+}
+
+#[test]
+fn runs_share_a_card_and_what_does_not_fit_is_refused_until_it_does() {
+    let local = Local::new("h200");
+    let waits = "echo ready; read line < $0.go";
+    let fifo = |name: &str| {
+        let path = local.dir().join(name).with_extension("go");
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        path
+    };
+    let start_at = |name: &str, memory: &str, cores: &str| {
+        let go = fifo(name);
+        let mut command = local.run(&["--memory", memory, "--cores", cores, "--", "sh", "-c", waits]);
+        command.arg(local.dir().join(name)).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        (child, go)
+    };
+    let (mut one, one_go) = start_at("one", "60Gi", "50");
+    let (mut two, two_go) = start_at("two", "60Gi", "50");
+    assert_eq!(local.claims(), 2);
+    for refused in [["--memory", "60Gi"], ["--cores", "10"]] {
+        let output = local.run(&refused).args(["--", "true"]).output().unwrap();
+        assert_eq!(code(&output), 125, "{refused:?}: {output:?}");
+        assert!(err(&output).contains("left"), "{}", err(&output));
+    }
+    // Idle compute is there for whoever asks for no more.
+    assert_eq!(code(&local.shell(&["--memory", "1Gi"], "exit 3")), 3);
+    fs::write(one_go, "go\n").unwrap();
+    assert_eq!(one.wait().unwrap().code(), Some(0));
+    assert_eq!(code(&local.shell(&["--memory", "60Gi"], "exit 4")), 4);
+    fs::write(two_go, "go\n").unwrap();
+    assert_eq!(two.wait().unwrap().code(), Some(0));
+    assert_eq!((local.claims(), local.records()), (0, 0));
+}
+
+#[test]
+fn a_partition_is_made_for_a_run_and_goes_with_it() {
+    let local = Local::new("h100-8");
+    let output =
+        local.shell(&["--template", "1g.10gb"], "echo $CUDA_VISIBLE_DEVICES; cat $ALIQUOT_SIM_DIR/node.toml");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(said.starts_with("MIG-") && said.contains("MIG 1g.10gb") && said.contains("sms = 16"), "{said}");
+    assert_eq!((local.claims(), local.records()), (0, 0));
+    assert_eq!(local.open().partitions().count(), 0);
+    let left = fs::read_dir(local.state()).unwrap().flatten();
+    let left: Vec<_> =
+        left.map(|entry| entry.file_name()).filter(|n| n.to_string_lossy().contains("cards-")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    // A quarter of an H100 is a partition as well.
+    let output = local.shell(&["--fraction", "1/4"], "echo $CUDA_VISIBLE_DEVICES");
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("MIG-"), "{output:?}");
+}
+
+#[test]
+fn a_command_keeps_its_part_when_its_supervisor_is_killed() {
+    let local = Local::new("h200");
+    let (mut child, said) = start(&local, &["--memory", "100Gi"], "echo $$; echo ready; exec sleep 600");
+    let command: u32 = said.first().unwrap().parse().unwrap();
+    kill("-KILL", child.id());
+    child.wait().unwrap();
+    let refused = local.run(&["--memory", "100Gi", "--", "true"]).output().unwrap();
+    assert_eq!(code(&refused), 125, "its command still runs: {refused:?}");
+    assert_eq!((local.claims(), local.records()), (1, 1));
+    kill("-KILL", command);
+    wait_for("its end", || !Path::new(&format!("/proc/{command}")).exists());
+    assert_eq!(code(&local.shell(&["--memory", "100Gi"], "exit 5")), 5);
+    assert_eq!((local.claims(), local.records()), (0, 0));
+}
+
+#[test]
+fn what_a_command_leaves_running_keeps_the_part() {
+    let local = Local::new("h200");
+    // Away from its parent, its session and its group: only its environment tells whose it is.
+    let script = "setsid sh -c 'echo $$ > \"$0\"; exec sleep 600' \"$0\" < /dev/null > /dev/null 2>&1 &
+        while [ ! -s \"$0\" ]; do sleep 0.01; done; exit 6";
+    let pid_file = local.dir().join("pid");
+    let mut command = local.run(&["--memory", "100Gi", "--", "sh", "-c", script]);
+    let output = command.arg(&pid_file).output().unwrap();
+    assert_eq!(code(&output), 6, "{output:?}");
+    assert!(err(&output).contains("still runs"), "{}", err(&output));
+    assert_eq!((local.claims(), local.records()), (1, 1));
+    let left: u32 = fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+    kill("-KILL", left);
+    wait_for("its end", || !Path::new(&format!("/proc/{left}")).exists());
+    local.settle();
+}
+
+#[test]
+fn killed_at_random_the_next_call_cleans_up() {
+    let local = Local::new("h200");
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    for round in 0..24 {
+        let script = "echo $$ > \"$0\"; exec sleep 0.2";
+        let pid_file = local.dir().join(format!("pid-{round}"));
+        let part = *random.pick(&["--memory=20Gi", "--template=1g.18gb", "--cores=30"]);
+        let mut command = local.run(&[part, "--", "sh", "-c", script]);
+        let mut child = command.arg(&pid_file).stderr(Stdio::null()).spawn().unwrap();
+        let victim = random.below(3);
+        std::thread::sleep(Duration::from_millis(u64::try_from(random.below(400)).unwrap()));
+        if victim != 0 {
+            let command = fs::read_to_string(&pid_file).ok().and_then(|text| text.trim().parse().ok());
+            command.into_iter().for_each(|pid| kill("-KILL", pid));
+        }
+        if victim != 1 {
+            child.kill().unwrap();
+        }
+        child.wait().unwrap();
+        // Whatever is left, the node can be opened and agrees.
+        assert!(local.claims() <= 2, "round {round}");
+    }
+    local.settle();
+    let node = local.open();
+    assert_eq!(node.partitions().count(), 0);
+    assert_eq!(fs::read_dir(node.grants_dir()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_command_that_spoils_its_usage_file_harms_only_itself() {
+    let local = Local::new("t4-2");
+    for spoil in [
+        ": > $f",
+        "head -c 300000 /dev/urandom > $f",
+        "head -c 100 /dev/zero > $f",
+        "rm -f $f",
+        "mv $f $f.away",
+    ] {
+        let script = format!("f=$(ls $ALIQUOT_GRANTS/*/usage); {spoil}; sleep 0.2; exit 3");
+        let output = local.shell(&["--memory", "1Gi", "--cores", "10"], &script);
+        assert_eq!(code(&output), 3, "{spoil}: {output:?}");
+        assert_eq!((local.claims(), local.records()), (0, 0), "{spoil}");
+    }
+}
+
+#[test]
+fn an_ordinary_user_runs_with_state_of_its_own() {
+    let local = Local::new("t4-2");
+    // The build directory may be closed to others.
+    let program = local.dir().join("aliquot");
+    fs::copy(aliquot(), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let home = local.dir().join("home");
+    fs::create_dir(&home).unwrap();
+    let mut command = Command::new(&program);
+    command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", &home);
+    if fs::metadata(local.dir()).unwrap().permissions().mode() != 0 && is_root() {
+        std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
+        command.uid(65534).gid(65534);
+    }
+    command.current_dir(&home);
+    let script = "test \"$(id -u)\" != 0 && test -w $ALIQUOT_GRANTS/*/usage && exit 9";
+    let output = command
+        .args(["run", "--node", "t4-2", "--memory", "1Gi", "--", "sh", "-c", script])
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), if is_root() { 9 } else { code(&output) }, "{output:?}");
+    assert!(home.join(".local/state/aliquot/simulated/t4-2/journal").exists());
+    assert!(home.join(".local/state/aliquot/lib").exists());
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().unwrap();
+    id.stdout == b"0\n"
+}
+
+#[test]
+fn the_command_has_the_terminal_and_a_job_is_stopped_and_continued_as_one() {
+    let local = Local::new("t4-2");
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("stood aside: no python3 to make a terminal with");
+        return;
+    }
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/terminal.py");
+    let command = local.run(&["--memory", "1Gi", "--", "sh", "-c", "test -t 0 && echo ready; cat; exit 4"]);
+    let mut python = Command::new("python3");
+    python.arg(program).arg(command.get_program()).args(command.get_args());
+    let output = python.output().unwrap();
+    assert_eq!(code(&output), 0, "{}{}", String::from_utf8_lossy(&output.stdout), err(&output));
+    assert_eq!((local.claims(), local.records()), (0, 0));
+}
