@@ -12,10 +12,11 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit};
-use aliquot_enforce::memory::{Books, Reservation};
+use aliquot_abi::view::SlotView;
+use aliquot_enforce::memory::{Books, FREEZE, Reservation};
 
 use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
-use crate::life;
+use crate::life::{self, Own, Reaped};
 use crate::sys::{self, KeepErrno};
 use crate::vendor::Device;
 
@@ -53,11 +54,25 @@ pub(crate) struct OutOfMemory;
 pub(crate) struct Private {
     /// The slot's number plus one; 0: none yet; [`REGISTERING`]: a thread is at it.
     slot: AtomicU32,
+    /// A thread of this process reaps.
+    reaping: AtomicU32,
+    /// The slot's owner word while the slot is this process's.
+    owner: AtomicU64,
     own: AtomicU64,
     owed: AtomicU64,
+    /// When the last look at the dead began, in nanoseconds of the monotonic clock.
+    looked: AtomicU64,
 }
 
 const REGISTERING: u32 = u32::MAX;
+/// Turns of the processor given away while another thread takes a slot.
+const REGISTERING_TURNS_MAX: u32 = 100_000;
+/// Who died longer ago than this has given back when somebody is refused.
+const LOOK_NANOS: u64 = 1_000_000;
+/// And when somebody asks what is free.
+const LOOK_FOR_REPORT_NANOS: u64 = 50_000_000;
+/// Waits for another process that looks for the dead, before its work is taken as done.
+const ELSEWHERE_STEPS_MAX: u32 = 50;
 
 static PRIVATE: AtomicPtr<Private> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -165,27 +180,54 @@ impl Ledger {
     #[cold]
     fn reserve_again(self, books: &Books<'_>, bytes: Bytes) -> Result<(), OutOfMemory> {
         let _errno = KeepErrno::new();
-        let mut looked = false;
+        let (mut looked, mut elsewhere) = (!self.is_time_to_look(LOOK_NANOS), 0);
         for _ in 0..FROZEN_STEPS_MAX {
             match books.reserve(bytes.0, self.limit().0) {
                 Reservation::Granted => return Ok(()),
-                Reservation::Denied { .. } if looked => return Err(OutOfMemory),
+                Reservation::Denied { .. } if looked || elsewhere == ELSEWHERE_STEPS_MAX => {
+                    return Err(OutOfMemory);
+                }
                 Reservation::Denied { .. } => {
                     // The second answer is the true one only if the reaper's work is done.
-                    looked = life::reap(self.usage) != life::Reaped::Elsewhere;
+                    looked = self.wait_for_reaper() == Reaped::Done;
+                    elsewhere += 1;
                 }
-                Reservation::Frozen => self.wait_for_reaper(),
+                Reservation::Frozen => {
+                    self.wait_for_reaper();
+                }
             }
         }
         Err(OutOfMemory)
     }
 
-    /// Frozen books: reaps, or waits for who does.
-    fn wait_for_reaper(self) {
-        if life::reap(self.usage) == life::Reaped::Elsewhere {
+    /// Reaps, or waits for who does.
+    fn wait_for_reaper(self) -> Reaped {
+        let answer = self.look();
+        if answer == Reaped::Elsewhere {
             let wake = self.usage.view.wake();
             sys::wait_while(wake, wake.load(Ordering::Acquire), FROZEN_STEP_NANOS);
         }
+        answer
+    }
+
+    /// Has the dead give back what they held.
+    fn look(self) -> Reaped {
+        let Some(private) = private(self.grant.number) else { return Reaped::Done };
+        let begun = sys::now();
+        let own = match private.slot.load(Ordering::Acquire) {
+            0 | REGISTERING => Own::Unknown,
+            number => Own::Slot(number - 1),
+        };
+        let answer = life::reap(self.usage, own, &private.reaping);
+        if answer == Reaped::Done {
+            private.looked.store(begun, Ordering::Release);
+        }
+        answer
+    }
+
+    fn is_time_to_look(self, nanos: u64) -> bool {
+        let Some(private) = private(self.grant.number) else { return false };
+        sys::now().saturating_sub(private.looked.load(Ordering::Acquire)) > nanos
     }
 
     /// Puts into the books what is held already and was not foreseen, whatever the limit: nothing more is granted until it is
@@ -207,12 +249,26 @@ impl Ledger {
         if let Some(books) = self.books() {
             // What a recount holds up goes off with the next operation.
             let _done_or_owed = books.release(bytes.0);
+        } else if let Some(private) = private(self.grant.number) {
+            // The slot was taken away and there is none left: the shared books do not have it any more.
+            let less = |own: u64| Some(own.saturating_sub(bytes.0));
+            let _before = private.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         }
     }
 
     /// Bytes that could be reserved now.
     pub(crate) fn free(self) -> Bytes {
-        self.books().map_or(Bytes(0), |books| Bytes(books.free(self.limit().0)))
+        let Some(private) = private(self.grant.number) else { return Bytes(0) };
+        let total = || self.usage.view.total().load(Ordering::Acquire) & !FREEZE;
+        let own = private.own.load(Ordering::Acquire);
+        // Where nobody else holds anything, nobody dead does.
+        if total() > own && self.is_time_to_look(LOOK_FOR_REPORT_NANOS) {
+            let _errno = KeepErrno::new();
+            // Somebody else at it is as good.
+            let _done_or_elsewhere = self.look();
+        }
+        let limit = self.limit().0;
+        Bytes(limit.saturating_sub(total()).min(limit.saturating_sub(own)))
     }
 
     /// How managed memory is charged, as the page says now.
@@ -228,13 +284,16 @@ impl Ledger {
     /// The books of this process in this grant; `None` while it can have none.
     fn books(self) -> Option<Books<'static>> {
         let private = private(self.grant.number)?;
-        let slot = match private.slot.load(Ordering::Acquire) {
-            0 | REGISTERING => self.register(private)?,
-            number => number - 1,
+        let slot = match self.own_slot(private, private.slot.load(Ordering::Acquire)) {
+            Some(slot) => slot,
+            None => self.register(private)?,
         };
+        Some(self.books_in(private, slot))
+    }
+
+    fn books_in(self, private: &'static Private, slot: SlotView<'static>) -> Books<'static> {
         let view = self.usage.view;
-        let slot = view.slot(usize::try_from(slot).ok()?)?;
-        Some(Books {
+        Books {
             total: view.total(),
             high_water: view.high_water(),
             denied: view.denied(),
@@ -242,21 +301,61 @@ impl Ledger {
             used: slot.used(),
             own: &private.own,
             owed: &private.owed,
-        })
+        }
+    }
+
+    /// The slot, if it is still this process's: it may have been taken for dead, or written over.
+    #[inline]
+    fn own_slot(self, private: &Private, number: u32) -> Option<SlotView<'static>> {
+        if matches!(number, 0 | REGISTERING) {
+            return None;
+        }
+        let slot = self.usage.view.slot(usize::try_from(number - 1).ok()?)?;
+        let owner = slot.owner().load(Ordering::Acquire);
+        (owner == private.owner.load(Ordering::Acquire)).then_some(slot)
     }
 
     #[cold]
-    fn register(self, private: &Private) -> Option<u32> {
+    fn register(self, private: &'static Private) -> Option<SlotView<'static>> {
         let _errno = KeepErrno::new();
+        let mut turns = 0;
         loop {
-            match private.slot.compare_exchange(0, REGISTERING, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => break,
-                Err(REGISTERING) => sys::yield_now(),
-                Err(number) => return Some(number - 1),
+            let seen = private.slot.load(Ordering::Acquire);
+            if let Some(slot) = self.own_slot(private, seen) {
+                return Some(slot);
+            }
+            if seen == REGISTERING {
+                turns += 1;
+                if turns == REGISTERING_TURNS_MAX {
+                    return None;
+                }
+                sys::yield_now();
+                continue;
+            }
+            let ours = private.slot.compare_exchange(seen, REGISTERING, Ordering::AcqRel, Ordering::Acquire);
+            if ours.is_ok() {
+                break;
             }
         }
-        let slot = life::take_slot(self.usage);
-        private.slot.store(slot.map_or(0, |slot| slot + 1), Ordering::Release);
+        let taken = life::take_slot(self.usage, &private.reaping);
+        let slot = taken.and_then(|taken| {
+            let slot = self.usage.view.slot(usize::try_from(taken.number).ok()?)?;
+            private.owner.store(taken.owner, Ordering::Release);
+            self.restore(&self.books_in(private, slot));
+            Some(slot)
+        });
+        let number = taken.filter(|_| slot.is_some()).map_or(0, |taken| taken.number + 1);
+        private.slot.store(number, Ordering::Release);
         slot
+    }
+
+    /// What this process holds goes into its new slot, if its earlier one was taken away.
+    fn restore(self, books: &Books<'_>) {
+        for _ in 0..FROZEN_STEPS_MAX {
+            if books.restore() != Reservation::Frozen {
+                return;
+            }
+            self.wait_for_reaper();
+        }
     }
 }

@@ -18,6 +18,9 @@ use crate::vendor::{self, Device};
 /// Contexts of a process that are told apart.
 const CONTEXTS_MAX: usize = 256;
 
+/// Turns of the processor given away while another thread writes, which takes it some nanoseconds.
+const WRITING_TURNS_MAX: u32 = 100_000;
+
 /// Where an allocation is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current {
@@ -73,7 +76,10 @@ fn find(handle: u64) -> Option<Tie> {
 }
 
 fn write<R>(inside: impl FnOnce() -> R) -> R {
-    while WRITING.swap(1, Ordering::Acquire) != 0 {
+    let mut turns = 0;
+    // Past the bound its holder was in another process, of which this one is a fork.
+    while WRITING.swap(1, Ordering::Acquire) != 0 && turns < WRITING_TURNS_MAX {
+        turns += 1;
         sys::yield_now();
     }
     let answer = inside();

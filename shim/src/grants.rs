@@ -15,14 +15,14 @@
 #![expect(unsafe_code, reason = "views of mappings are made by contract")]
 
 use core::ffi::{CStr, c_int};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use aliquot_abi::layout;
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, MemoryLimit};
 use aliquot_abi::view::{LimitsView, UsageView};
 
 use crate::hook::Need;
-use crate::sys::{self, File, KeepErrno};
+use crate::sys::{self, File, FileId, KeepErrno};
 use crate::vendor::{self, Device};
 
 /// Where a container finds its grants.
@@ -54,8 +54,43 @@ pub(crate) struct Grant {
 #[derive(Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) view: UsageView<'static>,
-    /// Kept open for record locks.
-    pub(crate) file: c_int,
+    id: FileId,
+    /// Kept open for record locks, unless the program closed it.
+    file: &'static AtomicI32,
+}
+
+/// Descriptors of usage files, by grant.
+static FILES: [AtomicI32; GRANTS_MAX] = [const { AtomicI32::new(-1) }; GRANTS_MAX];
+
+impl Usage {
+    /// The descriptor for record locks. A program may have closed it, and may have another file under the number: then the
+    /// usage file is opened again. `None`: it is not there any more.
+    pub(crate) fn file(self) -> Option<c_int> {
+        let file = self.file.load(Ordering::Acquire);
+        if sys::file_id(file) == Some(self.id) { Some(file) } else { self.open_again() }
+    }
+
+    #[cold]
+    fn open_again(self) -> Option<c_int> {
+        let mut found = None;
+        let mut look = |directory: &File| {
+            // Not opened to be looked at: closing any descriptor of a usage file drops its locks.
+            if found.is_none() && sys::file_id_in(directory, c"usage") == Some(self.id) {
+                found = File::open(Some(directory), c"usage", libc::O_RDWR).map(File::keep);
+            }
+        };
+        each_directory(&root()??, |claim| {
+            look(claim);
+            each_directory(claim, &mut look);
+        });
+        self.file.store(found?, Ordering::Release);
+        found
+    }
+
+    /// An address inside the mapping.
+    pub(crate) fn address(self) -> usize {
+        core::ptr::from_ref(self.view.total()).addr()
+    }
 }
 
 /// How a card stands.
@@ -126,18 +161,20 @@ fn boot() -> bool {
     false
 }
 
-fn find(world: &mut World) {
+/// The directory of the grants: `None`: nothing names one; `Some(None)`: it cannot be opened.
+fn root() -> Option<Option<File>> {
     let directory = libc::O_RDONLY | libc::O_DIRECTORY;
-    let root = match File::open(None, ROOT, directory) {
-        Some(root) => Some(root),
+    match File::open(None, ROOT, directory) {
+        Some(root) => Some(Some(root)),
         None => match sys::env(VARIABLE) {
-            Some(path) if !path.is_empty() => {
-                world.governed = true;
-                File::open(None, path, directory)
-            }
-            _ => return,
+            Some(path) if !path.is_empty() => Some(File::open(None, path, directory)),
+            _ => None,
         },
-    };
+    }
+}
+
+fn find(world: &mut World) {
+    let Some(root) = root() else { return };
     world.governed = true;
     let Some(root) = root else {
         world.broken = true;
@@ -197,18 +234,21 @@ fn take(world: &mut World, directory: &File) -> bool {
         world.broken = true;
         return true;
     };
-    let usage = usage(directory);
+    let usage = usage(directory, world.count);
     *place = Some(Grant { number: world.count, uuid, limits, usage, first });
     world.count += 1;
     true
 }
 
-fn usage(directory: &File) -> Option<Usage> {
+fn usage(directory: &File, number: usize) -> Option<Usage> {
     let file = File::open(Some(directory), c"usage", libc::O_RDWR)?;
     let base = file.map(layout::usage::BYTES, libc::PROT_READ | libc::PROT_WRITE)?;
     // SAFETY: a shared mapping that stays; everybody writes it atomically.
     let view = unsafe { UsageView::new(base, layout::usage::BYTES) }.ok()?;
-    Some(Usage { view, file: file.keep() })
+    let place = FILES.get(number)?;
+    let file = file.keep();
+    place.store(file, Ordering::Release);
+    Some(Usage { view, id: sys::file_id(file)?, file: place })
 }
 
 /// The sixteen bytes of a UUID as vendors spell it: `GPU-` or `MIG-` and hexadecimal digits with hyphens.

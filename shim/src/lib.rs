@@ -42,6 +42,7 @@ mod meter;
 mod physical;
 mod plain;
 mod pools;
+mod process;
 mod resolve;
 pub mod symbols;
 mod sys;

@@ -59,11 +59,11 @@ impl File {
         if base == libc::MAP_FAILED { None } else { NonNull::new(base.cast()) }
     }
 
-    /// Reads up to the buffer's length; 0 at the end and on an error.
-    pub(crate) fn read(&self, into: &mut [u8]) -> usize {
+    /// Reads up to the buffer's length; 0 at the end, `None` on an error.
+    pub(crate) fn read(&self, into: &mut [u8]) -> Option<usize> {
         // SAFETY: an open descriptor and a buffer of that length.
         let count = unsafe { libc::read(self.0, into.as_mut_ptr().cast(), into.len()) };
-        usize::try_from(count).unwrap_or(0)
+        usize::try_from(count).ok()
     }
 
     /// The next entries of a directory, as the kernel packs them; 0 at the end and on an error.
@@ -79,6 +79,27 @@ impl Drop for File {
         // SAFETY: the descriptor is ours.
         unsafe { libc::close(self.0) };
     }
+}
+
+/// What a file is, whatever its name: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    device: (u32, u32),
+    inode: u64,
+}
+
+/// The file behind a descriptor.
+pub(crate) fn file_id(file: c_int) -> Option<FileId> {
+    id_of(status(file, c"")?)
+}
+
+/// The file of a name in a directory, which is not opened.
+pub(crate) fn file_id_in(directory: &File, name: &CStr) -> Option<FileId> {
+    id_of(status(directory.0, name)?)
+}
+
+fn id_of(status: libc::statx) -> Option<FileId> {
+    Some(FileId { device: (status.stx_dev_major, status.stx_dev_minor), inode: status.stx_ino })
 }
 
 /// The inode of a path.
@@ -134,6 +155,15 @@ pub(crate) fn env(name: &CStr) -> Option<&'static CStr> {
 pub(crate) fn pid() -> u32 {
     // SAFETY: cannot fail.
     u32::try_from(unsafe { libc::getpid() }).unwrap_or(0)
+}
+
+/// Whether a process has this number, also an ended one that nobody waited for; also where the kernel does not tell.
+pub(crate) fn process_exists(pid: u32) -> bool {
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
+    // SAFETY: signal 0 is none.
+    let answer = unsafe { libc::kill(pid, 0) };
+    // SAFETY: the C library's word of this thread.
+    answer == 0 || unsafe { *libc::__errno_location() } != libc::ESRCH
 }
 
 /// The monotonic clock, in nanoseconds.

@@ -80,6 +80,15 @@ impl Books<'_> {
         answer
     }
 
+    /// Puts all that this process holds into a slot that is new to it, after its earlier one was taken away. The limit is not
+    /// asked: the memory is held.
+    pub fn restore(&self) -> Reservation {
+        match self.own.load(Ordering::Acquire) {
+            0 => Reservation::Granted,
+            own => self.reserve_shared(own, FREEZE - 1),
+        }
+    }
+
     fn reserve_shared(&self, bytes: u64, limit: u64) -> Reservation {
         // Seen by a reaper that froze before: it waits until this is back.
         self.inside.fetch_add(1, Ordering::SeqCst);
@@ -148,7 +157,7 @@ impl Books<'_> {
 }
 
 /// Subtracts without passing zero and without touching [`FREEZE`]; a hostile word may hold anything.
-fn saturating_take(word: &AtomicU64, bytes: u64) {
+pub(crate) fn saturating_take(word: &AtomicU64, bytes: u64) {
     let mut seen = word.load(Ordering::SeqCst);
     loop {
         let next = (seen & !FREEZE).saturating_sub(bytes) | (seen & FREEZE);

@@ -4,7 +4,7 @@
 //! next one finds the books frozen and simply starts again. Every step may be repeated.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::memory::FREEZE;
+use crate::memory::{FREEZE, saturating_take};
 
 /// One process slot as a reaper sees it.
 #[derive(Clone, Copy, Debug)]
@@ -74,4 +74,18 @@ pub fn recount<'a>(total: &AtomicU64, slots: impl Iterator<Item = Slot<'a>> + Cl
     let sum = sum.min(FREEZE - 1);
     total.store(sum, Ordering::SeqCst);
     Recount::Done { total: sum, returned }
+}
+
+/// Takes what the dead had recorded off the total while the living go on, for when one of them stays inside (it was stopped).
+/// What somebody dead had not recorded yet stays in the total until a [`recount`]. Answers the bytes given back.
+pub fn give_back<'a>(total: &AtomicU64, slots: impl Iterator<Item = Slot<'a>>) -> u64 {
+    let mut returned = 0_u64;
+    for slot in slots.filter(|slot| slot.owner == Owner::Dead) {
+        // Recorded bytes are in the total: they are added to it before and taken off it after.
+        let used = slot.used.swap(0, Ordering::SeqCst);
+        slot.inside.store(0, Ordering::SeqCst);
+        saturating_take(total, used);
+        returned = returned.saturating_add(used);
+    }
+    returned
 }

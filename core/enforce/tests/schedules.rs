@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use aliquot_enforce::explore::{AtomicU32, AtomicU64, Killed, die_after};
 use aliquot_enforce::memory::{Books, Reservation};
-use aliquot_enforce::reap::{Owner, Recount, Slot, recount};
+use aliquot_enforce::reap::{Owner, Recount, Slot, give_back, recount, thaw};
 use shuttle::rand::{Rng, thread_rng};
 
 const LIMIT: u64 = 10;
@@ -106,6 +106,12 @@ fn scenario() {
                 loop {
                     let dead = *world.dead.lock().unwrap();
                     if recount(&world.total, world.slots(dead).into_iter()) != Recount::Busy {
+                        break;
+                    }
+                    if thread_rng().gen_bool(0.2) {
+                        // Somebody may have been stopped inside: the dead give back without him.
+                        give_back(&world.total, world.slots(dead).into_iter());
+                        thaw(&world.total);
                         break;
                     }
                     shuttle::thread::yield_now();

@@ -1,0 +1,344 @@
+//! Processes that fork, become other programs, close their descriptors, end badly or lie: the books stay right, and nobody
+//! waits for somebody who will not come.
+
+use aliquot_abi::layout::{slot, usage};
+use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::talk::Talk;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const LIMIT: u64 = 1 << 30;
+/// Too much for two.
+const MOST: u64 = LIMIT / 4 * 3;
+const FREEZE: u64 = 1 << 63;
+const GRANTED: &str = "0";
+const REFUSED: &str = "2";
+
+struct Scene {
+    bench: Bench,
+    tenant: Tenant,
+    files: GrantFiles,
+    program: PathBuf,
+}
+
+impl Scene {
+    /// `None`: no C compiler here.
+    fn new() -> Option<Self> {
+        let bench = Bench::new();
+        bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+        let program = match bench.compile("shim_life", Link::Direct) {
+            Ok(program) => program,
+            Err(StoodAside(why)) => {
+                println!("stood aside: {why}");
+                return None;
+            }
+        };
+        let (tenant, files) = Tenant::with(&memory_limit(&bench.card().facts().uuid, LIMIT));
+        Some(Self { bench, tenant, files, program })
+    }
+
+    fn start(&self) -> Talk {
+        Talk::start(&mut self.tenant.command(&self.bench, &self.program))
+    }
+
+    /// A process that holds so much.
+    fn holding(&self, bytes: u64) -> Talk {
+        let mut process = self.start();
+        assert_eq!(process.say(&format!("alloc {bytes}")), GRANTED);
+        process
+    }
+
+    fn total(&self) -> u64 {
+        self.files.counter(usage::TOTAL)
+    }
+
+    /// The slot of a process.
+    fn slot_of(&self, pid: u32) -> usize {
+        let owner = |at: usize| self.files.counter(at) & 0xffff_ffff;
+        let all = (0..usage::SLOT_COUNT).map(|number| usage::SLOTS + number * usage::SLOT_BYTES);
+        all.into_iter().find(|at| owner(at + slot::OWNER) == u64::from(pid)).unwrap()
+    }
+
+    /// Writes a slot that nobody took.
+    fn forge(&self, number: usize, forged: Forged) {
+        let at = usage::SLOTS + number * usage::SLOT_BYTES;
+        self.files.set_counter(at + slot::START_TIME, forged.start);
+        self.files.set_counter(at + slot::PID_NAMESPACE, forged.namespace);
+        self.files.set_counter(at + slot::USED, forged.used);
+        self.files.set_counter(at + slot::OWNER, 1 << 32 | u64::from(forged.pid));
+    }
+
+    /// The usage file, opened a second time by this process.
+    fn usage(&self) -> File {
+        OpenOptions::new().read(true).write(true).open(self.files.dir().join("usage")).unwrap()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Forged {
+    pid: u32,
+    start: u64,
+    namespace: u64,
+    used: u64,
+}
+
+fn namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").unwrap().ino()
+}
+
+fn start_of(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    text.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().parse().unwrap()
+}
+
+/// A record lock on a range; held until the file is closed.
+fn lock(file: &File, start: usize, length: usize) {
+    let lock = libc::flock {
+        l_type: i16::try_from(libc::F_WRLCK).unwrap(),
+        l_whence: i16::try_from(libc::SEEK_SET).unwrap(),
+        l_start: i64::try_from(start).unwrap(),
+        l_len: i64::try_from(length).unwrap(),
+        l_pid: 0,
+    };
+    fcntl(file, FcntlArg::F_SETLK(&lock)).unwrap();
+}
+
+/// What the dead held is had by others at most so long after.
+const BACK_IN: Duration = Duration::from_millis(100);
+
+/// Asks for what somebody dead or gone held, until it is granted: that takes no longer than promised.
+fn granted(process: &mut Talk, bytes: u64) {
+    let begun = Instant::now();
+    while process.say(&format!("alloc {bytes}")) != GRANTED {
+        assert!(begun.elapsed() < BACK_IN, "still refused");
+    }
+}
+
+/// Within a bound that a test of a loaded machine keeps, and a hang does not.
+fn soon<R>(what: impl FnOnce() -> R) -> R {
+    let begun = Instant::now();
+    let answer = what();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    answer
+}
+
+#[test]
+fn a_chain_of_images_holds_only_what_the_last_one_does() {
+    let Some(scene) = Scene::new() else { return };
+    let mut process = scene.holding(MOST);
+    for _ in 0..5 {
+        process.tell("exec");
+        assert_eq!(process.say(&format!("alloc {MOST}")), GRANTED);
+        assert_eq!(scene.total(), MOST);
+    }
+    assert_eq!(process.say("free"), GRANTED);
+    assert_eq!(scene.total(), 0);
+}
+
+#[test]
+fn a_process_that_becomes_another_program_holds_nothing() {
+    let Some(scene) = Scene::new() else { return };
+    let mut process = scene.holding(MOST);
+    let mut sibling = scene.start();
+    assert_eq!(sibling.say(&format!("alloc {MOST}")), REFUSED);
+    process.tell("become");
+    assert_eq!(process.say("an echo"), "an echo");
+    granted(&mut sibling, MOST);
+    assert_eq!(scene.total(), MOST);
+}
+
+#[test]
+fn a_process_that_closed_its_descriptors_keeps_what_it_holds() {
+    let Some(scene) = Scene::new() else { return };
+    let mut process = scene.holding(MOST);
+    assert_eq!(process.say("close"), "0");
+    let mut sibling = scene.start();
+    assert_eq!(sibling.say(&format!("alloc {MOST}")), REFUSED);
+    assert_eq!(process.say("alloc 512"), GRANTED);
+    // The refusal made it look for the dead, and so take its lock again.
+    assert_eq!(process.say(&format!("alloc {MOST}")), REFUSED);
+    assert_eq!(scene.total(), MOST + 512);
+    drop(process);
+    granted(&mut sibling, MOST);
+    assert_eq!(scene.total(), MOST);
+}
+
+#[test]
+fn threads_that_go_on_without_the_first_one_are_alive() {
+    let Some(scene) = Scene::new() else { return };
+    let mut process = scene.holding(MOST);
+    assert_eq!(process.say("leader"), "0");
+    assert_eq!(process.say("alloc 512"), GRANTED);
+    assert_eq!(process.say("close"), "0");
+    let mut sibling = scene.start();
+    assert_eq!(sibling.say("alloc 512"), GRANTED);
+    assert_eq!(scene.total(), MOST + 1024);
+}
+
+#[test]
+fn a_forked_child_neither_has_nor_gives_back_what_its_parent_holds() {
+    let Some(scene) = Scene::new() else { return };
+    let mut process = scene.holding(MOST);
+    assert_eq!(process.say("fork"), "0");
+    assert_eq!(process.say("vfork"), "0");
+    assert_eq!(scene.total(), MOST);
+    let orphan: i32 = process.say("orphan").parse().unwrap();
+    drop(process);
+    let mut sibling = scene.start();
+    let answer = soon(|| sibling.say(&format!("alloc {MOST}")));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(orphan), nix::sys::signal::Signal::SIGKILL).unwrap();
+    assert_eq!(answer, GRANTED);
+    assert_eq!(scene.total(), MOST);
+}
+
+#[test]
+fn a_child_in_the_same_memory_has_the_same_books() {
+    let Some(scene) = Scene::new() else { return };
+    let mut process = scene.holding(MOST);
+    assert_eq!(process.say("clone 4096"), GRANTED);
+    assert_eq!(scene.total(), MOST + 4096);
+    assert_eq!(process.say(&format!("clone {MOST}")), REFUSED);
+    assert_eq!(process.say("free"), GRANTED);
+    assert_eq!(process.say("free"), GRANTED);
+    assert_eq!(scene.total(), 0);
+}
+
+#[test]
+fn the_number_of_a_dead_process_is_not_the_process() {
+    let Some(scene) = Scene::new() else { return };
+    let me = std::process::id();
+    let earlier = Forged { pid: me, start: start_of(me) - 1, namespace: namespace(), used: LIMIT };
+    scene.forge(7, earlier);
+    scene.files.set_counter(usage::TOTAL, LIMIT);
+    let mut process = scene.holding(MOST);
+    assert_eq!(scene.total(), MOST);
+    assert_eq!(scene.files.counter(usage::REAPED), 1);
+    assert_eq!(process.say("free"), GRANTED);
+}
+
+#[test]
+fn a_process_of_another_pid_namespace_is_left_to_the_node() {
+    let Some(scene) = Scene::new() else { return };
+    let elsewhere = Forged { pid: 4_000_000, start: 1, namespace: namespace() + 1, used: MOST };
+    scene.forge(7, elsewhere);
+    scene.files.set_counter(usage::TOTAL, MOST);
+    let mut process = scene.start();
+    assert_eq!(process.say(&format!("alloc {MOST}")), REFUSED);
+    assert_eq!(process.say("alloc 512"), GRANTED);
+    assert_eq!(scene.total(), MOST + 512);
+}
+
+#[test]
+fn without_a_slot_nothing_is_had_and_with_one_again_everything() {
+    let Some(scene) = Scene::new() else { return };
+    let me = std::process::id();
+    let living = Forged { pid: me, start: start_of(me), namespace: namespace(), used: 0 };
+    (0..usage::SLOT_COUNT).for_each(|number| scene.forge(number, living));
+    let file = scene.usage();
+    lock(&file, usage::SLOTS, usage::SLOT_COUNT * usage::SLOT_BYTES);
+    let mut process = scene.start();
+    assert_eq!(soon(|| process.say("alloc 512")), REFUSED);
+    assert_eq!(process.say("info"), format!("{LIMIT} {LIMIT}"));
+    // This test lives, but does not map the file: without the lock it is nobody.
+    drop(file);
+    granted(&mut process, 512);
+    assert_eq!(scene.total(), 512);
+}
+
+#[test]
+fn somebody_stopped_on_the_way_does_not_hold_up_what_the_dead_give_back() {
+    let Some(scene) = Scene::new() else { return };
+    let stopped = scene.holding(512);
+    scene.files.set_counter(scene.slot_of(stopped.pid()) + slot::INSIDE, 1);
+    let process = scene.holding(MOST);
+    drop(process);
+    let mut sibling = scene.start();
+    assert_eq!(soon(|| sibling.say(&format!("alloc {MOST}"))), GRANTED);
+    assert_eq!(scene.total(), MOST + 512);
+}
+
+#[test]
+fn books_that_a_dead_reaper_left_closed_open_again() {
+    let Some(scene) = Scene::new() else { return };
+    let mut process = scene.holding(512);
+    scene.files.set_counter(usage::TOTAL, FREEZE | 512);
+    assert_eq!(soon(|| process.say("alloc 512")), GRANTED);
+    assert_eq!(scene.total(), 1024);
+    // One that is stopped with the lock is waited for, but not for ever.
+    let file = scene.usage();
+    lock(&file, 0, 1);
+    scene.files.set_counter(usage::TOTAL, FREEZE | 1024);
+    assert_eq!(soon(|| process.say("alloc 512")), REFUSED);
+    assert_eq!(process.say("free"), GRANTED);
+    drop(file);
+    assert_eq!(soon(|| process.say("alloc 512")), GRANTED);
+    assert_eq!(scene.total(), 1024);
+}
+
+#[test]
+fn a_slot_that_was_taken_away_is_taken_anew_with_what_is_held() {
+    let Some(scene) = Scene::new() else { return };
+    let mut process = scene.holding(MOST);
+    let at = scene.slot_of(process.pid());
+    for word in [slot::START_TIME, slot::PID_NAMESPACE, slot::USED, slot::OWNER] {
+        scene.files.set_counter(at + word, 0);
+    }
+    scene.files.set_counter(usage::TOTAL, 0);
+    assert_eq!(process.say(&format!("alloc {MOST}")), REFUSED);
+    assert_eq!(scene.total(), MOST);
+    assert_eq!(process.say("alloc 512"), GRANTED);
+    assert_eq!(scene.total(), MOST + 512);
+    assert_eq!(process.say("free"), GRANTED);
+    assert_eq!(process.say("free"), GRANTED);
+    assert_eq!(scene.total(), 0);
+}
+
+#[test]
+fn nonsense_in_the_books_neither_hangs_anybody_nor_lifts_the_limit() {
+    let Some(scene) = Scene::new() else { return };
+    let mut process = scene.holding(512);
+    scene.files.set_counter(usage::TOTAL, LIMIT);
+    assert_eq!(
+        soon(|| process.say(&format!("alloc {MOST}"))),
+        GRANTED,
+        "a total that nobody holds is recounted"
+    );
+    for nonsense in [0, 1, LIMIT, u64::MAX >> 1, u64::MAX, FREEZE, FREEZE | 77] {
+        for at in [usage::TOTAL, usage::HIGH_WATER, scene.slot_of(process.pid()) + slot::USED] {
+            scene.files.set_counter(at, nonsense);
+            // Whatever stands there, one process never has more than the limit.
+            assert_eq!(soon(|| process.say(&format!("alloc {MOST}"))), REFUSED);
+            soon(|| process.say("info"));
+        }
+    }
+    for number in 0..usage::SLOT_COUNT {
+        let pid = u32::try_from(number).unwrap() + 1;
+        scene.forge(number, Forged { pid, start: u64::MAX, namespace: namespace(), used: u64::MAX >> 4 });
+    }
+    assert_eq!(soon(|| process.say(&format!("alloc {MOST}"))), REFUSED);
+    let mut sibling = scene.start();
+    soon(|| sibling.say("alloc 512"));
+    assert_eq!(soon(|| sibling.say(&format!("alloc {}", LIMIT + 1))), REFUSED);
+}
+
+#[test]
+fn a_usage_file_that_is_replaced_counts_for_who_comes_later() {
+    let Some(scene) = Scene::new() else { return };
+    let mut process = scene.holding(MOST);
+    let path = scene.files.dir().join("usage");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[64..].fill(0);
+    std::fs::write(path.with_extension("new"), &bytes).unwrap();
+    std::fs::rename(path.with_extension("new"), &path).unwrap();
+    assert_eq!(process.say(&format!("alloc {MOST}")), REFUSED);
+    assert_eq!(process.say("free"), GRANTED);
+    assert_eq!(scene.total(), 0);
+    let mut sibling = scene.start();
+    assert_eq!(sibling.say(&format!("alloc {MOST}")), GRANTED);
+    assert_eq!(process.say("info"), format!("{LIMIT} {LIMIT}"));
+}
