@@ -6,13 +6,13 @@
 //! ```text
 //!  Oracle::start ─▶ ALIQUOT_ORACLE=path ──────────────────────────────▶ spawn ─▶ ask, ask_all
 //!                ├▶ ALIQUOT_ORACLE=none, or no `go` ─▶ StoodAside(why)      ▲
-//!                └▶ lock target/oracle/lock ─▶ go build ────────────────────┘
+//!                └▶ not set, or empty: lock target/oracle/lock ─▶ go build ─┘
 //! ```
 //!
 //! Invariants: every wait has a limit; an answer belongs to the request with its id, or it is an error; the process
 //! does not outlive its [`Oracle`].
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -238,16 +238,38 @@ fn excerpt(line: &str) -> String {
     format!("{}… ({} bytes)", &line[..end], line.len())
 }
 
+/// Which judge the environment asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    /// None at all.
+    Nothing,
+    /// One that has been built already.
+    Program(PathBuf),
+    /// One built here.
+    Own,
+}
+
+impl Wanted {
+    /// An empty variable is how shells and CI systems unset one.
+    fn of(value: Option<OsString>) -> Self {
+        match value {
+            Some(value) if value == "none" => Self::Nothing,
+            Some(value) if !value.is_empty() => Self::Program(PathBuf::from(value)),
+            Some(_) | None => Self::Own,
+        }
+    }
+}
+
 /// The judge's path, built at most once in this process.
 fn program() -> Result<PathBuf, OracleError> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    match std::env::var_os(PROGRAM_VARIABLE) {
-        Some(value) if value == "none" => Err(OracleError::StoodAside(format!("{PROGRAM_VARIABLE} is none"))),
-        Some(value) => Ok(PathBuf::from(value)),
-        None if !go_exists() => {
+    match Wanted::of(std::env::var_os(PROGRAM_VARIABLE)) {
+        Wanted::Nothing => Err(OracleError::StoodAside(format!("{PROGRAM_VARIABLE} is none"))),
+        Wanted::Program(path) => Ok(path),
+        Wanted::Own if !go_exists() => {
             Err(OracleError::StoodAside("no Go toolchain here: `go version` cannot be run".to_owned()))
         }
-        None => BUILT
+        Wanted::Own => BUILT
             .get_or_init(build)
             .clone()
             .map_err(|message| OracleError::Build { directory: sources(), message }),
@@ -341,6 +363,14 @@ mod tests {
         assert!(matches!(&error, OracleError::Fatal { message, .. } if message.contains("guess")), "{error}");
         let valid = json!({"op": "validate", "kind": "DeviceClass", "object": {"metadata": {"name": "c"}, "spec": {}}});
         assert_eq!(oracle.ask(valid).unwrap()["errors"], json!([]));
+    }
+
+    #[test]
+    fn an_empty_variable_is_as_good_as_none() {
+        assert_eq!(Wanted::of(Some(OsString::new())), Wanted::Own);
+        assert_eq!(Wanted::of(None), Wanted::Own);
+        assert_eq!(Wanted::of(Some("none".into())), Wanted::Nothing);
+        assert_eq!(Wanted::of(Some("a/judge".into())), Wanted::Program("a/judge".into()));
     }
 
     #[test]
