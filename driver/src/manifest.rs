@@ -28,6 +28,7 @@ mod problem;
 mod render;
 mod slice;
 mod taint;
+mod toleration;
 mod tree;
 
 use std::collections::{BTreeMap, HashMap};

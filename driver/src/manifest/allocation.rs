@@ -9,7 +9,7 @@ use aliquot_core::quantity::Quantity;
 
 use super::field::{Context, Path};
 use super::tree::Node;
-use super::{claim, name, node};
+use super::{claim, name, node, toleration};
 
 const RESULTS_MAX: usize = 32;
 const CONFIG_MAX: usize = 64;
@@ -66,7 +66,7 @@ fn device(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<DeviceR
             "device" => device = name::label(cx, value, &at),
             "adminAccess" if cx.boolean(value, &at) == Some(true) => access = Access::Admin,
             "adminAccess" => {}
-            "tolerations" => tolerations = claim::tolerations(cx, value, &at),
+            "tolerations" => tolerations = toleration::tolerations(cx, value, &at),
             "bindingConditions" => binding = cx.strings(value, &at, CONDITIONS_MAX),
             "bindingFailureConditions" => failure = cx.strings(value, &at, CONDITIONS_MAX),
             "shareID" => share_id = cx.string(value, &at).map(ShareId),

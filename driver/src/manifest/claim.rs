@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::dra::{
     Access, AllocationMode, ConstraintRule, DeviceConstraint, DeviceRequest, ExactRequest, OpaqueConfig,
-    RequestConfig, RequestKind, SubRequest, TaintEffect, Toleration, TolerationOperator,
+    RequestConfig, RequestKind, SubRequest, Toleration,
 };
 use aliquot_core::quantity::{NANOS_PER_UNIT, Quantity};
 
@@ -12,12 +12,12 @@ use super::ClaimSpec;
 use super::documents::Version;
 use super::field::{Context, Path};
 use super::name;
-use super::tree::{Node, cut};
+use super::toleration::tolerations;
+use super::tree::Node;
 
 const REQUESTS_MAX: usize = 32;
 const ALTERNATIVES_MAX: usize = 8;
 const SELECTORS_MAX: usize = 32;
-const TOLERATIONS_MAX: usize = 16;
 const CONSTRAINTS_MAX: usize = 32;
 const CONFIG_MAX: usize = 32;
 /// 10 KiB: longest CEL expression and longest opaque parameters that the API server takes.
@@ -277,66 +277,6 @@ fn cel(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
         None => {}
     }
     expression
-}
-
-/// `tolerations` of a request or of a result.
-pub(super) fn tolerations(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<Toleration> {
-    cx.each(node, path, TOLERATIONS_MAX, |cx, node, path| {
-        let (mut key, mut operator, mut value) = (None, None, String::new());
-        let (mut effect, mut seconds) = (None, None);
-        for entry in cx.entries(node, path) {
-            let at = path.key(entry);
-            match entry.key.as_ref() {
-                "key" => key = cx.string(&entry.value, &at).filter(|k| !k.is_empty()),
-                "operator" => operator = cx.string(&entry.value, &at),
-                "value" => value = cx.string(&entry.value, &at).unwrap_or_default(),
-                "effect" => effect = taint_effect(cx, &entry.value, &at),
-                "tolerationSeconds" => seconds = cx.integer(&entry.value, &at),
-                _ => cx.unknown(&at, &["key", "operator", "value", "effect", "tolerationSeconds"]),
-            }
-        }
-        if let Some(key) = &key {
-            name::label_name(cx, key, &path.missing("key"));
-        }
-        name::label_value(cx, &value, &path.missing("value"));
-        let operator = match operator.as_deref() {
-            Some("Exists") if value.is_empty() => TolerationOperator::Exists,
-            Some("Exists") => {
-                let at = path.missing("value");
-                cx.error(&at, format!("found \"{value}\", expected none: the operator is Exists"));
-                return None;
-            }
-            None | Some("Equal" | "") if key.is_some() => TolerationOperator::Equal(value),
-            None | Some("Equal" | "") => {
-                cx.required(path, "key", "a taint key; only with operator: Exists may it be left out");
-                return None;
-            }
-            Some(other) => {
-                let at = path.missing("operator");
-                cx.error(&at, format!("found \"{other}\", expected Exists or Equal"));
-                return None;
-            }
-        };
-        Some(Toleration { key, operator, effect, seconds })
-    })
-}
-
-/// `effect` of a taint or toleration; empty is none.
-pub(super) fn taint_effect(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<TaintEffect> {
-    match cx.text(node, path)? {
-        "" => None,
-        "NoSchedule" => Some(TaintEffect::NoSchedule),
-        "NoExecute" => Some(TaintEffect::NoExecute),
-        "None" => Some(TaintEffect::None),
-        other => {
-            let found = cut(other);
-            cx.rule(
-                path,
-                format!("found \"{found}\", expected NoSchedule, NoExecute or None; it counts as None"),
-            );
-            Some(TaintEffect::Other(other.to_owned()))
-        }
-    }
 }
 
 fn capacity(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {

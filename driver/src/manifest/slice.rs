@@ -10,9 +10,10 @@ use aliquot_core::id::is_dns_label;
 use aliquot_core::quantity::Quantity;
 use aliquot_core::rounding::policy_problems;
 
-use super::claim::{taint_effect, unique};
+use super::claim::unique;
 use super::documents::{Meta, Version};
 use super::field::{Context, Path};
+use super::toleration::taint_effect;
 use super::tree::{Entry, Node, cut};
 use super::{name, node};
 
