@@ -34,7 +34,7 @@ use aliquot_core::ports::{BackendError, DeviceBackend, PartitionAt};
 use nix::fcntl::Flock;
 
 pub use agree::Differs;
-use lock::{lock, make_state};
+use lock::{lock, make_state, must_be_directory};
 
 use crate::checkpoint::{ClaimRecord, Journal, JournalError, JournalFile, Making, Phase};
 use crate::disk::Disk;
@@ -109,6 +109,20 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
+    /// Something else stands where a directory of the state belongs.
+    #[error(
+        "state directory {}: {} is {found}; expected a directory, so that what is written there lies there: move it \
+         away and start again",
+        state.display(), path.display()
+    )]
+    NotADirectory {
+        /// The state directory.
+        state: PathBuf,
+        /// Where it stands.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+    },
     /// Another process changes it.
     #[error("state directory {}: process {holder} is making changes: wait for it, or use another directory", state.display())]
     Locked {
@@ -145,7 +159,12 @@ impl Node {
     pub fn open(parts: Parts, dirs: &Dirs, access: Access) -> Result<(Self, Recovery), OpenError> {
         let state = make_state(&dirs.state)?;
         let grants_dir = state.join("grants");
-        let cdi = CdiDir::new(dirs.cdi.clone().unwrap_or_else(|| state.join("cdi")));
+        must_be_directory(&state, &grants_dir)?;
+        let cdi = CdiDir::new(match &dirs.cdi {
+            // It is named by a person, who may well name a link: /var/run is one.
+            Some(cdi) => cdi.clone(),
+            None => must_be_directory(&state, &state.join("cdi"))?,
+        });
         let failed = |verb, path: &Path, source| OpenError::State {
             state: state.clone(),
             verb,

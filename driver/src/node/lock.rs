@@ -1,4 +1,4 @@
-//! The state directory and its lock: one process at a time makes changes.
+//! The state directory and its lock: what lies in it lies there, and one process at a time makes changes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -19,6 +19,25 @@ pub(super) fn make_state(state: &Path) -> Result<PathBuf, OpenError> {
     }
     // Container runtimes resolve mounts from their own directory, so every path must be absolute.
     fs::canonicalize(state).map_err(|e| failed("resolve", e))
+}
+
+/// Refuses what stands where a directory of the state belongs and is none; what is not there yet will be one. A link is
+/// not followed: grants, modes and CDI files would land wherever it leads.
+pub(super) fn must_be_directory(state: &Path, path: &Path) -> Result<PathBuf, OpenError> {
+    let refused = |found| OpenError::NotADirectory { state: state.to_owned(), path: path.to_owned(), found };
+    match fs::symlink_metadata(path) {
+        Ok(there) if there.is_dir() => Ok(path.to_owned()),
+        Ok(there) if there.is_symlink() => Err(refused(match fs::read_link(path) {
+            Ok(target) => format!("a symbolic link to {}", target.display()),
+            Err(_) => "a symbolic link".to_owned(),
+        })),
+        Ok(there) if there.is_file() => Err(refused("a file".to_owned())),
+        Ok(_) => Err(refused("neither a directory nor a file".to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
+        Err(source) => {
+            Err(OpenError::State { state: state.to_owned(), verb: "look at", path: path.to_owned(), source })
+        }
+    }
 }
 
 /// Keeps other processes from making changes, until the file is dropped.
