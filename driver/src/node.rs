@@ -34,7 +34,7 @@ use aliquot_core::ports::{BackendError, DeviceBackend, PartitionAt};
 use nix::fcntl::Flock;
 
 pub use agree::Differs;
-use lock::{lock, make_state, must_be_directory};
+use lock::{lock, make_state, must_be_directory, must_be_own};
 
 use crate::checkpoint::{ClaimRecord, Journal, JournalError, JournalFile, Making, Phase};
 use crate::disk::Disk;
@@ -123,6 +123,22 @@ pub enum OpenError {
         /// What it is.
         found: String,
     },
+    /// The claims in it were prepared on another node.
+    #[error(
+        "state directory {}: it belongs to node {found}: claim {claim} was prepared there; expected node {expected}. \
+         Start as {found}, or name another directory",
+        state.display()
+    )]
+    OtherNode {
+        /// The state directory.
+        state: PathBuf,
+        /// A claim in it.
+        claim: String,
+        /// The node that it was prepared on.
+        found: String,
+        /// This node.
+        expected: NodeName,
+    },
     /// Another process changes it.
     #[error("state directory {}: process {holder} is making changes: wait for it, or use another directory", state.display())]
     Locked {
@@ -180,6 +196,7 @@ impl Node {
                 Journal::default()
             }
         };
+        must_be_own(&state, &parts.name, &journal)?;
         let fresh = journal.is_empty() && !file.path().exists();
         let offers = parts.offers.clone().map_or_else(OnceLock::new, OnceLock::from);
         let mut node = Self { parts, grants_dir, cdi, file, journal, offers, lock };

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use aliquot_backend_sim::{NodeFile, Personality};
 use aliquot_driver::disk::Disk;
 use aliquot_driver::node::{Access, Dirs, Node, OpenError};
 use aliquot_tests::node::{Want, World, claim};
@@ -79,4 +80,38 @@ fn a_directory_of_cdi_files_that_somebody_names_may_be_a_link() {
     node.prepare(&claim(&node, "a", &[SHARE])).unwrap();
     node.invariants().unwrap();
     assert_eq!(fs::read_dir(&target).unwrap().count(), 1);
+}
+
+#[test]
+fn the_promises_of_another_node_are_refused_and_kept() {
+    let file = |name: &str| {
+        let text = Personality::named("t4-2")
+            .unwrap()
+            .text
+            .replace("name = \"t4-2\"", &format!("name = \"{name}\""));
+        NodeFile::parse(&text).unwrap()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (mine, other) =
+        (World::at(dir.path(), file("rack-1"), ""), World::at(dir.path(), file("rack-2"), ""));
+    // A directory that promises nothing belongs to nobody.
+    drop(mine.open());
+    drop(other.open());
+    let mut node = mine.open();
+    node.prepare(&claim(&node, "a", &[SHARE])).unwrap();
+    drop(node);
+    let before = mine.files();
+    for refusal in [other.try_open(None).err(), other.look().err()] {
+        let refusal @ OpenError::OtherNode { .. } = refusal.unwrap() else {
+            panic!("refused for another reason")
+        };
+        let message = refusal.to_string();
+        for word in
+            ["belongs to node rack-1", "claim test/claim-a", "expected node rack-2", "name another directory"]
+        {
+            assert!(message.contains(word), "`{word}` is not in: {message}");
+        }
+    }
+    assert_eq!(mine.files(), before, "refused, and yet something changed");
+    mine.open().invariants().unwrap();
 }

@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     Ok(Answer::Yes)
 }
 
-/// Claims on devices that the node does not offer: its state was made as another node, or under another policy.
+/// Claims on devices that the node does not offer: its state was made under another policy, or the card is gone.
 fn strays(node: &FleetNode) -> Vec<String> {
     let held = node.held.iter().flat_map(|claim| {
         let devices = claim.allocation.iter().flat_map(|a| &a.devices);
@@ -56,8 +56,8 @@ fn strays(node: &FleetNode) -> Vec<String> {
     let strays = held.filter(|(_, device)| !node.offers.parts.contains_key(*device));
     let line = |(claim, device): (&ResourceClaim, &DeviceId)| {
         format!(
-            "claim {}/{} holds {device}, which node {} does not offer; check that --state, --node and --policy \
-             belong together, or release the claim",
+            "claim {}/{} holds {device}, which node {} does not offer; check that --state and --policy belong \
+             together, or release the claim",
             claim.namespace, claim.name, node.name
         )
     };

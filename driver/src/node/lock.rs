@@ -1,13 +1,16 @@
-//! The state directory and its lock: what lies in it lies there, and one process at a time makes changes.
+//! The state directory and its lock: what lies in it lies there and is ours, and one process at a time makes changes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use aliquot_core::id::NodeName;
+use aliquot_core::offer::{PoolKind, pool_name};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::{Access, OpenError};
+use crate::checkpoint::Journal;
 
 /// The state directory, made if only its last component is missing.
 pub(super) fn make_state(state: &Path) -> Result<PathBuf, OpenError> {
@@ -38,6 +41,22 @@ pub(super) fn must_be_directory(state: &Path, path: &Path) -> Result<PathBuf, Op
             Err(OpenError::State { state: state.to_owned(), verb: "look at", path: path.to_owned(), source })
         }
     }
+}
+
+/// Refuses promises of another node: its claims would be made again on cards that never had them. The pool of a device
+/// begins with the name of its node.
+pub(super) fn must_be_own(state: &Path, node: &NodeName, journal: &Journal) -> Result<(), OpenError> {
+    let of_node =
+        |pool: &str| pool.rsplit_once('/').map_or_else(|| pool.to_owned(), |(node, _)| node.to_owned());
+    let own = [PoolKind::Plain, PoolKind::Dynamic].map(|kind| of_node(&pool_name(node, kind)));
+    for record in journal.claims.values() {
+        let mut pools = record.plan.grants.iter().map(|grant| of_node(&grant.device.pool));
+        if let Some(found) = pools.find(|pool| !own.contains(pool)) {
+            let (state, claim, expected) = (state.to_owned(), record.plan.name.clone(), node.clone());
+            return Err(OpenError::OtherNode { state, claim, found, expected });
+        }
+    }
+    Ok(())
 }
 
 /// Keeps other processes from making changes, until the file is dropped.
