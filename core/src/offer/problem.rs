@@ -174,3 +174,19 @@ pub enum Problem {
         there: Cores,
     },
 }
+
+// === impl Problem ===
+
+impl Problem {
+    /// Whether the policy asks for what the card cannot be: nothing but another policy will help.
+    #[must_use]
+    pub const fn is_impossible_policy(&self) -> bool {
+        matches!(
+            self,
+            Self::ImpossibleSplit { .. }
+                | Self::SplitWithoutRecipe
+                | Self::SlotsExceedCard { .. }
+                | Self::SlotsNotEnforceable
+        )
+    }
+}

@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             }
         }
     }
-    Ok(Answer::Yes)
+    Ok(fleet.answer(Answer::Yes))
 }
 
 /// One part for each argument where one has a space in it, else one for all words together.
@@ -105,7 +105,7 @@ fn asked(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     if args.output == Format::Json && !found.is_empty() {
         terminal.value(Format::Json, &json!({ "apiVersion": "v1", "kind": "List", "items": items }))?;
     }
-    Ok(answer)
+    Ok(fleet.answer(answer))
 }
 
 /// Numbers templates that have one name and ask for different things: applied as they were, the last would win.

@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             terminal.value(form, &json!({ "nodes": nodes }))?;
         }
     }
-    Ok(Answer::Yes)
+    Ok(fleet.answer(Answer::Yes))
 }
 
 /// Claims on devices that the node does not offer: its state was made under another policy, or the card is gone.

@@ -106,7 +106,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             terminal.value(form, &json!({ "explanations": items, "withoutPlace": all }))?;
         }
     }
-    Ok(if all == 0 { Answer::Yes } else { Answer::No })
+    Ok(fleet.answer(if all == 0 { Answer::Yes } else { Answer::No }))
 }
 
 fn is_named(label: &str, name: &str) -> bool {

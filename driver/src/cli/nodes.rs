@@ -11,12 +11,12 @@ use aliquot_core::catalogue::{CardModel, Catalogue, Maturity};
 use aliquot_core::dra::{Node as ClusterNode, ResourceClaim, ResourceSlice};
 use aliquot_core::id::NodeName;
 use aliquot_core::ledger::Ledger;
-use aliquot_core::offer::{LayoutPolicy, Offers, ServerVersion, UsageHint, offers, text};
+use aliquot_core::offer::{LayoutKind, LayoutPolicy, Offers, ServerVersion, UsageHint, offers, text};
 use aliquot_core::ports::DeviceBackend;
 
 use crate::node::{Access, Node};
 
-use super::failure::Failure;
+use super::failure::{Answer, Failure};
 use super::output::Terminal;
 use super::state;
 
@@ -302,6 +302,12 @@ impl Fleet {
                 "state belongs to one node: leave out the number of copies".to_owned(),
             ));
         }
+        if access != Access::Read && !state.exists() {
+            // What will be refused leaves no directory behind.
+            let mut trial = Self::empty(args)?;
+            trial.add_spec(&spec)?;
+            trial.refuse_impossible(args)?;
+        }
         fleet.open(&spec, state, access, terminal)
     }
 
@@ -330,6 +336,34 @@ impl Fleet {
         });
         self.warn(terminal)?;
         Ok((node, self))
+    }
+
+    /// Ends a command that would change a node under a policy that asks for what a card cannot be.
+    pub(super) fn refuse_impossible(&self, args: &NodeArgs) -> Result<(), Failure> {
+        let faults = self.impossible();
+        let (Some(file), Some((first, more))) = (&args.policy, faults.split_first()) else { return Ok(()) };
+        let more = match more.len() {
+            0 => String::new(),
+            count => format!(" ({count} more; `aliquot devices` shows all)"),
+        };
+        Err(Failure::input(file.display().to_string(), format!("{first}{more}")))
+    }
+
+    /// The answer of a command that shows nodes. What can be had is shown, and the answer is no where the policy asks
+    /// for what a card cannot be.
+    pub(super) fn answer(&self, answer: Answer) -> Answer {
+        if self.impossible().is_empty() { answer } else { Answer::No }
+    }
+
+    /// What the policy asks for and cards cannot be. Without a word of the policy it is nobody's fault.
+    fn impossible(&self) -> Vec<String> {
+        let cards = self.nodes.iter().flat_map(|n| &n.offers.cards);
+        cards
+            .filter(|card| card.asked != LayoutKind::Auto)
+            .flat_map(|card| card.problems.iter().map(move |problem| (card, problem)))
+            .filter(|(_, problem)| problem.is_impossible_policy())
+            .map(|(card, problem)| format!("card {}: {problem}", card.card))
+            .collect()
     }
 
     fn warn(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {

@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         Format::Table => table(&cluster, &placements, args.limit, terminal)?,
         form => terminal.value(form, &answer_json(&cluster, &placements))?,
     }
-    Ok(if refused == 0 { Answer::Yes } else { Answer::No })
+    Ok(fleet.answer(if refused == 0 { Answer::Yes } else { Answer::No }))
 }
 
 fn table(

@@ -50,6 +50,7 @@ struct Done {
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let manifests = input::read(&args.files, terminal)?;
     let (mut node, mut fleet) = Fleet::open_one(&args.nodes, Access::Change, terminal)?;
+    fleet.refuse_impossible(&args.nodes)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
     let placements = cluster.place_all(|_, _| {});

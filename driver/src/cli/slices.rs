@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     if args.output != Format::Table {
         let items: Vec<_> = slices().map(|s| Object::Slice(s).json()).collect();
         terminal.value(args.output, &json!({ "apiVersion": "v1", "kind": "List", "items": items }))?;
-        return Ok(Answer::Yes);
+        return Ok(fleet.answer(Answer::Yes));
     }
     let columns = [
         ("SLICE", Side::Left),
@@ -53,5 +53,5 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         })
         .collect();
     terminal.table(&columns, rows)?;
-    Ok(Answer::Yes)
+    Ok(fleet.answer(Answer::Yes))
 }
