@@ -101,9 +101,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>
     let args: Vec<OsString> = args.into_iter().collect();
     // A command that is run has exit codes of its own, so that ours must be another one.
     let wrong = if args.get(1).is_some_and(|name| name == "run") { run::OWN_FAILURE } else { 2 };
-    let outcome = match Cli::try_parse_from(args) {
+    let outcome = match Cli::try_parse_from(&args) {
         Ok(cli) => dispatch(cli.command, terminal),
-        Err(error) => return refuse(&error, wrong, terminal),
+        Err(error) => match classes::signed_part(&error, &args) {
+            Some(failure) => Err(failure),
+            None => return refuse(&error, wrong, terminal),
+        },
     };
     match outcome {
         Ok(answer) => answer.exit_code(),

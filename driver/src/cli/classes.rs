@@ -1,10 +1,13 @@
 //! `aliquot classes`: `DeviceClass`es for what nodes offer, ready to apply.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 
 use aliquot_core::dra::DeviceClass;
+use aliquot_core::fraction::parse_ask;
 use aliquot_core::offer::classes;
 use aliquot_core::offer::classes::{DESCRIPTION, SPELLING};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde_json::json;
 
 use crate::manifest::{ClaimTemplate, Object, yaml_document};
@@ -60,6 +63,19 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         }
     }
     Ok(fleet.answer(Answer::Yes))
+}
+
+/// What is wrong with a part that begins with a minus, which the parser of the command line took for an option.
+pub(super) fn signed_part(error: &clap::Error, args: &[OsString]) -> Option<Failure> {
+    let Some(ContextValue::String(refused)) = error.get(ContextKind::InvalidArg) else { return None };
+    let number =
+        refused.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| "0123456789.".contains(c)));
+    let mut words = args.iter().skip(1).filter_map(|word| word.to_str());
+    if error.kind() != ErrorKind::UnknownArgument || !number || words.next() != Some("classes") {
+        return None;
+    }
+    let part = words.find(|word| word.starts_with(refused.as_str()))?;
+    parse_ask(part).err().map(|error| Failure::Usage(error.to_string()))
 }
 
 /// One part for each argument where one has a space in it, else one for all words together.
