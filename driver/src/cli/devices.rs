@@ -1,9 +1,12 @@
 //! `aliquot devices`: the cards of nodes, what came of each, and what is free.
 
+use std::cmp::Reverse;
+
 use aliquot_core::card::{Card, Health};
 use aliquot_core::dra::{DeviceId, ResourceClaim};
-use aliquot_core::ledger::{CardReport, Holder, Ledger, PartReport};
-use aliquot_core::offer::{CardOutcome, LayoutKind, PoolKind, pool_name};
+use aliquot_core::id::ClaimUid;
+use aliquot_core::ledger::{CardReport, Holder, Holding, Ledger, PartReport, Take};
+use aliquot_core::offer::{CardOutcome, LayoutKind, OfferedPart, PoolKind, pool_name};
 use aliquot_core::partition::Part;
 use serde_json::{Value, json};
 
@@ -80,6 +83,8 @@ struct Row<'a> {
     card: &'a Card,
     outcome: Option<&'a CardOutcome>,
     report: Option<CardReport>,
+    /// The largest part that its layout could still give to one holder.
+    largest: Option<&'a Part>,
 }
 
 fn rows<'a>(node: &'a FleetNode, fleet: &Fleet) -> Vec<Row<'a>> {
@@ -95,8 +100,38 @@ fn rows<'a>(node: &'a FleetNode, fleet: &Fleet) -> Vec<Row<'a>> {
         card,
         outcome: node.offers.outcome(&card.uuid),
         report: ledger.report(&card.uuid),
+        largest: largest(card, node, ledger),
     };
     node.inventory.cards.iter().map(row).collect()
+}
+
+/// The largest part of what the card is offered as that one holder could have alone now, by memory, then compute.
+fn largest<'a>(card: &Card, node: &'a FleetNode, ledger: &Ledger) -> Option<&'a Part> {
+    if card.health != Health::Healthy {
+        return None;
+    }
+    let nobody = ClaimUid::new("nobody").ok()?;
+    let free = |offered: &&OfferedPart| {
+        let take = match offered.part {
+            Part::Slot { .. } => Take::Share { memory: offered.memory, cores: offered.cores },
+            Part::Card | Part::Partition { .. } => Take::Exclusive,
+        };
+        let (claim, part) = (nobody.clone(), offered.part.clone());
+        ledger
+            .check(&Holding {
+                claim,
+                request: String::new(),
+                share: None,
+                card: card.uuid.clone(),
+                part,
+                take,
+            })
+            .is_ok()
+    };
+    let of_card = node.offers.parts.values().filter(|offered| offered.card == card.uuid);
+    let whole_first = |offered: &OfferedPart| offered.part == Part::Card;
+    let size = |o: &&OfferedPart| (whole_first(o), o.memory, o.cores, Reverse(o.part.clone()));
+    of_card.filter(free).max_by_key(size).map(|offered| &offered.part)
 }
 
 fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
@@ -201,8 +236,7 @@ impl Row<'_> {
     }
 
     fn largest(&self) -> String {
-        let largest = self.report.as_ref().and_then(|r| r.largest.as_ref());
-        largest.map_or_else(|| "-".to_owned(), part_text)
+        self.largest.map_or_else(|| "-".to_owned(), part_text)
     }
 
     /// What is in use: part, memory, cores, holders.
@@ -291,7 +325,7 @@ impl Row<'_> {
             "inUse": in_use,
             "room": room,
             "shareRoom": share,
-            "largest": report.and_then(|r| r.largest.as_ref()).map(part_text),
+            "largest": self.largest.map(part_text),
         })
     }
 }
