@@ -2,6 +2,7 @@
 
 pub mod arrays;
 pub mod dl;
+pub mod launch;
 pub mod memory;
 pub mod physical;
 pub mod pool;
@@ -14,6 +15,7 @@ use crate::hook::Hook;
 #[rustfmt::skip]
 pub(crate) static FAMILIES: &[&[&Hook]] = &[
     arrays::HOOKS,
+    launch::HOOKS,
     memory::HOOKS,
     physical::HOOKS,
     pool::HOOKS,
@@ -25,6 +27,7 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
 #[rustfmt::skip]
 pub(crate) const NAMES: &[&[&str]] = &[
     arrays::NAMES,
+    launch::NAMES,
     memory::NAMES,
     physical::NAMES,
     pool::NAMES,

@@ -39,6 +39,7 @@ pub mod hooks;
 mod kept;
 mod life;
 mod meter;
+mod pacing;
 mod physical;
 mod plain;
 mod pools;
