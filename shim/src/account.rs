@@ -90,7 +90,12 @@ static SEEN: [Seen; GRANTS_MAX] =
 
 /// The account of a card.
 pub(crate) fn of(device: Device) -> Account {
-    match grants::standing(device) {
+    standing_as(grants::standing(device))
+}
+
+/// The account of a card that stands so.
+pub(crate) fn standing_as(standing: Standing) -> Account {
+    match standing {
         Standing::Ungoverned => Account::Uncounted,
         Standing::Closed => Account::Closed,
         Standing::Granted(grant) => of_grant(grant),
@@ -122,15 +127,6 @@ fn private(number: usize) -> Option<&'static Private> {
     }
     // SAFETY: a mapping of that many zeroed values, of which zero is a value; it is never unmapped.
     Some(unsafe { &*base.add(number) })
-}
-
-/// This process's slot in a grant, and a number that no other process of the tenant has; `None` while it can have none.
-pub(crate) fn slot(grant: &'static Grant, usage: Usage) -> Option<(u32, SlotView<'static>)> {
-    let private = private(grant.number)?;
-    let ledger = Ledger { grant, usage };
-    let seen = private.slot.load(Ordering::Acquire);
-    let slot = ledger.own_slot(private, seen).or_else(|| ledger.register(private))?;
-    Some((private.slot.load(Ordering::Acquire), slot))
 }
 
 impl Ledger {
@@ -219,8 +215,8 @@ impl Ledger {
         answer
     }
 
-    /// Has the dead give back what they held.
-    fn look(self) -> Reaped {
+    /// Has the dead give back what they held, if nobody else is at it.
+    pub(crate) fn look(self) -> Reaped {
         let Some(private) = private(self.grant.number) else { return Reaped::Done };
         let begun = sys::now();
         let own = match private.slot.load(Ordering::Acquire) {
@@ -265,7 +261,8 @@ impl Ledger {
         }
     }
 
-    /// Bytes that could be reserved now.
+    /// Bytes that could be reserved now, for reports: whoever only looks takes no slot. A total that somebody has overwritten
+    /// shows no less than what this process holds itself.
     pub(crate) fn free(self) -> Bytes {
         let Some(private) = private(self.grant.number) else { return Bytes(0) };
         let total = || self.usage.view.total().load(Ordering::Acquire) & !FREEZE;
@@ -278,6 +275,11 @@ impl Ledger {
         }
         let limit = self.limit().0;
         Bytes(limit.saturating_sub(total()).min(limit.saturating_sub(own)))
+    }
+
+    /// The books themselves.
+    pub(crate) fn usage(self) -> Usage {
+        self.usage
     }
 
     /// How managed memory is charged, as the page says now.

@@ -104,6 +104,27 @@ pub(crate) enum Standing {
     Closed,
 }
 
+impl Standing {
+    /// As a number above 0, for a table.
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            Self::Ungoverned => 1,
+            Self::Closed => 2,
+            Self::Granted(grant) => u32::try_from(grant.number).unwrap_or(0) + 3,
+        }
+    }
+
+    /// From such a number.
+    #[inline]
+    pub(crate) fn from_code(code: u32) -> Self {
+        match code {
+            1 => Self::Ungoverned,
+            3.. => usize::try_from(code - 3).ok().and_then(grant).map_or(Self::Closed, Self::Granted),
+            _ => Self::Closed,
+        }
+    }
+}
+
 /// What was found.
 struct World {
     grants: [Option<Grant>; GRANTS_MAX],
@@ -287,13 +308,7 @@ static DEVICES: [AtomicU32; DEVICES_MAX] = [const { AtomicU32::new(0) }; DEVICES
 pub(crate) fn standing(device: Device) -> Standing {
     let known = usize::try_from(device.0).ok().and_then(|index| DEVICES.get(index));
     let code = known.map_or(0, |known| known.load(Ordering::Acquire));
-    match code {
-        0 => look_at(device),
-        1 => Standing::Ungoverned,
-        2 => Standing::Closed,
-        code => grant(usize::try_from(code).unwrap_or(0).wrapping_sub(3))
-            .map_or(Standing::Closed, Standing::Granted),
-    }
+    if code == 0 { look_at(device) } else { Standing::from_code(code) }
 }
 
 #[cold]
@@ -304,13 +319,9 @@ fn look_at(device: Device) -> Standing {
     }
     // Without a UUID nothing is remembered: the driver may not be initialised yet.
     let Some(uuid) = vendor::uuid(device) else { return Standing::Closed };
-    let (standing, code) = match by_uuid(&uuid) {
-        Some(grant) => (Standing::Granted(grant), u32::try_from(grant.number).unwrap_or(0) + 3),
-        None if may_pass(world) => (Standing::Ungoverned, 1),
-        None => (Standing::Closed, 2),
-    };
+    let standing = stands(world, &uuid);
     if let Some(known) = usize::try_from(device.0).ok().and_then(|index| DEVICES.get(index)) {
-        known.store(code, Ordering::Release);
+        known.store(standing.code(), Ordering::Release);
     }
     standing
 }
@@ -336,6 +347,10 @@ pub(crate) fn standing_of(uuid: &[u8; 16]) -> Standing {
     if !world.governed {
         return Standing::Ungoverned;
     }
+    stands(world, uuid)
+}
+
+fn stands(world: &World, uuid: &[u8; 16]) -> Standing {
     match by_uuid(uuid) {
         Some(grant) => Standing::Granted(grant),
         None if may_pass(world) => Standing::Ungoverned,

@@ -2,8 +2,8 @@
 
 pub mod arrays;
 pub mod dl;
-pub mod launch;
 pub mod memory;
+pub mod nvml;
 pub mod physical;
 pub mod pool;
 pub mod proc_address;
@@ -15,8 +15,8 @@ use crate::hook::Hook;
 #[rustfmt::skip]
 pub(crate) static FAMILIES: &[&[&Hook]] = &[
     arrays::HOOKS,
-    launch::HOOKS,
     memory::HOOKS,
+    nvml::HOOKS,
     physical::HOOKS,
     pool::HOOKS,
     proc_address::HOOKS,
@@ -27,8 +27,8 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
 #[rustfmt::skip]
 pub(crate) const NAMES: &[&[&str]] = &[
     arrays::NAMES,
-    launch::NAMES,
     memory::NAMES,
+    nvml::NAMES,
     physical::NAMES,
     pool::NAMES,
     proc_address::NAMES,

@@ -39,12 +39,14 @@ pub mod hooks;
 mod kept;
 mod life;
 mod meter;
-mod pacing;
+mod monitored;
 mod physical;
 mod plain;
 mod pools;
 mod process;
+mod processes;
 mod resolve;
+mod shown;
 pub mod symbols;
 mod sys;
 #[cfg(panic = "abort")]

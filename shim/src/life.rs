@@ -221,6 +221,23 @@ fn free_slots(usage: Usage, dead: &Set) {
     }
 }
 
+/// A process of this pid namespace, and what the books say it holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holder {
+    pub(crate) pid: Pid,
+    pub(crate) bytes: u64,
+}
+
+/// The processes of a grant that this process can name: those of other pid namespaces have numbers that mean nothing here.
+pub(crate) fn holders(usage: Usage) -> impl Iterator<Item = Holder> + Clone {
+    let namespace = process::namespace();
+    slots(usage).filter_map(move |(_, slot)| {
+        let (pid, bytes) = (pid_of(slot), slot.used().load(Ordering::Acquire));
+        let here = pid.0 != 0 && slot.pid_namespace().load(Ordering::Acquire) == namespace;
+        (here && bytes > 0).then_some(Holder { pid, bytes })
+    })
+}
+
 /// Whether the owner of a slot is gone for sure; see the table above.
 fn is_dead(usage: Usage, file: i32, (number, slot): (usize, SlotView<'_>), me: Identity, own: Own) -> bool {
     let (pid, start) = (pid_of(slot), Start(slot.start_time().load(Ordering::Acquire)));

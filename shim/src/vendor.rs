@@ -3,6 +3,8 @@
 // UNSAFETY: the vendor's functions are foreign.
 #![expect(unsafe_code, reason = "foreign functions are called through addresses")]
 
+use core::ffi::c_void;
+
 calls! {
     Cuda;
     /// The card of the current context.
@@ -26,12 +28,6 @@ calls! {
     fn cuStreamIsCapturing_ptsz(stream: u64, status: *mut u32);
     /// Exchanges what this thread may do while it captures.
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
-    /// Cards that the process sees.
-    fn cuDeviceGetCount(count: *mut i32);
-    fn cuEventCreate(event: *mut u64, flags: u32);
-    fn cuEventRecord(event: u64, stream: u64);
-    /// Milliseconds from one event to the other.
-    fn cuEventElapsedTime(millis: *mut f32, start: u64, end: u64);
     fn cuDeviceGetDefaultMemPool(pool: *mut u64, device: i32);
     fn cuDeviceGetMemPool(pool: *mut u64, device: i32);
     fn cuDeviceSetMemPool(device: i32, pool: u64);
@@ -43,14 +39,18 @@ calls! {
     fn cuDeviceGraphMemTrim(device: i32);
 }
 
+calls! {
+    Nvml;
+    /// The card's UUID as text, or that of a MIG instance.
+    fn nvmlDeviceGetUUID(device: *mut c_void, uuid: *mut u8, length: u32);
+}
+
 /// CUDA_SUCCESS
 pub(crate) const SUCCESS: i32 = 0;
 /// CUDA_ERROR_INVALID_VALUE
 pub(crate) const INVALID_VALUE: i32 = 1;
 /// CUDA_ERROR_OUT_OF_MEMORY
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
-/// CUDA_ERROR_NOT_READY
-pub(crate) const NOT_READY: i32 = 600;
 /// CUDA_ERROR_NOT_FOUND
 pub(crate) const NOT_FOUND: i32 = 500;
 /// NVML_ERROR_FUNCTION_NOT_FOUND

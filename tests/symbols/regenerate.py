@@ -80,10 +80,22 @@ def exports(variants, header):
     return rows
 
 
+# First versions that the library still exports for programs built against an old nvml.h, and that nvidia-ml-py leaves out.
+NVML_FIRST = {
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetHandleByPciBusId",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlInit",
+}
+
+
 def nvml_rows(cache: pathlib.Path):
     text = member(wheel(cache, *NVML), "pynvml.py")
     rows = []
-    for name in sorted(set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', text))):
+    for name in sorted(set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', text)) | NVML_FIRST):
         match = re.fullmatch(r"(\w+?)_v(\d+)", name)
         symbol, number = (match.group(1), int(match.group(2))) if match else (name, 1)
         rows.append((symbol, number, "legacy", name))

@@ -1,47 +1,90 @@
-//! What the container is told about its memory: the grant, and the same in every call.
+//! What CUDA tells a container about its memory: see [`crate::shown`]. No device attribute holds an amount of memory.
 
-// UNSAFETY: out-parameters of the caller are written.
+// UNSAFETY: out-parameters of the caller are read and written.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
 
-use crate::account::{self, Account, Bytes};
+use crate::account::{self, Bytes};
+use crate::pools;
+use crate::shown::Memory;
 use crate::vendor::{self, Device, SUCCESS};
 
 hooks! {
     Cuda, Memory;
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
         let answer = cuMemGetInfo_v2::real(free, total);
-        if answer == SUCCESS && !free.is_null() && !total.is_null() {
+        if answer == SUCCESS {
+            show(vendor::current_device(), free, total);
+        }
+        answer
+    }
+    fn cuMemGetInfo(free: *mut u32, total: *mut u32) {
+        let answer = cuMemGetInfo::real(free, total);
+        if answer == SUCCESS {
             show(vendor::current_device(), free, total);
         }
         answer
     }
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: i32) {
         let answer = cuDeviceTotalMem_v2::real(bytes, device);
-        if answer == SUCCESS && !bytes.is_null() {
-            let mut free = 0;
-            show(Some(Device(device)), &raw mut free, bytes);
+        if answer == SUCCESS {
+            show_total(Device(device), bytes);
+        }
+        answer
+    }
+    fn cuDeviceTotalMem(bytes: *mut u32, device: i32) {
+        let answer = cuDeviceTotalMem::real(bytes, device);
+        if answer == SUCCESS {
+            show_total(Device(device), bytes);
         }
         answer
     }
 }
 
-/// Puts the grant in place of the card: as total the limit, as free what is left of it, neither more than the card has.
-fn show(device: Option<Device>, free: *mut usize, total: *mut usize) {
-    let Some(device) = device else { return };
+/// A width in which the driver tells bytes.
+trait Width: Copy {
+    fn bytes(self) -> Bytes;
+    /// As many as fit.
+    fn of(bytes: Bytes) -> Self;
+}
+
+impl Width for usize {
+    fn bytes(self) -> Bytes {
+        Bytes(u64::try_from(self).unwrap_or(u64::MAX))
+    }
+    fn of(bytes: Bytes) -> Self {
+        Self::try_from(bytes.0).unwrap_or(Self::MAX)
+    }
+}
+
+impl Width for u32 {
+    fn bytes(self) -> Bytes {
+        Bytes(u64::from(self))
+    }
+    fn of(bytes: Bytes) -> Self {
+        Self::try_from(bytes.0).unwrap_or(Self::MAX)
+    }
+}
+
+fn show<W: Width>(device: Option<Device>, free: *mut W, total: *mut W) {
+    let Some(device) = device.filter(|_| !free.is_null() && !total.is_null()) else { return };
     // Pools shrink when somebody synchronises: what they gave back is free.
-    crate::pools::refresh();
-    let (limit, left) = match account::of(device) {
-        Account::Uncounted => return,
-        Account::Counted(ledger) => (ledger.limit(), ledger.free()),
-        Account::Closed => (Bytes(0), Bytes(0)),
-    };
-    let at_most = |place: *mut usize, bound: Bytes| {
-        let bound = usize::try_from(bound.0).unwrap_or(usize::MAX);
-        // SAFETY: the driver has just written there, or the place is a local of the caller.
-        let found = unsafe { place.read() };
-        // SAFETY: as above.
-        unsafe { place.write(found.min(bound)) };
-    };
-    at_most(total, limit);
-    at_most(free, left);
+    pools::refresh();
+    // SAFETY: not null, and the driver has just written both.
+    let card = unsafe { Memory { total: total.read().bytes(), free: free.read().bytes() } };
+    let Some(shown) = card.as_granted(account::of(device)) else { return };
+    // SAFETY: as above.
+    unsafe { free.write(W::of(shown.free)) };
+    // SAFETY: as above.
+    unsafe { total.write(W::of(shown.total)) };
+}
+
+fn show_total<W: Width>(device: Device, bytes: *mut W) {
+    if bytes.is_null() {
+        return;
+    }
+    // SAFETY: not null, and the driver has just written there.
+    let total = unsafe { bytes.read() }.bytes();
+    let Some(shown) = (Memory { total, free: total }).as_granted(account::of(device)) else { return };
+    // SAFETY: as above.
+    unsafe { bytes.write(W::of(shown.total)) };
 }

@@ -67,11 +67,43 @@ pub(crate) struct Sample {
     decoder: u32,
 }
 
+/// The vendor's limits of a container's memory.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MemoryLimits {
+    name_space: u64,
+    soft: u64,
+    hard: u64,
+    used: u64,
+}
+
+/// The vendor's process in detail.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Detail {
+    process: ProcessV2,
+    protected: u64,
+}
+
+/// The vendor's list of processes in detail.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct DetailList {
+    version: u32,
+    mode: u32,
+    count: u32,
+    list: Out<Detail>,
+}
+
+const _: () = assert!(size_of::<MemoryLimits>() == 32 && size_of::<Detail>() == 32);
 const _: () =
     assert!(size_of::<MemoryV2>() == 40 && size_of::<ProcessV2>() == 24 && size_of::<Sample>() == 32);
 
 /// A structure says its size and version in its first field.
 const MEMORY_V2: u32 = 40 | 2 << 24;
+const DETAIL_LIST: u32 = 24 | 1 << 24;
+/// Modes of the list in detail that have compute processes: these alone, and all.
+const COMPUTE_MODES: [u32; 2] = [0, 3];
 /// No MIG instance.
 const NO_INSTANCE: u32 = u32::MAX;
 
@@ -131,6 +163,25 @@ exports! {
         }
         let Memory { total, free, used } = memory(handle)?;
         info.set(MemoryV2 { version: MEMORY_V2, padding: 0, total, reserved: 0, free, used })
+    }
+    fn nvmlDeviceGetMemoryLimits_v1(handle: u64, limits: Out<MemoryLimits>) {
+        let name_space = limits.get()?.name_space;
+        // Nobody has set any.
+        limits.set(MemoryLimits { name_space, soft: 0, hard: u64::MAX, used: memory(handle)?.used })
+    }
+    fn nvmlDeviceGetRunningProcessDetailList(handle: u64, details: Out<DetailList>) {
+        let asked = details.get()?;
+        if asked.version != DETAIL_LIST {
+            return Err(VERSION_MISMATCH);
+        }
+        let mut found = on_card(handle)?;
+        found.retain(|_| COMPUTE_MODES.contains(&asked.mode));
+        details.set(DetailList { count: u32::try_from(found.len()).map_err(|_| INVALID_VALUE)?, ..asked })?;
+        if usize::try_from(asked.count).map_err(|_| INVALID_VALUE)? < found.len() {
+            return Err(INSUFFICIENT_SIZE);
+        }
+        let entry = |process: &Process| Detail { process: second_version(process), protected: 0 };
+        found.iter().enumerate().try_for_each(|(index, process)| asked.list.set_at(index, entry(process)))
     }
     fn nvmlDeviceGetBAR1MemoryInfo(handle: u64, info: Out<Memory>) {
         let total = library::card(handle)?.facts().memory_bytes.next_power_of_two();

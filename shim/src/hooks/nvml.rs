@@ -1,0 +1,260 @@
+//! What NVML tells a container about its memory and processes: see [`crate::shown`]. Cards stay countable and visible as they
+//! are; BAR1 is address space and not memory, and is left alone.
+
+// UNSAFETY: structures of the caller are read and written.
+#![expect(unsafe_code, reason = "out-parameters are raw")]
+
+use core::ffi::{c_char, c_void};
+
+use crate::account::{Account, Bytes, Ledger};
+use crate::grants::Standing;
+use crate::monitored::{self, Handle};
+use crate::processes::{self, Booked, Entry, Process1, Process2, ProcessDetail, Sample, UtilizationSample};
+use crate::shown::Memory;
+use crate::vendor::SUCCESS;
+
+/// nvmlMemory_t
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Memory1 {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// nvmlMemory_v2_t
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Memory2 {
+    version: u32,
+    padding: u32,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// nvmlGetMemoryLimits_v1_t
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MemoryLimits {
+    name_space: *const c_char,
+    soft: u64,
+    hard: u64,
+    used: u64,
+}
+
+/// nvmlProcessDetailList_v1_t
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct DetailList {
+    version: u32,
+    mode: u32,
+    count: u32,
+    list: *mut ProcessDetail,
+}
+
+/// nvmlProcessesUtilizationInfo_v1_t
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Utilizations {
+    version: u32,
+    count: u32,
+    since: u64,
+    list: *mut Sample,
+}
+
+/// NVML_ERROR_NOT_FOUND
+const NOT_FOUND: i32 = 6;
+
+const _: () = assert!(size_of::<Utilizations>() == 24);
+const _: () = assert!(size_of::<Memory1>() == 24 && size_of::<Memory2>() == 40);
+const _: () = assert!(size_of::<MemoryLimits>() == 32 && size_of::<DetailList>() == 24);
+
+hooks! {
+    Nvml, Memory;
+    fn nvmlDeviceGetMemoryInfo(device: *mut c_void, memory: *mut Memory1) {
+        let answer = nvmlDeviceGetMemoryInfo::real(device, memory);
+        change(answer, memory, |found| {
+            let shown = as_granted(Handle(device), found.total, found.free)?;
+            Some(Memory1 { total: shown.total.0, free: shown.free.0, used: shown.used().0 })
+        });
+        answer
+    }
+    fn nvmlDeviceGetMemoryInfo_v2(device: *mut c_void, memory: *mut Memory2) {
+        let answer = nvmlDeviceGetMemoryInfo_v2::real(device, memory);
+        change(answer, memory, |found| {
+            let shown = as_granted(Handle(device), found.total, found.free)?;
+            // What the driver keeps for itself is no part of a grant.
+            let (total, free, used) = (shown.total.0, shown.free.0, shown.used().0);
+            Some(Memory2 { total, reserved: 0, free, used, ..found })
+        });
+        answer
+    }
+    fn nvmlDeviceGetMemoryLimits_v1(device: *mut c_void, limits: *mut MemoryLimits) {
+        let answer = nvmlDeviceGetMemoryLimits_v1::real(device, limits);
+        change(answer, limits, |found| {
+            let (limit, used) = match monitored::account(Handle(device)) {
+                Account::Uncounted => return None,
+                Account::Counted(ledger) => (ledger.limit(), Bytes(ledger.limit().0 - ledger.free().0)),
+                Account::Closed => (Bytes(0), Bytes(0)),
+            };
+            Some(MemoryLimits {
+                soft: found.soft.min(limit.0),
+                hard: found.hard.min(limit.0),
+                used: used.0,
+                ..found
+            })
+        });
+        answer
+    }
+    fn nvmlDeviceGetComputeRunningProcesses(device: *mut c_void, count: *mut u32, list: *mut Process1) {
+        computing(Handle(device), count, list, nvmlDeviceGetComputeRunningProcesses::real)
+    }
+    fn nvmlDeviceGetComputeRunningProcesses_v2(device: *mut c_void, count: *mut u32, list: *mut Process2) {
+        computing(Handle(device), count, list, nvmlDeviceGetComputeRunningProcesses_v2::real)
+    }
+    fn nvmlDeviceGetComputeRunningProcesses_v3(device: *mut c_void, count: *mut u32, list: *mut Process2) {
+        computing(Handle(device), count, list, nvmlDeviceGetComputeRunningProcesses_v3::real)
+    }
+    fn nvmlDeviceGetGraphicsRunningProcesses(device: *mut c_void, count: *mut u32, list: *mut Process1) {
+        let answer = nvmlDeviceGetGraphicsRunningProcesses::real(device, count, list);
+        ours_alone(answer, Handle(device), count, list)
+    }
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: *mut c_void, count: *mut u32, list: *mut Process2) {
+        let answer = nvmlDeviceGetGraphicsRunningProcesses_v2::real(device, count, list);
+        ours_alone(answer, Handle(device), count, list)
+    }
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: *mut c_void, count: *mut u32, list: *mut Process2) {
+        let answer = nvmlDeviceGetGraphicsRunningProcesses_v3::real(device, count, list);
+        ours_alone(answer, Handle(device), count, list)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses(device: *mut c_void, count: *mut u32, list: *mut Process1) {
+        let answer = nvmlDeviceGetMPSComputeRunningProcesses::real(device, count, list);
+        ours_alone(answer, Handle(device), count, list)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(device: *mut c_void, count: *mut u32, list: *mut Process2) {
+        let answer = nvmlDeviceGetMPSComputeRunningProcesses_v2::real(device, count, list);
+        ours_alone(answer, Handle(device), count, list)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: *mut c_void, count: *mut u32, list: *mut Process2) {
+        let answer = nvmlDeviceGetMPSComputeRunningProcesses_v3::real(device, count, list);
+        ours_alone(answer, Handle(device), count, list)
+    }
+    fn nvmlDeviceGetRunningProcessDetailList(device: *mut c_void, details: *mut DetailList) {
+        let answer = nvmlDeviceGetRunningProcessDetailList::real(device, details);
+        if answer != SUCCESS || details.is_null() {
+            return answer;
+        }
+        // SAFETY: not null, and NVML accepted it as such a structure.
+        let (count, list) = unsafe { (&raw mut (*details).count, (*details).list) };
+        ours_alone(answer, Handle(device), count, list)
+    }
+    fn nvmlDeviceGetProcessUtilization(
+        device: *mut c_void,
+        list: *mut UtilizationSample,
+        count: *mut u32,
+        since: u64,
+    ) {
+        let answer = nvmlDeviceGetProcessUtilization::real(device, list, count, since);
+        work_of_ours(answer, Handle(device), count, list)
+    }
+    fn nvmlDeviceGetProcessesUtilizationInfo(device: *mut c_void, info: *mut Utilizations) {
+        let answer = nvmlDeviceGetProcessesUtilizationInfo::real(device, info);
+        if answer != SUCCESS || info.is_null() {
+            return answer;
+        }
+        // SAFETY: not null, and NVML accepted it as such a structure.
+        let (count, list) = unsafe { (&raw mut (*info).count, (*info).list) };
+        work_of_ours(answer, Handle(device), count, list)
+    }
+    fn nvmlShutdown() {
+        let answer = nvmlShutdown::real();
+        monitored::forget();
+        answer
+    }
+}
+
+/// Lets `with` replace what NVML has just written, where it did.
+fn change<T: Copy>(answer: i32, place: *mut T, with: impl FnOnce(T) -> Option<T>) {
+    if answer != SUCCESS || place.is_null() {
+        return;
+    }
+    // SAFETY: not null, and NVML has just written there.
+    let found = unsafe { place.read_unaligned() };
+    if let Some(shown) = with(found) {
+        // SAFETY: as above.
+        unsafe { place.write_unaligned(shown) };
+    }
+}
+
+fn as_granted(card: Handle, total: u64, free: u64) -> Option<Memory> {
+    crate::pools::refresh();
+    Memory { total: Bytes(total), free: Bytes(free) }.as_granted(monitored::account(card))
+}
+
+type List<E> = fn(*mut c_void, *mut u32, *mut E) -> i32;
+
+/// The processes that compute: those of the books, which know what the container's processes hold also where the driver names
+/// them by other numbers, or not at all.
+fn computing<E: Booked>(card: Handle, count: *mut u32, list: *mut E, real: List<E>) -> i32 {
+    match monitored::account(card) {
+        Account::Uncounted => real(card.0, count, list),
+        Account::Counted(ledger) => booked(card, count, list, real, Some(ledger)),
+        Account::Closed => booked(card, count, list, real, None),
+    }
+}
+
+fn booked<E: Booked>(
+    card: Handle,
+    count: *mut u32,
+    list: *mut E,
+    real: List<E>,
+    ledger: Option<Ledger>,
+) -> i32 {
+    let mut others = 0;
+    let answer = real(card.0, &raw mut others, core::ptr::null_mut());
+    // The driver's refusals stay its own: of a handle that is none, of a card that was lost.
+    if count.is_null() || (answer != SUCCESS && answer != processes::INSUFFICIENT_SIZE) {
+        return real(card.0, count, list);
+    }
+    // SAFETY: not null: the caller's number of places, in and out.
+    let room = unsafe { count.read() };
+    let (found, answer) = processes::write(ledger, room, list);
+    // SAFETY: as above.
+    unsafe { count.write(found) };
+    answer
+}
+
+/// Takes away what is not the container's from a list that NVML has just written.
+fn ours_alone<E: Entry>(answer: i32, card: Handle, count: *mut u32, list: *mut E) -> i32 {
+    if answer != SUCCESS || count.is_null() || list.is_null() {
+        return answer;
+    }
+    let ledger = match monitored::account(card) {
+        Account::Uncounted => return answer,
+        Account::Counted(ledger) => Some(ledger),
+        Account::Closed => None,
+    };
+    // SAFETY: not null, and NVML has just written it.
+    let found = unsafe { count.read() };
+    let kept = processes::keep_ours(ledger, found, list);
+    // SAFETY: as above.
+    unsafe { count.write(kept) };
+    answer
+}
+
+/// The same for a list of what processes did: as parts of the granted time, where time is limited.
+fn work_of_ours<E: Entry>(answer: i32, card: Handle, count: *mut u32, list: *mut E) -> i32 {
+    let answer = ours_alone(answer, card, count, list);
+    if answer != SUCCESS || count.is_null() || list.is_null() {
+        return answer;
+    }
+    // SAFETY: not null, and NVML or we have just written it.
+    let found = unsafe { count.read() };
+    if let Standing::Granted(grant) = monitored::standing(card) {
+        processes::show_as_share(&grant.limits(), found, list);
+    }
+    // NVML's way to say that nobody did anything.
+    if found == 0 { NOT_FOUND } else { answer }
+}

@@ -1,0 +1,147 @@
+/*
+ * Allocates and tells what every call says about memory, as told line by line:
+ *   take BYTES       allocates, prints the driver's answer
+ *   give             frees what was taken first, prints the driver's answer
+ *   cuda             prints free, total and the device's total, in both widths where they are
+ *   nvml CARD        prints total, free and used by both versions, then the limit and use that NVML itself holds to
+ *   processes CARD   prints pid:bytes by each version of each list, the versions apart by bars
+ *   work CARD        prints pid:percent by both calls
+ *   uninitialised    prints what NVML answers when it was shut down
+ * With an argument it never touches CUDA.
+ */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef uint64_t U;
+typedef struct { U total, free, used; } M1;
+typedef struct { unsigned version; U total, reserved, free, used; } M2;
+typedef struct { const char *space; U soft, hard, used; } Limits;
+typedef struct { unsigned pid; U used; } P1;
+typedef struct { unsigned pid; U used; unsigned gi, ci; } P2;
+typedef struct { unsigned pid; U used; unsigned gi, ci; U cc; } P3;
+typedef struct { unsigned version, mode, count; P3 *list; } Detail;
+typedef struct { unsigned pid; U at; unsigned sm, mem, enc, dec; } Sample;
+typedef struct { unsigned version, count; U since; void *list; } Info;
+
+static void *cuda, *nvml;
+
+#define CALL(library, name, types) ((int (*) types)dlsym(library, name))
+
+static void must(int code, const char *what) {
+    if (code) { printf("%s: %d\n", what, code); exit(2); }
+}
+
+static U device(int number) {
+    U handle = 0;
+    must(CALL(nvml, "nvmlDeviceGetHandleByIndex_v2", (unsigned, U *))(number, &handle), "handle");
+    return handle;
+}
+
+static void list(U card, const char *name, int first) {
+    static char room[64 * sizeof(P2)];
+    unsigned count = 0;
+    int (*ask)(U, unsigned *, void *) = CALL(nvml, name, (U, unsigned *, void *));
+    int code = ask(card, &count, NULL);
+    if (code == 7) { count = 64; code = ask(card, &count, room); }
+    if (code) { printf("%s: %d", name, code); return; }
+    for (unsigned n = 0; n < count; n++) {
+        P1 *one = (P1 *)room + n;
+        P2 *two = (P2 *)room + n;
+        printf("%s%u:%llu", n ? " " : "", first ? one->pid : two->pid, (unsigned long long)(first ? one->used : two->used));
+    }
+}
+
+static void processes(U card) {
+    static const char *const names[] = {"nvmlDeviceGet%sRunningProcesses", "nvmlDeviceGet%sRunningProcesses_v2", "nvmlDeviceGet%sRunningProcesses_v3"};
+    static const char *const kinds[] = {"Compute", "Graphics", "MPSCompute"};
+    char name[96];
+    for (int k = 0; k < 3; k++)
+        for (int v = 0; v < 3; v++) {
+            snprintf(name, sizeof name, names[v], kinds[k]);
+            list(card, name, v == 0);
+            printf("|");
+        }
+    P3 room[64];
+    Detail detail = { 0x1000018, 0, 64, room };
+    must(CALL(nvml, "nvmlDeviceGetRunningProcessDetailList", (U, Detail *))(card, &detail), "details");
+    for (unsigned n = 0; n < detail.count; n++) printf("%s%u:%llu", n ? " " : "", room[n].pid, (unsigned long long)room[n].used);
+    puts("");
+}
+
+static void show_nvml(U card) {
+    M1 one;
+    M2 two = { .version = sizeof two | 2 << 24 };
+    Limits limits = { "" };
+    must(CALL(nvml, "nvmlDeviceGetMemoryInfo", (U, M1 *))(card, &one), "memory");
+    must(CALL(nvml, "nvmlDeviceGetMemoryInfo_v2", (U, M2 *))(card, &two), "memory 2");
+    must(CALL(nvml, "nvmlDeviceGetMemoryLimits_v1", (U, Limits *))(card, &limits), "limits");
+    M1 bar;
+    must(CALL(nvml, "nvmlDeviceGetBAR1MemoryInfo", (U, M1 *))(card, &bar), "bar");
+    printf("%llu %llu %llu ", (unsigned long long)one.total, (unsigned long long)one.free, (unsigned long long)one.used);
+    printf("%llu %llu %llu %llu ", (unsigned long long)two.total, (unsigned long long)two.free, (unsigned long long)two.used, (unsigned long long)two.reserved);
+    printf("%llu %llu %llu\n", (unsigned long long)limits.hard, (unsigned long long)limits.used, (unsigned long long)bar.total);
+}
+
+static void work(U card) {
+    Sample room[64];
+    unsigned count = 0;
+    int (*ask)(U, Sample *, unsigned *, U) = CALL(nvml, "nvmlDeviceGetProcessUtilization", (U, Sample *, unsigned *, U));
+    int code = ask(card, NULL, &count, 0);
+    if (code == 7) code = ask(card, room, &count, 0);
+    printf("%d", code);
+    for (unsigned n = 0; !code && n < count; n++) printf(" %u:%u", room[n].pid, room[n].sm);
+    puts("");
+}
+
+static void show_cuda(void) {
+    size_t free_bytes, total, all;
+    unsigned narrow = 0;
+    must(CALL(cuda, "cuMemGetInfo_v2", (size_t *, size_t *))(&free_bytes, &total), "info");
+    must(CALL(cuda, "cuDeviceTotalMem_v2", (size_t *, int))(&all, 0), "total");
+    must(CALL(cuda, "cuDeviceTotalMem", (unsigned *, int))(&narrow, 0), "narrow total");
+    printf("%zu %zu %zu %u\n", free_bytes, total, all, narrow);
+}
+
+int main(int argc, char **argv) {
+    static U held[4096];
+    int first = 0, last = 0, number = 0;
+    char line[128], word[64];
+    unsigned long long bytes;
+    nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (!nvml) return 1;
+    must(CALL(nvml, "nvmlInit_v2", (void))(), "nvmlInit");
+    if (argc < 2) {
+        U context;
+        cuda = dlopen("libcuda.so.1", RTLD_NOW);
+        must(CALL(cuda, "cuInit", (unsigned))(0), "cuInit");
+        must(CALL(cuda, "cuDevicePrimaryCtxRetain", (U *, int))(&context, 0), "retain");
+        must(CALL(cuda, "cuCtxSetCurrent", (U))(context), "current");
+    }
+    (void)argv;
+    while (fgets(line, sizeof line, stdin)) {
+        if (sscanf(line, "take %llu", &bytes) == 1) {
+            int code = CALL(cuda, "cuMemAlloc_v2", (U *, size_t))(&held[last], bytes);
+            if (!code) last++;
+            printf("%d\n", code);
+        } else if (!strncmp(line, "give", 4)) {
+            printf("%d\n", first < last ? CALL(cuda, "cuMemFree_v2", (U))(held[first++]) : 0);
+        } else if (!strncmp(line, "cuda", 4)) show_cuda();
+        else if (sscanf(line, "nvml %d", &number) == 1) show_nvml(device(number));
+        else if (sscanf(line, "processes %d", &number) == 1) processes(device(number));
+        else if (sscanf(line, "work %d", &number) == 1) work(device(number));
+        else if (sscanf(line, "%63s", word) == 1 && !strcmp(word, "uninitialised")) {
+            U card = device(0), count = 0;
+            M1 one = { 1, 2, 3 };
+            must(CALL(nvml, "nvmlShutdown", (void))(), "shutdown");
+            int a = CALL(nvml, "nvmlDeviceGetMemoryInfo", (U, M1 *))(card, &one);
+            int b = CALL(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", (U, unsigned *, void *))(card, (unsigned *)&count, NULL);
+            printf("%d %d %llu\n", a, b, (unsigned long long)one.total);
+            must(CALL(nvml, "nvmlInit_v2", (void))(), "nvmlInit");
+        } else puts("what?");
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,212 @@
+//! Every call that tells about memory, of either library and in every process of the container, tells the same: the grant, and
+//! what the books leave of it.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use aliquot_abi::layout::usage;
+use aliquot_abi::limits::{ComputePolicy, Limits};
+use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit, unlimited};
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::talk::Talk;
+use proptest::prelude::*;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: u64 = 3 << 30;
+
+struct Scene {
+    bench: Bench,
+    program: PathBuf,
+    tenant: Tenant,
+    files: GrantFiles,
+    card: String,
+}
+
+/// `None` where there is no compiler, and the test says so.
+fn scene(limits: impl Fn(&str) -> Limits) -> Option<Scene> {
+    let bench = Bench::new();
+    let program = match bench.compile("shim_shown", Link::Opened) {
+        Ok(program) => program,
+        Err(StoodAside(why)) => {
+            println!("stood aside: {why}");
+            return None;
+        }
+    };
+    let card = bench.card().facts().uuid.clone();
+    let (tenant, files) = Tenant::with(&limits(&card));
+    Some(Scene { bench, program, tenant, files, card })
+}
+
+impl Scene {
+    fn user(&self) -> Talk {
+        Talk::start(&mut self.tenant.command(&self.bench, &self.program))
+    }
+
+    /// A process that uses NVML alone.
+    fn monitor(&self) -> Talk {
+        Talk::start(self.tenant.command(&self.bench, &self.program).arg("nvml"))
+    }
+
+    /// One of another container.
+    fn stranger(&self) -> Talk {
+        Talk::start(&mut self.bench.command(&self.program))
+    }
+
+    fn booked(&self) -> u64 {
+        self.files.counter(usage::TOTAL)
+    }
+}
+
+fn numbers(line: &str) -> Vec<u64> {
+    let words = line.split_whitespace();
+    words.map(|word| word.parse().unwrap_or_else(|_| panic!("{line}"))).collect()
+}
+
+/// `pid:value` lists, one for each call.
+fn lists(line: &str) -> Vec<Vec<(u64, u64)>> {
+    let pair = |word: &str| {
+        let (pid, value) = word.split_once(':').unwrap_or_else(|| panic!("{line}"));
+        (pid.parse().unwrap(), value.parse().unwrap())
+    };
+    // In which order processes are told is nobody's promise.
+    let sorted = |list: &str| {
+        let mut list: Vec<_> = list.split_whitespace().map(pair).collect();
+        list.sort_unstable();
+        list
+    };
+    line.split('|').map(sorted).collect()
+}
+
+/// Asks everybody, and compares with the books: total, free and used.
+fn all_agree(scene: &Scene, users: &mut [Talk], monitor: &mut Talk, limit: u64) {
+    let booked = scene.booked();
+    let (free, used) = (limit.saturating_sub(booked), booked.min(limit));
+    for user in users.iter_mut() {
+        let narrow = limit.min(u64::from(u32::MAX));
+        assert_eq!(numbers(&user.say("cuda")), [free, limit, limit, narrow], "CUDA, {booked} booked");
+    }
+    let expected = [limit, free, used, limit, free, used, 0, limit, used];
+    for talk in users.iter_mut().chain([monitor]) {
+        assert_eq!(numbers(&talk.say("nvml 0"))[..9], expected, "NVML, {booked} booked");
+        let lists = lists(&talk.say("processes 0"));
+        let (computing, others) = (&lists[..3], &lists[3..9]);
+        assert!(computing.iter().all(|list| *list == computing[0]) && lists[9] == computing[0], "{lists:?}");
+        assert_eq!(computing[0].iter().map(|(_, bytes)| bytes).sum::<u64>(), booked);
+        assert!(others.iter().all(Vec::is_empty), "{others:?}");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(usize, u64),
+    Give(usize),
+    Limit(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0_usize..2, 1_u64..900 * MIB).prop_map(|(user, bytes)| Step::Take(user, bytes)),
+        3 => (0_usize..2).prop_map(Step::Give),
+        1 => (1_u64..4096).prop_map(|mib| Step::Limit(mib * MIB)),
+    ];
+    prop::collection::vec(step, 10..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn all_calls_agree_at_every_pause(steps in steps()) {
+        let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return Ok(()) };
+        let mut limits = memory_limit(&scene.card, LIMIT);
+        let (mut users, mut monitor) = ([scene.user(), scene.user()], scene.monitor());
+        // Somebody else's memory is nobody's business here, as long as the card has room.
+        let mut stranger = scene.stranger();
+        prop_assert_eq!(stranger.say("take 5000000000"), "0");
+        let mut limit = LIMIT;
+        for step in steps {
+            match step {
+                Step::Take(user, bytes) => {
+                    let fits = scene.booked() + bytes.next_multiple_of(512) <= limit;
+                    prop_assert_eq!(users[user].say(&format!("take {bytes}")), if fits { "0" } else { "2" });
+                }
+                Step::Give(user) => prop_assert_eq!(users[user].say("give"), "0"),
+                Step::Limit(bytes) => {
+                    limit = bytes;
+                    limits = Limits { generation: limits.generation + 1, ..memory_limit(&scene.card, bytes) };
+                    scene.files.change(&limits);
+                }
+            }
+            all_agree(&scene, &mut users, &mut monitor, limit);
+        }
+    }
+}
+
+#[test]
+fn a_card_that_is_short_of_memory_shows_what_it_has() {
+    let Some(scene) = scene(|card| memory_limit(card, 70 << 30)) else { return };
+    let (mut user, mut stranger) = (scene.user(), scene.stranger());
+    assert_eq!(stranger.say("take 60000000000"), "0");
+    let card = numbers(&stranger.say("nvml 0"));
+    let shown = numbers(&user.say("nvml 0"));
+    assert_eq!((shown[0], shown[1], shown[2]), (70 << 30, card[1], (70 << 30) - card[1]));
+    assert_eq!(numbers(&user.say("cuda"))[..2], [card[1], 70 << 30]);
+}
+
+#[test]
+fn a_card_without_a_grant_shows_its_size_and_nothing_free() {
+    let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return };
+    let (mut monitor, mut stranger) = (scene.monitor(), scene.stranger());
+    let (shown, card) = (numbers(&monitor.say("nvml 1")), numbers(&stranger.say("nvml 1")));
+    assert_eq!((shown[0], shown[1], shown[2]), (card[0], 0, card[0]));
+    // Address space is no memory.
+    assert_eq!(shown[9], card[9]);
+    assert!(lists(&monitor.say("processes 1")).iter().all(Vec::is_empty));
+}
+
+#[test]
+fn work_is_that_of_the_container_as_a_part_of_its_share() {
+    let half = |card: &str| Limits {
+        policy: ComputePolicy::Cap,
+        share_ppm: 500_000,
+        granted_ppm: 500_000,
+        ..memory_limit(card, LIMIT)
+    };
+    let Some(scene) = scene(half) else { return };
+    let (mut user, mut monitor, mut stranger) = (scene.user(), scene.monitor(), scene.stranger());
+    assert_eq!((user.say("take 1000"), stranger.say("take 1000")), ("0".into(), "0".into()));
+    let ours = lists(&user.say("processes 0"))[0][0].0;
+    let idle = format!("0 {ours}:0");
+    assert_eq!((user.say("work 0"), monitor.say("work 0")), (idle.clone(), idle));
+    // Somebody else's work fills the card.
+    let (card, start) = (scene.bench.card(), Instant::now());
+    let seat = card.join().unwrap();
+    seat.submit(20_000_000_000);
+    while card.utilization() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "no work is seen");
+        std::thread::yield_now();
+    }
+    let told = monitor.say("work 0");
+    assert_eq!(told, format!("0 {ours}:0"), "nobody else is shown");
+    seat.leave();
+}
+
+#[test]
+fn refusals_of_nvml_stay_its_own() {
+    let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return };
+    let (mut ours, mut bare) = (scene.monitor(), scene.stranger());
+    assert_eq!(ours.say("uninitialised"), "1 1 1");
+    assert_eq!(bare.say("uninitialised"), "1 1 1");
+    // And afterwards everything is as before.
+    assert_eq!(numbers(&ours.say("nvml 0"))[0], LIMIT);
+}
+
+#[test]
+fn without_a_memory_limit_nothing_is_changed() {
+    let Some(scene) = scene(unlimited) else { return };
+    let (mut ours, mut bare) = (scene.user(), scene.stranger());
+    assert_eq!(ours.say("take 100000000"), "0");
+    for question in ["cuda", "nvml 0", "nvml 1", "processes 0"] {
+        assert_eq!(ours.say(question), bare.say(question), "{question}");
+    }
+}
