@@ -129,6 +129,15 @@ fn private(number: usize) -> Option<&'static Private> {
     Some(unsafe { &*base.add(number) })
 }
 
+/// This process's slot in a grant, and a number that no other process of the tenant has; `None` while it can have none.
+pub(crate) fn slot(grant: &'static Grant, usage: Usage) -> Option<(u32, SlotView<'static>)> {
+    let private = private(grant.number)?;
+    let ledger = Ledger { grant, usage };
+    let seen = private.slot.load(Ordering::Acquire);
+    let slot = ledger.own_slot(private, seen).or_else(|| ledger.register(private))?;
+    Some((private.slot.load(Ordering::Acquire), slot))
+}
+
 impl Ledger {
     /// The memory limit in force, in bytes; changes of the page are seen at the next call.
     pub(crate) fn limit(self) -> Bytes {

@@ -115,6 +115,7 @@ pub(crate) struct Going {
 /// Before the driver is asked to end a context: whatever is allocated from now on under this handle is another one's.
 pub(crate) fn going(handle: usize) -> Going {
     let handle = u64::try_from(handle).unwrap_or(0);
+    crate::pacing::context_going(handle);
     let tie = write(|| {
         let place = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle)?;
         let number = place.number.swap(0, Ordering::AcqRel);

@@ -2,6 +2,7 @@
 
 pub mod arrays;
 pub mod dl;
+pub mod launch;
 pub mod memory;
 pub mod nvml;
 pub mod physical;
@@ -15,6 +16,7 @@ use crate::hook::Hook;
 #[rustfmt::skip]
 pub(crate) static FAMILIES: &[&[&Hook]] = &[
     arrays::HOOKS,
+    launch::HOOKS,
     memory::HOOKS,
     nvml::HOOKS,
     physical::HOOKS,
@@ -27,6 +29,7 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
 #[rustfmt::skip]
 pub(crate) const NAMES: &[&[&str]] = &[
     arrays::NAMES,
+    launch::NAMES,
     memory::NAMES,
     nvml::NAMES,
     physical::NAMES,

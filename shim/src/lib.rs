@@ -40,6 +40,7 @@ mod kept;
 mod life;
 mod meter;
 mod monitored;
+mod pacing;
 mod physical;
 mod plain;
 mod pools;

@@ -28,6 +28,12 @@ calls! {
     fn cuStreamIsCapturing_ptsz(stream: u64, status: *mut u32);
     /// Exchanges what this thread may do while it captures.
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
+    /// Cards that the process sees.
+    fn cuDeviceGetCount(count: *mut i32);
+    fn cuEventCreate(event: *mut u64, flags: u32);
+    fn cuEventRecord(event: u64, stream: u64);
+    /// Milliseconds from one event to the other.
+    fn cuEventElapsedTime(millis: *mut f32, start: u64, end: u64);
     fn cuDeviceGetDefaultMemPool(pool: *mut u64, device: i32);
     fn cuDeviceGetMemPool(pool: *mut u64, device: i32);
     fn cuDeviceSetMemPool(device: i32, pool: u64);
@@ -51,6 +57,8 @@ pub(crate) const SUCCESS: i32 = 0;
 pub(crate) const INVALID_VALUE: i32 = 1;
 /// CUDA_ERROR_OUT_OF_MEMORY
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
+/// CUDA_ERROR_NOT_READY
+pub(crate) const NOT_READY: i32 = 600;
 /// CUDA_ERROR_NOT_FOUND
 pub(crate) const NOT_FOUND: i32 = 500;
 /// NVML_ERROR_FUNCTION_NOT_FOUND

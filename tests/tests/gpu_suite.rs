@@ -72,7 +72,15 @@ fn the_suite_sees_that_the_shim_holds_limits() {
     let words = ["--simulated", "--seconds", "1", "--only", "memory"];
     let (page, output) = suite(bench.command(script()), &place, &words);
     println!("{page}");
-    for row in ["cuMemAlloc ", "cuMemAllocPitch ", "cuMemAllocManaged ", "four processes"] {
+    let families = [
+        "cuMemAlloc ",
+        "cuMemAllocPitch ",
+        "cuMemAllocManaged ",
+        "cuMemAllocAsync ",
+        "cuMemCreate ",
+        "cuArrayCreate ",
+    ];
+    for row in families.into_iter().chain(["four processes"]) {
         assert_eq!(verdict(&page, row), "holds", "{page}{output:?}");
     }
     assert!(page.contains("simulated card"), "a page of a simulated card says so");

@@ -330,7 +330,7 @@ impl Marks {
             batch: pending.batch,
             start: host_start,
             end: host_end,
-            sure_from: pending.closed_at.clamp(host_start, host_end),
+            sure_from: pending.closed_at.max(host_start).min(host_end),
         }
     }
 
@@ -357,10 +357,13 @@ impl Marks {
             if let Some(begin) = pending.begin {
                 self.release(begin);
             }
-            if let Some(tail) = self.pending.get_mut(at..self.count) {
-                tail.rotate_left(1);
-            }
             self.count = self.count.saturating_sub(1);
+            for place in at..self.count {
+                let next = self.pending.get(place + 1).copied().flatten();
+                if let Some(place) = self.pending.get_mut(place) {
+                    *place = next;
+                }
+            }
             if let Some(last) = self.pending.get_mut(self.count) {
                 *last = None;
             }

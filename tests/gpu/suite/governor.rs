@@ -70,6 +70,10 @@ impl Governed {
             (next != *now).then_some(next)
         });
         drop(changed);
+        // A tenant that cut its file short is not corrected.
+        if let (Ok(view), correction @ (..0 | 1..)) = (self.usage.view(), tenant.correction()) {
+            view.credit_nanos().fetch_add(correction, Ordering::AcqRel);
+        }
     }
 }
 

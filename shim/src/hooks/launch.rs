@@ -1,0 +1,184 @@
+//! Kernel launches and graph launches in every form, and the beginning and end of captures.
+
+// UNSAFETY: launch descriptions of the caller are read.
+#![expect(unsafe_code, reason = "the caller's structures are raw")]
+
+use aliquot_enforce::cost::Shape;
+
+use crate::pacing::{self, Launch};
+use crate::vendor::{self, SUCCESS, StreamMode};
+
+/// The vendor's launch description.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct LaunchConfig {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    stream: u64,
+    attributes: u64,
+    attribute_count: u32,
+}
+
+/// One of the launches of a call for several cards.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct LaunchParams {
+    function: u64,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    stream: u64,
+    parameters: u64,
+}
+
+const _: () = assert!(size_of::<LaunchConfig>() == 56 && core::mem::offset_of!(LaunchConfig, stream) == 32);
+const _: () = assert!(size_of::<LaunchParams>() == 56 && core::mem::offset_of!(LaunchParams, stream) == 40);
+
+/// Most launches of one call for several cards: a node has fewer cards.
+const CARDS_MAX: u32 = 64;
+
+hooks! {
+    Cuda, Compute;
+    fn cuLaunchKernel(
+        function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
+        parameters: usize, extra: usize
+    ) {
+        let launch = kernel(function, [gx, gy, gz], [bx, by, bz], stream, StreamMode::Legacy);
+        pacing::launch(&launch, || {
+            cuLaunchKernel::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
+        })
+    }
+    fn cuLaunchKernel_ptsz(
+        function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
+        parameters: usize, extra: usize
+    ) {
+        let launch = kernel(function, [gx, gy, gz], [bx, by, bz], stream, StreamMode::PerThread);
+        pacing::launch(&launch, || {
+            cuLaunchKernel_ptsz::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
+        })
+    }
+    fn cuLaunchKernelEx(config: *const LaunchConfig, function: u64, parameters: usize, extra: usize) {
+        let real = || cuLaunchKernelEx::real(config, function, parameters, extra);
+        described(config, function, StreamMode::Legacy, real)
+    }
+    fn cuLaunchKernelEx_ptsz(config: *const LaunchConfig, function: u64, parameters: usize, extra: usize) {
+        let real = || cuLaunchKernelEx_ptsz::real(config, function, parameters, extra);
+        described(config, function, StreamMode::PerThread, real)
+    }
+    fn cuLaunchCooperativeKernel(
+        function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
+        parameters: usize
+    ) {
+        let launch = kernel(function, [gx, gy, gz], [bx, by, bz], stream, StreamMode::Legacy);
+        pacing::launch(&launch, || {
+            cuLaunchCooperativeKernel::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters)
+        })
+    }
+    fn cuLaunchCooperativeKernel_ptsz(
+        function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
+        parameters: usize
+    ) {
+        let launch = kernel(function, [gx, gy, gz], [bx, by, bz], stream, StreamMode::PerThread);
+        pacing::launch(&launch, || {
+            cuLaunchCooperativeKernel_ptsz::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters)
+        })
+    }
+    fn cuLaunchCooperativeKernelMultiDevice(list: *const LaunchParams, count: u32, flags: u32) {
+        let real = || cuLaunchCooperativeKernelMultiDevice::real(list, count, flags);
+        if list.is_null() || count == 0 || count > CARDS_MAX {
+            return real();
+        }
+        let launches = (0..usize::try_from(count).unwrap_or(0)).map(|at| {
+            // SAFETY: the caller's list of `count`, which the vendor reads, too.
+            let one = unsafe { list.add(at).read_unaligned() };
+            kernel(one.function, one.grid, one.block, one.stream, StreamMode::Legacy)
+        });
+        pacing::launch_on_several(launches, real)
+    }
+    fn cuLaunch(function: u64) {
+        let launch = kernel(function, [1; 3], [1; 3], 0, StreamMode::Legacy);
+        pacing::launch(&launch, || cuLaunch::real(function))
+    }
+    fn cuLaunchGrid(function: u64, width: i32, height: i32) {
+        let launch = kernel(function, [sides(width), sides(height), 1], [1; 3], 0, StreamMode::Legacy);
+        pacing::launch(&launch, || cuLaunchGrid::real(function, width, height))
+    }
+    fn cuLaunchGridAsync(function: u64, width: i32, height: i32, stream: u64) {
+        let launch = kernel(function, [sides(width), sides(height), 1], [1; 3], stream, StreamMode::Legacy);
+        pacing::launch(&launch, || cuLaunchGridAsync::real(function, width, height, stream))
+    }
+    fn cuGraphLaunch(graph: u64, stream: u64) {
+        let launch = Launch { shape: Shape::graph(graph), stream, mode: StreamMode::Legacy };
+        pacing::launch(&launch, || cuGraphLaunch::real(graph, stream))
+    }
+    fn cuGraphLaunch_ptsz(graph: u64, stream: u64) {
+        let launch = Launch { shape: Shape::graph(graph), stream, mode: StreamMode::PerThread };
+        pacing::launch(&launch, || cuGraphLaunch_ptsz::real(graph, stream))
+    }
+
+    fn cuStreamBeginCapture(stream: u64) { begun(cuStreamBeginCapture::real(stream)) }
+    fn cuStreamBeginCapture_ptsz(stream: u64) { begun(cuStreamBeginCapture_ptsz::real(stream)) }
+    fn cuStreamBeginCapture_v2(stream: u64, mode: u32) { begun(cuStreamBeginCapture_v2::real(stream, mode)) }
+    fn cuStreamBeginCapture_v2_ptsz(stream: u64, mode: u32) {
+        begun(cuStreamBeginCapture_v2_ptsz::real(stream, mode))
+    }
+    fn cuStreamBeginCaptureToGraph(
+        stream: u64, graph: u64, dependencies: usize, data: usize, count: usize, mode: u32
+    ) {
+        begun(cuStreamBeginCaptureToGraph::real(stream, graph, dependencies, data, count, mode))
+    }
+    fn cuStreamBeginCaptureToGraph_ptsz(
+        stream: u64, graph: u64, dependencies: usize, data: usize, count: usize, mode: u32
+    ) {
+        begun(cuStreamBeginCaptureToGraph_ptsz::real(stream, graph, dependencies, data, count, mode))
+    }
+    fn cuStreamEndCapture(stream: u64, graph: *mut u64) {
+        ended(stream, StreamMode::Legacy, || cuStreamEndCapture::real(stream, graph))
+    }
+    fn cuStreamEndCapture_ptsz(stream: u64, graph: *mut u64) {
+        ended(stream, StreamMode::PerThread, || cuStreamEndCapture_ptsz::real(stream, graph))
+    }
+}
+
+#[inline]
+const fn kernel(function: u64, grid: [u32; 3], block: [u32; 3], stream: u64, mode: StreamMode) -> Launch {
+    Launch { shape: Shape::kernel(function, grid, block), stream, mode }
+}
+
+#[inline]
+fn described(
+    config: *const LaunchConfig,
+    function: u64,
+    mode: StreamMode,
+    real: impl FnOnce() -> i32,
+) -> i32 {
+    if config.is_null() {
+        return real();
+    }
+    // SAFETY: the caller's description, which the vendor reads, too.
+    let config = unsafe { config.read_unaligned() };
+    pacing::launch(&kernel(function, config.grid, config.block, config.stream, mode), real)
+}
+
+/// A side of a grid of the first generation; what the vendor will refuse counts as one.
+fn sides(count: i32) -> u32 {
+    u32::try_from(count).unwrap_or(1).max(1)
+}
+
+fn begun(answer: i32) -> i32 {
+    if answer == SUCCESS {
+        pacing::capture_begun();
+    }
+    answer
+}
+
+/// A capture that was spoilt ends as well, with an error; so the stream is asked, not the answer.
+fn ended(stream: u64, mode: StreamMode, real: impl FnOnce() -> i32) -> i32 {
+    let before = vendor::is_capturing(stream, mode);
+    let answer = real();
+    if before && !vendor::is_capturing(stream, mode) {
+        pacing::capture_ended();
+    }
+    answer
+}

@@ -1,0 +1,150 @@
+/* Launches as fast as it can for some time; says "ok" and how many launches it made.
+   usage: shim_share KIND NANOSECONDS BLOCKS MILLISECONDS */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef void *Handle;
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(Handle *, int), cuCtxSetCurrent(Handle);
+extern int cuModuleLoadData(Handle *, const void *), cuModuleGetFunction(Handle *, Handle, const char *);
+extern int cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
+extern int cuLaunchKernel_ptsz(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
+extern int cuLaunchCooperativeKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **);
+typedef struct {
+    unsigned gx, gy, gz, bx, by, bz, shared;
+    Handle stream;
+    void *attributes;
+    unsigned count;
+} Config;
+extern int cuLaunchKernelEx(const Config *, Handle, void **, void **);
+extern int cuStreamCreate(Handle *, unsigned), cuStreamSynchronize(Handle), cuCtxSynchronize(void);
+extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle, Handle *);
+extern int cuGraphInstantiateWithFlags(Handle *, Handle, unsigned long long), cuGraphLaunch(Handle, Handle);
+extern int cuMemAlloc_v2(uint64_t *, size_t), cuMemsetD8Async(uint64_t, unsigned char, size_t, Handle);
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            printf("line %d: %s\n", __LINE__, #condition); \
+            exit(1); \
+        } \
+    } while (0)
+
+enum { STREAMS = 4, NODES = 8 };
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static Handle function, streams[STREAMS], graph, executable;
+static unsigned blocks;
+static uint64_t length, buffer, number;
+static size_t bytes;
+
+/* One launch each, of a form that the name says. */
+static int plain(void)
+{
+    void *parameters[] = { &length };
+    return cuLaunchKernel(function, blocks, 1, 1, 64, 1, 1, 0, streams[0], parameters, NULL);
+}
+
+static int per_thread(void)
+{
+    void *parameters[] = { &length };
+    return cuLaunchKernel_ptsz(function, blocks, 1, 1, 64, 1, 1, 0, NULL, parameters, NULL);
+}
+
+static int legacy(void)
+{
+    void *parameters[] = { &length };
+    return cuLaunchKernel(function, blocks, 1, 1, 64, 1, 1, 0, NULL, parameters, NULL);
+}
+
+static int described(void)
+{
+    void *parameters[] = { &length };
+    Config config = { blocks, 1, 1, 64, 1, 1, 0, streams[1], NULL, 0 };
+    return cuLaunchKernelEx(&config, function, parameters, NULL);
+}
+
+static int cooperative(void)
+{
+    void *parameters[] = { &length };
+    return cuLaunchCooperativeKernel(function, blocks, 1, 1, 64, 1, 1, 0, streams[2], parameters);
+}
+
+static int graphs(void) { return cuGraphLaunch(executable, streams[0]); }
+
+static int sets(void) { return cuMemsetD8Async(buffer, 1, bytes, streams[3]); }
+
+/* Four streams, lengths from a tenth to three times, grids of two sizes. */
+static int mixed(void)
+{
+    static const uint64_t tenths[] = { 1, 30, 4, 10, 2 };
+    uint64_t one = length * tenths[number % 5] / 10;
+    void *parameters[] = { &one };
+    unsigned grid = 1 + (unsigned)(number % 5) * blocks;
+    return cuLaunchKernel(function, grid, 1, 1, 64, 1, 1, 0, streams[number % STREAMS], parameters, NULL);
+}
+
+static int synchronous(void)
+{
+    int answer = plain();
+    return answer ? answer : cuStreamSynchronize(streams[0]);
+}
+
+static void capture(void)
+{
+    Handle one;
+    uint64_t whole = length;
+    length = whole / NODES;
+    CHECK(cuStreamBeginCapture_v2(streams[0], 0) == 0);
+    /* A launch that is only written down does not wait, however little the share is. */
+    uint64_t begun = now();
+    for (int node = 0; node < NODES; node++)
+        CHECK(plain() == 0);
+    CHECK(now() - begun < 1000000000u);
+    CHECK(cuStreamEndCapture(streams[0], &one) == 0);
+    CHECK(cuGraphInstantiateWithFlags(&executable, one, 0) == 0);
+    graph = one;
+    length = whole;
+}
+
+int main(int count, char **words)
+{
+    static const struct {
+        const char *name;
+        int (*launch)(void);
+    } kinds[] = { { "plain", plain }, { "per_thread", per_thread }, { "legacy", legacy }, { "described", described },
+        { "cooperative", cooperative }, { "graph", graphs }, { "set", sets }, { "mixed", mixed }, { "synchronous", synchronous } };
+    CHECK(count == 5);
+    length = strtoull(words[2], NULL, 10);
+    blocks = (unsigned)strtoul(words[3], NULL, 10);
+    uint64_t time = strtoull(words[4], NULL, 10) * 1000000u;
+    int (*launch)(void) = NULL;
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
+        if (strcmp(words[1], kinds[kind].name) == 0)
+            launch = kinds[kind].launch;
+    CHECK(launch);
+
+    Handle context, module;
+    CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
+    CHECK(cuModuleLoadData(&module, "image") == 0 && cuModuleGetFunction(&function, module, "kp") == 0);
+    for (int stream = 0; stream < STREAMS; stream++)
+        CHECK(cuStreamCreate(&streams[stream], 1) == 0);
+    if (launch == graphs)
+        capture();
+    if (launch == sets) {
+        bytes = length * 25;
+        CHECK(cuMemAlloc_v2(&buffer, bytes) == 0);
+    }
+    for (uint64_t until = now() + time; now() < until; number++)
+        CHECK(launch() == 0);
+    printf("ok %llu\n", (unsigned long long)number);
+    return 0;
+}

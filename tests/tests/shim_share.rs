@@ -1,0 +1,156 @@
+//! Shares of a simulated card, measured on the card while real processes run with the shim; the control runs without.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use aliquot_abi::layout::usage;
+use aliquot_abi::limits::{ComputePolicy, Limits};
+use aliquot_sim_device::{Card, monotonic_nanos};
+use aliquot_tests::preload::{Tenant, unlimited};
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Most that a share may be off in a window, in parts per million.
+const OFF_MAX: u64 = 30_000;
+/// Windows measured, after one that is left out.
+const WINDOWS: u64 = 4;
+
+fn share(card: &Card, percent: u32) -> Limits {
+    let ppm = percent * 10_000;
+    Limits { share_ppm: ppm, granted_ppm: ppm, policy: ComputePolicy::Cap, ..unlimited(&card.facts().uuid) }
+}
+
+/// Work of one kind.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    kind: &'static str,
+    nanos: u64,
+    blocks: u32,
+}
+
+impl Work {
+    /// Windows of half a second; of forty kernels where that is longer, since one kernel more or less is no error of the share.
+    fn window(self) -> Duration {
+        Duration::from_millis(500).max(Duration::from_nanos(40 * self.nanos))
+    }
+
+    fn start(self, mut command: Command, windows: u64) -> Child {
+        let millis = self.window().as_millis() * u128::from(windows) + 300;
+        command
+            .arg(self.kind)
+            .arg(self.nanos.to_string())
+            .arg(self.blocks.to_string())
+            .arg(millis.to_string());
+        command.stdout(Stdio::null()).spawn().unwrap()
+    }
+}
+
+/// Shares of the card in each window, in parts per million, while the processes run.
+fn measure(card: &Card, window: Duration, children: &mut [Child]) -> Vec<u64> {
+    let read = || (monotonic_nanos(), card.busy_nanos());
+    // The first window is for starting and for learning.
+    std::thread::sleep(window + Duration::from_millis(100));
+    let mut shares = Vec::new();
+    let mut before = read();
+    for _ in 0..WINDOWS {
+        std::thread::sleep(window);
+        let after = read();
+        shares.push((after.1 - before.1) * 1_000_000 / (after.0 - before.0));
+        before = after;
+    }
+    for child in children.iter_mut() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    shares
+}
+
+fn program(bench: &Bench) -> Result<PathBuf, StoodAside> {
+    bench.compile("shim_share", Link::Direct)
+}
+
+/// Runs the work in so many processes of one container; the shares of all windows.
+fn run(bench: &Bench, program: &Path, percent: u32, work: Work, processes: usize) -> (Vec<u64>, u64) {
+    let card = bench.card();
+    let (tenant, files) = Tenant::with(&share(&card, percent));
+    let mut children: Vec<Child> =
+        (0..processes).map(|_| work.start(tenant.command(bench, program), WINDOWS + 2)).collect();
+    let shares = measure(&card, work.window(), &mut children);
+    (shares, files.counter(usage::DEVICE_NANOS))
+}
+
+fn off(shares: &[u64], percent: u32) -> u64 {
+    let wanted = u64::from(percent) * 10_000;
+    shares.iter().map(|share| share.abs_diff(wanted)).max().unwrap_or(u64::MAX)
+}
+
+const MICRO: u64 = 1_000;
+const MILLI: u64 = 1_000_000;
+
+#[test]
+fn a_share_is_a_share_of_the_cards_time_for_every_kind_of_work() {
+    let bench = Bench::new();
+    let Ok(program) = program(&bench) else { return println!("stood aside: no C compiler") };
+    let work = |kind, nanos, blocks| Work { kind, nanos, blocks };
+    let cases = [
+        (work("plain", 10 * MICRO, 1), 50, 1),
+        (work("plain", 100 * MICRO, 1_000_000), 10, 1),
+        (work("plain", MILLI, 132), 90, 1),
+        (work("plain", 20 * MILLI, 65_536), 30, 1),
+        (work("plain", 200 * MICRO, 64), 70, 4),
+        (work("plain", 2 * MILLI, 64), 30, 16),
+        (work("per_thread", 300 * MICRO, 64), 50, 1),
+        (work("legacy", 300 * MICRO, 64), 30, 2),
+        (work("described", 50 * MICRO, 64), 70, 1),
+        (work("cooperative", 500 * MICRO, 64), 50, 1),
+        (work("graph", 800 * MICRO, 64), 50, 1),
+        (work("mixed", 300 * MICRO, 64), 50, 2),
+        (work("synchronous", MILLI, 64), 70, 1),
+    ];
+    let mut wrong = Vec::new();
+    for (work, percent, processes) in cases {
+        // A machine that runs other things may stop us for a while; the shim's share does not come and go.
+        let mut tries = Vec::new();
+        for _ in 0..3 {
+            let (shares, _) = run(&bench, &program, percent, work, processes);
+            println!("{work:?} {percent} % {processes} processes: {shares:?}");
+            let off = off(&shares, percent);
+            tries.push(off);
+            if off <= OFF_MAX {
+                break;
+            }
+        }
+        if tries.iter().all(|off| *off > OFF_MAX) {
+            wrong.push(format!("{work:?} {percent} % {processes} processes: {tries:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Without the shim, or with a grant that does not limit compute, the same check fails: the card is full.
+#[test]
+fn without_a_limit_the_same_check_fails() {
+    let bench = Bench::new();
+    let Ok(program) = program(&bench) else { return println!("stood aside: no C compiler") };
+    let work = Work { kind: "plain", nanos: MILLI, blocks: 132 };
+    let (tenant, files) = Tenant::with(&unlimited(&bench.card().facts().uuid));
+    for command in [bench.command(&program), tenant.command(&bench, &program)] {
+        let mut children = [work.start(command, WINDOWS + 2)];
+        let shares = measure(&bench.card(), work.window(), &mut children);
+        assert!(off(&shares, 50) > OFF_MAX, "{shares:?}");
+    }
+    assert_eq!(files.counter(usage::DEVICE_NANOS), 0, "nothing was metered");
+}
+
+/// What the tenant's books say is what the card did.
+#[test]
+fn time_on_the_books_is_time_on_the_card() {
+    let bench = Bench::new();
+    let Ok(program) = program(&bench) else { return println!("stood aside: no C compiler") };
+    let work = Work { kind: "mixed", nanos: 500 * MICRO, blocks: 64 };
+    let (_, booked) = run(&bench, &program, 40, work, 3);
+    let truth = bench.card().busy_nanos();
+    println!("booked {booked} ns, truth {truth} ns");
+    assert!(booked.abs_diff(truth) <= truth / 20, "{booked} ns on the books, {truth} ns on the card");
+}
