@@ -19,15 +19,13 @@
 //! Who may lie: a tenant may write anything into `usage` and give it any length. What is read is copied first or mapped
 //! through [`mapping`], where a vanished page reads as zeros and is noticed.
 
-mod futex;
-mod live;
 mod liveness;
 mod mapping;
 mod watched;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use aliquot_abi::layout;
@@ -37,14 +35,13 @@ use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, isolation};
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::{Isolation, Part, ShareSupport};
 use nix::fcntl::{Flock, FlockArg};
+use nix::libc;
 
 use crate::disk::{Disk, Mode};
 use mapping::{Image, Mapping};
 
-pub use futex::{wait_any, wake};
-pub use live::{Changed, Live};
 pub(crate) use liveness::start_time;
-pub use watched::{Reaped, Seen, SeenProcess, Watched};
+pub use watched::{Life, Reaped, Seen, SeenProcess, Watched};
 
 /// Name of the limits in the directory of a share.
 pub const LIMITS: &str = "limits";
@@ -249,6 +246,16 @@ fn length_of(path: &Path) -> io::Result<Option<usize>> {
 
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
+}
+
+/// Opens a file to look at it. Whoever may write its directory may put anything there: a link is not followed, and a pipe
+/// keeps nobody waiting.
+fn open_to_look(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "no plain file"))
 }
 
 fn bytes_of(length: usize) -> u64 {

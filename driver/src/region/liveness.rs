@@ -21,6 +21,8 @@ use aliquot_enforce::reap::Owner;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
+use super::watched::Life;
+
 /// Inode of the first pid namespace of a machine, from which every process is seen; fixed by the kernel.
 const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
 
@@ -74,6 +76,25 @@ impl Taken<'_> {
         };
         if gone { Owner::Dead } else { Owner::Alive }
     }
+
+    /// The same for people: who holds the lock, and whose word it is that the owner lives.
+    pub(super) fn life(&self, usage: &File, processes: &Processes) -> Life {
+        let here = self.slot.pid_namespace().load(Ordering::Acquire) == processes.namespace;
+        let named = || match self.liveness(usage, processes) {
+            Owner::Alive => Life::Named { pid: here.then(|| pid_of(self.owner)) },
+            Owner::Dead => Life::Dead,
+        };
+        holder(usage, self.number).unwrap_or_else(named)
+    }
+}
+
+/// Who holds the slot's lock, as seen from here; `None`: nobody that the kernel tells of.
+fn holder(usage: &File, number: usize) -> Option<Life> {
+    let mut lock = lock_of(number);
+    fcntl(usage.as_fd(), FcntlArg::F_GETLK(&mut lock)).ok()?;
+    let held = libc::c_int::from(lock.l_type) != libc::F_UNLCK;
+    // 0 where the holder's number means nothing in this process's namespace.
+    held.then(|| Life::Held { pid: u32::try_from(lock.l_pid).ok().filter(|pid| *pid != 0) })
 }
 
 /// Whether another process holds the slot's lock; where the kernel cannot tell, somebody does.

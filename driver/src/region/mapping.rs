@@ -99,12 +99,6 @@ impl Mapping {
         unsafe { UsageView::create(self.base, self.length) }.map(|_| ())
     }
 
-    /// As a limits file.
-    pub(super) fn limits(&self) -> Result<LimitsView<'_>, RegionFault> {
-        // SAFETY: as above; whoever writes it writes atomically.
-        unsafe { LimitsView::new(self.base, self.length) }
-    }
-
     /// As a limits file, to write it.
     pub(super) fn limits_writer(&mut self) -> Result<LimitsWriter<'_>, RegionFault> {
         // SAFETY: a writable mapping of `length` bytes that outlives the writer; `&mut` and the lock of the caller make
@@ -196,7 +190,11 @@ impl Image {
 
     /// The first `length` bytes of a file, or as many as it has.
     pub(super) fn read(path: &Path, length: usize) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+        Self::of(&super::open_to_look(path)?, length)
+    }
+
+    /// The same of an open file, from where it is read next.
+    pub(super) fn of(mut file: &File, length: usize) -> io::Result<Self> {
         let there = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
         let mut image = Self::zeroed(length.min(there));
         // A file that is cut meanwhile is an error, as if it had been so short from the beginning.

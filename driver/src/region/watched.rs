@@ -3,7 +3,6 @@
 //! One process opens a usage file once: closing any descriptor of it drops all record locks that the process holds on it,
 //! the reaper's own among them. Files that are only looked at are copied ([`Seen::of`]).
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -23,7 +22,7 @@ use std::os::fd::AsFd;
 
 use super::liveness::{Processes, Taken, byte_lock, pid_of};
 use super::mapping::{Image, Mapping};
-use super::{bytes_of, fault, open};
+use super::{bytes_of, fault, open, open_to_look};
 
 /// Looks at a living thread between reserving and recording before it is left for later: two thousand times what a
 /// thread that runs needs.
@@ -62,6 +61,8 @@ pub enum Reaped {
 /// What a usage file says, copied at one moment; words of a tenant, to be shown and not to be believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
+    /// Length of the file; a tenant may give it any.
+    pub length: Bytes,
     /// Bytes reserved by all processes.
     pub total: Bytes,
     /// The most that ever was reserved.
@@ -83,10 +84,29 @@ pub struct Seen {
 pub struct SeenProcess {
     /// Its number where it runs.
     pub pid: u32,
+    /// Whether there is such a process.
+    pub life: Life,
     /// Bytes reserved.
     pub used: Bytes,
     /// Device time used, in nanoseconds.
     pub device_nanos: u64,
+}
+
+/// Whether the process of a slot lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// A process holds the slot's lock: the kernel's word.
+    Held {
+        /// Its number as seen from here; `None` where it cannot be seen from here.
+        pid: Option<u32>,
+    },
+    /// No lock, but a process of this number and start time lives: the tenant's word.
+    Named {
+        /// Its number as seen from here; `None` where the slot is of another pid namespace.
+        pid: Option<u32>,
+    },
+    /// Neither.
+    Dead,
 }
 
 // === impl Watched ===
@@ -112,13 +132,6 @@ impl Watched {
     /// They are no usage file any more.
     pub fn view(&self) -> io::Result<UsageView<'_>> {
         self.mapping.usage().map_err(fault)
-    }
-
-    /// Processes that have a slot, as they number themselves.
-    #[must_use]
-    pub fn pids(&self) -> BTreeSet<u32> {
-        let slots = self.view().into_iter().flat_map(taken);
-        slots.map(|taken| pid_of(taken.owner)).collect()
     }
 
     /// Whether any process that has a slot lives.
@@ -237,15 +250,20 @@ impl Seen {
     /// # Errors
     /// It cannot be read, or is no usage file.
     pub fn of(path: &Path) -> io::Result<Self> {
-        let image = Image::read(path, usage::BYTES)?;
+        let file = open_to_look(path)?;
+        let length = Bytes(file.metadata()?.len());
+        let image = Image::of(&file, usage::BYTES)?;
         let view = image.usage().map_err(fault)?;
         let word = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+        let now = Processes::now();
         let processes = taken(view).map(|t| SeenProcess {
             pid: pid_of(t.owner),
+            life: t.life(&file, &now),
             used: Bytes(word(t.slot.used())),
             device_nanos: word(t.slot.device_nanos()),
         });
         Ok(Self {
+            length,
             total: Bytes(word(view.total()) & !FREEZE),
             high_water: Bytes(word(view.high_water())),
             denied: word(view.denied()),

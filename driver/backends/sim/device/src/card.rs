@@ -294,8 +294,13 @@ impl State {
 
 impl Card {
     pub(crate) fn open(dir: &Path, node: Arc<Node>, index: usize, alive: RawFd) -> Result<Self, OpenError> {
-        let mapping = Arc::new(Mapping::open(&dir.join(format!("card-{index}")))?);
+        let mapping = Arc::new(Mapping::open(&Self::file(dir, index))?);
         Ok(Self { node, index, mapping, alive, dir: dir.into() })
+    }
+
+    /// The file of card `index` in `dir`.
+    pub(crate) fn file(dir: &Path, index: usize) -> PathBuf {
+        dir.join(format!("card-{index}"))
     }
 
     fn with<R>(&self, inside: impl FnOnce(&mut State) -> R) -> R {

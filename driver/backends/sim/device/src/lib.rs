@@ -62,6 +62,21 @@ pub fn open(dir: &Path) -> Result<Device, OpenError> {
     Ok(Device { dir: dir.to_owned(), node, cards })
 }
 
+/// Opens the cards of `dir` to look at them: nothing is made. `None`: nobody has used them yet.
+///
+/// # Errors
+///
+/// [`OpenError`] where a file cannot be read or mapped, or was made by another version.
+pub fn look(dir: &Path) -> Result<Option<Device>, OpenError> {
+    let cards = Node::read(dir)?.cards.len();
+    let made = (0..cards).map(|index| mapping::is_made(&Card::file(dir, index)));
+    let made = made.collect::<Result<Vec<bool>, OpenError>>()?;
+    if made.contains(&false) || !dir.join("alive").exists() {
+        return Ok(None);
+    }
+    open(dir).map(Some)
+}
+
 /// The directory the environment names: `ALIQUOT_SIM_DIR`, else one in shared memory for this user.
 #[must_use]
 pub fn dir_from_env() -> PathBuf {

@@ -157,6 +157,17 @@ impl Drop for Unlock {
     }
 }
 
+/// Whether a card's file is there and whole.
+pub(crate) fn is_made(path: &Path) -> Result<bool, OpenError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) => {
+            Ok(found.is_file() && usize::try_from(found.len()).is_ok_and(|len| len >= size_of::<Shared>()))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(OpenError::io(path, source)),
+    }
+}
+
 fn init_mutex(shared: &Shared) -> std::io::Result<()> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
     let pointer = attributes.as_mut_ptr();
