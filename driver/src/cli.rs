@@ -28,6 +28,7 @@ mod release;
 mod run;
 mod slices;
 mod state;
+mod top;
 mod workload;
 
 use std::ffi::OsString;
@@ -35,7 +36,7 @@ use std::ffi::OsString;
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub use failure::{Answer, Failure};
-pub use output::{Colour, Format, Progress, Terminal};
+pub use output::{Colour, Format, Progress, Screen, Terminal};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -87,11 +88,11 @@ enum Command {
     Release(release::Args),
     /// Run a command on a part of a card: no cluster needed
     Run(run::Args),
+    /// Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
+    #[command(long_about = top::ABOUT)]
+    Top(top::Args),
     /// Run real manifests on a simulated node: no accelerator, cluster or privileges needed
     Demo(demo::Args),
-    /// A program that uses a card, for the demo
-    #[command(hide = true)]
-    DemoTenant(demo::tenant::Args),
     /// Print a completion script for a shell
     Completions {
         /// Shell to print it for
@@ -147,8 +148,8 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Fai
         Command::Prepare(args) => prepare::run(&args, terminal),
         Command::Release(args) => release::run(&args, terminal),
         Command::Run(args) => run::run(&args, terminal),
+        Command::Top(args) => top::run(&args, terminal),
         Command::Demo(args) => demo::run(&args, terminal),
-        Command::DemoTenant(args) => Ok(Answer::Code(demo::tenant::run(&args))),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "aliquot", &mut terminal.out);
             Ok(Answer::Yes)

@@ -3,13 +3,14 @@
 //! | key | from | meaning |
 //! |---|---|---|
 //! | `NO_COLOR` | environment | not empty: answers carry no colours, wherever they go (no-color.org) |
+//! | `TERM` | environment | `dumb`: the terminal cannot be drawn on |
 //! | `XDG_STATE_HOME`, `HOME` | environment of an ordinary user | where local runs keep their state: `aliquot` below the first, else `.local/state/aliquot` below the second; root's is in `/var/lib/aliquot` |
 //! | `LD_PRELOAD`, `LD_LIBRARY_PATH` | environment of `aliquot run` | kept for the command, behind what the run puts there |
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::cli::Colour;
+use crate::cli::{Colour, Screen};
 
 /// Where root keeps the state of local runs.
 const ROOT_STATE: &str = "/var/lib/aliquot";
@@ -20,6 +21,15 @@ pub fn colours() -> Colour {
     match std::env::var_os("NO_COLOR") {
         Some(value) if !value.is_empty() => Colour::Off,
         _ => Colour::On,
+    }
+}
+
+/// Whether the environment lets a terminal be drawn on.
+#[must_use]
+pub fn screen() -> Screen {
+    match std::env::var_os("TERM") {
+        Some(kind) if kind != "dumb" && !kind.is_empty() => Screen::Drawable,
+        _ => Screen::None,
     }
 }
 
@@ -43,4 +53,14 @@ pub fn prepended(name: &str, first: &OsStr) -> OsString {
         list.push(rest);
     }
     list
+}
+
+/// Where state may lie that this user can look at: the user's own, and root's.
+#[must_use]
+pub fn state_homes() -> Vec<PathBuf> {
+    let mut homes: Vec<PathBuf> = state_home().into_iter().collect();
+    if !homes.iter().any(|home| home.as_os_str() == ROOT_STATE) {
+        homes.push(PathBuf::from(ROOT_STATE));
+    }
+    homes
 }

@@ -22,3 +22,4 @@ pub mod prepare;
 pub mod recover;
 pub mod region;
 pub mod run;
+pub mod view;

@@ -9,10 +9,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use aliquot_driver::cli::{Colour, Progress, Terminal, run};
+use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
 
 /// Names in commands that stand for files of the reader.
-const READERS_OWN: [&str; 2] = ["my-workloads/", "cluster.yaml"];
+const READERS_OWN: [&str; 5] = ["my-workloads/", "cluster.yaml", "serve.py", "./train", "./batch"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -27,6 +27,7 @@ fn aliquot(words: impl IntoIterator<Item = OsString>) -> (u8, String) {
         input: &mut input,
         colour: Colour::Off,
         progress: Progress::Off,
+        screen: Screen::None,
     };
     let code = run(words, &mut terminal);
     (code, String::from_utf8(err).unwrap())

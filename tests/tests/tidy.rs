@@ -42,6 +42,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
             "serde",
             "serde-saphyr",
             "serde_json",
+            "terminal_size",
             "thiserror",
             "toml",
         ],
@@ -77,8 +78,6 @@ const ONLY: &[(&str, &[&str])] = &[
         "unsafe {",
         &[
             "driver/backends/",
-            "driver/src/cli/demo/tenant.rs",
-            "driver/src/region/futex.rs",
             "driver/src/region/mapping.rs",
             "driver/src/run/supervise.rs",
             "core/abi/src/view.rs",

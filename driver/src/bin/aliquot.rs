@@ -3,8 +3,8 @@
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
-use aliquot_driver::cli::{Colour, Progress, Terminal, run};
-use aliquot_driver::config::colours;
+use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
+use aliquot_driver::config::{colours, screen};
 
 fn main() -> ExitCode {
     let colour = if io::stdout().is_terminal() { colours() } else { Colour::Off };
@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         input: &mut input,
         colour,
         progress: if io::stderr().is_terminal() { Progress::On } else { Progress::Off },
+        screen: if io::stdout().is_terminal() { screen() } else { Screen::None },
     };
     let code = run(std::env::args_os(), &mut terminal);
     match out.flush() {

@@ -166,7 +166,7 @@ fn table(classes: &[DeviceClass], terminal: &mut Terminal<'_>) -> Result<(), Fai
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Colour, Progress, Terminal, run};
+    use super::super::{Colour, Progress, Screen, Terminal, run};
 
     fn aliquot(words: &[&str]) -> (u8, String, String) {
         let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), std::io::empty());
@@ -176,6 +176,7 @@ mod tests {
             input: &mut input,
             colour: Colour::Off,
             progress: Progress::Off,
+            screen: Screen::None,
         };
         let code = run(words.iter().map(Into::into), &mut terminal);
         (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())

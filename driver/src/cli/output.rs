@@ -32,6 +32,17 @@ pub struct Terminal<'a> {
     pub colour: Colour,
     /// Whether `err` is watched by a person.
     pub progress: Progress,
+    /// Whether `out` can be drawn on.
+    pub screen: Screen,
+}
+
+/// Whether an answer may be drawn again and again in one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Screen {
+    /// It goes to a terminal that can move its cursor.
+    Drawable,
+    /// It does not.
+    None,
 }
 
 /// Whether colours are written.
@@ -72,6 +83,15 @@ pub(super) enum Side {
     Right,
 }
 
+/// How a terminal is told a tone.
+pub(super) const fn tone_code(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Good => "32",
+        Tone::Bad => "31",
+        Tone::Strong => "1",
+    }
+}
+
 // === impl Terminal ===
 
 impl Terminal<'_> {
@@ -98,13 +118,8 @@ impl Terminal<'_> {
 
     /// A word in its tone, where colours are shown.
     pub(super) fn toned(&self, tone: Tone, text: &str) -> String {
-        let code = match tone {
-            Tone::Good => "32",
-            Tone::Bad => "31",
-            Tone::Strong => "1",
-        };
         match self.colour {
-            Colour::On => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+            Colour::On => format!("\u{1b}[{}m{text}\u{1b}[0m", tone_code(tone)),
             Colour::Off => text.to_owned(),
         }
     }

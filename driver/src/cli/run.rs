@@ -9,7 +9,7 @@ use std::process::Command;
 use aliquot_core::card::Inventory;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::fraction::{Choice, parse_ask, resolve};
-use aliquot_core::grant::{ComputePolicy, FailMode, Priority, ShareSettings, Spelled};
+use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSettings, Spelled};
 use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::quantity::Quantity;
 use aliquot_core::units::{Bytes, Cores};
@@ -20,7 +20,6 @@ use crate::manifest::Manifests;
 use crate::node::{Access, Node};
 use crate::region;
 use crate::run::ask::{self, Alternative, Ask};
-use crate::run::governor::{Governor, Scope};
 use crate::run::record::{GRANTS_VARIABLE, Run, Swept, anybody_lives, sweep};
 use crate::run::simulated;
 use crate::run::supervise::{Beside, Signals};
@@ -29,7 +28,7 @@ use super::cluster::{Cluster, Outcome};
 use super::explain::Explained;
 use super::failure::{Answer, Failure};
 use super::nodes::{Fleet, NodeArgs, catalogue, node_spec};
-use super::output::Terminal;
+use super::output::{Screen, Terminal};
 use super::state::chain;
 
 /// Exit code where Aliquot itself did not get as far as the command.
@@ -139,13 +138,13 @@ pub(super) struct Home {
 struct Prepared {
     run: Run,
     grants: PathBuf,
-    scope: Scope,
+    place: region::Place,
     environment: Vec<(&'static str, OsString)>,
 }
 
-/// What goes on beside the command; without a governor others of the card serve the run as well.
+/// What goes on beside the command.
 struct Watch {
-    governor: Option<Governor>,
+    usage: Option<region::Watched>,
 }
 
 fn memory(text: &str) -> Result<Bytes, String> {
@@ -313,30 +312,23 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
         dir: grants.join(grant.share.as_str()),
         lock: node.grants_dir().with_file_name("limits.lock"),
     };
-    let limits = region::read(&place.limits()).map_err(failed)?;
-    let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
-    let simulated = simulated::directory_for(&home.state, grant, &visible, &cards).map_err(failed)?;
-    let device = aliquot_sim_device::open(&simulated).map_err(|error| Failure::Node(chain(&error)))?;
-    let scope = Scope {
-        visible: visible.to_string(),
-        grants: node.grants_dir().to_owned(),
-        writers: place.lock,
-        election: home.state.join("governors").join(visible.as_str()),
-        card: device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned(),
-    };
-    let environment = environment(&home, &installed, &visible, &grants, &simulated)?;
-    Ok(Ok(Prepared { run, grants, scope, environment }))
+    let environment = environment(&home, &installed, grant, &place, &grants, &cards)?;
+    Ok(Ok(Prepared { run, grants, place, environment }))
 }
 
 /// What the command is asked to find: the shim, the driver libraries, its grant, its card.
 fn environment(
     home: &Home,
     installed: &Installed,
-    visible: &CardUuid,
+    grant: &Grant,
+    place: &region::Place,
     grants: &Path,
-    simulated: &Path,
+    cards: &Inventory,
 ) -> Result<Vec<(&'static str, OsString)>, Failure> {
     let failed = |error| home.failed("use", error);
+    let limits = region::read(&place.limits()).map_err(failed)?;
+    let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
+    let simulated = simulated::directory_for(&home.state, grant, &visible, cards).map_err(failed)?;
     let simulated = simulated.canonicalize().map_err(failed)?;
     Ok(vec![
         ("LD_PRELOAD", prepended("LD_PRELOAD", installed.shim.canonicalize().map_err(failed)?.as_os_str())),
@@ -453,6 +445,7 @@ fn place(
                 input: &mut *terminal.input,
                 colour: terminal.colour,
                 progress: terminal.progress,
+                screen: Screen::None,
             };
             explained.text(&mut unseen)?;
             return Ok(Err(String::from_utf8_lossy(&text).trim_end().to_owned()));
@@ -466,9 +459,9 @@ fn place(
 
 /// Runs the command to its end and gives its part back.
 fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Result<u8, Failure> {
-    let Prepared { mut run, grants, scope, environment } = prepared;
+    let Prepared { mut run, grants, place, environment } = prepared;
     terminal.out.flush()?;
-    let code = match execute(args, &mut run, scope, environment) {
+    let code = match execute(args, &mut run, &place, environment) {
         Ok(code) => code,
         Err(error) => {
             let program = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
@@ -485,7 +478,7 @@ fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Re
 fn execute(
     args: &Args,
     run: &mut Run,
-    scope: Scope,
+    place: &region::Place,
     environment: Vec<(&'static str, OsString)>,
 ) -> io::Result<u8> {
     let mut words = args.command.iter();
@@ -495,10 +488,8 @@ fn execute(
     let running = signals.start(command)?;
     // Where this fails, processes of the run are found by their environment.
     let noted = run.started(running.pid());
-    let mut watch = Watch { governor: Governor::start(scope).ok() };
+    let mut watch = Watch { usage: region::Watched::open(&place.usage()).ok() };
     let ended = running.wait(&signals, &mut watch)?;
-    // Before anybody of this process opens the usage file again.
-    drop(watch);
     drop(noted);
     Ok(ended.exit_code())
 }
@@ -525,14 +516,13 @@ fn give_back(args: &Args, run: Run, grants: &Path, terminal: &mut Terminal<'_>) 
 
 impl Beside for Watch {
     fn look(&mut self) {
-        if let Some(governor) = &self.governor {
-            governor.go_on();
+        if let Some(usage) = &self.usage {
+            match usage.reap() {
+                // What cannot be looked at now may be looked at later; the tenant's own processes reap as well.
+                Ok(_) | Err(_) => {}
+            }
         }
     }
 
-    fn pause(&mut self) {
-        if let Some(governor) = &self.governor {
-            governor.pause();
-        }
-    }
+    fn pause(&mut self) {}
 }

@@ -1,0 +1,172 @@
+//! `aliquot top`: who uses what right now, live in a terminal or once.
+
+mod json;
+mod keys;
+mod live;
+mod screen;
+mod table;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use aliquot_backend_sim::SimNode;
+use aliquot_core::card::Inventory;
+use aliquot_core::ports::DeviceBackend;
+
+use crate::config::state_homes;
+use crate::view::look::{Look, Looker, Region};
+use crate::view::model::{Picture, picture};
+
+use super::failure::{Answer, Failure};
+use super::nodes::{NodeArgs, catalogue, node_spec};
+use super::output::{Format, Screen, Terminal};
+use super::state::must_be_there;
+
+/// Longest time between two looks.
+const INTERVAL_MAX: Duration = Duration::from_secs(3600);
+/// Shortest time between two looks of the live form: no screen shows more, and looking is no work for a processor.
+const LIVE_INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+const EXAMPLES: &str = "\
+Examples:
+  aliquot top                                    live; q ends
+  aliquot top --once --interval 0                once, at once, without rates
+  aliquot top -o json | jq '.cards[].shares[] | select(.enforcement.state == \"bypassed\")'
+  aliquot top --state /tmp/node --node mixed     what `aliquot prepare` made there";
+
+/// What it shows, for its manual.
+pub(super) const ABOUT: &str = "\
+Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
+
+Reads what lies on disk and changes nothing: the journal of each state directory, the region of each share, and the
+driver's figures of simulated cards. Live in a terminal; once where standard output is none, with --once or with -o.
+
+USED     bytes in the books of grants            DENIED   allocations refused
+DRIVER   bytes that the driver says are in use   REAPED   dead processes whose memory went back
+PEAK     the most that ever was in use           UNKNOWN  calls of driver functions that the shim does not know
+LIMIT    the most that may be in use             SHARE    compute promised; NOW: granted at this moment
+TIME     device time used since the last look, in percent of the card's or partition's
+
+STATE of a share: observed: its processes use the shim; unseen: no process came so far; bypassed: a process of it is
+on the card without the shim; unlimited: all of the part is granted, nothing is to be held; absent: nothing holds
+limits here; broken: its region cannot be used, the warning says why. STATE of a process: shim: it holds a slot in its
+grant's books; named: a slot names it; dead: its slot is to be given back; no shim: of a grant, on the card without a
+slot; no grant: of no grant. Columns give way to a narrow terminal; docs/top.md has the keys of -o json, with units.";
+
+const CODES: &str = "\
+Keys of the live form:
+  q, Ctrl-C       end                      space           look now
+  arrows, j, k    scroll                   page up, down, home, end
+
+Exit codes:
+  0  shown, whatever there is to show
+  2  the command line or a file is not what it should be
+  3  a named state directory cannot be read, or the terminal is gone
+
+Ended by SIGTERM or SIGHUP, the live form gives the terminal back as it was and ends by that signal.
+Standard output carries the answer alone; NO_COLOR=1 switches colours off.";
+
+/// Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{CODES}"))]
+pub(super) struct Args {
+    /// State directory to look at; repeatable. Default: those of this user's and root's local runs
+    #[arg(long = "state", value_name = "DIR")]
+    states: Vec<PathBuf>,
+
+    /// Node file, built-in node, or COUNTxMODEL that says which cards there are; without it, cards that are simulated or
+    /// granted are shown
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+
+    /// Directory of card models (TOML) for --node, beside the built-in catalogue
+    #[arg(long, value_name = "DIR", requires = "node")]
+    catalogue: Option<PathBuf>,
+
+    /// Directory of simulated cards to ask, beside those in state directories; repeatable
+    #[arg(long = "cards", value_name = "DIR")]
+    cards: Vec<PathBuf>,
+
+    /// Seconds between two looks, and over which device time is measured; 0 with --once or -o: one look, no rates
+    #[arg(short = 'n', long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+
+    /// Show once, also in a terminal
+    #[arg(long)]
+    once: bool,
+
+    /// Form of the answer; any form is shown once
+    #[arg(short, long, value_enum, value_name = "FORM")]
+    output: Option<Format>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 1 or 0.5".to_owned())?;
+    let found = Duration::try_from_secs_f64(seconds).ok().filter(|found| *found <= INTERVAL_MAX);
+    found.ok_or_else(|| format!("expected 0 to {} seconds", INTERVAL_MAX.as_secs()))
+}
+
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let inventory = described(args)?;
+    args.states.iter().try_for_each(|state| must_be_there(state))?;
+    let homes = if args.states.is_empty() { state_homes() } else { Vec::new() };
+    for cards in &args.cards {
+        std::fs::read_dir(cards)
+            .map_err(|source| Failure::path("read directory of cards", cards, source, "Check --cards"))?;
+    }
+    let looker = Looker::new(args.states.clone(), homes, args.cards.clone(), inventory);
+    let live = terminal.screen == Screen::Drawable && !args.once && args.output.is_none();
+    if live {
+        let every = args.interval.max(LIVE_INTERVAL_MIN);
+        return live::run(looker, every, terminal.colour);
+    }
+    once(args, looker, terminal)
+}
+
+/// The cards that `--node` describes; nothing of them is written.
+fn described(args: &Args) -> Result<Inventory, Failure> {
+    let Some(node) = &args.node else { return Ok(Inventory::default()) };
+    let models = catalogue(&NodeArgs { catalogue: args.catalogue.clone(), ..NodeArgs::default() })?;
+    let spec = node_spec(node, &models)?;
+    if spec.copies > 1 {
+        return Err(Failure::Usage("state belongs to one node: leave out the number of copies".to_owned()));
+    }
+    let node = SimNode::in_memory(&spec.file, &models).map_err(|error| Failure::input(spec.source, error))?;
+    node.discover().map_err(|error| Failure::Node(super::state::chain(&error)))
+}
+
+fn once(args: &Args, mut looker: Looker, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let first = looker.look();
+    let picture = if args.interval.is_zero() || !anything_moves(&first) {
+        picture(None, &first)
+    } else {
+        std::thread::sleep(args.interval);
+        picture(Some(&first), &looker.look())
+    };
+    match args.output.unwrap_or_default() {
+        Format::Table => print(&picture, terminal)?,
+        form => terminal.value(form, &json::value(&picture))?,
+    }
+    Ok(Answer::Yes)
+}
+
+/// Whether there is a counter whose rate could be something.
+fn anything_moves(look: &Look) -> bool {
+    let promised = || look.states.iter().filter_map(|state| state.promised.as_ref().ok());
+    let region = promised().flat_map(|p| &p.shares).any(|s| !matches!(s.region, Region::Absent));
+    region || !look.drivers.is_empty()
+}
+
+fn print(picture: &Picture, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    for line in table::lines(picture, None) {
+        let text = match line.tone {
+            Some(tone) => terminal.toned(tone, &line.text),
+            None => line.text,
+        };
+        terminal.line(text)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! What a look adds up to: pure, two looks in, one picture out.
+//!
+//! Whose word it is. The journal says what is promised, the region's limits what is in force; the usage file is a
+//! tenant's word and may say anything; the driver's figures are the hardware's. Where the tenant's word and the driver's
+//! differ both are shown. A process counts as one that uses the shim when it has a live slot in the books of its grant;
+//! a process of a grant that is on the card and has none is past its limits.
+
+mod place;
+mod rate;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use aliquot_core::card::{Card, Health as Found};
+use aliquot_core::id::CardUuid;
+use aliquot_core::units::Bytes;
+
+use super::look::{Health, Look, Partition, Promised, Share};
+use crate::checkpoint::Phase;
+
+pub use place::{DriverRow, Enforcement, Place, ProcessRow, ShareRow, Shim};
+pub use rate::Measured;
+
+/// Everything that is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Cards, by their index where it is known.
+    pub cards: Vec<CardRow>,
+    /// State directories, in the order in which they were named.
+    pub states: Vec<StateRow>,
+    /// What could not be read, or cannot be true.
+    pub problems: Vec<Problem>,
+}
+
+/// One card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardRow {
+    /// UUID.
+    pub uuid: String,
+    /// Index, where the node is described.
+    pub index: Option<u32>,
+    /// Product name or model, where it is known.
+    pub name: Option<String>,
+    /// State directory in which its simulation lies.
+    pub state: Option<PathBuf>,
+    /// How it is, as far as anybody says.
+    pub health: CardHealth,
+    /// What happens on the card itself.
+    pub place: Place,
+    /// Its partitions.
+    pub partitions: Vec<PartitionRow>,
+}
+
+/// How a card is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CardHealth {
+    /// Nobody says.
+    Unknown,
+    /// Well.
+    Well,
+    /// Not well, and why.
+    Unwell(String),
+}
+
+/// One partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionRow {
+    /// Template.
+    pub template: String,
+    /// Placement.
+    pub placement: String,
+    /// UUID under which its tenant sees it; `None`: it is not made yet.
+    pub uuid: Option<String>,
+    /// What happens in it.
+    pub place: Place,
+}
+
+/// One state directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateRow {
+    /// Where.
+    pub dir: PathBuf,
+    /// Shares that it promises; `None`: it cannot be read.
+    pub shares: Option<usize>,
+}
+
+/// What could not be read, or cannot be true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What it is about.
+    pub subject: String,
+    /// What is wrong.
+    pub text: String,
+}
+
+/// A card in one world: simulations in two state directories may have cards of one name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key<'a> {
+    uuid: &'a str,
+    state: Option<&'a Path>,
+}
+
+/// What the parts of a picture are drawn from.
+#[derive(Clone, Copy)]
+struct Looks<'a> {
+    before: Option<&'a Look>,
+    now: &'a Look,
+}
+
+/// The picture of a look. What is measured as a rate needs the look before.
+#[must_use]
+pub fn picture(before: Option<&Look>, now: &Look) -> Picture {
+    let looks = Looks { before, now };
+    let mut problems: Vec<Problem> = now
+        .unusable
+        .iter()
+        .map(|(dir, why)| Problem::new(format!("cards in {}", dir.display()), why))
+        .collect();
+    let mut states = Vec::new();
+    for state in &now.states {
+        let shares = state.promised.as_ref().map(|promised| promised.shares.len());
+        problems.extend(
+            shares
+                .as_ref()
+                .err()
+                .map(|why| Problem::new(format!("state directory {}", state.dir.display()), *why)),
+        );
+        states.push(StateRow { dir: state.dir.clone(), shares: shares.ok() });
+    }
+    let cards = keys(now).into_iter().map(|key| card(looks, &key, &mut problems)).collect();
+    Picture { cards, states, problems }
+}
+
+/// Every card that anybody knows, in the order of the driver, then of the node, then of what is granted.
+fn keys(now: &Look) -> Vec<Key<'_>> {
+    let mut keys: Vec<Key<'_>> = Vec::new();
+    let known: BTreeSet<&str> =
+        now.promised().flat_map(|(_, p)| &p.partitions).filter_map(|p| p.uuid.as_deref()).collect();
+    for driver in &now.drivers {
+        let stray = !driver.processes.is_empty() && !known.contains(driver.uuid.as_str());
+        let key = Key { uuid: &driver.uuid, state: driver.state.as_deref() };
+        if (driver.whole || stray) && !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    let granted = now.promised().flat_map(|(dir, promised)| {
+        let shares = promised.shares.iter().map(|share| &share.grant.card);
+        let partitions = promised.partitions.iter().map(|partition| &partition.at.card);
+        shares.chain(partitions).map(move |card| (dir, card))
+    });
+    for (dir, card) in granted {
+        let key = now.key(dir, card);
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    for card in &now.inventory.cards {
+        if !keys.iter().any(|key| key.uuid == card.uuid.as_str()) {
+            keys.push(Key { uuid: card.uuid.as_str(), state: None });
+        }
+    }
+    let index = |key: &Key<'_>| now.described(key.uuid).map_or(u32::MAX, |card| card.index);
+    keys.sort_by_key(index);
+    keys
+}
+
+fn card(looks: Looks<'_>, key: &Key<'_>, problems: &mut Vec<Problem>) -> CardRow {
+    let now = looks.now;
+    let described = now.described(key.uuid);
+    let driver = now.driver(key.uuid, key.state);
+    let health = match (driver.map(|driver| driver.health), described.map(|card| &card.health)) {
+        (Some(Health::Lost), _) => CardHealth::Unwell("lost".to_owned()),
+        (_, Some(Found::Unhealthy(why))) => CardHealth::Unwell(why.clone()),
+        (Some(Health::Well), _) | (None, Some(Found::Healthy)) => CardHealth::Well,
+        (None, None) => CardHealth::Unknown,
+    };
+    let memory = driver.map(|driver| driver.memory).or_else(|| described.map(|card| card.memory));
+    let shares: Vec<&Share> = now.shares_of(key).filter(|share| share.grant.partition().is_none()).collect();
+    let place = place::place(looks, (key.uuid, key.state), memory, &shares, problems);
+    let partitions = now.partitions_of(key).into_iter().map(|partition| {
+        let template = described.and_then(|card| card.table()?.template(&partition.at.template));
+        let uuid = partition.uuid.as_deref();
+        let driver = uuid.and_then(|uuid| now.driver(uuid, key.state));
+        let memory = driver.map(|driver| driver.memory).or_else(|| template.map(|t| t.memory));
+        let inside = |share: &&Share| share.grant.partition().as_ref() == Some(&partition.at);
+        let shares: Vec<&Share> = now.shares_of(key).filter(inside).collect();
+        PartitionRow {
+            template: partition.at.template.to_string(),
+            placement: partition.at.placement.to_string(),
+            uuid: partition.uuid.clone(),
+            place: place::place(looks, (uuid.unwrap_or_default(), key.state), memory, &shares, problems),
+        }
+    });
+    CardRow {
+        uuid: key.uuid.to_owned(),
+        index: described.map(|card| card.index),
+        name: driver
+            .map(|driver| driver.name.clone())
+            .or_else(|| described.map(|card| card.product_name.clone())),
+        state: key.state.map(Path::to_owned),
+        health,
+        place,
+        partitions: partitions.collect(),
+    }
+}
+
+// === impl Problem ===
+
+impl Problem {
+    fn new(subject: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { subject: subject.into(), text: text.into() }
+    }
+}
+
+// === impl Look ===
+
+impl Look {
+    fn promised(&self) -> impl Iterator<Item = (&Path, &Promised)> {
+        self.states.iter().filter_map(|state| Some((state.dir.as_path(), state.promised.as_ref().ok()?)))
+    }
+
+    fn described(&self, uuid: &str) -> Option<&Card> {
+        self.inventory.cards.iter().find(|card| card.uuid.as_str() == uuid)
+    }
+
+    fn driver(&self, uuid: &str, state: Option<&Path>) -> Option<&super::look::Driver> {
+        self.drivers.iter().find(|driver| driver.uuid == uuid && driver.state.as_deref() == state)
+    }
+
+    /// The card that a state directory means: the one that is simulated there, if there is one.
+    fn key<'a>(&'a self, dir: &'a Path, card: &'a CardUuid) -> Key<'a> {
+        let simulated = self
+            .drivers
+            .iter()
+            .any(|d| d.whole && d.state.as_deref() == Some(dir) && d.uuid == card.as_str());
+        Key { uuid: card.as_str(), state: simulated.then_some(dir) }
+    }
+
+    fn shares_of(&self, key: &Key<'_>) -> impl Iterator<Item = &Share> {
+        self.promised().flat_map(move |(dir, promised)| {
+            promised.shares.iter().filter(move |share| self.key(dir, &share.grant.card) == *key)
+        })
+    }
+
+    /// Partitions that a journal has; those that only a share names were there before us.
+    fn partitions_of(&self, key: &Key<'_>) -> Vec<Partition> {
+        let mut found: Vec<Partition> = Vec::new();
+        for (dir, promised) in self.promised() {
+            let named = promised.shares.iter().filter_map(|share| {
+                Some(Partition { at: share.grant.partition()?, uuid: share.visible.clone() })
+            });
+            for partition in promised.partitions.iter().cloned().chain(named) {
+                if self.key(dir, &partition.at.card) == *key && !found.iter().any(|f| f.at == partition.at) {
+                    found.push(partition);
+                }
+            }
+        }
+        found
+    }
+
+    fn share(&self, dir: &Path) -> Option<&Share> {
+        self.promised().flat_map(|(_, promised)| &promised.shares).find(|share| share.dir == dir)
+    }
+}
+
+/// Sum of bytes that stays a number whatever a tenant says.
+fn sum(bytes: impl IntoIterator<Item = Bytes>) -> Bytes {
+    Bytes(bytes.into_iter().fold(0, |sum: u64, bytes| sum.saturating_add(bytes.0)))
+}
+
+/// How far a claim is, as a word.
+#[must_use]
+pub const fn phase_word(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Preparing => "preparing",
+        Phase::Prepared => "prepared",
+        Phase::Releasing => "releasing",
+    }
+}
+
+#[cfg(test)]
+mod tests;

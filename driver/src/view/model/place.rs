@@ -1,0 +1,393 @@
+//! What happens on one card or in one partition: its shares, their processes, and whoever is there without a grant.
+
+use std::path::{Path, PathBuf};
+
+use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
+use aliquot_core::grant::Grant;
+use aliquot_core::units::Bytes;
+
+use super::rate::Reading;
+use super::{Looks, Measured, Problem, sum};
+use crate::checkpoint::Phase;
+use crate::region::{Life, Seen, SeenProcess};
+use crate::view::look::{Driver, DriverProcess, Files, Region, Share};
+
+/// A card itself, or one of its partitions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Memory, where anybody says.
+    pub memory: Option<Bytes>,
+    /// Memory that is granted here.
+    pub granted: Bytes,
+    /// Bytes that the books of all shares here have.
+    pub books: Bytes,
+    /// What the driver says; `None`: it cannot be asked.
+    pub driver: Option<DriverRow>,
+    /// Shares, in the order of their journals.
+    pub shares: Vec<ShareRow>,
+    /// Processes on it that belong to no grant.
+    pub outside: Vec<ProcessRow>,
+}
+
+/// What the driver says of a card or partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriverRow {
+    /// Bytes in use.
+    pub in_use: Bytes,
+    /// The most that ever was in use.
+    pub high_water: Bytes,
+    /// Bytes in use that no books have.
+    pub unattributed: Bytes,
+    /// Time in which it worked.
+    pub busy: Measured,
+}
+
+/// One share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareRow {
+    /// `namespace/name` of the claim.
+    pub claim: String,
+    /// How far the claim is.
+    pub phase: Phase,
+    /// What was granted.
+    pub grant: Grant,
+    /// The UUID under which its tenant sees the part.
+    pub visible: Option<String>,
+    /// Directory of the share.
+    pub dir: PathBuf,
+    /// Whether its limits are held.
+    pub enforcement: Enforcement,
+    /// Limits in force, where they can be read.
+    pub limits: Option<Limits>,
+    /// What its processes use, where that can be read.
+    pub usage: Option<Seen>,
+    /// Device time that it used.
+    pub measured: Measured,
+    /// Its processes.
+    pub processes: Vec<ProcessRow>,
+}
+
+/// Whether the limits of a share are held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Enforcement {
+    /// Processes with live slots use the shim, and nobody of this grant is on the card without.
+    Observed,
+    /// No process has used the shim so far, nor the card.
+    Unseen,
+    /// Processes of this grant are on the card and do not use the shim.
+    Bypassed,
+    /// There is nothing to hold: all of the part is granted.
+    Unlimited,
+    /// There is no region: nothing holds limits here.
+    Absent,
+    /// The region cannot be used, and why.
+    Broken(String),
+}
+
+/// One process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessRow {
+    /// Its number as seen from here; `None`: it cannot be seen from here.
+    pub pid: Option<u32>,
+    /// Its number where it runs, as its slot says.
+    pub inner_pid: Option<u32>,
+    /// Name of its program, as it says itself.
+    pub command: Option<String>,
+    /// Whether it uses the shim.
+    pub shim: Shim,
+    /// Bytes that the books have for it.
+    pub books: Option<Bytes>,
+    /// Bytes that the driver has for it.
+    pub driver: Option<Bytes>,
+    /// Device time that it used.
+    pub measured: Measured,
+}
+
+/// Whether a process uses the shim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shim {
+    /// It holds its slot: the kernel says so.
+    Held,
+    /// A slot names it: the tenant says so.
+    Named,
+    /// It died, and its slot was not given back yet.
+    Dead,
+    /// It belongs to the grant and is on the card, and has no slot.
+    Missing,
+    /// It belongs to no grant.
+    Outside,
+}
+
+/// To whom a process of the driver belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Belongs {
+    Slot { share: usize, process: usize },
+    Share(usize),
+    Nobody,
+}
+
+/// What happens at a place; `name` is its UUID and the world that it is in.
+pub(super) fn place(
+    looks: Looks<'_>,
+    name: (&str, Option<&Path>),
+    memory: Option<Bytes>,
+    shares: &[&Share],
+    problems: &mut Vec<Problem>,
+) -> Place {
+    let driver = looks.now.driver(name.0, name.1);
+    let before = looks.before.and_then(|before| before.driver(name.0, name.1));
+    let mut rows: Vec<ShareRow> = shares.iter().map(|share| share_row(looks, share, problems)).collect();
+    let mut outside = Vec::new();
+    for process in driver.iter().flat_map(|driver| &driver.processes) {
+        let row = |shim| on_card(process, shim, driver, before);
+        match belongs(process, shares) {
+            Belongs::Slot { share, process: number } => {
+                let row = rows.get_mut(share).and_then(|row| row.processes.get_mut(number));
+                if let Some(row) = row {
+                    row.driver = Some(sum(row.driver.into_iter().chain([process.held])));
+                    row.command = row.command.take().or_else(|| process.command.clone());
+                }
+            }
+            Belongs::Share(share) => {
+                if let Some(share) = rows.get_mut(share) {
+                    share.processes.push(row(Shim::Missing));
+                }
+            }
+            Belongs::Nobody => outside.push(row(Shim::Outside)),
+        }
+    }
+    for row in &mut rows {
+        row.enforcement = row.enforcement.clone().with(&row.processes);
+    }
+    let books = sum(rows.iter().filter_map(|row| row.usage.as_ref()).map(|usage| usage.total));
+    Place {
+        memory,
+        granted: sum(rows.iter().map(|row| row.grant.memory)),
+        books,
+        driver: driver.map(|driver| DriverRow {
+            in_use: driver.in_use,
+            high_water: driver.high_water,
+            unattributed: Bytes(driver.in_use.0.saturating_sub(books.0)),
+            busy: Measured::of(before.map(Driver::reading), driver.reading()),
+        }),
+        shares: rows,
+        outside,
+    }
+}
+
+/// A process that the driver shows and no slot does.
+fn on_card(
+    process: &DriverProcess,
+    shim: Shim,
+    driver: Option<&Driver>,
+    before: Option<&Driver>,
+) -> ProcessRow {
+    let reading =
+        |driver: &Driver, process: &DriverProcess| Reading { nanos: process.device_nanos, at: driver.at };
+    let earlier = before.and_then(|before| {
+        Some(reading(before, before.processes.iter().find(|earlier| earlier.pid == process.pid)?))
+    });
+    ProcessRow {
+        pid: Some(process.pid),
+        inner_pid: None,
+        command: process.command.clone(),
+        shim,
+        books: None,
+        driver: Some(process.held),
+        measured: driver.map_or(Measured::Unknown, |driver| Measured::of(earlier, reading(driver, process))),
+    }
+}
+
+/// Whose process it is: of the slot that it holds, before one that only names it, before the grant that it was started with.
+fn belongs(process: &DriverProcess, shares: &[&Share]) -> Belongs {
+    let slot = |is: &dyn Fn(Life) -> bool| {
+        let mut seen = shares.iter().enumerate().flat_map(|(number, share)| {
+            share
+                .seen()
+                .into_iter()
+                .flat_map(|seen| seen.processes.iter().enumerate())
+                .map(move |p| (number, p))
+        });
+        seen.find(|(_, (_, p))| is(p.life)).map(|(share, (process, _))| Belongs::Slot { share, process })
+    };
+    let pid = Some(process.pid);
+    let started = || {
+        let is = |share: &&&Share| process.grants.iter().any(|dir| share.is_in(dir));
+        let share = shares.iter().position(|share| is(&share))?;
+        Some(Belongs::Share(share))
+    };
+    slot(&|life| matches!(life, Life::Held { pid: held } if held == pid))
+        .or_else(|| slot(&|life| matches!(life, Life::Named { pid: named } if named == pid)))
+        .or_else(started)
+        .unwrap_or(Belongs::Nobody)
+}
+
+fn share_row(looks: Looks<'_>, share: &Share, problems: &mut Vec<Problem>) -> ShareRow {
+    let before = looks.before.and_then(|before| before.share(&share.dir));
+    let files = share.files();
+    let (limits, usage) = (files.and_then(|f| f.limits.as_ref().ok().copied()), share.seen());
+    let enforcement = match files.map(|files| (&files.limits, &files.usage)) {
+        None => Enforcement::Absent,
+        Some((Err(why), _)) => Enforcement::Broken(format!("limits: {why}")),
+        Some((_, Err(why))) => Enforcement::Broken(format!("usage: {why}")),
+        Some((Ok(limits), Ok(_))) => {
+            let all = limits.memory == MemoryLimit::Unlimited && limits.policy == ComputePolicy::Unlimited;
+            if all { Enforcement::Unlimited } else { Enforcement::Unseen }
+        }
+    };
+    let measured = match (before.and_then(Share::reading), share.reading()) {
+        (before, Some(now)) => Measured::of(before, now),
+        (_, None) => Measured::Unknown,
+    };
+    let subject = || format!("share {} ({})", share.claim, share.grant.share);
+    let wrong = untrue(share, limits.as_ref(), usage, measured);
+    problems.extend(wrong.into_iter().map(|text| Problem::new(subject(), text)));
+    if let Enforcement::Broken(why) = &enforcement {
+        problems.push(Problem::new(subject(), why));
+    }
+    ShareRow {
+        claim: share.claim.clone(),
+        phase: share.phase,
+        grant: share.grant.clone(),
+        visible: share.visible.clone(),
+        dir: share.dir.clone(),
+        enforcement,
+        limits,
+        usage: usage.cloned(),
+        measured,
+        processes: usage.into_iter().flat_map(|u| &u.processes).map(|p| in_slot(p, share, before)).collect(),
+    }
+}
+
+/// What a region says that cannot be.
+fn untrue(share: &Share, limits: Option<&Limits>, usage: Option<&Seen>, measured: Measured) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if let Some(limits) = limits {
+        if limits.claim.as_str() != share.grant.claim.as_str() {
+            wrong.push(format!("its limits are those of claim {}", limits.claim.as_str()));
+        }
+        if share.visible.as_deref().is_some_and(|visible| visible != limits.card.as_str()) {
+            wrong.push(format!("its limits are about card {}", limits.card.as_str()));
+        }
+    }
+    if let Some(usage) = usage {
+        let expected = aliquot_abi::layout::usage::BYTES;
+        if usize::try_from(usage.length.0) != Ok(expected) {
+            wrong.push(format!(
+                "its usage file has {} bytes, expected {expected}: its tenant changed it",
+                usage.length.0
+            ));
+        }
+        match limits.map(|limits| limits.memory) {
+            Some(MemoryLimit::Bytes(limit)) if usage.total.0 > limit => {
+                wrong.push(format!("its books have {} bytes, its limit is {limit}", usage.total.0));
+            }
+            _ => {}
+        }
+    }
+    if measured == Measured::Implausible {
+        wrong.push("its device time went backwards or faster than time: its tenant wrote it".to_owned());
+    }
+    wrong
+}
+
+fn in_slot(process: &SeenProcess, share: &Share, before: Option<&Share>) -> ProcessRow {
+    let (pid, shim) = match process.life {
+        Life::Held { pid } => (pid, Shim::Held),
+        Life::Named { pid } => (pid, Shim::Named),
+        Life::Dead => (None, Shim::Dead),
+    };
+    let reading = |share: &Share, process: &SeenProcess| {
+        Some(Reading { nanos: process.device_nanos, at: share.reading()?.at })
+    };
+    let earlier = before.and_then(|before| {
+        let same = |p: &&SeenProcess| p.pid == process.pid && p.life == process.life;
+        reading(before, before.seen()?.processes.iter().find(same)?)
+    });
+    let commands = share.files().map(|files| &files.commands);
+    let command = pid.and_then(|pid| commands?.get(&pid).cloned());
+    ProcessRow {
+        pid,
+        inner_pid: Some(process.pid),
+        command,
+        shim,
+        books: Some(process.used),
+        driver: None,
+        measured: reading(share, process).map_or(Measured::Unknown, |now| Measured::of(earlier, now)),
+    }
+}
+
+// === impl Enforcement ===
+
+impl Enforcement {
+    /// What its processes show.
+    fn with(self, processes: &[ProcessRow]) -> Self {
+        let any = |is: &[Shim]| processes.iter().any(|process| is.contains(&process.shim));
+        match self {
+            Self::Unseen if any(&[Shim::Missing]) => Self::Bypassed,
+            Self::Unseen if any(&[Shim::Held, Shim::Named]) => Self::Observed,
+            other => other,
+        }
+    }
+
+    /// As a word.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Observed => "observed",
+            Self::Unseen => "unseen",
+            Self::Bypassed => "bypassed",
+            Self::Unlimited => "unlimited",
+            Self::Absent => "absent",
+            Self::Broken(_) => "broken",
+        }
+    }
+}
+
+// === impl Shim ===
+
+impl Shim {
+    /// As a word.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Named => "named",
+            Self::Dead => "dead",
+            Self::Missing => "missing",
+            Self::Outside => "outside",
+        }
+    }
+}
+
+// === impl Driver ===
+
+impl Driver {
+    fn reading(&self) -> Reading {
+        Reading { nanos: self.busy_nanos, at: self.at }
+    }
+}
+
+// === impl Share ===
+
+impl Share {
+    fn files(&self) -> Option<&Files> {
+        match &self.region {
+            Region::There(files) => Some(files),
+            Region::Absent => None,
+        }
+    }
+
+    fn seen(&self) -> Option<&Seen> {
+        self.files()?.usage.as_ref().ok()
+    }
+
+    fn reading(&self) -> Option<Reading> {
+        Some(Reading { nanos: self.seen()?.device_nanos, at: self.files()?.at })
+    }
+
+    /// Whether the share lies in a directory of grants, or is the `claim/share` of one.
+    fn is_in(&self, dir: &Path) -> bool {
+        if dir.is_absolute() { self.dir.starts_with(dir) } else { self.dir.ends_with(dir) }
+    }
+}

@@ -1,0 +1,43 @@
+//! Device time as a part of time that passed.
+
+use std::time::Duration;
+
+/// Most that can be true, in parts per million: ten times of what one card has, for what counters round and reports
+/// delay.
+const PPM_MAX: u128 = 10_000_000;
+
+/// Device time used between two looks, of the time between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measured {
+    /// There was one look only, or no time between two.
+    Unknown,
+    /// So many parts per million of one card's, or partition's, time.
+    Ppm(u64),
+    /// It went backwards, or faster than any card: somebody wrote the counter who does not count.
+    Implausible,
+}
+
+/// A counter of nanoseconds at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub(super) nanos: u64,
+    pub(super) at: Duration,
+}
+
+// === impl Measured ===
+
+impl Measured {
+    /// From one reading to the next.
+    pub(super) fn of(before: Option<Reading>, now: Reading) -> Self {
+        let Some(before) = before else { return Self::Unknown };
+        let passed = now.at.saturating_sub(before.at).as_nanos();
+        if passed == 0 {
+            return Self::Unknown;
+        }
+        let Some(used) = now.nanos.checked_sub(before.nanos) else { return Self::Implausible };
+        match u128::from(used) * 1_000_000 / passed {
+            ppm @ 0..=PPM_MAX => Self::Ppm(u64::try_from(ppm).unwrap_or(u64::MAX)),
+            _ => Self::Implausible,
+        }
+    }
+}

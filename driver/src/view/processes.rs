@@ -1,0 +1,49 @@
+//! What the kernel tells of a process: the name of its program, and which grants it was started with.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Where containers have their grants.
+const MOUNTED: &str = "/run/aliquot/grants";
+/// The variable by which a local run tells its processes where their grants are.
+const VARIABLE: &[u8] = b"ALIQUOT_GRANTS=";
+/// Most of a process's environment, or of its mounts, that is read.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// Name of the program; `None`: it is gone, or may not be looked at.
+pub(super) fn command(pid: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
+}
+
+/// Directories of the grants that a process was started with: by name from its environment, as `claim/share` from its
+/// mounts. None for one that has no grant or that may not be looked at.
+pub(super) fn grants_of(pid: u32) -> Vec<PathBuf> {
+    let environment = bounded(&format!("/proc/{pid}/environ"));
+    let named = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(VARIABLE));
+    let named = named.filter(|path| !path.is_empty()).map(|path| PathBuf::from(OsStr::from_bytes(path)));
+    let named = named.map(|path| path.canonicalize().unwrap_or(path));
+    let mounts = bounded(&format!("/proc/{pid}/mountinfo"));
+    let mounted = String::from_utf8_lossy(&mounts).lines().filter_map(mounted).collect::<Vec<_>>();
+    named.into_iter().chain(mounted).collect()
+}
+
+/// `claim/share` of a line of mounts, if it is one of ours.
+fn mounted(line: &str) -> Option<PathBuf> {
+    let point = Path::new(line.split(' ').nth(4)?);
+    let mut parts = point.strip_prefix(MOUNTED).ok()?.components();
+    Some(Path::new(parts.next()?.as_os_str()).join(parts.next()?.as_os_str()))
+}
+
+fn bounded(path: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => bytes,
+        // It ended meanwhile, or is not ours to look at.
+        Err(_) => Vec::new(),
+    }
+}

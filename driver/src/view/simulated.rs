@@ -1,0 +1,128 @@
+//! The driver's side of simulated cards: who holds what and who ran how long, whatever any grant says.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aliquot_core::units::Bytes;
+use aliquot_sim_device::{Card, CardFacts, Device, Node, OpenError};
+
+use super::look::{Driver, DriverProcess, Health};
+use super::processes::{command, grants_of};
+
+/// Opened directories of cards. A directory stays open: its mappings are the process's own for good, so that opening it
+/// at each look would fill the memory.
+#[derive(Debug, Default)]
+pub(super) struct Drivers {
+    opened: BTreeMap<PathBuf, Opened>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    /// Inode of the first card: another one is another set of cards.
+    inode: u64,
+    device: Device,
+}
+
+// === impl Drivers ===
+
+impl Drivers {
+    /// Every card of these directories, and the directories that cannot be used.
+    pub(super) fn look(
+        &mut self,
+        dirs: &[(PathBuf, Option<PathBuf>)],
+        clock: &impl Fn() -> Duration,
+    ) -> (Vec<Driver>, Vec<(PathBuf, String)>) {
+        let (mut drivers, mut unusable) = (Vec::new(), Vec::new());
+        for (dir, state) in dirs {
+            match self.one(dir, clock) {
+                Ok(found) => drivers.extend(found.into_iter().map(|d| Driver { state: state.clone(), ..d })),
+                // It went away between two looks, with the partition that it was for.
+                Err(_) if !dir.exists() => {}
+                Err(error) => unusable.push((dir.clone(), error)),
+            }
+        }
+        (drivers, unusable)
+    }
+
+    fn one(&mut self, dir: &Path, clock: &impl Fn() -> Duration) -> Result<Vec<Driver>, String> {
+        fs::read_dir(dir).map_err(|error| error.to_string())?;
+        let whole = dir.file_name().is_none_or(|name| !name.to_string_lossy().starts_with("cards-"));
+        Ok(match self.device(dir)? {
+            Some(device) => device.cards().iter().map(|card| used(card, whole, clock)).collect(),
+            None => {
+                let node = Node::read(dir).map_err(|error| chain(&error))?;
+                node.cards.iter().map(|facts| unused(facts, whole, clock())).collect()
+            }
+        })
+    }
+
+    fn device(&mut self, dir: &Path) -> Result<Option<&Device>, String> {
+        let Ok(inode) = fs::symlink_metadata(dir.join("card-0")).map(|found| found.ino()) else {
+            self.opened.remove(dir);
+            return Ok(None);
+        };
+        if self.opened.get(dir).is_none_or(|opened| opened.inode != inode) {
+            self.opened.remove(dir);
+            let looked = aliquot_sim_device::look(dir).map_err(|error: OpenError| chain(&error))?;
+            let Some(device) = looked else { return Ok(None) };
+            self.opened.insert(dir.to_owned(), Opened { inode, device });
+        }
+        Ok(self.opened.get(dir).map(|opened| &opened.device))
+    }
+}
+
+/// A card that somebody has used.
+fn used(card: &Card, whole: bool, clock: &impl Fn() -> Duration) -> Driver {
+    let busy_nanos = card.busy_nanos();
+    let at = clock();
+    let processes = card.processes().into_iter().map(|process| DriverProcess {
+        pid: process.pid,
+        held: Bytes(process.held_bytes),
+        device_nanos: process.device_nanos,
+        command: command(process.pid),
+        grants: grants_of(process.pid),
+    });
+    Driver {
+        in_use: Bytes(card.in_use()),
+        high_water: Bytes(card.high_water()),
+        busy_nanos,
+        health: match card.health() {
+            aliquot_sim_device::Health::Well => Health::Well,
+            aliquot_sim_device::Health::Lost => Health::Lost,
+        },
+        processes: processes.collect(),
+        ..unused(card.facts(), whole, at)
+    }
+}
+
+fn unused(facts: &CardFacts, whole: bool, at: Duration) -> Driver {
+    Driver {
+        state: None,
+        uuid: facts.uuid.clone(),
+        name: facts.name.clone(),
+        memory: Bytes(facts.memory_bytes),
+        whole,
+        in_use: Bytes(0),
+        high_water: Bytes(0),
+        busy_nanos: 0,
+        health: Health::Well,
+        processes: Vec::new(),
+        at,
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,140 @@
+//! A state directory, read: the journal, and the region of each share.
+//!
+//! Claims come and go while we read. A share whose files are gone is looked up in the journal once more: if its claim has
+//! left, so does the share; if it has not, its missing files are a fact to be shown.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aliquot_core::id::CardUuid;
+use aliquot_core::ports::PartitionAt;
+
+use super::look::{Files, Partition, Promised, Region, Share, State};
+use super::processes::command;
+use crate::checkpoint::{Journal, JournalFile, Making, Phase};
+use crate::disk::Disk;
+use crate::grant_file;
+use crate::region::{self, Life, Place, Seen};
+
+/// Where local runs keep the state of simulated nodes, below a home of state.
+const SIMULATED: &str = "simulated";
+/// Beginning of the names of directories of simulated cards.
+const CARDS: &str = "cards";
+
+/// Reads one.
+pub(super) fn read(dir: &Path, clock: &impl Fn() -> Duration) -> State {
+    let promised = journal(dir).map(|journal| promised(dir, &journal, clock));
+    State { dir: dir.to_owned(), promised }
+}
+
+/// State directories of a home: the home itself where it is one or cannot be looked into, and those of simulated nodes.
+pub(super) fn below(home: &Path) -> Vec<PathBuf> {
+    let closed = fs::read_dir(home).is_err_and(|error| error.kind() != io::ErrorKind::NotFound);
+    let own = (closed || home.join("journal").exists()).then(|| home.to_owned());
+    let entries = fs::read_dir(home.join(SIMULATED)).into_iter().flatten().flatten();
+    let mut nodes: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|dir| dir.join("journal").exists()).collect();
+    nodes.sort();
+    own.into_iter().chain(nodes).collect()
+}
+
+/// Directories of simulated cards that lie in a state directory: those of the node, then those of partitions.
+pub(super) fn simulated_cards(dir: &Path) -> Vec<PathBuf> {
+    let ours =
+        |name: &str| name == CARDS || name.strip_prefix(CARDS).is_some_and(|rest| rest.starts_with('-'));
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .filter(|entry| entry.file_name().to_str().is_some_and(ours))
+        .map(|entry| entry.path())
+        .collect();
+    found.sort();
+    found
+}
+
+fn journal(dir: &Path) -> Result<Journal, String> {
+    let path = dir.join("journal");
+    let refused = |error: &io::Error| format!("{}: {error}", path.display());
+    match fs::symlink_metadata(&path) {
+        Ok(found) if found.is_file() => {}
+        // A pipe would keep us waiting.
+        Ok(_) => return Err(format!("{} is no plain file", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // An empty directory promises nothing; one that cannot be read may promise anything.
+            return fs::read_dir(dir).map(|_| Journal::default()).map_err(|e| refused(&e));
+        }
+        Err(error) => return Err(refused(&error)),
+    }
+    let file = JournalFile::new(path.clone(), Disk::default());
+    match file.load() {
+        Ok(journal) => Ok(journal.unwrap_or_default()),
+        Err(error) => Err(std::error::Error::source(&error)
+            .map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))),
+    }
+}
+
+fn promised(dir: &Path, journal: &Journal, clock: &impl Fn() -> Duration) -> Promised {
+    let partitions = journal
+        .partitions
+        .iter()
+        .map(|(at, making)| Partition { at: at.clone(), uuid: handle(making) })
+        .collect();
+    let grants = dir.join("grants");
+    let mut shares = Vec::new();
+    for record in journal.claims.values() {
+        for grant in &record.plan.grants {
+            let place = grant_file::place(&grants, &grant.claim, &grant.share);
+            shares.push(Share {
+                claim: record.plan.name.clone(),
+                phase: record.phase,
+                grant: grant.clone(),
+                visible: visible(journal, &grant.card, grant.partition().as_ref()),
+                region: region(&place, clock),
+                dir: place.dir,
+            });
+        }
+    }
+    let gone = |share: &Share| share.phase == Phase::Prepared && !share.dir.exists();
+    if shares.iter().any(gone)
+        && let Ok(later) = self::journal(dir)
+    {
+        shares.retain(|share| !gone(share) || later.claims.contains_key(&share.grant.claim));
+    }
+    Promised { shares, partitions }
+}
+
+fn handle(making: &Making) -> Option<String> {
+    match making {
+        Making::Made(handle) => Some(handle.uuid.to_string()),
+        Making::Planned => None,
+    }
+}
+
+/// The UUID under which a tenant sees its part; a partition that no journal of ours made is not known by one.
+fn visible(journal: &Journal, card: &CardUuid, at: Option<&PartitionAt>) -> Option<String> {
+    match at {
+        None => Some(card.to_string()),
+        Some(at) => journal.partitions.get(at).and_then(handle),
+    }
+}
+
+fn region(place: &Place, clock: &impl Fn() -> Duration) -> Region {
+    let missing =
+        |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    if missing(&place.limits()) && missing(&place.usage()) {
+        return Region::Absent;
+    }
+    let words = |error: io::Error| error.to_string();
+    let usage = Seen::of(&place.usage()).map_err(words);
+    let at = clock();
+    let processes = usage.iter().flat_map(|seen| &seen.processes);
+    let pids = processes.filter_map(|process| match process.life {
+        Life::Held { pid } | Life::Named { pid } => pid,
+        Life::Dead => None,
+    });
+    let commands = pids.filter_map(|pid| Some((pid, command(pid)?))).collect();
+    let limits = region::read(&place.limits()).map_err(words);
+    Region::There(Box::new(Files { limits, usage, commands, at }))
+}

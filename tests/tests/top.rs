@@ -1,0 +1,279 @@
+//! What `aliquot top` says of tenants at work, and of those who would rather not be seen.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
+use aliquot_tests::local::Local;
+use aliquot_tests::preload::shim;
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const GIB: u64 = 1 << 30;
+/// A node whose card is the first one of a bench.
+const NODE: &str = "schema = 1\nname = \"bench\"\n[[card]]\nmodel = \"nvidia-t4-16gb\"\n\
+                    uuid = [\"GPU-a11c0de0-51a0-4c4d-8000-000000000000\"]\n";
+
+/// A bench, and a state directory whose node has its first card.
+struct Site {
+    bench: Bench,
+    program: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+/// A program that is killed when the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+impl Running {
+    fn ready(command: &mut Command) -> Self {
+        let mut child = Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+        let mut line = String::new();
+        BufReader::with_capacity(1, child.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        child
+    }
+}
+
+impl Site {
+    /// With a share of 4 GiB for each claim; `None` where there is no compiler.
+    fn with(claims: &[&str]) -> Option<Self> {
+        let bench = Bench::new();
+        let program = match bench.compile("sim_probe", Link::Opened) {
+            Ok(program) => program,
+            Err(StoodAside(why)) => {
+                println!("stood aside: {why}");
+                return None;
+            }
+        };
+        fs::create_dir_all(bench.cards()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let site = Self { bench, program, dir };
+        let share = include_str!("../golden/input/share.yaml");
+        fs::write(site.file("node.toml"), NODE).unwrap();
+        for claim in claims {
+            let file = site.file("claim.yaml");
+            fs::write(&file, share.replace("name: share\n", &format!("name: {claim}\n"))).unwrap();
+            let (node, state) = (site.file("node.toml"), site.file("state"));
+            let words = ["prepare", "-f", &file, "--node", &node, "--state", &state];
+            aliquot(&words);
+        }
+        Some(site)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.dir.path().canonicalize().unwrap().join(name).display().to_string()
+    }
+
+    /// The probe on the bench's cards.
+    fn probe(&self, arguments: &[&str]) -> Command {
+        let mut command = self.bench.command(&self.program);
+        command.args(arguments);
+        command
+    }
+
+    /// The probe as a tenant of a claim; with the shim, if it is not told otherwise.
+    fn tenant(&self, claim: &Value, arguments: &[&str]) -> Command {
+        let mut command = self.probe(arguments);
+        let grants = Path::new(&self.file("state")).join("grants").join(claim["claimUid"].as_str().unwrap());
+        command.env("LD_PRELOAD", shim()).env("ALIQUOT_GRANTS", grants);
+        command
+    }
+
+    /// The first card, as it is shown; rates are over so many seconds.
+    fn top(&self, interval: &str) -> (Value, Value) {
+        let cards = self.bench.cards().display().to_string();
+        let (node, state) = (self.file("node.toml"), self.file("state"));
+        let shown = aliquot(&[
+            "top", "--state", &state, "--node", &node, "--cards", &cards, "-n", interval, "-o", "json",
+        ]);
+        let mut shown: Value = serde_json::from_str(&shown).unwrap();
+        (shown["cards"][0].take(), shown["problems"].take())
+    }
+}
+
+fn aliquot(words: &[&str]) -> String {
+    let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), std::io::empty());
+    let mut terminal = Terminal {
+        out: &mut out,
+        err: &mut err,
+        input: &mut input,
+        colour: Colour::Off,
+        progress: Progress::Off,
+        screen: Screen::None,
+    };
+    let code = run([&["aliquot"], words].concat().iter().map(OsString::from), &mut terminal);
+    assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (0, ""));
+    String::from_utf8(out).unwrap()
+}
+
+fn of_pid(rows: &Value, pid: u32) -> Value {
+    let found = rows.as_array().unwrap().iter().find(|row| row["pid"] == pid);
+    found.unwrap_or(&Value::Null).clone()
+}
+
+fn bytes(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+#[test]
+fn who_uses_the_shim_who_does_not_and_who_has_no_grant_are_told_apart() {
+    let Some(site) = Site::with(&["one", "two"]) else { return };
+    let (card, _) = site.top("0");
+    let (one, two) = (card["shares"][0].clone(), card["shares"][1].clone());
+    assert_eq!([&one["enforcement"]["state"], &two["enforcement"]["state"]], ["unseen", "unseen"]);
+    assert_eq!(fs::read_dir(site.bench.cards()).unwrap().count(), 0, "looking makes no cards");
+
+    let tenant = Running::ready(&mut site.tenant(&one, &["hold", &GIB.to_string()]));
+    let refused = site.tenant(&one, &["hold", &(4 * GIB).to_string()]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let without = Running::ready(site.tenant(&two, &["hold", "4096"]).env_remove("LD_PRELOAD"));
+    let stranger = Running::ready(&mut site.probe(&["hold", "8192"]));
+
+    let (card, problems) = site.top("0");
+    assert_eq!(problems, serde_json::json!([]));
+    let [one, two] = [&card["shares"][0], &card["shares"][1]];
+    assert_eq!([&one["enforcement"]["state"], &two["enforcement"]["state"]], ["observed", "bypassed"]);
+    let shown = of_pid(&one["processes"], tenant.0.id());
+    assert_eq!((&shown["shim"], &shown["command"]), (&"held".into(), &"sim_probe".into()));
+    assert!(bytes(&shown["bookedBytes"]) >= GIB && bytes(&shown["driverBytes"]) >= GIB, "{shown}");
+    assert!(bytes(&one["memory"]["usedBytes"]) >= GIB && bytes(&one["memory"]["highWaterBytes"]) >= GIB);
+    assert!(bytes(&one["memory"]["deniedAllocations"]) >= 1);
+    assert_eq!(bytes(&one["memory"]["limitBytes"]), 4 * GIB);
+    assert_eq!(of_pid(&two["processes"], without.0.id())["shim"], "missing");
+    let outside = of_pid(&card["outside"], stranger.0.id());
+    assert_eq!(outside["shim"], "outside");
+    // What is in no books is what the driver has beyond them.
+    let driver = &card["driver"];
+    let beyond = bytes(&driver["usedBytes"]) - bytes(&card["bookedBytes"]);
+    assert_eq!(bytes(&driver["unattributedBytes"]), beyond);
+    assert!(beyond >= bytes(&outside["driverBytes"]));
+}
+
+#[test]
+fn device_time_is_measured_between_two_looks() {
+    let Some(site) = Site::with(&["one"]) else { return };
+    let stranger = Running::ready(&mut site.probe(&["busy", "1000000"]));
+    let (card, _) = site.top("0.5");
+    let time = |value: &Value| value.as_f64().unwrap();
+    let (busy, own) = (&card["driver"]["busyPercent"], of_pid(&card["outside"], stranger.0.id()));
+    // A slow machine hands in less; no machine has more than all.
+    assert!((20.0..=110.0).contains(&time(busy)), "{busy}");
+    assert!((20.0..=110.0).contains(&time(&own["measuredPercent"])), "{own}");
+    assert_eq!(card["shares"][0]["compute"]["measuredPercent"], 0.0);
+    assert_eq!(card["shares"][0]["compute"]["guaranteedPercent"], 25.0);
+    assert_eq!(site.top("0").0["driver"]["busyPercent"], Value::Null);
+}
+
+#[test]
+fn a_region_that_cannot_be_used_is_shown_with_its_reason_and_the_others_are_shown() {
+    let Some(site) = Site::with(&["one", "two"]) else { return };
+    let (card, _) = site.top("0");
+    let dir = |share: usize| PathBuf::from(card["shares"][share]["directory"].as_str().unwrap());
+    let (limits, usage) = (dir(0).join("limits"), dir(0).join("usage"));
+    let whole = (fs::read(&limits).unwrap(), fs::read(&usage).unwrap());
+    let spoilt = |path: &Path, spoil: &dyn Fn(&Path), why: &str| {
+        fs::remove_file(path).unwrap();
+        spoil(path);
+        let (card, problems) = site.top("0.01");
+        let [one, two] = [&card["shares"][0], &card["shares"][1]];
+        assert_eq!(one["enforcement"]["state"], "broken", "{why}");
+        assert!(one["enforcement"]["why"].as_str().unwrap().contains(why), "{one}");
+        assert_eq!(
+            (two["enforcement"]["state"].as_str(), problems.as_array().unwrap().len()),
+            (Some("unseen"), 1)
+        );
+        drop(fs::remove_file(path));
+        fs::write(&limits, &whole.0).unwrap();
+        fs::write(&usage, &whole.1).unwrap();
+    };
+    spoilt(&usage, &|path| fs::write(path, [0xAB; 200_000]).unwrap(), "not those of an Aliquot region");
+    spoilt(&usage, &|path| fs::write(path, []).unwrap(), "0 bytes mapped");
+    spoilt(&usage, &|path| symlink("/dev/zero", path).unwrap(), "symbolic links");
+    // Nobody writes into the pipe; whoever opened it would wait for ever.
+    let pipe = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    spoilt(&usage, &pipe, "no plain file");
+    spoilt(&usage, &|_| {}, "No such file");
+    spoilt(&limits, &|path| fs::write(path, &whole.0[..100]).unwrap(), "bytes mapped");
+    spoilt(&limits, &pipe, "no plain file");
+    let torn: Vec<u8> = whole.0.iter().map(|byte| byte ^ u8::from(*byte == 0x47)).collect();
+    spoilt(&limits, &|path| fs::write(path, &torn).unwrap(), "checksum");
+
+    // Slots full of nonsense are so many processes that are dead, and delay nobody.
+    let mut random = u64::from(std::process::id()) | 1;
+    println!("seed {random}");
+    let mut bytes = whole.1.clone();
+    for word in bytes.chunks_exact_mut(8).skip(8) {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        word.copy_from_slice(&random.to_le_bytes());
+    }
+    fs::write(&usage, &bytes).unwrap();
+    let (card, problems) = site.top("0.01");
+    assert!(card["shares"][0]["processes"].as_array().unwrap().len() <= 1024);
+    assert!(problems.to_string().contains("its limit is"), "{problems}");
+    let state = site.file("state");
+    let table = aliquot(&["top", "--state", &state, "-n", "0"]);
+    assert!(table.lines().count() < 80 && table.contains("and 960 more"), "{table}");
+}
+
+#[test]
+fn local_runs_are_seen_on_their_card_and_in_their_partition() {
+    let bench = Bench::new();
+    let program = match bench.compile("sim_probe", Link::Opened) {
+        Ok(program) => program,
+        Err(StoodAside(why)) => return println!("stood aside: {why}"),
+    };
+    let local = Local::new("h100-8");
+    let hold =
+        |part: &[&str]| Running::ready(local.run(part).arg("--").arg(&program).args(["hold", "1048576"]));
+    let _on_card = hold(&["--card", "0", "--memory", "1Gi", "--cores", "25"]);
+    let _in_partition = hold(&["--card", "1", "--template", "1g.10gb", "--memory", "5Gi"]);
+    let state = local.state().display().to_string();
+    let shown = aliquot(&["top", "--state", &state, "--node", "h100-8", "-n", "0", "-o", "json"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((shown["cards"].as_array().unwrap().len(), &shown["problems"]), (8, &serde_json::json!([])));
+    for place in [&shown["cards"][0], &shown["cards"][1]["partitions"][0]] {
+        let share = &place["shares"][0];
+        assert_eq!(share["enforcement"]["state"], "observed", "{place}");
+        let process = &share["processes"][0];
+        assert_eq!((&process["shim"], &process["command"]), (&"held".into(), &"sim_probe".into()));
+        assert!(bytes(&process["bookedBytes"]) >= 1 << 20, "{place}");
+        assert_eq!(process["driverBytes"], place["driver"]["usedBytes"], "{place}");
+        assert_eq!(place["outside"], serde_json::json!([]));
+    }
+}
+
+#[test]
+fn looking_changes_nothing_on_disk() {
+    let Some(site) = Site::with(&["one"]) else { return };
+    let contents = || {
+        let mut found = Vec::new();
+        let mut dirs = vec![site.dir.path().to_owned(), site.bench.cards()];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+                if entry.file_type().unwrap().is_dir() {
+                    dirs.push(entry.path());
+                }
+                let changed = entry.metadata().unwrap().modified().unwrap();
+                found.push((entry.path(), changed, fs::read(entry.path()).unwrap_or_default()));
+            }
+        }
+        found.sort();
+        found
+    };
+    let before = contents();
+    site.top("0.01");
+    assert!(contents() == before);
+}
