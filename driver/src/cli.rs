@@ -93,6 +93,9 @@ enum Command {
     Top(top::Args),
     /// Run real manifests on a simulated node: no accelerator, cluster or privileges needed
     Demo(demo::Args),
+    /// A program that uses a card, for the demo
+    #[command(hide = true)]
+    DemoTenant(demo::tenant::Args),
     /// Print a completion script for a shell
     Completions {
         /// Shell to print it for
@@ -150,6 +153,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Fai
         Command::Run(args) => run::run(&args, terminal),
         Command::Top(args) => top::run(&args, terminal),
         Command::Demo(args) => demo::run(&args, terminal),
+        Command::DemoTenant(args) => Ok(Answer::Code(demo::tenant::run(&args))),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "aliquot", &mut terminal.out);
             Ok(Answer::Yes)

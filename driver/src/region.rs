@@ -19,6 +19,8 @@
 //! Who may lie: a tenant may write anything into `usage` and give it any length. What is read is copied first or mapped
 //! through [`mapping`], where a vanished page reads as zeros and is noticed.
 
+mod futex;
+mod live;
 mod liveness;
 mod mapping;
 mod watched;
@@ -40,6 +42,8 @@ use nix::libc;
 use crate::disk::{Disk, Mode};
 use mapping::{Image, Mapping};
 
+pub use futex::{wait_any, wake};
+pub use live::{Changed, Live};
 pub(crate) use liveness::start_time;
 pub use watched::{Life, Reaped, Seen, SeenProcess, Watched};
 

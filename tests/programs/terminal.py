@@ -60,7 +60,7 @@ master = start()
 os.write(master, b"\x1a")
 until(master, b"continued")
 os.write(master, b"typed\n")
-until(master, b"typed\r\ntyped\r\n")
+until(master, b"got typed")
 os.write(master, b"\x04")
 until(master, b"ended 4")
 

@@ -19,8 +19,10 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
+use aliquot_tests::local::aliquot as program;
 
 const STATE: &str = "{STATE}";
 
@@ -118,18 +120,27 @@ fn a_refused_command_leaves_nothing_on_disk() {
 }
 
 #[test]
-fn every_example_is_sound_and_the_demo_agrees_with_it() {
+fn every_example_is_sound() {
     let dir = tempfile::tempdir().unwrap();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples");
     let line = format!("aliquot plan -f {} --node mixed --node ascend-310p-duo", examples.display());
     let ran = aliquot(&line, dir.path());
     assert_eq!(ran.err, "");
     assert!(ran.out.contains("1 without a place"), "{}", ran.out);
-    let demo = aliquot("aliquot demo", dir.path());
-    assert_eq!((demo.code, demo.err.as_str()), (0, ""), "{}", demo.out);
-    assert!(demo.out.ends_with("Everything came out as expected, and everything was given back.\n"));
-    let json = aliquot("aliquot demo -o json", dir.path());
-    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+}
+
+/// The demo starts itself again as tenants, so it has to be the program.
+#[test]
+fn the_demo_comes_out_as_expected() {
+    let demo = |arguments: &[&str]| {
+        let output = Command::new(program()).arg("demo").args(arguments).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), b"".as_slice()), "{text}");
+        text
+    };
+    let text = demo(&[]);
+    assert!(text.ends_with("Everything came out as expected, and everything was given back.\n"), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&demo(&["-o", "json"])).unwrap();
     assert_eq!(json["verdict"], "as expected");
 }
 

@@ -69,7 +69,7 @@ fn the_exit_code_is_the_commands() {
 #[test]
 fn the_command_gets_its_words_its_input_and_its_part() {
     let local = Local::new("h100-8");
-    let script = r#"cat; echo "$1|$2"; ls $ALIQUOT_GRANTS/*; echo $CUDA_VISIBLE_DEVICES; ls $ALIQUOT_SIM_DIR
+    let script = r#"cat; echo "$1|$2"; ls $ALIQUOT_GRANTS/*; echo $CUDA_VISIBLE_DEVICES; ls $ALIQUOT_SIM_DIR | grep node
         echo "preload ${LD_PRELOAD##*/}"; ls ${LD_LIBRARY_PATH%%:*}"#;
     let mut command =
         local.run(&["--memory", "8Gi", "--cores", "25", "--card", "3", "sh", "-c", script, "sh"]);
@@ -279,7 +279,14 @@ fn the_command_has_the_terminal_and_a_job_is_stopped_and_continued_as_one() {
         return;
     }
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/terminal.py");
-    let command = local.run(&["--memory", "1Gi", "--", "sh", "-c", "test -t 0 && echo ready; cat; exit 4"]);
+    let command = local.run(&[
+        "--memory",
+        "1Gi",
+        "--",
+        "sh",
+        "-c",
+        "test -t 0 && echo ready; while read line; do echo \"got $line\"; done; exit 4",
+    ]);
     let mut python = Command::new("python3");
     python.arg(program).arg(command.get_program()).args(command.get_args());
     let output = python.output().unwrap();

@@ -78,6 +78,8 @@ const ONLY: &[(&str, &[&str])] = &[
         "unsafe {",
         &[
             "driver/backends/",
+            "driver/src/cli/demo/tenant.rs",
+            "driver/src/region/futex.rs",
             "driver/src/region/mapping.rs",
             "driver/src/run/supervise.rs",
             "core/abi/src/view.rs",

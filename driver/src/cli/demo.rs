@@ -1,11 +1,16 @@
-//! `aliquot demo`: real manifests on a simulated node, from the Pod to the CDI file and back to nothing.
+//! `aliquot demo`: real manifests on a simulated node, from the Pod to the CDI file and back to nothing; then real
+//! processes on a simulated card.
 //!
 //! ```text
 //!   for each manifest of deploy/examples: place ─▶ prepare ─▶ show devices and CDI file
 //!   then: the books of the node, closeness of NPUs on four nodes, a claim that cannot fit and why, release of everything
+//!   then, with the shim and without ([`processes`]): a memory limit, a killed process, shares
 //! ```
 //!
 //! What must come out is written down beside each manifest. A difference is shown, and ends the command with 1.
+
+mod processes;
+pub(super) mod tenant;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +43,8 @@ Examples:
 /// Run real manifests on a simulated node: no accelerator, cluster or privileges needed
 ///
 /// Places, prepares and releases the manifests of deploy/examples on a node with H100, A100, T4, L4 and Ascend 310P cards,
-/// and compares every step with what must come out.
+/// then runs real processes on a simulated card, with the shim and without it, and compares every step with what must come
+/// out. The figures of processes are those of the card.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
@@ -175,7 +181,8 @@ fn play(state: &StateDir, record: &mut Record, terminal: &mut Terminal<'_>) -> R
     devices::table_of(&fleet, terminal)?;
     closeness(record, terminal)?;
     cannot_fit(&mut fleet, record, terminal)?;
-    release_all(&state.path, record, terminal)
+    release_all(&state.path, record, terminal)?;
+    processes::play(&state.path, SCENES.len() + 4, record, terminal)
 }
 
 /// The simulated node on its state.

@@ -9,7 +9,7 @@ use std::process::Command;
 use aliquot_core::card::Inventory;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::fraction::{Choice, parse_ask, resolve};
-use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSettings, Spelled};
+use aliquot_core::grant::{ComputePolicy, FailMode, Priority, ShareSettings, Spelled};
 use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::quantity::Quantity;
 use aliquot_core::units::{Bytes, Cores};
@@ -20,6 +20,7 @@ use crate::manifest::Manifests;
 use crate::node::{Access, Node};
 use crate::region;
 use crate::run::ask::{self, Alternative, Ask};
+use crate::run::governor::{Governor, Scope};
 use crate::run::record::{GRANTS_VARIABLE, Run, Swept, anybody_lives, sweep};
 use crate::run::simulated;
 use crate::run::supervise::{Beside, Signals};
@@ -138,13 +139,13 @@ pub(super) struct Home {
 struct Prepared {
     run: Run,
     grants: PathBuf,
-    place: region::Place,
+    scope: Scope,
     environment: Vec<(&'static str, OsString)>,
 }
 
-/// What goes on beside the command.
+/// What goes on beside the command; without a governor others of the card serve the run as well.
 struct Watch {
-    usage: Option<region::Watched>,
+    governor: Option<Governor>,
 }
 
 fn memory(text: &str) -> Result<Bytes, String> {
@@ -312,23 +313,30 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
         dir: grants.join(grant.share.as_str()),
         lock: node.grants_dir().with_file_name("limits.lock"),
     };
-    let environment = environment(&home, &installed, grant, &place, &grants, &cards)?;
-    Ok(Ok(Prepared { run, grants, place, environment }))
+    let limits = region::read(&place.limits()).map_err(failed)?;
+    let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
+    let simulated = simulated::directory_for(&home.state, grant, &visible, &cards).map_err(failed)?;
+    let device = aliquot_sim_device::open(&simulated).map_err(|error| Failure::Node(chain(&error)))?;
+    let scope = Scope {
+        visible: visible.to_string(),
+        grants: node.grants_dir().to_owned(),
+        writers: place.lock,
+        election: home.state.join("governors").join(visible.as_str()),
+        card: device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned(),
+    };
+    let environment = environment(&home, &installed, &visible, &grants, &simulated)?;
+    Ok(Ok(Prepared { run, grants, scope, environment }))
 }
 
 /// What the command is asked to find: the shim, the driver libraries, its grant, its card.
 fn environment(
     home: &Home,
     installed: &Installed,
-    grant: &Grant,
-    place: &region::Place,
+    visible: &CardUuid,
     grants: &Path,
-    cards: &Inventory,
+    simulated: &Path,
 ) -> Result<Vec<(&'static str, OsString)>, Failure> {
     let failed = |error| home.failed("use", error);
-    let limits = region::read(&place.limits()).map_err(failed)?;
-    let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
-    let simulated = simulated::directory_for(&home.state, grant, &visible, cards).map_err(failed)?;
     let simulated = simulated.canonicalize().map_err(failed)?;
     Ok(vec![
         ("LD_PRELOAD", prepended("LD_PRELOAD", installed.shim.canonicalize().map_err(failed)?.as_os_str())),
@@ -459,9 +467,9 @@ fn place(
 
 /// Runs the command to its end and gives its part back.
 fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Result<u8, Failure> {
-    let Prepared { mut run, grants, place, environment } = prepared;
+    let Prepared { mut run, grants, scope, environment } = prepared;
     terminal.out.flush()?;
-    let code = match execute(args, &mut run, &place, environment) {
+    let code = match execute(args, &mut run, scope, environment) {
         Ok(code) => code,
         Err(error) => {
             let program = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
@@ -478,7 +486,7 @@ fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Re
 fn execute(
     args: &Args,
     run: &mut Run,
-    place: &region::Place,
+    scope: Scope,
     environment: Vec<(&'static str, OsString)>,
 ) -> io::Result<u8> {
     let mut words = args.command.iter();
@@ -488,8 +496,10 @@ fn execute(
     let running = signals.start(command)?;
     // Where this fails, processes of the run are found by their environment.
     let noted = run.started(running.pid());
-    let mut watch = Watch { usage: region::Watched::open(&place.usage()).ok() };
+    let mut watch = Watch { governor: Governor::start(scope).ok() };
     let ended = running.wait(&signals, &mut watch)?;
+    // Before anybody of this process opens the usage file again.
+    drop(watch);
     drop(noted);
     Ok(ended.exit_code())
 }
@@ -516,13 +526,14 @@ fn give_back(args: &Args, run: Run, grants: &Path, terminal: &mut Terminal<'_>) 
 
 impl Beside for Watch {
     fn look(&mut self) {
-        if let Some(usage) = &self.usage {
-            match usage.reap() {
-                // What cannot be looked at now may be looked at later; the tenant's own processes reap as well.
-                Ok(_) | Err(_) => {}
-            }
+        if let Some(governor) = &self.governor {
+            governor.go_on();
         }
     }
 
-    fn pause(&mut self) {}
+    fn pause(&mut self) {
+        if let Some(governor) = &self.governor {
+            governor.pause();
+        }
+    }
 }

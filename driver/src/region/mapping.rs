@@ -99,6 +99,12 @@ impl Mapping {
         unsafe { UsageView::create(self.base, self.length) }.map(|_| ())
     }
 
+    /// As a limits file.
+    pub(super) fn limits(&self) -> Result<LimitsView<'_>, RegionFault> {
+        // SAFETY: as above; whoever writes it writes atomically.
+        unsafe { LimitsView::new(self.base, self.length) }
+    }
+
     /// As a limits file, to write it.
     pub(super) fn limits_writer(&mut self) -> Result<LimitsWriter<'_>, RegionFault> {
         // SAFETY: a writable mapping of `length` bytes that outlives the writer; `&mut` and the lock of the caller make

@@ -3,6 +3,7 @@
 //! One process opens a usage file once: closing any descriptor of it drops all record locks that the process holds on it,
 //! the reaper's own among them. Files that are only looked at are copied ([`Seen::of`]).
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -132,6 +133,13 @@ impl Watched {
     /// They are no usage file any more.
     pub fn view(&self) -> io::Result<UsageView<'_>> {
         self.mapping.usage().map_err(fault)
+    }
+
+    /// Processes that have a slot, as they number themselves.
+    #[must_use]
+    pub fn pids(&self) -> BTreeSet<u32> {
+        let slots = self.view().into_iter().flat_map(taken);
+        slots.map(|taken| pid_of(taken.owner)).collect()
     }
 
     /// Whether any process that has a slot lives.

@@ -122,6 +122,8 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
+        // What a terminal sent to the command it sent here, too: that was the command's to mind.
+        while matches!(self.fd.read_signal(), Ok(Some(_))) {}
         let restored = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
         debug_assert!(restored.is_ok(), "a mask that was in force can be in force again");
     }

@@ -1,0 +1,399 @@
+//! The demo's second part: real processes on a simulated card, with the shim and without it.
+//!
+//! ```text
+//!   aliquot run ─▶ tenant ─▶ shim ─▶ simulated driver ─▶ card ◀── what is measured: the driver's side alone
+//! ```
+//!
+//! Every figure comes from the card, not from the shim or the region that is to be shown to hold; the one exception is the
+//! time until the books of a grant are right again, which are books of the region.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use aliquot_sim_device::{Card, DIR_ENV, Kind, Process, monotonic_nanos};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use crate::clock::now;
+use crate::region::{Seen, USAGE};
+use crate::run::simulated::cards_dir;
+
+use super::super::failure::Failure;
+use super::super::output::{Side, Terminal};
+use super::super::state::chain;
+use super::{Record, heading};
+
+/// The node: one card.
+const NODE: &str = "h200";
+/// Bytes in a MiB.
+const MIB: u64 = 1 << 20;
+/// What the memory scenes grant, in MiB.
+const LIMIT_MIB: u64 = 4096;
+/// What a tenant there tries to have, in MiB.
+const GREED_MIB: u64 = 8192;
+/// What each of the two processes of a grant holds, in MiB.
+const EACH_MIB: u64 = 1024;
+/// What a tenant that computes asks the driver to run, in nanoseconds.
+const KERNEL_NANOS: u64 = 1_000_000;
+/// Time before shares are measured: until both tenants are known to be at it.
+const WARM_UP: Duration = Duration::from_millis(700);
+/// Time in which shares are measured.
+const MEASURED: Duration = Duration::from_millis(1500);
+/// How often shares are measured until they fit.
+const ATTEMPTS: usize = 3;
+/// How far a share may be off, in percent of the card.
+const SHARE_ERROR: f64 = 3.0;
+/// Longest wait for anything; a machine that is this busy cannot show anything.
+const BOUND: Duration = Duration::from_secs(20);
+/// Longest time until a killed process's memory is everybody's again.
+const BACK_WITHIN: Duration = Duration::from_secs(1);
+
+/// Whether tenants are held to their grants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    ByTheShim,
+    ByNothing,
+}
+
+/// The place of the scenes.
+struct Stage<'t, 'io> {
+    program: PathBuf,
+    state: PathBuf,
+    libraries: PathBuf,
+    record: &'t mut Record,
+    terminal: &'t mut Terminal<'io>,
+    number: usize,
+}
+
+/// A tenant that runs; it ends with the value.
+struct Tenant {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+/// What came of a scene that could not be played.
+type Played<T> = Result<T, String>;
+
+/// Plays all scenes; `number` is that of the first.
+pub(super) fn play(
+    state: &Path,
+    number: usize,
+    record: &mut Record,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    let advice = "Check the directory given with --state";
+    let program = std::env::current_exe()
+        .map_err(|source| Failure::path("find", Path::new("aliquot"), source, advice))?;
+    let state = state.join("processes");
+    let lib = state.join("lib");
+    let installed =
+        aliquot_libraries::install(&lib).map_err(|source| Failure::path("write", &lib, source, advice))?;
+    let mut stage = Stage { program, state, libraries: installed.simulated, record, terminal, number };
+    stage.scene("One tenant asks for more memory than it has", Stage::greed)?;
+    stage.scene("One of two processes is killed", Stage::killed)?;
+    stage.scene("Two tenants compute: 25% and 75%", Stage::shares)
+}
+
+// === impl Stage ===
+
+impl<'io> Stage<'_, 'io> {
+    fn scene(
+        &mut self,
+        title: &str,
+        play: impl FnOnce(&mut Self) -> Played<Vec<Vec<String>>>,
+    ) -> Result<(), Failure> {
+        heading(&format!("{}. {title}", self.number), None, self.terminal)?;
+        self.number += 1;
+        match play(self) {
+            Ok(rows) => {
+                let columns =
+                    [("TENANT", Side::Left), ("WITH THE SHIM", Side::Left), ("WITHOUT", Side::Left)];
+                self.terminal.table(&columns, rows)?;
+            }
+            Err(why) => {
+                self.terminal.line(format_args!("not played: {why}"))?;
+                self.record.differs(title, &why);
+            }
+        }
+        Ok(())
+    }
+
+    /// What must hold, or what was found instead.
+    fn check(&mut self, scene: &str, holds: bool, found: &str) {
+        if !holds {
+            self.record.differs(scene, found);
+        }
+    }
+
+    /// The driver's side of the card.
+    fn card(&self) -> Played<Card> {
+        let device = aliquot_sim_device::open(&cards_dir(&self.state)).map_err(|error| chain(&error))?;
+        device.card(0).cloned().ok_or_else(|| "the node has no card".to_owned())
+    }
+
+    /// Starts a tenant; held ones through `aliquot run` with these arguments.
+    fn start(&self, held: Held, grant: &[&str], what: &[&str]) -> Played<Tenant> {
+        let mut command = Command::new(&self.program);
+        match held {
+            Held::ByTheShim => {
+                command.args(["run", "--node", NODE, "--state"]).arg(&self.state).args(grant).arg("--");
+                command.arg(&self.program);
+            }
+            Held::ByNothing => {
+                command.env("LD_LIBRARY_PATH", &self.libraries).env(DIR_ENV, cards_dir(&self.state));
+            }
+        }
+        command.arg("demo-tenant").args(what);
+        Tenant::start(command)
+    }
+
+    fn greed(&mut self) -> Played<Vec<Vec<String>>> {
+        let (limit, greed) = (format!("{LIMIT_MIB}Mi"), GREED_MIB.to_string());
+        let mut cells = vec![format!("{limit} granted, {GREED_MIB}Mi wanted")];
+        for held in [Held::ByTheShim, Held::ByNothing] {
+            let tenant = self.start(held, &["--memory", &limit], &["fill", &greed])?;
+            let words = tenant.next_words("filled")?;
+            let (pid, name) = (pid(&words, 0)?, words.get(3).cloned().unwrap_or_default());
+            let process = process(&self.card()?, pid)?;
+            let bytes = allocated(&process);
+            let beside = process.held_bytes.saturating_sub(bytes);
+            cells.push(format!("{name} at {}Mi, and {}Mi of contexts", bytes / MIB, beside / MIB));
+            let found = format!("{name} with {bytes} bytes allocated on the card");
+            match held {
+                Held::ByTheShim => {
+                    let refused = name == "CUDA_ERROR_OUT_OF_MEMORY";
+                    let nearly = process.held_bytes + 512 * MIB > LIMIT_MIB * MIB;
+                    self.check("memory limit", refused && nearly && bytes <= LIMIT_MIB * MIB, &found);
+                    let (free, total) = (number(&words, 4)?, number(&words, 5)?);
+                    let shown = total == LIMIT_MIB * MIB && free < total;
+                    self.check("memory shown", shown, &format!("{free} of {total} bytes are shown as free"));
+                }
+                Held::ByNothing => {
+                    self.check("without the shim", bytes >= GREED_MIB * MIB, &found);
+                }
+            }
+            self.record.scenes.push(json!({
+                "scene": "memory", "held": held == Held::ByTheShim, "answer": name, "bytes": bytes, "beside": beside,
+            }));
+            tenant.end()?;
+        }
+        Ok(vec![cells])
+    }
+
+    fn killed(&mut self) -> Played<Vec<Vec<String>>> {
+        let (limit, each) = (format!("{LIMIT_MIB}Mi"), EACH_MIB.to_string());
+        let mut cells = vec![format!("two of {EACH_MIB}Mi each")];
+        for held in [Held::ByTheShim, Held::ByNothing] {
+            let tenant = self.start(held, &["--memory", &limit], &["pair", &each])?;
+            let both = [pid(&tenant.next_words("filled")?, 0)?, pid(&tenant.next_words("filled")?, 0)?];
+            let card = self.card()?;
+            let before = card.in_use();
+            let of_one = process(&card, both[0])?.held_bytes;
+            let usage = (held == Held::ByTheShim).then(|| self.usage()).transpose()?;
+            let booked = usage.as_deref().map(total).transpose()?;
+            let begun = now();
+            kill_hard(both[0])?;
+            wait_for("the driver to take the memory back", || card.in_use() + of_one <= before)?;
+            let mut cell = format!("{}Mi back on the card", of_one / MIB);
+            if let (Some(usage), Some(booked)) = (&usage, booked) {
+                // What is booked of one process is what the other one leaves.
+                wait_for("the books", || total(usage).is_ok_and(|total| total + EACH_MIB * MIB <= booked))?;
+                let took = begun.elapsed();
+                cell.push_str(", in the grant's books as well");
+                self.check("a killed process", took <= BACK_WITHIN, &format!("books right after {took:?}"));
+                let left = total(usage)?;
+                self.check(
+                    "the living",
+                    left >= EACH_MIB * MIB,
+                    &format!("{left} bytes are left on the books"),
+                );
+                let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+                self.record.scenes.push(json!({ "scene": "killed", "bytes": of_one, "millis": millis }));
+            }
+            cells.push(cell);
+            tenant.end()?;
+        }
+        Ok(vec![cells])
+    }
+
+    fn shares(&mut self) -> Played<Vec<Vec<String>>> {
+        let percents = ["25", "75"];
+        let mut rows: Vec<Vec<String>> =
+            percents.iter().map(|percent| vec![format!("{percent}% granted")]).collect();
+        for held in [Held::ByTheShim, Held::ByNothing] {
+            let kernel = KERNEL_NANOS.to_string();
+            let work = |percent: &&str| {
+                self.start(held, &["--memory", "1Gi", "--cores", percent], &["work", &kernel])
+            };
+            let tenants = percents.iter().map(work).collect::<Played<Vec<Tenant>>>()?;
+            let pids = tenants
+                .iter()
+                .map(|tenant| pid(&tenant.next_words("works")?, 0))
+                .collect::<Played<Vec<u32>>>()?;
+            let card = self.card()?;
+            std::thread::sleep(WARM_UP);
+            let expected = percents.map(|percent| match held {
+                Held::ByTheShim => percent.parse().unwrap_or(0.0),
+                Held::ByNothing => 50.0,
+            });
+            let fits = |shares: &[f64]| {
+                shares.iter().zip(expected).all(|(share, expected)| (share - expected).abs() <= SHARE_ERROR)
+            };
+            let mut shares = had(&card, &pids);
+            // On a machine that is busy a tenant may be late with its work; a limit that does not hold never fits.
+            for _ in 1..ATTEMPTS {
+                if fits(&shares) {
+                    break;
+                }
+                shares = had(&card, &pids);
+            }
+            for ((row, granted), (share, expected)) in
+                rows.iter_mut().zip(percents).zip(shares.iter().zip(expected))
+            {
+                let found =
+                    format!("{granted}% granted, {share:.1}% of the card's time had, not {expected}%");
+                if (share - expected).abs() > SHARE_ERROR {
+                    self.record.differs("compute", &found);
+                }
+                self.record.scenes.push(json!({
+                    "scene": "compute", "held": held == Held::ByTheShim, "granted": granted, "had": share,
+                }));
+                row.push(format!("{share:.1}% of the card's time"));
+            }
+            for tenant in tenants {
+                tenant.end()?;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The usage file of the one grant that there is.
+    fn usage(&self) -> Played<PathBuf> {
+        let entries = |dir: &Path| {
+            std::fs::read_dir(dir)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+                .collect::<Vec<_>>()
+        };
+        let shares = entries(&self.state.join("grants")).into_iter().flat_map(|claim| entries(&claim));
+        let mut files = shares.map(|share| share.join(USAGE)).filter(|file| file.exists());
+        files.next().ok_or_else(|| "the grant has no usage file".to_owned())
+    }
+}
+
+// === impl Tenant ===
+
+impl Tenant {
+    fn start(mut command: Command) -> Played<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(|error| format!("cannot start {}: {error}", shown(command.get_program())))?;
+        let (sender, lines) = channel();
+        if let Some(out) = child.stdout.take() {
+            std::thread::spawn(move || {
+                for line in BufReader::new(out).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(Self { child, lines })
+    }
+
+    /// The words behind `word` of the next line, which begins with it.
+    fn next_words(&self, word: &str) -> Played<Vec<String>> {
+        let line = self.lines.recv_timeout(BOUND).map_err(|_| format!("the tenant never said `{word}`"))?;
+        let words = line.strip_prefix(word).ok_or_else(|| format!("the tenant said: {line}"))?;
+        Ok(words.split_whitespace().map(str::to_owned).collect())
+    }
+
+    /// Lets it end, and waits until it has.
+    fn end(mut self) -> Played<()> {
+        drop(self.child.stdin.take());
+        let child = &mut self.child;
+        wait_for("the tenant's end", || !matches!(child.try_wait(), Ok(None)))
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // What a failed scene leaves: its command ends with its input, and so does the run.
+            drop(self.child.stdin.take());
+        }
+    }
+}
+
+fn shown(program: &OsStr) -> String {
+    program.to_string_lossy().into_owned()
+}
+
+fn number(words: &[String], at: usize) -> Played<u64> {
+    let word = words.get(at).and_then(|word| word.parse().ok());
+    word.ok_or_else(|| format!("the tenant said something else than numbers: {words:?}"))
+}
+
+fn pid(words: &[String], at: usize) -> Played<u32> {
+    u32::try_from(number(words, at)?).map_err(|error| error.to_string())
+}
+
+/// A process as the driver knows it.
+fn process(card: &Card, pid: u32) -> Played<Process> {
+    let found = card.processes().into_iter().find(|process| process.pid == pid);
+    found.ok_or_else(|| format!("process {pid} is not on the card"))
+}
+
+/// What a process has allocated on the card; contexts and modules are the driver's own.
+fn allocated(process: &Process) -> u64 {
+    let own = [Kind::Context, Kind::Module];
+    let kinds = Kind::ALL.iter().zip(&process.held_by_kind);
+    kinds.filter(|(kind, _)| !own.contains(kind)).map(|(_, bytes)| bytes).sum()
+}
+
+/// Bytes on the books of a grant.
+fn total(usage: &Path) -> Played<u64> {
+    Seen::of(usage).map(|seen| seen.total.0).map_err(|error| error.to_string())
+}
+
+fn kill_hard(pid: u32) -> Played<()> {
+    let pid = i32::try_from(pid).map_err(|error| error.to_string())?;
+    kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(|errno| errno.to_string())
+}
+
+/// The card's time that processes have in [`MEASURED`], in percent.
+fn had(card: &Card, pids: &[u32]) -> Vec<f64> {
+    let times = || pids.iter().map(|pid| card.device_nanos(*pid)).collect::<Vec<u64>>();
+    let (before, begun) = (times(), monotonic_nanos());
+    std::thread::sleep(MEASURED);
+    let (after, time) = (times(), monotonic_nanos().saturating_sub(begun));
+    let parts = before.iter().zip(&after).map(|(before, after)| after.saturating_sub(*before));
+    parts.map(|part| percent_of(part, time)).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "seconds in nanoseconds fit a double")]
+fn percent_of(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole.max(1) as f64
+}
+
+/// Waits for a level.
+fn wait_for(what: &str, mut there: impl FnMut() -> bool) -> Played<()> {
+    let begun = now();
+    while !there() {
+        if begun.elapsed() > BOUND {
+            return Err(format!("waited for {what} in vain"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}

@@ -1,0 +1,367 @@
+//! The governor of one card, among the local runs that share it: the dead give back, idle compute is lent.
+//!
+//! ```text
+//!   supervisors of a card ──lock──▶ one governor          usage files ──▶ aliquot_enforce::share ──▶ limits files
+//!                                      │ every 50 ms: grants of the card, their dead              │
+//!                                      └ every tick, while somebody is limited ◀──────────────────┘
+//! ```
+//!
+//! Every supervisor has a governor that tries for the card's lock; the one that has it serves all grants of the card, and
+//! when its process ends another takes over at its next look. While nobody is limited the governor sleeps until a tenant
+//! says so, and looks for new grants and dead processes in between. A governor that leaves takes its loans back.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use aliquot_abi::limits::{ComputePolicy, Limits};
+use aliquot_enforce::share::{Lending, Measured, Next, Sample, Tenant, Terms, step};
+use aliquot_enforce::units::{Nanos, Ppm};
+use aliquot_sim_device::{Card, Process, WINDOW_NANOS, monotonic_nanos};
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::region::{Changed, Live, Place, Reaped, Watched, wait_any, wake};
+
+/// Time between two looks for new grants and dead processes.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Which card, and where everything about it lies.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// How tenants see the card.
+    pub visible: String,
+    /// Directory of all grants.
+    pub grants: PathBuf,
+    /// Locked while limits are written.
+    pub writers: PathBuf,
+    /// Locked by the governor of the card.
+    pub election: PathBuf,
+    /// The driver's side of the card, which says how much each process used; `None`: nobody says.
+    pub card: Option<Card>,
+}
+
+/// A governor that runs beside a command; it ends with the value.
+#[derive(Debug)]
+pub struct Governor {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the command's side asks of the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    Run,
+    Pause,
+    Stop,
+}
+
+#[derive(Debug)]
+struct Shared {
+    wish: Mutex<(Wish, bool)>,
+    changed: Condvar,
+}
+
+/// A grant of the card.
+#[derive(Debug)]
+struct Grant {
+    limits: Live,
+    usage: Watched,
+    /// `None`: its compute is not limited.
+    tenant: Option<Tenant>,
+}
+
+/// All grants of the card, while this process governs it.
+struct Reign<'s> {
+    scope: &'s Scope,
+    grants: BTreeMap<PathBuf, Grant>,
+    /// Number of the vendor's window that was measured last.
+    window: u64,
+    looked_at: Option<u64>,
+}
+
+// === impl Governor ===
+
+impl Governor {
+    /// Starts one; it governs as soon as nobody else does.
+    ///
+    /// # Errors
+    /// No thread can be had.
+    pub fn start(scope: Scope) -> io::Result<Self> {
+        let shared = Arc::new(Shared { wish: Mutex::new((Wish::Run, false)), changed: Condvar::new() });
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("governor".to_owned())
+            .spawn(move || serve(&scope, &of_thread))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Leaves the card to others before this process is stopped.
+    pub fn pause(&self) {
+        self.shared.ask(Wish::Pause);
+        self.shared.wait_until_idle();
+    }
+
+    /// Tries for the card again.
+    pub fn go_on(&self) {
+        self.shared.ask(Wish::Run);
+    }
+}
+
+impl Drop for Governor {
+    fn drop(&mut self) {
+        self.shared.ask(Wish::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A governor that panicked governs no more; its lock went with its file.
+            drop(thread.join());
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn ask(&self, wish: Wish) {
+        self.wish.lock().unwrap_or_else(PoisonError::into_inner).0 = wish;
+        self.changed.notify_all();
+    }
+
+    fn wish(&self) -> Wish {
+        self.wish.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Says that nothing is governed, or is again.
+    fn set_idle(&self, idle: bool) {
+        self.wish.lock().unwrap_or_else(PoisonError::into_inner).1 = idle;
+        self.changed.notify_all();
+    }
+
+    fn wait_until_idle(&self) {
+        let mut state = self.wish.lock().unwrap_or_else(PoisonError::into_inner);
+        while !state.1 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits for another wish than `Run`, at most so long.
+    fn sleep(&self, longest: Duration) {
+        let state = self.wish.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_timeout(state, longest));
+    }
+}
+
+/// The thread: tries for the card, governs while it has it.
+fn serve(scope: &Scope, shared: &Shared) {
+    loop {
+        match shared.wish() {
+            Wish::Stop => return,
+            Wish::Pause => {
+                shared.set_idle(true);
+                shared.sleep(LOOK);
+                continue;
+            }
+            Wish::Run => shared.set_idle(false),
+        }
+        match elect(&scope.election) {
+            Some(office) => {
+                let mut reign = Reign { scope, grants: BTreeMap::new(), window: 0, looked_at: None };
+                while shared.wish() == Wish::Run {
+                    reign.look();
+                    let next = reign.step();
+                    reign.wait(next, shared);
+                }
+                reign.take_loans_back();
+                drop(reign);
+                drop(office);
+            }
+            None => shared.sleep(LOOK),
+        }
+    }
+}
+
+/// The lock of the card, if nobody has it.
+fn elect(path: &Path) -> Option<Flock<File>> {
+    let parent = path.parent()?;
+    if !parent.is_dir() {
+        fs::create_dir_all(parent).ok()?;
+    }
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).ok()?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
+}
+
+// === impl Reign ===
+
+impl Reign<'_> {
+    /// Finds grants that came or went, and gives back what the dead held; every [`LOOK`].
+    fn look(&mut self) {
+        let now = monotonic_nanos();
+        let due = |at: u64| now.saturating_sub(at) >= u64::try_from(LOOK.as_nanos()).unwrap_or(u64::MAX);
+        if !self.looked_at.is_none_or(due) {
+            return;
+        }
+        self.looked_at = Some(now);
+        let there = shares_below(&self.scope.grants);
+        self.grants.retain(|dir, _| there.contains(dir));
+        for dir in there {
+            if !self.grants.contains_key(&dir)
+                && let Some(grant) = self.grant_at(&dir)
+            {
+                self.grants.insert(dir, grant);
+            }
+        }
+        self.grants.retain(|_, grant| match grant.usage.reap() {
+            // A tenant that cut its file is looked at anew, with what is left of it.
+            Ok(Reaped::Torn) | Err(_) => false,
+            Ok(Reaped::Nobody | Reaped::Later | Reaped::Dead { .. }) => true,
+        });
+        for grant in self.grants.values_mut() {
+            if let (Some(tenant), Ok(limits)) = (&mut grant.tenant, grant.limits.read()) {
+                terms(&limits).into_iter().for_each(|terms| tenant.set_terms(terms));
+            }
+        }
+    }
+
+    /// The grant of a share's directory, if it is of this card and whole.
+    fn grant_at(&self, dir: &Path) -> Option<Grant> {
+        let place = Place { dir: dir.to_owned(), lock: self.scope.writers.clone() };
+        let limits = Live::open(&place).ok()?;
+        let now = limits.read().ok()?;
+        if now.card.as_str() != self.scope.visible {
+            return None;
+        }
+        let usage = Watched::open(&place.usage()).ok()?;
+        Some(Grant { limits, usage, tenant: terms(&now).map(Tenant::new) })
+    }
+
+    /// One step of all tenants.
+    fn step(&mut self) -> Step {
+        let mut governed: Vec<&mut Grant> =
+            self.grants.values_mut().filter(|grant| grant.tenant.is_some()).collect();
+        // Before the samples: what moves after this is news.
+        let demands: Vec<u32> = governed.iter().map(|grant| grant.word()).collect();
+        let samples: Vec<Sample> = governed.iter().map(|grant| grant.sample()).collect();
+        let mut tenants: Vec<Tenant> = governed.iter().filter_map(|grant| grant.tenant).collect();
+        let now = monotonic_nanos();
+        if now / WINDOW_NANOS != self.window && tenants.len() > 1 {
+            self.window = now / WINDOW_NANOS;
+            let processes = self.scope.card.as_ref().map(Card::processes).unwrap_or_default();
+            for ((tenant, grant), sample) in tenants.iter_mut().zip(&governed).zip(&samples) {
+                tenant.measure(grant.measured(&processes), *sample);
+            }
+        }
+        let next = step(Nanos(now), &mut tenants, &samples);
+        for (grant, tenant) in governed.iter_mut().zip(tenants) {
+            grant.tenant = Some(tenant);
+            grant.publish(tenant);
+        }
+        Step { next, demands }
+    }
+
+    /// Sleeps until the next step is due, a tenant asks, a look is due, or the command's side wants something.
+    fn wait(&self, step: Step, shared: &Shared) {
+        match step.next {
+            Next::Tick(at) => {
+                shared.sleep(Duration::from_nanos(at.0.saturating_sub(monotonic_nanos())).min(LOOK));
+            }
+            Next::Demand => {
+                let governed = self.grants.values().filter(|grant| grant.tenant.is_some());
+                let words = governed.filter_map(|grant| Some(grant.usage.view().ok()?.demand()));
+                let words: Vec<(&AtomicU32, u32)> = words.zip(step.demands).collect();
+                wait_any(&words, LOOK);
+            }
+        }
+    }
+
+    /// Leaves everybody what was guaranteed: nobody watches the loans any more.
+    fn take_loans_back(&mut self) {
+        for grant in self.grants.values_mut() {
+            let Ok(now) = grant.limits.read() else { continue };
+            if let Some(terms) = terms(&now) {
+                grant.publish(Tenant::new(terms));
+            }
+        }
+    }
+}
+
+/// What came of a step.
+struct Step {
+    next: Next,
+    /// Demand words as they were before it.
+    demands: Vec<u32>,
+}
+
+// === impl Grant ===
+
+impl Grant {
+    fn word(&self) -> u32 {
+        self.usage.view().map_or(0, |view| view.demand().load(Ordering::SeqCst))
+    }
+
+    fn sample(&self) -> Sample {
+        let Ok(view) = self.usage.view() else { return Sample::default() };
+        Sample {
+            device: Nanos(view.device_nanos().load(Ordering::Acquire)),
+            interval: Nanos(view.interval_nanos().load(Ordering::Acquire)),
+            active_until: Nanos(view.active_until().load(Ordering::Acquire)),
+            limited_until: Nanos(view.limited_until().load(Ordering::Acquire)),
+        }
+    }
+
+    /// Card time of this grant's processes and of all others in the vendor's last window.
+    fn measured(&self, processes: &[Process]) -> Measured {
+        let own = self.usage.pids();
+        let time = |mine: bool| {
+            let of = processes.iter().filter(|process| own.contains(&process.pid) == mine);
+            // The vendor rounds up to whole percent.
+            let nanos = of.map(|process| {
+                u64::from(process.utilization).saturating_mul(2).saturating_sub(1) * WINDOW_NANOS / 200
+            });
+            Nanos(nanos.sum())
+        };
+        Measured { own: time(true), others: time(false) }
+    }
+
+    /// Writes what the tenant is granted where that changed, and wakes who waits for it.
+    fn publish(&mut self, tenant: Tenant) {
+        let (granted_ppm, own_ppm) = (tenant.granted().parts(), tenant.own().parts());
+        let change = |now: &Limits| {
+            let same = now.granted_ppm == granted_ppm && now.own_ppm == own_ppm;
+            (!same).then_some(Limits { granted_ppm, own_ppm, ..*now })
+        };
+        let same = self.limits.read().is_ok_and(|now| change(&now).is_none());
+        // Limits that cannot be written now stay as they are, and the next step tries again.
+        let changed = if same { Changed::No } else { self.limits.change(change).unwrap_or(Changed::No) };
+        let Ok(view) = self.usage.view() else { return };
+        if tenant.correction() != 0 {
+            view.credit_nanos().fetch_add(tenant.correction(), Ordering::AcqRel);
+        }
+        if changed == Changed::Yes {
+            view.wake().fetch_add(1, Ordering::AcqRel);
+            wake(view.wake());
+        }
+    }
+}
+
+/// What a tenant was promised; `None`: all of the card.
+fn terms(limits: &Limits) -> Option<Terms> {
+    let lending = match limits.policy {
+        ComputePolicy::Cap => Lending::Cap,
+        ComputePolicy::Burst => Lending::Burst,
+        ComputePolicy::BestEffort => Lending::BestEffort,
+        ComputePolicy::Unlimited => return None,
+    };
+    Some(Terms { guaranteed: Ppm::new(limits.share_ppm), lending, priority: limits.priority })
+}
+
+/// Directories of shares.
+fn shares_below(grants: &Path) -> Vec<PathBuf> {
+    let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries(grants).flat_map(|claim| entries(&claim).collect::<Vec<_>>()).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use std::time::Instant;
+
+use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Text};
+
+use super::*;
+use crate::disk::Disk;
+use crate::region::read;
+
+const CARD: &str = "GPU-00000000-0000-0000-0000-000000000001";
+
+fn limits(policy: ComputePolicy, share_ppm: u32, card: &str) -> Limits {
+    Limits {
+        generation: 1,
+        memory: MemoryLimit::Bytes(1 << 30),
+        share_ppm,
+        granted_ppm: share_ppm,
+        own_ppm: 1_000_000,
+        policy,
+        priority: 1,
+        fail_mode: FailMode::Closed,
+        managed: ManagedPolicy::Charge,
+        card: Text::new(card).unwrap(),
+        claim: Text::new("c").unwrap(),
+    }
+}
+
+fn grant(dir: &Path, name: &str, limits: &Limits) -> Place {
+    let place = Place { dir: dir.join("grants").join(name).join("0"), lock: dir.join("limits.lock") };
+    fs::create_dir_all(&place.dir).unwrap();
+    place.ensure(&Disk::default(), limits).unwrap();
+    place
+}
+
+fn scope(dir: &Path) -> Scope {
+    Scope {
+        visible: CARD.to_owned(),
+        grants: dir.join("grants"),
+        writers: dir.join("limits.lock"),
+        election: dir.join("governors").join(CARD),
+        card: None,
+    }
+}
+
+fn wait_for(what: &str, mut there: impl FnMut() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !there() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "waited for: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    begun.elapsed()
+}
+
+/// What the shim does when a launch has to wait.
+fn is_limited(usage: &Watched) {
+    let view = usage.view().unwrap();
+    view.active_until().store(u64::MAX, Ordering::SeqCst);
+    view.limited_until().store(u64::MAX, Ordering::SeqCst);
+    view.demand().fetch_add(1, Ordering::SeqCst);
+    wake(view.demand());
+}
+
+#[test]
+fn idle_time_is_lent_to_burst_and_taken_back_when_the_governor_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
+    let cap = grant(dir.path(), "cap", &limits(ComputePolicy::Cap, 500_000, CARD));
+    let other = grant(dir.path(), "other", &limits(ComputePolicy::Burst, 250_000, "GPU-another"));
+    let granted = |place: &Place| read(&place.limits()).unwrap().granted_ppm;
+    let first = Governor::start(scope(dir.path())).unwrap();
+    let usages = [&burst, &cap, &other].map(|place| Watched::open(&place.usage()).unwrap());
+    usages.iter().for_each(is_limited);
+    wait_for("a loan", || granted(&burst) == 500_000);
+    assert_eq!((granted(&cap), granted(&other)), (500_000, 250_000), "caps and other cards are left alone");
+    let woken = usages[0].view().unwrap().wake().load(Ordering::SeqCst);
+    assert!(woken > 0, "who waits for the limits is woken");
+
+    // The second one takes over as soon as the first is gone; while the first is paused, too.
+    let second = Governor::start(scope(dir.path())).unwrap();
+    drop(first);
+    wait_for("the next governor", || granted(&burst) == 500_000);
+    second.pause();
+    assert_eq!(granted(&burst), 250_000, "nobody watches the loan");
+    second.go_on();
+    wait_for("the same governor again", || granted(&burst) == 500_000);
+    drop(second);
+    assert_eq!(granted(&burst), 250_000);
+}
+
+#[test]
+fn grants_that_come_and_spoilt_ones_are_no_trouble() {
+    let dir = tempfile::tempdir().unwrap();
+    let governor = Governor::start(scope(dir.path())).unwrap();
+    let spoilt = grant(dir.path(), "spoilt", &limits(ComputePolicy::Burst, 250_000, CARD));
+    let late = grant(dir.path(), "late", &limits(ComputePolicy::BestEffort, 0, CARD));
+    let usage = Watched::open(&late.usage()).unwrap();
+    for _ in 0..20 {
+        OpenOptions::new().write(true).open(spoilt.usage()).unwrap().set_len(0).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    fs::write(spoilt.limits(), "nonsense").unwrap();
+    is_limited(&usage);
+    wait_for("a loan for the late one", || read(&late.limits()).unwrap().granted_ppm >= 700_000);
+    drop(governor);
+    assert_eq!(read(&late.limits()).unwrap().granted_ppm, 0);
+}
+
+#[test]
+fn waiting_for_several_words_ends_when_one_moves() {
+    let words = [AtomicU32::new(1), AtomicU32::new(2)];
+    let seen = [(&words[0], 1), (&words[1], 2)];
+    let begun = Instant::now();
+    wait_any(&seen, Duration::from_millis(20));
+    assert!(begun.elapsed() >= Duration::from_millis(19), "{:?}", begun.elapsed());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            words[1].store(3, Ordering::SeqCst);
+            wake(&words[1]);
+        });
+        let begun = Instant::now();
+        wait_any(&seen, Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    });
+    let begun = Instant::now();
+    wait_any(&seen, Duration::from_secs(20));
+    assert!(begun.elapsed() < Duration::from_secs(10), "a word that moved before is no reason to sleep");
+}
