@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - [`policy`], [`text`]: what the admin wants, and how the file reads;
+//! - `busy`: a card that claims hold keeps its layout until they are gone;
 //! - [`server`]: what this Kubernetes keeps of what is written;
 //! - [`order`]: the order of placements, which is the packing policy;
 //! - [`mod@classes`]: the `DeviceClass`es of what is offered;
@@ -19,6 +20,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 mod attributes;
+mod busy;
 mod choose;
 pub mod classes;
 mod copies;
@@ -34,9 +36,10 @@ mod tables;
 pub mod text;
 pub mod validate;
 
+pub use busy::HeldDevice;
 pub use choose::Reason;
 pub use classes::classes;
-pub use device::{CAPACITY_CORES, CAPACITY_MEMORY, TAINT_OCCUPIED, TAINT_UNHEALTHY};
+pub use device::{CAPACITY_CORES, CAPACITY_MEMORY, TAINT_LAYOUT, TAINT_OCCUPIED, TAINT_UNHEALTHY};
 pub use names::{PoolKind, pool_name};
 pub use policy::{Layout, LayoutKind, LayoutPolicy, ShareTerms};
 pub use problem::Problem;
@@ -112,11 +115,14 @@ pub struct CardOutcome {
     pub problems: Vec<Problem>,
 }
 
-/// How much of each card is held now: the fullest cards are offered first. Cards that are absent count as free.
+/// What is held of each card now: the fullest cards are offered first, and cards that are held keep their layout. Cards
+/// that are absent count as free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageHint {
     /// Memory held, by card.
     pub held: BTreeMap<CardUuid, Bytes>,
+    /// Devices held, by card.
+    pub devices: BTreeMap<CardUuid, Vec<HeldDevice>>,
 }
 
 /// Makes the offers of a node. Pure: equal cards, policy, server and usage give equal slices, in whatever order the
@@ -142,6 +148,9 @@ pub fn offers(
         let choice = with_health(choose::choose(card, layout, &tables, server), card, server);
         let asked = Asked { layout: layout.kind(), rule: rule.map(|number| number + 1) };
         let made = choice.chosen.as_ref().map(|chosen| make(node, card, chosen, &tables, server));
+        let held = usage.devices.get(&card.uuid).map_or(&[] as &[HeldDevice], Vec::as_slice);
+        let (choice, made) =
+            keep_busy(choice, made, asked, held, &Surroundings { node, card, tables: &tables, server });
         offers.cards.push(publish(node, card, asked, choice, made, &mut pools));
     }
     offers.cards.sort_by_key(|outcome| outcome.index);
@@ -155,6 +164,36 @@ pub fn offers(
         }
     }
     offers
+}
+
+/// What a card is published on.
+struct Surroundings<'a> {
+    node: &'a NodeName,
+    card: &'a Card,
+    tables: &'a Tables<'a>,
+    server: ServerVersion,
+}
+
+/// Leaves a card that is held in the layout that it has, where the wanted one lacks what is held.
+fn keep_busy(
+    mut choice: Choice,
+    made: Option<Made>,
+    asked: Asked,
+    held: &[HeldDevice],
+    around: &Surroundings<'_>,
+) -> (Choice, Option<Made>) {
+    let Surroundings { node, card, tables, server } = *around;
+    let closable = server.taints.is_kept() || card.health == Health::Healthy;
+    if !closable || held.is_empty() || made.as_ref().is_some_and(|made| busy::has_all(made, held, node)) {
+        return (choice, made);
+    }
+    let now = busy::layout_of(held, card, tables, node);
+    let kept = now.map(|now| make(node, card, &now, tables, server));
+    let Some(kept) = kept.and_then(|kept| busy::closed(kept, held, node)) else { return (choice, made) };
+    let wanted = choice.chosen.as_ref().map_or(asked.layout, Chosen::kind);
+    choice.problems.push(Problem::LayoutWaits { wanted, given: kept.layout });
+    choice.reason = Reason::Busy;
+    (choice, Some(kept))
 }
 
 #[derive(Default)]

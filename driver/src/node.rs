@@ -28,7 +28,7 @@ use aliquot_core::grant::Grant;
 use aliquot_core::id::{ClaimUid, NodeName};
 use aliquot_core::ledger::Ledger;
 use aliquot_core::offer::server::ServerVersion;
-use aliquot_core::offer::{LayoutPolicy, Offers, UsageHint, offers};
+use aliquot_core::offer::{HeldDevice, LayoutPolicy, Offers, UsageHint, offers};
 use aliquot_core::plan::{Step, Undo, plan, undo};
 use aliquot_core::ports::{BackendError, DeviceBackend, PartitionAt};
 use nix::fcntl::Flock;
@@ -229,6 +229,7 @@ impl Node {
         for grant in self.grants() {
             let held = usage.held.entry(grant.card.clone()).or_default();
             *held = held.checked_add(grant.memory).unwrap_or(*held);
+            usage.devices.entry(grant.card.clone()).or_default().push(HeldDevice::of(grant));
         }
         let parts = &self.parts;
         Ok(self

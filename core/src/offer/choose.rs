@@ -50,6 +50,8 @@ pub enum Reason {
     NothingElse,
     /// The policy's layout cannot be had; the problems say why.
     FellBack,
+    /// Claims hold it in this layout; the policy's follows when they are gone.
+    Busy,
     /// It is not offered; the problems say why.
     Withheld,
 }
@@ -359,6 +361,7 @@ impl fmt::Display for Reason {
             Self::SharesCanBeHeld => "auto: limits of shares can be held on it",
             Self::NothingElse => "auto: it can be neither shared nor cut here",
             Self::FellBack => "what the policy says is not possible here",
+            Self::Busy => "claims hold it; what the policy says follows when they are gone",
             Self::Withheld => "not offered: what the policy says is not possible here",
         })
     }

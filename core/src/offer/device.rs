@@ -26,6 +26,9 @@ pub const TAINT_UNHEALTHY: &str = "aliquot.dev/unhealthy";
 /// Taint of what overlaps parts that this agent did not make.
 pub const TAINT_OCCUPIED: &str = "aliquot.dev/occupied";
 
+/// Taint of what claims hold of a card whose layout changes when they are gone.
+pub const TAINT_LAYOUT: &str = "aliquot.dev/layout-change";
+
 /// A device and which part of the card it stands for.
 pub(super) struct Built {
     pub(super) device: Device,
@@ -296,7 +299,7 @@ fn takes(table: Option<&PartitionTable>, part: &Part) -> Option<CounterVector> {
     }
 }
 
-fn no_schedule(key: &str) -> Taint {
+pub(super) fn no_schedule(key: &str) -> Taint {
     Taint { key: key.to_owned(), value: String::new(), effect: TaintEffect::NoSchedule }
 }
 

@@ -48,6 +48,16 @@ pub enum Problem {
         /// What is published.
         given: LayoutKind,
     },
+    /// The card is held in another layout than it is to have.
+    #[error(
+        "layout {wanted} waits until the card is idle: claims hold it as {given}; until then it takes no new ones"
+    )]
+    LayoutWaits {
+        /// What it will be published as.
+        wanted: LayoutKind,
+        /// What it is published as.
+        given: LayoutKind,
+    },
     /// A recipe cannot be laid out; the card is not offered.
     #[error("split: {piece}: {because}; the card is not offered until the policy is corrected")]
     ImpossibleSplit {

@@ -193,7 +193,8 @@ fn shares_land_on_shared_cards_before_they_break_a_dynamic_one() {
 fn the_fullest_card_is_offered_first() {
     let inventory = cards("nvidia-t4-16gb", 3);
     let policy = text::parse("").unwrap();
-    let usage = UsageHint { held: BTreeMap::from([(inventory.cards[2].uuid.clone(), Bytes(1 << 30))]) };
+    let held = BTreeMap::from([(inventory.cards[2].uuid.clone(), Bytes(1 << 30))]);
+    let usage = UsageHint { held, ..UsageHint::default() };
     let first = |usage: &UsageHint| {
         let offers = offers(&node(), &inventory, &policy, V136, usage);
         let id = DeviceId {

@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     Ok(fleet.answer(Answer::Yes))
 }
 
-/// Claims on devices that the node does not offer: its state was made under another policy, or the card is gone.
+/// Claims on devices that the node does not offer: the card is gone, or is another one now.
 fn strays(node: &FleetNode) -> Vec<String> {
     let held = node.held.iter().flat_map(|claim| {
         let devices = claim.allocation.iter().flat_map(|a| &a.devices);
@@ -59,8 +59,8 @@ fn strays(node: &FleetNode) -> Vec<String> {
     let strays = held.filter(|(_, device)| !node.offers.parts.contains_key(*device));
     let line = |(claim, device): (&ResourceClaim, &DeviceId)| {
         format!(
-            "claim {}/{} holds {device}, which node {} does not offer; check that --state and --policy belong \
-             together, or release the claim",
+            "claim {}/{} holds {device}, which node {} does not offer; check that --state and --node belong together, or \
+             release the claim",
             claim.namespace, claim.name, node.name
         )
     };

@@ -1,0 +1,126 @@
+use std::collections::BTreeMap;
+
+use super::super::tests::{V136, V137, cards, node};
+use super::super::validate::violations;
+use super::super::{
+    LayoutKind, Offers, Problem, Reason, ServerVersion, TAINT_LAYOUT, UsageHint, offers, text,
+};
+use super::*;
+use crate::dra::Device;
+use crate::units::Bytes;
+
+/// Layouts of every kind, and others of the same kind.
+const POLICIES: [&str; 9] = [
+    "",
+    "default = \"whole\"",
+    "default = \"shared\"",
+    "default = \"dynamic\"",
+    "[[rule]]\nlayout = \"split\"\npartitions = [\"4x1g.6gb\"]",
+    "[[rule]]\nlayout = \"split\"\npartitions = [\"1x2g.12gb\", \"2x1g.6gb\"]",
+    "[[rule]]\nlayout = \"slots\"\nslots = [\"s\"]\n[[slot]]\nname = \"s\"\nmemory = \"4Gi\"\ncores = 20\ncopies = 3",
+    "[[rule]]\nlayout = \"slots\"\nslots = [\"s\"]\n[[slot]]\nname = \"s\"\nmemory = \"6Gi\"\ncores = 20\ncopies = 2",
+    "[[rule]]\nlayout = \"split\"\npartitions = [\"5x1g.6gb\"]",
+];
+
+fn offered(policy: &str, server: ServerVersion, usage: &UsageHint) -> Offers {
+    let offers = offers(&node(), &cards("nvidia-a30-24gb", 2), &text::parse(policy).unwrap(), server, usage);
+    assert_eq!(violations(&offers.slices), [], "{policy}");
+    offers
+}
+
+/// One claim's share or whole of a device.
+fn hold(offers: &Offers, device: &DeviceId) -> UsageHint {
+    let part = &offers.parts[device];
+    let (memory, cores) = match part.sharing {
+        Sharing::Exclusive => (part.memory, part.cores),
+        Sharing::Shareable => (Bytes(1 << 30), Cores::NONE),
+    };
+    let (sharing, device) = (part.sharing, device.clone());
+    let held = HeldDevice { device, part: part.part.clone(), sharing, memory, cores };
+    UsageHint { devices: BTreeMap::from([(part.card.clone(), vec![held])]), ..UsageHint::default() }
+}
+
+fn device<'a>(offers: &'a Offers, id: &DeviceId) -> &'a Device {
+    let slices = offers.slices.iter().filter(|slice| slice.pool.name == id.pool);
+    slices.flat_map(|slice| &slice.devices).find(|device| device.name == id.device).unwrap()
+}
+
+/// From every layout to every other, whatever is held: it stays, and until it is gone nothing of the card is offered
+/// that was not there before.
+#[test]
+fn whatever_is_held_stays_published_and_closed_until_it_is_given_back() {
+    let (mut kept, mut switched) = (0, 0);
+    for (server, policies) in [(V137, &POLICIES[1..]), (V136, &POLICIES[..3])] {
+        for before in policies {
+            let old = offered(before, server, &UsageHint::default());
+            for after in policies {
+                let idle = offered(after, server, &UsageHint::default());
+                let first = &old.cards[0].card;
+                for (held, part) in old.parts.iter().filter(|(_, part)| part.card == *first) {
+                    let new = offered(after, server, &hold(&old, held));
+                    let there = &new.parts[held];
+                    assert_eq!(
+                        (&there.part, there.sharing, &there.card),
+                        (&part.part, part.sharing, &part.card)
+                    );
+                    let of = |offers: &Offers, mine: bool| -> Vec<DeviceId> {
+                        let parts = offers.parts.iter().filter(|(_, p)| (p.card == part.card) == mine);
+                        parts.map(|(id, _)| id.clone()).collect()
+                    };
+                    assert_eq!(
+                        of(&new, false),
+                        of(&idle, false),
+                        "the other card has the policy's layout at once"
+                    );
+                    let outcome = new.outcome(&part.card).unwrap();
+                    let tainted = device(&new, held).taints.iter().any(|taint| taint.key == TAINT_LAYOUT);
+                    let same = idle.parts.get(held).is_some_and(|p| p.sharing == part.sharing);
+                    assert_eq!(tainted, !same, "{before} -> {after}: {held}");
+                    if same {
+                        assert_eq!(of(&new, true), of(&idle, true));
+                        switched += 1;
+                    } else {
+                        assert_eq!(of(&new, true), std::slice::from_ref(held), "{before} -> {after}");
+                        assert_eq!((outcome.layout, outcome.reason), (Some(part.layout), Reason::Busy));
+                        let waits = |p: &Problem| matches!(p, Problem::LayoutWaits { given, .. } if *given == part.layout);
+                        assert!(outcome.problems.iter().any(waits), "{outcome:?}");
+                        kept += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(kept > 50 && switched > 10, "{kept} kept, {switched} switched");
+}
+
+#[test]
+fn several_claims_keep_all_that_they_hold_of_a_card() {
+    let split = offered(POLICIES[4], V137, &UsageHint::default());
+    let card = &split.parts.first_key_value().unwrap().1.card;
+    let mine: Vec<&DeviceId> =
+        split.parts.iter().filter(|(_, p)| p.card == *card).map(|(id, _)| id).take(2).collect();
+    let mut usage = UsageHint::default();
+    for id in &mine {
+        for (card, held) in hold(&split, id).devices {
+            usage.devices.entry(card).or_default().extend(held);
+        }
+    }
+    let new = offered("default = \"shared\"", V137, &usage);
+    for id in mine {
+        assert!(device(&new, id).taints.iter().any(|taint| taint.key == TAINT_LAYOUT), "{id}");
+    }
+}
+
+#[test]
+fn a_card_that_does_not_work_is_not_offered_where_no_taint_can_say_so() {
+    let old = offered("default = \"whole\"", V137, &UsageHint::default());
+    let (held, part) = old.parts.first_key_value().unwrap();
+    let mut server = V137;
+    server.taints = crate::offer::Support::Lost;
+    let mut inventory = cards("nvidia-a30-24gb", 1);
+    inventory.cards[0].uuid = part.card.clone();
+    inventory.cards[0].health = crate::card::Health::Unhealthy("fell off the bus".to_owned());
+    let policy = text::parse(POLICIES[4]).unwrap();
+    let new = offers(&node(), &inventory, &policy, server, &hold(&old, held));
+    assert_eq!((new.parts.len(), new.cards[0].layout), (0, None::<LayoutKind>));
+}
