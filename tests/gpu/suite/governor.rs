@@ -71,8 +71,10 @@ impl Governed {
         });
         drop(changed);
         // A tenant that cut its file short is not corrected.
-        if let (Ok(view), correction @ (..0 | 1..)) = (self.usage.view(), tenant.correction()) {
-            view.credit_nanos().fetch_add(correction, Ordering::AcqRel);
+        if let Ok(view) = self.usage.view()
+            && tenant.correction() != 0
+        {
+            view.credit_nanos().fetch_add(tenant.correction(), Ordering::AcqRel);
         }
     }
 }
