@@ -37,6 +37,8 @@ pub(crate) struct Bench {
     pub(crate) facts: Facts,
     /// Whether it is simulated.
     pub(crate) simulated: bool,
+    /// Of each kind of measurement one is enough.
+    pub(crate) few: bool,
     carried: PathBuf,
 }
 
@@ -112,7 +114,7 @@ impl Bench {
             version: number("version")?,
             processors: number("processors")?,
         };
-        Ok(Self { facts, simulated: plan.simulated, carried: plan.carried.clone() })
+        Ok(Self { facts, simulated: plan.simulated, few: plan.few, carried: plan.carried.clone() })
     }
 
     /// A program on this side; the tenant's grants count on the shim's alone.

@@ -32,14 +32,17 @@ struct Plan {
     seconds: f64,
     /// The cards are simulated: a kernel's length is what it is told, and figures mean nothing.
     simulated: bool,
+    /// Of each kind of measurement one is enough.
+    few: bool,
 }
 
-const USAGE: &str = "usage: gpu_suite --carried DIR [--seconds N] [--only SECTION,…] [--simulated]
+const USAGE: &str = "usage: gpu_suite --carried DIR [--seconds N] [--only SECTION,…] [--few] [--simulated]
 sections: memory reporting packages shares pairs overhead";
 
 impl Plan {
     fn from_args() -> Option<Self> {
-        let mut plan = Self { carried: PathBuf::new(), only: Vec::new(), seconds: 5.0, simulated: false };
+        let mut plan =
+            Self { carried: PathBuf::new(), only: Vec::new(), seconds: 5.0, simulated: false, few: false };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {
@@ -47,6 +50,7 @@ impl Plan {
                 "--seconds" => plan.seconds = words.next()?.parse().ok()?,
                 "--only" => plan.only = words.next()?.split(',').map(str::to_owned).collect(),
                 "--simulated" => plan.simulated = true,
+                "--few" => plan.few = true,
                 _ => return None,
             }
         }
