@@ -104,6 +104,8 @@ pub fn limits_of(grant: &Grant, card: &Card, visible: &CardUuid) -> Option<Limit
             FailMode::Open => abi::FailMode::Open,
         },
         managed: abi::ManagedPolicy::Charge,
+        // Nobody measured it: each process measures for itself.
+        context_bytes: 0,
         card: Text::new(visible.as_str())?,
         claim: Text::new(grant.claim.as_str())?,
     })

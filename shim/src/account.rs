@@ -62,6 +62,30 @@ pub(crate) struct Private {
     owed: AtomicU64,
     /// When the last look at the dead began, in nanoseconds of the monotonic clock.
     looked: AtomicU64,
+    /// Calls that move memory: begun, and ended.
+    begun: AtomicU32,
+    ended: AtomicU32,
+}
+
+/// A call that moves memory is on its way.
+#[must_use]
+pub(crate) struct Moving(Option<&'static Private>);
+
+/// What this container's memory did at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Still {
+    pub(crate) total: Bytes,
+    begun: u32,
+    /// No call was on its way, and no other process holds a slot.
+    alone: bool,
+}
+
+impl Still {
+    /// Whether between this moment and a later one nothing moved but by the one call in between.
+    pub(crate) fn but_for_one_call(&self, later: &Self) -> bool {
+        let calls = later.begun.wrapping_sub(self.begun);
+        calls == 1 && self.total == later.total && self.alone && later.alone
+    }
 }
 
 const REGISTERING: u32 = u32::MAX;
@@ -138,6 +162,14 @@ pub(crate) fn slot(grant: &'static Grant, usage: Usage) -> Option<(u32, SlotView
     Some((private.slot.load(Ordering::Acquire), slot))
 }
 
+impl Drop for Moving {
+    fn drop(&mut self) {
+        if let Some(private) = self.0 {
+            private.ended.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
 impl Ledger {
     /// The memory limit in force, in bytes; changes of the page are seen at the next call.
     pub(crate) fn limit(self) -> Bytes {
@@ -176,6 +208,9 @@ impl Ledger {
     /// Reserves before the vendor is asked. Where that does not fit, pools give back what they only keep, and whoever died
     /// meanwhile gives back what it held; so a refusal is a true one.
     pub(crate) fn reserve(self, bytes: Bytes) -> Result<(), OutOfMemory> {
+        if bytes.0 == 0 {
+            return Ok(());
+        }
         self.reserve_now(bytes).or_else(|OutOfMemory| {
             crate::pools::relieve(self);
             self.reserve_now(bytes)
@@ -268,6 +303,31 @@ impl Ledger {
             let less = |own: u64| Some(own.saturating_sub(bytes.0));
             let _before = private.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         }
+    }
+
+    /// Held while the vendor is asked for memory or given it back: who measures then knows that something moved.
+    pub(crate) fn moving(self) -> Moving {
+        let private = private(self.grant.number);
+        if let Some(private) = private {
+            private.begun.fetch_add(1, Ordering::AcqRel);
+        }
+        Moving(private)
+    }
+
+    /// What moves at this moment; `None`: that cannot be told.
+    pub(crate) fn still(self) -> Option<Still> {
+        let private = private(self.grant.number)?;
+        let ended = private.ended.load(Ordering::Acquire);
+        let begun = private.begun.load(Ordering::Acquire);
+        let total = Bytes(self.usage.view.total().load(Ordering::Acquire) & !FREEZE);
+        let own = private.slot.load(Ordering::Acquire).wrapping_sub(1);
+        let alone = begun == ended && life::alone(self.usage, own);
+        Some(Still { total, begun, alone })
+    }
+
+    /// Bytes that a context takes on this card, as the host measured it; 0: it did not.
+    pub(crate) fn context_bytes(self) -> Bytes {
+        Bytes(self.grant.first().context_bytes)
     }
 
     /// Bytes that could be reserved now, for reports: whoever only looks takes no slot. A total that somebody has overwritten

@@ -1,9 +1,11 @@
 //! What is intercepted, by family. Each family file ends in a table of `HOOKS` and `NAMES`; both lists below name it.
 
 pub mod arrays;
+pub mod context;
 pub mod dl;
 pub mod launch;
 pub mod memory;
+pub mod module;
 pub mod nvml;
 pub mod physical;
 pub mod pool;
@@ -16,8 +18,10 @@ use crate::hook::Hook;
 #[rustfmt::skip]
 pub(crate) static FAMILIES: &[&[&Hook]] = &[
     arrays::HOOKS,
+    context::HOOKS,
     launch::HOOKS,
     memory::HOOKS,
+    module::HOOKS,
     nvml::HOOKS,
     physical::HOOKS,
     pool::HOOKS,
@@ -29,8 +33,10 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
 #[rustfmt::skip]
 pub(crate) const NAMES: &[&[&str]] = &[
     arrays::NAMES,
+    context::NAMES,
     launch::NAMES,
     memory::NAMES,
+    module::NAMES,
     nvml::NAMES,
     physical::NAMES,
     pool::NAMES,

@@ -163,6 +163,21 @@ impl<V: Copy, const N: usize> Table<V, N> {
         None
     }
 
+    /// Takes out every entry that `wanted` says yes to, and hands it over.
+    pub(crate) fn sweep(&mut self, wanted: impl Fn(&V) -> bool, mut taken: impl FnMut(u64, V)) {
+        let mut place = 0;
+        while let Some((next, key, value)) = self.from(place) {
+            if wanted(&value) {
+                self.take(key);
+                taken(key, value);
+                // Another may have moved up to where this one was.
+                place = next - 1;
+            } else {
+                place = next;
+            }
+        }
+    }
+
     /// The first entry at or behind a place, and the place behind it: for walks that let the lock go in between.
     pub(crate) fn from(&self, place: usize) -> Option<(usize, u64, V)> {
         let rest = self.entries.get(place..)?;
@@ -228,6 +243,21 @@ mod tests {
             table.with(|table| table.from(0)).flatten().map(|(_, key, value)| (key, value)),
             Some((7, 80_000))
         );
+    }
+
+    #[test]
+    fn a_sweep_takes_what_is_wanted_and_nothing_else() {
+        let table = table();
+        for key in 1..=12 {
+            table.with(|table| table.set(key, u32::try_from(key % 3).unwrap_or(0)));
+        }
+        let mut taken = Vec::new();
+        table.with(|table| table.sweep(|value| *value == 1, |key, _| taken.push(key)));
+        taken.sort_unstable();
+        assert_eq!(taken, [1, 4, 7, 10]);
+        for key in 1..=12 {
+            assert_eq!(table.with(|table| table.get(key).is_some()), Some(key % 3 != 1), "{key}");
+        }
     }
 
     #[test]

@@ -130,6 +130,14 @@ fn take_free(usage: Usage, me: Identity) -> Option<Taken> {
     })
 }
 
+/// Whether no process has a slot but the one in slot number `own`.
+pub(crate) fn alone(usage: Usage, own: u32) -> bool {
+    let own = usize::try_from(own).unwrap_or(usize::MAX);
+    let mut slots =
+        (0..layout::usage::SLOT_COUNT).filter_map(|number| Some((number, usage.view.slot(number)?)));
+    slots.all(|(number, slot)| number == own || pid_of(slot).0 == 0)
+}
+
 /// Gives back what the dead held, and opens books that a dead reaper left closed. `reaping` keeps the threads of this process
 /// apart, which record locks do not.
 pub(crate) fn reap(usage: Usage, own: Own, reaping: &AtomicU32) -> Reaped {

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use aliquot_enforce::growth::{Growth, Operation, Promise, Settled, Size};
 
-use crate::account::{self, Account, Bytes, Ledger};
+use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::kept::{Empty, Kept, Table};
 use crate::vendor::{self, Device, SUCCESS};
 
@@ -35,6 +35,8 @@ pub(crate) enum Meter {
     Pool(u64),
     /// The memory of a card's graphs.
     Graphs(Device),
+    /// A card's primary context.
+    Primary(Device),
 }
 
 /// What is known of it.
@@ -70,6 +72,8 @@ pub(crate) struct Running {
     meter: Meter,
     operation: Operation,
     ledger: Ledger,
+    /// None: nothing moves by asking.
+    _moving: Option<Moving>,
 }
 
 /// How a call ended.
@@ -86,13 +90,14 @@ impl Meter {
         match self {
             Self::Pool(handle) => handle,
             // No handle is so small.
-            Self::Graphs(device) => u64::try_from(device.0).unwrap_or(0) + 1,
+            Self::Graphs(device) => 2 * u64::try_from(device.0).unwrap_or(0) + 1,
+            Self::Primary(device) => 2 * u64::try_from(device.0).unwrap_or(0) + 2,
         }
     }
 
     fn of_key(key: u64, known: &Known) -> Self {
-        let graphs = Self::Graphs(known.device);
-        if key == graphs.key() { graphs } else { Self::Pool(key) }
+        let all = [Self::Graphs(known.device), Self::Primary(known.device)];
+        all.into_iter().find(|meter| meter.key() == key).unwrap_or(Self::Pool(key))
     }
 
     /// What is known of it.
@@ -100,10 +105,13 @@ impl Meter {
         METERS.with(|meters| meters.get(self.key()).copied()).flatten()
     }
 
-    /// Notes where it is. False: there is no room to note it.
+    /// Notes where it is, unless that is known. False: there is no room to note it.
     pub(crate) fn note(self, device: Device, state: State) -> bool {
         let known = Known { device, state, growth: Growth::default() };
-        METERS.with(|meters| meters.set(self.key(), known)) == Some(true)
+        let noted = |meters: &mut Table<Known, METERS_MAX>| {
+            meters.get(self.key()).is_some() || meters.set(self.key(), known)
+        };
+        METERS.with(noted) == Some(true)
     }
 
     /// Changes how it stands.
@@ -134,11 +142,16 @@ impl Meter {
         self.ask(vendor::POOL_RESERVED, vendor::GRAPHS_RESERVED)
     }
 
+    fn is_pool(self) -> bool {
+        !matches!(self, Self::Primary(_))
+    }
+
     fn ask(self, of_pool: u32, of_graphs: u32) -> Option<u64> {
         let mut value = 0;
         let answer = match self {
             Self::Pool(handle) => vendor::cuMemPoolGetAttribute(handle, of_pool, &raw mut value),
             Self::Graphs(device) => vendor::cuDeviceGetGraphMemAttribute(device.0, of_graphs, &raw mut value),
+            Self::Primary(device) => return crate::overhead::primary_bytes(device).map(|bytes| bytes.0),
         };
         (answer? == SUCCESS).then_some(value)
     }
@@ -158,12 +171,22 @@ impl Meter {
         self.enter_room(ledger, need)
     }
 
+    /// A call begins that takes `worst` at most. `None`: that does not fit.
+    pub(crate) fn enter_worst(self, ledger: Ledger, worst: Bytes) -> Option<Running> {
+        ledger.reserve(worst).ok()?;
+        self.begin(ledger, worst.0)
+    }
+
     fn begin(self, ledger: Ledger, worst: u64) -> Option<Running> {
         let operation = self.change(|growth| growth.begin(worst));
         if operation.is_none() {
             ledger.release(Bytes(worst));
         }
-        Some(Running { meter: self, operation: operation?, ledger })
+        Some(self.running(ledger, operation?))
+    }
+
+    fn running(self, ledger: Ledger, operation: Operation) -> Running {
+        Running { meter: self, operation, ledger, _moving: Some(ledger.moving()) }
     }
 
     /// The same, as far as the room of the pool goes.
@@ -176,7 +199,7 @@ impl Meter {
             let worst = need.saturating_sub(room).checked_next_multiple_of(UNIT.load(Ordering::Relaxed))?;
             ledger.reserve_now(Bytes(worst)).ok()?;
             match self.change(|growth| growth.promise(stamp, need, worst, size)) {
-                Some(Promise::Made(operation)) => return Some(Running { meter: self, operation, ledger }),
+                Some(Promise::Made(operation)) => return Some(self.running(ledger, operation)),
                 Some(Promise::Full | Promise::Stale) => ledger.release(Bytes(worst)),
                 None => {
                     ledger.release(Bytes(worst));
@@ -190,7 +213,8 @@ impl Meter {
     /// Puts into the books what the driver says now.
     pub(crate) fn refresh(self, ledger: Ledger) {
         // More than the books say is charged, whatever the limit: it is held.
-        let _there = Running { meter: self, operation: Operation::default(), ledger }.end();
+        let asked = Running { meter: self, operation: Operation::default(), ledger, _moving: None };
+        let _there = asked.end();
     }
 }
 
@@ -202,7 +226,9 @@ impl Running {
             let Some(reserved) = self.meter.reserved() else { break };
             match self.meter.change(|growth| growth.settle(stamp, self.operation, reserved)) {
                 Some(Settled::Release(bytes)) => {
-                    learn(reserved);
+                    if self.meter.is_pool() {
+                        learn(reserved);
+                    }
                     if bytes > 0 {
                         self.ledger.release(Bytes(bytes));
                     }
@@ -219,11 +245,13 @@ impl Running {
         Ended::Fits
     }
 
-    /// The pool grew by more than any unit known: so it is that large at least.
+    /// It grew by more than was reserved: a pool, because the unit is larger than was known.
     #[cold]
     fn charge(&self, bytes: Bytes) -> Ended {
-        let unit = UNIT.load(Ordering::Relaxed);
-        UNIT.store(unit.saturating_mul(2).min(UNIT_MOST), Ordering::Relaxed);
+        if self.meter.is_pool() {
+            let unit = UNIT.load(Ordering::Relaxed);
+            UNIT.store(unit.saturating_mul(2).min(UNIT_MOST), Ordering::Relaxed);
+        }
         if self.ledger.reserve_now(bytes).is_ok() {
             return Ended::Fits;
         }

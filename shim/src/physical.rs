@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::account::{Account, Bytes};
+use crate::account::{Account, Bytes, Ledger, Moving};
 use crate::alloc_map::{AllocMap, Key, NoRoom};
 use crate::plain;
 use crate::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
@@ -65,6 +65,11 @@ impl Number {
         if held == Some(false) { Err(INVALID_VALUE) } else { Ok(()) }
     }
 
+    /// Held while the vendor is asked to drop it.
+    fn moving(self) -> Option<Moving> {
+        RECORDS.get(self.key()).and_then(|record| plain::ledger(record.grant)).map(Ledger::moving)
+    }
+
     /// Before the vendor drops a hold.
     fn begin_drop(self) {
         RECORDS.update(self.key(), |record| record.holds = record.holds.saturating_sub(1));
@@ -101,6 +106,7 @@ pub(crate) fn create(
         Account::Closed => return Err(OUT_OF_MEMORY),
         Account::Counted(ledger) => ledger,
     };
+    let _moving = ledger.moving();
     ledger.reserve(bytes).map_err(|_| OUT_OF_MEMORY)?;
     let handle = make().inspect_err(|_| ledger.release(bytes))?;
     let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -120,6 +126,7 @@ pub(crate) fn create(
 /// cuMemRelease.
 pub(crate) fn release(handle: u64, call: impl FnOnce() -> i32) -> i32 {
     let Some(number) = HANDLES.get(Key(handle)) else { return call() };
+    let _moving = number.moving();
     number.begin_drop();
     let answer = call();
     if answer != SUCCESS {
@@ -220,6 +227,7 @@ fn change_state(key: Key, from: State, to: State) -> bool {
 
 /// cuMemUnmap: whole mappings, one or several in a row.
 pub(crate) fn unmap(address: u64, bytes: u64, call: impl FnOnce() -> i32) -> i32 {
+    let _moving = mapped_at(address).and_then(Number::moving);
     walk(address, bytes, |key, mapping| {
         if change_state(key, State::Mapped, State::Going) {
             mapping.number.begin_drop();

@@ -3,7 +3,7 @@
 //! An entry is taken out *before* the vendor frees: the driver may hand the address to another thread the moment it has it
 //! back. Where the driver refuses the free the entry is put back.
 
-use crate::account::{self, Account, Bytes};
+use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::{AllocMap, Held, Key, Tie};
 use crate::contexts;
 use crate::grants::{self, GRANTS_MAX};
@@ -43,6 +43,7 @@ pub(crate) fn make(
         Account::Counted(ledger) => ledger,
     };
     let most = most.ok_or(OUT_OF_MEMORY)?;
+    let _moving = ledger.moving();
     ledger.reserve(most).map_err(|_| OUT_OF_MEMORY)?;
     let made = make().inspect_err(|_| ledger.release(most))?;
     if made.bytes < most {
@@ -75,26 +76,34 @@ fn credit_if_any(held: Option<Held>) {
     }
 }
 
+/// The ledger of the grant of this number.
+pub(crate) fn ledger(grant: u32) -> Option<Ledger> {
+    match account::of_grant(grants::grant(usize::try_from(grant).ok()?)?) {
+        Account::Counted(ledger) => Some(ledger),
+        _ => None,
+    }
+}
+
 /// Gives bytes back to the grant of this number.
 pub(crate) fn credit(grant: u32, bytes: Bytes) {
-    let grant = usize::try_from(grant).ok().and_then(grants::grant);
-    if let Some(Account::Counted(ledger)) = grant.map(account::of_grant) {
+    if let Some(ledger) = ledger(grant) {
         ledger.release(bytes);
     }
 }
 
 /// Something charged that the vendor is about to be asked to free.
 #[must_use]
-#[derive(Debug)]
 pub(crate) struct Freeing {
     map: &'static AllocMap,
     key: Key,
     held: Held,
+    _moving: Option<Moving>,
 }
 
 /// Before a free. `None`: nothing of this key is charged here.
 pub(crate) fn before_free(map: &'static AllocMap, key: Key) -> Option<Freeing> {
-    map.take(key).map(|held| Freeing { map, key, held })
+    let held = map.take(key)?;
+    Some(Freeing { map, key, held, _moving: ledger(held.grant).map(Ledger::moving) })
 }
 
 impl Freeing {
@@ -120,6 +129,7 @@ impl Freeing {
 /// Credits everything that was allocated in a context.
 pub(crate) fn credit_all_of(tie: Tie) {
     let mut sums = [0_u64; GRANTS_MAX];
+    crate::modules::context_ended(tie);
     for map in [&POINTERS, &ARRAYS, &MIPMAPPED] {
         let add = |held: Held| {
             let sum = usize::try_from(held.grant).ok().and_then(|grant| sums.get_mut(grant));

@@ -74,6 +74,8 @@ impl Location {
 
 /// A pool is there: where, is remembered.
 pub(crate) fn created(handle: u64, location: Location) {
+    // An earlier pool of this handle ended without us.
+    Meter::Pool(handle).forget();
     match location.device() {
         Some(device) => Meter::Pool(handle).note(device, location.state(device)),
         None => Meter::Pool(handle).note(Device(0), State::Free),
@@ -178,6 +180,7 @@ fn trim(meter: Meter) {
     let _answer = match meter {
         Meter::Pool(handle) => vendor::cuMemPoolTrimTo(handle, 0),
         Meter::Graphs(device) => vendor::cuDeviceGraphMemTrim(device.0),
+        Meter::Primary(_) => None,
     };
     if exchanged {
         let _back = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode);
@@ -292,14 +295,19 @@ pub(crate) fn trimmed(handle: u64) {
 }
 
 impl Place {
+    /// Whether the caller gave none.
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
     #[expect(unsafe_code, reason = "the caller's out-parameter")]
-    fn read(self) -> u64 {
+    pub(crate) fn read(self) -> u64 {
         // SAFETY: not null, and a place for an address by the vendor's contract.
         unsafe { self.0.read_unaligned() }
     }
 
     #[expect(unsafe_code, reason = "the caller's out-parameter")]
-    fn write(self, address: u64) {
+    pub(crate) fn write(self, address: u64) {
         // SAFETY: as above.
         unsafe { self.0.write_unaligned(address) }
     }

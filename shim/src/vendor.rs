@@ -43,6 +43,16 @@ calls! {
     fn cuMemPoolDestroy(pool: u64);
     fn cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64);
     fn cuDeviceGraphMemTrim(device: i32);
+    /// Free and total memory of the current context's card.
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32);
+    fn cuCtxCreate_v2(context: *mut u64, flags: u32, device: i32);
+    fn cuCtxDestroy_v2(context: u64);
+    fn cuCtxGetLimit(value: *mut usize, limit: u32);
+    /// 1: modules are loaded whole, 2: function by function; from 11.7 on.
+    fn cuModuleGetLoadingMode(mode: *mut u32);
+    fn cuFuncGetModule(module: *mut u64, function: u64);
+    fn cuKernelGetLibrary(library: *mut u64, kernel: u64);
 }
 
 calls! {
@@ -81,6 +91,8 @@ pub(crate) const LOCATION_DEVICE: u32 = 1;
 pub(crate) const LOCATION_DOMAIN: u32 = 6;
 /// CU_MEM_ALLOCATION_TYPE_MANAGED
 pub(crate) const ALLOCATION_MANAGED: u32 = 2;
+/// CU_MODULE_EAGER_LOADING
+pub(crate) const LOADING_EAGER: u32 = 1;
 /// CU_STREAM_CAPTURE_MODE_RELAXED
 pub(crate) const CAPTURE_RELAXED: u32 = 2;
 /// Handles below this name default streams.

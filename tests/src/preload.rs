@@ -63,6 +63,7 @@ pub fn unlimited(card_uuid: &str) -> Limits {
         priority: 0,
         fail_mode: FailMode::Closed,
         managed: ManagedPolicy::Charge,
+        context_bytes: 0,
         card: Text::new(card_uuid).unwrap_or_else(|| panic!("{card_uuid}: too long")),
         claim: Text::new("00000000-0000-0000-0000-00000000c1a1").unwrap_or_else(|| panic!("a claim")),
     }

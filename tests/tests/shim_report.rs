@@ -39,8 +39,11 @@ fn scene(limits: impl Fn(&str) -> Limits) -> Option<Scene> {
 }
 
 impl Scene {
+    /// A process with a context, which is charged, too: it has it when it first answers.
     fn user(&self) -> Talk {
-        Talk::start(&mut self.tenant.command(&self.bench, &self.program))
+        let mut talk = Talk::start(&mut self.tenant.command(&self.bench, &self.program));
+        let _context_is_there = talk.say("cuda");
+        talk
     }
 
     /// A process that uses NVML alone.

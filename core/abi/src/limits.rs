@@ -24,6 +24,9 @@ pub struct Limits {
     pub fail_mode: FailMode,
     /// How managed memory is charged.
     pub managed: ManagedPolicy,
+    /// Bytes of device memory that one context takes on this card, as the host measured it; 0: not measured, then each
+    /// process measures for itself.
+    pub context_bytes: u64,
     /// UUID of the card.
     pub card: Text<{ record::UUID_MAX }>,
     /// UID of the claim.
@@ -127,6 +130,7 @@ impl Limits {
         put(&mut bytes, record::PRIORITY, &self.priority.to_le_bytes());
         put(&mut bytes, record::FAIL_MODE, &u32::from(self.fail_mode == FailMode::Open).to_le_bytes());
         put(&mut bytes, record::MANAGED, &u32::from(self.managed == ManagedPolicy::Free).to_le_bytes());
+        put(&mut bytes, record::CONTEXT_BYTES, &self.context_bytes.to_le_bytes());
         put(&mut bytes, record::UUID_LENGTH, &self.card.length_code().to_le_bytes());
         put(&mut bytes, record::CLAIM_LENGTH, &self.claim.length_code().to_le_bytes());
         put(&mut bytes, record::UUID, self.card.as_bytes());
@@ -181,6 +185,7 @@ impl Limits {
                 1 => ManagedPolicy::Free,
                 _ => return Err(RecordFault::Field("managed memory policy")),
             },
+            context_bytes: word(bytes, record::CONTEXT_BYTES),
             card: Text::read(bytes, record::UUID, half(bytes, record::UUID_LENGTH))
                 .ok_or(RecordFault::Field("card UUID"))?,
             claim: Text::read(bytes, record::CLAIM, half(bytes, record::CLAIM_LENGTH))

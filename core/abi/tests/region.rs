@@ -65,6 +65,7 @@ fn some_limits(generation: u64) -> Limits {
         priority: 1,
         fail_mode: FailMode::Closed,
         managed: ManagedPolicy::Charge,
+        context_bytes: 0,
         card: Text::new("GPU-8f4e0a2b-0000-0000-0000-000000000001").unwrap(),
         claim: Text::new("3f1c-claim").unwrap(),
     }
@@ -203,6 +204,7 @@ prop_compose! {
         priority: u32,
         open: bool,
         free: bool,
+        context_bytes: u64,
         card in "[A-Za-z0-9-]{0,96}",
         claim in "[a-f0-9-]{0,64}",
     ) -> Limits {
@@ -210,6 +212,7 @@ prop_compose! {
             generation, memory, share_ppm, granted_ppm, own_ppm, policy, priority,
             fail_mode: if open { FailMode::Open } else { FailMode::Closed },
             managed: if free { ManagedPolicy::Free } else { ManagedPolicy::Charge },
+            context_bytes,
             card: Text::new(&card).unwrap(),
             claim: Text::new(&claim).unwrap(),
         }

@@ -110,6 +110,7 @@ fn first_limits() -> Limits {
         priority: 3,
         fail_mode: FailMode::Open,
         managed: ManagedPolicy::Free,
+        context_bytes: 480 << 20,
         card: Text::new("GPU-8f4e0a2b-0000-0000-0000-000000000001").unwrap(),
         claim: Text::new("0b0c6f8e-5f5e-4c53-a0a2-000000000007").unwrap(),
     }
@@ -259,6 +260,8 @@ fn a_record_without_later_fields_has_the_meaning_it_had() {
     let file = written_limits();
     let at = limits::RECORDS + usize::from(file.bytes()[limits::ACTIVE]) * limits::RECORD_BYTES;
     file.put(at + record::OWN_PPM, &0_u32.to_le_bytes());
+    file.put(at + record::CONTEXT_BYTES, &0_u64.to_le_bytes());
     seal(&file, at);
-    assert_eq!(file.limits().unwrap().read(), Ok(Limits { own_ppm: 1_000_000, ..first_limits() }));
+    let meant = Limits { own_ppm: 1_000_000, context_bytes: 0, ..first_limits() };
+    assert_eq!(file.limits().unwrap().read(), Ok(meant));
 }

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Module {
     /// 0: a library.
     context: u64,
-    /// Bytes charged, by card.
-    charged: Mutex<BTreeMap<usize, u64>>,
+    /// Card and bytes charged, by context: a library is loaded into each on its own.
+    charged: Mutex<BTreeMap<u64, (usize, u64)>>,
     functions: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -83,8 +83,12 @@ pub(crate) fn unload(handle: u64) -> Answer {
     Ok(())
 }
 
-/// A context goes: its modules go, and what libraries held on its card stays.
+/// A context goes: its modules go, and what was loaded into it of libraries.
 pub(crate) fn unload_all_of(context: u64) {
+    for (_, library) in MODULES.select(|module| module.context == 0) {
+        let charged = lock(&library.charged).remove(&context);
+        give_back(charged);
+    }
     for (handle, _) in MODULES.select(|module| module.context == context) {
         if let Ok(module) = MODULES.remove(handle) {
             module.clear();
@@ -126,6 +130,14 @@ pub(crate) fn function_count(handle: u64) -> Answer<u32> {
     Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
+fn give_back(charged: impl IntoIterator<Item = (usize, u64)>) {
+    for (device, bytes) in charged {
+        if let Some(ours) = process::cards().ok().and_then(|cards| cards.get(device)) {
+            ours.give(Kind::Module, bytes);
+        }
+    }
+}
+
 impl Module {
     fn new(context: u64) -> Self {
         Self { context, charged: Mutex::default(), functions: Mutex::default() }
@@ -133,22 +145,18 @@ impl Module {
 
     fn charge(&self, context: &Arc<Context>) -> Answer {
         let mut charged = lock(&self.charged);
-        if charged.contains_key(&context.device) {
+        if charged.contains_key(&context.handle) {
             return Ok(());
         }
         let ours = context.card()?;
         let bytes = ours.card.node().module_bytes;
         ours.take(Kind::Module, bytes)?;
-        charged.insert(context.device, bytes);
+        charged.insert(context.handle, (context.device, bytes));
         Ok(())
     }
 
     fn clear(&self) {
-        for (device, bytes) in std::mem::take(&mut *lock(&self.charged)) {
-            if let Some(ours) = process::cards().ok().and_then(|cards| cards.get(device)) {
-                ours.give(Kind::Module, bytes);
-            }
-        }
+        give_back(std::mem::take(&mut *lock(&self.charged)).into_values());
         for function in std::mem::take(&mut *lock(&self.functions)).into_values() {
             FUNCTIONS.forget(function);
         }

@@ -46,6 +46,8 @@ pub(crate) struct Context {
     pub(crate) legacy: Arc<Stream>,
     pub(crate) of_threads: Mutex<BTreeMap<u64, Arc<Stream>>>,
     pub(crate) limits: Mutex<BTreeMap<u32, usize>>,
+    /// Bytes that larger stacks than the first took beside the context's own.
+    stacks: Mutex<u64>,
 }
 
 struct Simulation {
@@ -258,6 +260,7 @@ fn create(device: usize, flags: u32, primary: bool) -> Answer<u64> {
         joined,
         of_threads: Mutex::default(),
         limits: Mutex::default(),
+        stacks: Mutex::default(),
     });
     Ok(handle)
 }
@@ -269,7 +272,27 @@ fn destroy(handle: u64) -> Answer {
     crate::module::unload_all_of(handle);
     stream::destroy_all_of(handle);
     let ours = context.card()?;
-    ours.give(Kind::Context, ours.card.node().context_bytes);
+    ours.give(Kind::Context, ours.card.node().context_bytes + *lock(&context.stacks));
+    Ok(())
+}
+
+/// Threads that a multiprocessor runs at once, each of which has a stack.
+const RESIDENT_THREADS: u64 = 2048;
+
+/// CU_LIMIT_STACK_SIZE: the driver makes room for the stacks of all threads that can run at once. `first` is in the context's
+/// own size.
+pub(crate) fn set_stacks(context: &Context, first: usize, bytes: usize) -> Answer {
+    let ours = context.card()?;
+    let threads = RESIDENT_THREADS * u64::from(ours.card.facts().sms);
+    let larger = u64::try_from(bytes.saturating_sub(first)).map_err(|_| INVALID_VALUE)?;
+    let wanted = larger.checked_mul(threads).ok_or(OUT_OF_MEMORY)?;
+    let mut stacks = lock(&context.stacks);
+    if wanted > *stacks {
+        ours.take(Kind::Context, wanted - *stacks)?;
+    } else {
+        ours.give(Kind::Context, *stacks - wanted);
+    }
+    *stacks = wanted;
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use crate::process::{self, lock};
 use crate::stream::PRIORITIES;
 
 /// Limits a context has, by the vendor's numbers, with what they are at first.
+const STACK_SIZE: u32 = 0;
 const LIMITS: [usize; 8] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0];
 
 exports! {
@@ -105,7 +106,10 @@ exports! {
     }
     fn cuCtxSetLimit(number: u32, value: usize) {
         let context = process::current()?;
-        usize::try_from(number).ok().and_then(|number| LIMITS.get(number)).ok_or(INVALID_VALUE)?;
+        let first = usize::try_from(number).ok().and_then(|number| LIMITS.get(number)).ok_or(INVALID_VALUE)?;
+        if number == STACK_SIZE {
+            process::set_stacks(&context, *first, value)?;
+        }
         lock(&context.limits).insert(number, value);
         Ok(())
     }

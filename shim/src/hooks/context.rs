@@ -1,0 +1,70 @@
+//! Contexts, primary, own and green.
+
+// UNSAFETY: the vendor's functions are called through addresses.
+#![expect(unsafe_code, reason = "foreign functions are called through addresses")]
+
+use core::ffi::c_void;
+
+use crate::modules;
+use crate::overhead::{self, Letting};
+use crate::pools::Place;
+use crate::vendor::{self, Device, SUCCESS};
+
+hooks! {
+    Cuda, Memory;
+    fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32) {
+        let real = || cuDevicePrimaryCtxRetain::real(context, device);
+        overhead::retain(Device(device), Place(context), real, || release(device))
+    }
+    fn cuDevicePrimaryCtxRelease(device: i32) {
+        overhead::let_go(Device(device), Letting::Release, || cuDevicePrimaryCtxRelease::real(device))
+    }
+    fn cuDevicePrimaryCtxRelease_v2(device: i32) {
+        overhead::let_go(Device(device), Letting::Release, || cuDevicePrimaryCtxRelease_v2::real(device))
+    }
+    fn cuDevicePrimaryCtxReset(device: i32) {
+        overhead::let_go(Device(device), Letting::Reset, || cuDevicePrimaryCtxReset::real(device))
+    }
+    fn cuDevicePrimaryCtxReset_v2(device: i32) {
+        overhead::let_go(Device(device), Letting::Reset, || cuDevicePrimaryCtxReset_v2::real(device))
+    }
+
+    fn cuCtxCreate(context: *mut u64, flags: u32, device: i32) {
+        overhead::create(Device(device), Place(context), || cuCtxCreate::real(context, flags, device), destroy)
+    }
+    fn cuCtxCreate_v2(context: *mut u64, flags: u32, device: i32) {
+        overhead::create(Device(device), Place(context), || cuCtxCreate_v2::real(context, flags, device), destroy)
+    }
+    fn cuCtxCreate_v3(context: *mut u64, affinities: *mut c_void, count: i32, flags: u32, device: i32) {
+        let real = || cuCtxCreate_v3::real(context, affinities, count, flags, device);
+        overhead::create(Device(device), Place(context), real, destroy)
+    }
+    fn cuCtxCreate_v4(context: *mut u64, parameters: *mut c_void, flags: u32, device: i32) {
+        let real = || cuCtxCreate_v4::real(context, parameters, flags, device);
+        overhead::create(Device(device), Place(context), real, destroy)
+    }
+    fn cuCtxDestroy(context: u64) {
+        overhead::destroy(context, || cuCtxDestroy::real(context))
+    }
+    fn cuCtxDestroy_v2(context: u64) {
+        overhead::destroy(context, || cuCtxDestroy_v2::real(context))
+    }
+    fn cuCtxDetach(context: u64) {
+        overhead::destroy(context, || cuCtxDetach::real(context))
+    }
+
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        let mut before = 0;
+        let known = vendor::cuCtxGetLimit(&raw mut before, limit) == Some(SUCCESS);
+        let undo = || if known { cuCtxSetLimit::real(limit, before) } else { SUCCESS };
+        modules::limit(|| cuCtxSetLimit::real(limit, value), undo)
+    }
+}
+
+fn release(device: i32) -> i32 {
+    cuDevicePrimaryCtxRelease_v2::real(device)
+}
+
+fn destroy(context: u64) -> i32 {
+    cuCtxDestroy_v2::real(context)
+}

@@ -1,0 +1,120 @@
+//! Modules and libraries, and what makes a driver load them.
+
+// UNSAFETY: the vendor's functions are called through addresses.
+#![expect(unsafe_code, reason = "foreign functions are called through addresses")]
+
+use core::ffi::{c_char, c_void};
+
+use crate::modules::{self, Object};
+use crate::pools::Place;
+use crate::vendor::{self, SUCCESS};
+
+hooks! {
+    Cuda, Memory;
+    fn cuModuleLoad(module: *mut u64, path: *const c_char) {
+        modules::load(Place(module), || cuModuleLoad::real(module, path), unload_module)
+    }
+    fn cuModuleLoadData(module: *mut u64, image: *const c_void) {
+        modules::load(Place(module), || cuModuleLoadData::real(module, image), unload_module)
+    }
+    fn cuModuleLoadDataEx(
+        module: *mut u64,
+        image: *const c_void,
+        count: u32,
+        options: *mut u32,
+        values: *mut *mut c_void,
+    ) {
+        let real = || cuModuleLoadDataEx::real(module, image, count, options, values);
+        modules::load(Place(module), real, unload_module)
+    }
+    fn cuModuleLoadFatBinary(module: *mut u64, image: *const c_void) {
+        modules::load(Place(module), || cuModuleLoadFatBinary::real(module, image), unload_module)
+    }
+    fn cuModuleUnload(module: u64) {
+        modules::unload(Object(module), || cuModuleUnload::real(module))
+    }
+    fn cuModuleGetFunction(function: *mut u64, module: u64, name: *const c_char) {
+        let real = || cuModuleGetFunction::real(function, module, name);
+        modules::get(Object(module), Some(Place(function)), real)
+    }
+    fn cuModuleGetGlobal(address: *mut u32, bytes: *mut u32, module: u64, name: *const c_char) {
+        modules::get(Object(module), None, || cuModuleGetGlobal::real(address, bytes, module, name))
+    }
+    fn cuModuleGetGlobal_v2(address: *mut u64, bytes: *mut usize, module: u64, name: *const c_char) {
+        let real = || cuModuleGetGlobal_v2::real(address, bytes, module, name);
+        modules::get(Object(module), Some(Place(address)), real)
+    }
+
+    fn cuLibraryLoadData(
+        library: *mut u64,
+        code: *const c_void,
+        options: *mut u32,
+        values: *mut *mut c_void,
+        count: u32,
+        library_options: *mut u32,
+        library_values: *mut *mut c_void,
+        library_count: u32,
+    ) {
+        let real = || {
+            cuLibraryLoadData::real(
+                library, code, options, values, count, library_options, library_values, library_count,
+            )
+        };
+        modules::load(Place(library), real, unload_library)
+    }
+    fn cuLibraryLoadFromFile(
+        library: *mut u64,
+        path: *const c_char,
+        options: *mut u32,
+        values: *mut *mut c_void,
+        count: u32,
+        library_options: *mut u32,
+        library_values: *mut *mut c_void,
+        library_count: u32,
+    ) {
+        let real = || {
+            cuLibraryLoadFromFile::real(
+                library, path, options, values, count, library_options, library_values, library_count,
+            )
+        };
+        modules::load(Place(library), real, unload_library)
+    }
+    fn cuLibraryUnload(library: u64) {
+        modules::unload(Object(library), || cuLibraryUnload::real(library))
+    }
+    fn cuLibraryGetKernel(kernel: *mut u64, library: u64, name: *const c_char) {
+        let real = || cuLibraryGetKernel::real(kernel, library, name);
+        modules::get(Object(library), Some(Place(kernel)), real)
+    }
+    fn cuLibraryGetModule(module: *mut u64, library: u64) {
+        modules::get(Object(library), Some(Place(module)), || cuLibraryGetModule::real(module, library))
+    }
+    fn cuLibraryGetGlobal(address: *mut u64, bytes: *mut usize, library: u64, name: *const c_char) {
+        let real = || cuLibraryGetGlobal::real(address, bytes, library, name);
+        modules::get(Object(library), Some(Place(address)), real)
+    }
+    fn cuLibraryGetManaged(address: *mut u64, bytes: *mut usize, library: u64, name: *const c_char) {
+        let real = || cuLibraryGetManaged::real(address, bytes, library, name);
+        modules::get(Object(library), Some(Place(address)), real)
+    }
+    fn cuKernelGetFunction(function: *mut u64, kernel: u64) {
+        let mut library = 0;
+        let known = vendor::cuKernelGetLibrary(&raw mut library, kernel) == Some(SUCCESS);
+        let object = Object(if known { library } else { kernel });
+        modules::get(object, Some(Place(function)), || cuKernelGetFunction::real(function, kernel))
+    }
+    fn cuFuncLoad(function: u64) {
+        let mut module = 0;
+        let known = vendor::cuFuncGetModule(&raw mut module, function) == Some(SUCCESS);
+        let object = Object(if known { module } else { function });
+        modules::get(object, None, || cuFuncLoad::real(function))
+    }
+}
+
+fn unload_module(module: u64) -> i32 {
+    cuModuleUnload::real(module)
+}
+
+fn unload_library(library: u64) -> i32 {
+    cuLibraryUnload::real(library)
+}

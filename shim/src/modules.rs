@@ -1,0 +1,371 @@
+//! Code and static data of modules and libraries: measured around the calls that load them.
+//!
+//! ```text
+//!   first use ─▶ reserve what the last one took ─▶ free memory ─▶ vendor call ─▶ free memory ─▶ settle
+//!                                                     └─ something else moved: what the last one took stands
+//! ```
+//!
+//! A driver that loads lazily takes memory when a function is first got, an eager one when the module is loaded; so both are
+//! measured, as the difference of free memory, corrected by what the books of this container moved meanwhile. Where something
+//! else of this process moved memory meanwhile, or the container has other processes, the difference may be theirs: then the
+//! size last measured well on this card stands for the first use of a module, and nothing for later ones. Other tenants of
+//! the card cannot be seen; two readings at once that differ show some of them.
+//!
+//! A kernel that a program launches without ever having got it, in a context of its own, is not seen.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::account::{self, Account, Bytes, Ledger, Moving, Still};
+use crate::alloc_map::Tie;
+use crate::contexts::{self, Current};
+use crate::grants::GRANTS_MAX;
+use crate::kept::{Empty, Kept, Table};
+use crate::overhead::free_now;
+use crate::plain;
+use crate::pools::{self, Place};
+use crate::sys::KeepErrno;
+use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
+
+/// Modules that are charged at once, each in each context.
+const MODULES_MAX: usize = 1 << 14;
+
+/// What an object holds in a context.
+#[derive(Clone, Copy)]
+struct Charged {
+    of: u64,
+    tie: u32,
+    grant: u32,
+    bytes: u64,
+}
+
+// SAFETY: integers.
+#[expect(unsafe_code, reason = "zeros are promised to be a value")]
+unsafe impl Empty for Charged {}
+
+static MODULES: Kept<Table<Charged, MODULES_MAX>> = Kept::new();
+/// Bytes of the last module that was measured well, by grant; 0: none was.
+static LEARNT: [AtomicU64; GRANTS_MAX] = [const { AtomicU64::new(0) }; GRANTS_MAX];
+
+/// A module, a library, or a context for what its limits take: by its handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object(pub(crate) u64);
+
+/// Which call may take memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The module is loaded.
+    Load,
+    /// Its first function is got, or its first variable.
+    First,
+    /// Another one is.
+    Later,
+    /// A limit of a context is changed.
+    Limit,
+}
+
+/// Free memory and the books at a moment.
+struct Reading {
+    free: u64,
+    /// The same when asked again at once.
+    steady: bool,
+    still: Option<Still>,
+}
+
+/// What a call took.
+enum Taken {
+    /// So much, by all that can be seen.
+    Sure(Bytes),
+    /// That, or somebody else's.
+    Doubtful(Bytes),
+    /// It gave so much back, by all that can be seen.
+    Given(Bytes),
+}
+
+/// A call that may take memory.
+struct Watched {
+    ledger: Ledger,
+    current: Current,
+    stage: Stage,
+    worst: Bytes,
+    before: Reading,
+    moving: Moving,
+}
+
+impl Object {
+    fn key(self, tie: Tie) -> u64 {
+        // Handles are addresses: what the context adds does not make one of another.
+        (self.0 ^ u64::from(tie.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
+    }
+
+    /// Notes the first use in a context; whether it was that.
+    fn claim(self, current: Current, ledger: Ledger) -> Stage {
+        let key = self.key(current.tie);
+        let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
+        let fresh = Charged { of: self.0, tie: current.tie.0, grant, bytes: 0 };
+        let is_known = MODULES.with(|modules| {
+            modules.get(key).is_some() || {
+                modules.set(key, fresh);
+                false
+            }
+        });
+        if is_known == Some(true) { Stage::Later } else { Stage::First }
+    }
+
+    /// Adds to what it holds. False: there is no place to note it.
+    fn add(self, current: Current, ledger: Ledger, bytes: Bytes) -> bool {
+        self.claim(current, ledger);
+        let add = |charged: &mut Charged| charged.bytes = charged.bytes.saturating_add(bytes.0);
+        let key = self.key(current.tie);
+        MODULES.with(|modules| modules.get(key).map(add)).flatten().is_some()
+    }
+
+    /// Gives back part of what it holds.
+    fn give_back(self, current: Current, ledger: Ledger, bytes: Bytes) {
+        let take = |charged: &mut Charged| {
+            let less = charged.bytes.min(bytes.0);
+            charged.bytes -= less;
+            less
+        };
+        let key = self.key(current.tie);
+        let less = MODULES.with(|modules| modules.get(key).map(take)).flatten();
+        ledger.release(Bytes(less.unwrap_or(0)));
+    }
+
+    /// Takes out what it holds in all contexts, and gives it back.
+    fn forget(self) {
+        let mut sums = Sums::default();
+        MODULES.with(|modules| modules.sweep(|charged| charged.of == self.0, |_, charged| sums.add(charged)));
+        sums.credit();
+    }
+}
+
+/// Bytes by grant.
+#[derive(Default)]
+struct Sums([u64; GRANTS_MAX]);
+
+impl Sums {
+    fn add(&mut self, charged: Charged) {
+        let sum = usize::try_from(charged.grant).ok().and_then(|grant| self.0.get_mut(grant));
+        if let Some(sum) = sum {
+            *sum = sum.saturating_add(charged.bytes);
+        }
+    }
+
+    fn credit(self) {
+        for (grant, sum) in (0_u32..).zip(self.0).filter(|(_, sum)| *sum > 0) {
+            plain::credit(grant, Bytes(sum));
+        }
+    }
+}
+
+/// A context ended, and with it what was loaded into it.
+pub(crate) fn context_ended(tie: Tie) {
+    let mut sums = Sums::default();
+    MODULES.with(|modules| modules.sweep(|charged| charged.tie == tie.0, |_, charged| sums.add(charged)));
+    sums.credit();
+}
+
+fn read(ledger: Ledger) -> Option<Reading> {
+    pools::refresh();
+    let still = ledger.still();
+    let first = free_now()?;
+    let free = free_now()?;
+    Some(Reading { free, steady: free == first, still })
+}
+
+fn taken(before: &Reading, after: &Reading) -> Taken {
+    let (Some(then), Some(now)) = (before.still, after.still) else {
+        return Taken::Doubtful(Bytes(0));
+    };
+    let difference = i128::from(before.free) - i128::from(after.free);
+    let moved = i128::from(now.total.0) - i128::from(then.total.0);
+    let bytes = |signed: i128| Bytes(u64::try_from(signed.max(0)).unwrap_or(0));
+    let sure = before.steady && after.steady && then.but_for_one_call(&now);
+    match difference - moved {
+        taken if !sure => Taken::Doubtful(bytes(taken)),
+        taken if taken < 0 => Taken::Given(bytes(-taken)),
+        taken => Taken::Sure(bytes(taken)),
+    }
+}
+
+fn is_eager() -> bool {
+    let mut mode = 0;
+    vendor::cuModuleGetLoadingMode(&raw mut mode) == Some(SUCCESS) && mode == vendor::LOADING_EAGER
+}
+
+impl Stage {
+    /// Whether the call is the one that takes a whole module.
+    fn takes_module(self) -> bool {
+        match self {
+            Self::Load => is_eager(),
+            Self::First => !is_eager(),
+            Self::Later | Self::Limit => false,
+        }
+    }
+}
+
+fn learnt(ledger: Ledger) -> Bytes {
+    Bytes(LEARNT.get(ledger.number()).map_or(0, |learnt| learnt.load(Ordering::Acquire)))
+}
+
+impl Watched {
+    /// Before the call. `Ok(None)`: there is nothing to watch.
+    fn begin(stage: impl FnOnce(Current, Ledger) -> Stage) -> Result<Option<Self>, i32> {
+        let _errno = KeepErrno::new();
+        let Some(current) = contexts::current() else { return Ok(None) };
+        let Account::Counted(ledger) = account::of(current.device) else { return Ok(None) };
+        let stage = stage(current, ledger);
+        let worst = if stage.takes_module() { learnt(ledger) } else { Bytes(0) };
+        ledger.reserve(worst).map_err(|_| OUT_OF_MEMORY)?;
+        let Some(before) = read(ledger) else {
+            ledger.release(worst);
+            return Ok(None);
+        };
+        Ok(Some(Self { ledger, current, stage, worst, before, moving: ledger.moving() }))
+    }
+
+    /// After the call: charges what it took to `object`. An error: so much does not fit; it is charged all the same.
+    fn end(self, object: Object) -> Result<(), Bytes> {
+        let _errno = KeepErrno::new();
+        let Self { ledger, current, stage, worst, before, moving } = self;
+        drop(moving);
+        let bytes = match read(ledger).map(|after| taken(&before, &after)) {
+            None => Bytes(0),
+            Some(Taken::Sure(bytes)) => {
+                if bytes.0 > 0
+                    && stage != Stage::Limit
+                    && let Some(learnt) = LEARNT.get(ledger.number())
+                {
+                    learnt.store(bytes.0, Ordering::Release);
+                }
+                bytes
+            }
+            Some(Taken::Given(bytes)) => {
+                if stage == Stage::Limit {
+                    object.give_back(current, ledger, bytes);
+                }
+                Bytes(0)
+            }
+            Some(Taken::Doubtful(_)) if !stage.takes_module() => Bytes(0),
+            Some(Taken::Doubtful(measured)) if learnt(ledger).0 == 0 => measured,
+            Some(Taken::Doubtful(_)) => learnt(ledger),
+        };
+        let more = Bytes(bytes.0.saturating_sub(worst.0));
+        let fits = ledger.reserve(more).is_ok();
+        if !fits {
+            ledger.charge(more);
+        }
+        ledger.release(Bytes(worst.0.saturating_sub(bytes.0)));
+        if bytes.0 > 0 && !object.add(current, ledger, bytes) {
+            // Without a place it could never be credited.
+            ledger.release(bytes);
+        }
+        if fits { Ok(()) } else { Err(bytes) }
+    }
+
+    /// After a call that took nothing.
+    fn failed(self) {
+        self.ledger.release(self.worst);
+    }
+}
+
+/// A module or library is loaded; `unload` is the vendor's way back.
+pub(crate) fn load(handle: Place, real: impl Fn() -> i32, unload: impl Fn(u64) -> i32) -> i32 {
+    if handle.is_null() {
+        return real();
+    }
+    let watched = match Watched::begin(|_, _| Stage::Load) {
+        Ok(Some(watched)) => watched,
+        Ok(None) => return real(),
+        Err(answer) => return answer,
+    };
+    let before = handle.read();
+    let answer = real();
+    if answer != SUCCESS {
+        watched.failed();
+        return answer;
+    }
+    let object = Object(handle.read());
+    // One that ended unseen may have had this handle.
+    object.forget();
+    if watched.end(object).is_ok() {
+        return SUCCESS;
+    }
+    let _answer = unload(object.0);
+    object.forget();
+    handle.write(before);
+    OUT_OF_MEMORY
+}
+
+/// Something is got from a module or library, or made ready in it.
+pub(crate) fn get(object: Object, place: Option<Place>, real: impl Fn() -> i32) -> i32 {
+    let watched = match Watched::begin(|current, ledger| object.claim(current, ledger)) {
+        Ok(Some(watched)) => watched,
+        Ok(None) => return real(),
+        Err(answer) => return answer,
+    };
+    let place = place.filter(|place| !place.is_null());
+    let before = place.map(Place::read);
+    let answer = real();
+    // Asked for a name that is not there, the driver may have loaded the module all the same.
+    if watched.end(object).is_ok() || answer != SUCCESS {
+        return answer;
+    }
+    if let (Some(place), Some(before)) = (place, before) {
+        place.write(before);
+    }
+    OUT_OF_MEMORY
+}
+
+/// A limit of the current context is changed; `undo` puts the old one back.
+pub(crate) fn limit(real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
+    let Some(context) = vendor::current_context() else { return real() };
+    let watched = match Watched::begin(|_, _| Stage::Limit) {
+        Ok(Some(watched)) => watched,
+        Ok(None) => return real(),
+        Err(answer) => return answer,
+    };
+    let answer = real();
+    if answer != SUCCESS {
+        watched.failed();
+        return answer;
+    }
+    // The context's own handle names nothing else here.
+    let object = Object(context);
+    let (ledger, current) = (watched.ledger, watched.current);
+    let Err(bytes) = watched.end(object) else { return SUCCESS };
+    let _undone = undo();
+    object.give_back(current, ledger, bytes);
+    OUT_OF_MEMORY
+}
+
+/// A module or library is unloaded. Always forwarded.
+pub(crate) fn unload(object: Object, real: impl FnOnce() -> i32) -> i32 {
+    let moving = match contexts::current().map(|current| account::of(current.device)) {
+        Some(Account::Counted(ledger)) => Some(ledger.moving()),
+        _ => None,
+    };
+    // Out before the driver may give the handle to another thread.
+    let mut sums = Sums::default();
+    let mut kept = None;
+    MODULES.with(|modules| {
+        modules.sweep(
+            |charged| charged.of == object.0,
+            |key, charged| {
+                sums.add(charged);
+                kept = Some((key, charged));
+            },
+        );
+    });
+    let answer = real();
+    match kept {
+        Some((key, charged)) if answer != SUCCESS => {
+            // It is still there: its bytes stay, under one context where it was in several.
+            let bytes = sums.0.iter().sum();
+            MODULES.with(|modules| modules.set(key, Charged { bytes, ..charged }));
+        }
+        _ => sums.credit(),
+    }
+    drop(moving);
+    answer
+}

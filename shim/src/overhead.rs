@@ -1,0 +1,245 @@
+//! Contexts: what they take from the card is measured, not assumed.
+//!
+//! ```text
+//!   size of a context: the host's figure in the limits ─or─ measured once a process and card:
+//!     free memory │ a second context for a moment │ free memory │ gone again │ free memory
+//!                 └──────────── the same twice ───┴─────────────┘   else once more, three times at most
+//! ```
+//!
+//! A size that is known is reserved before a context is made, and given back when it is gone. Nothing is known before the
+//! first context of a process unless the host published it: that one is made first, measured, and taken away again where it
+//! does not fit. Where measuring fails a context is not charged.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::account::{self, Account, Bytes, Ledger};
+use crate::alloc_map::{AllocMap, Held, Key, Tie};
+use crate::contexts;
+use crate::grants::GRANTS_MAX;
+use crate::meter::{Ended, Meter, State};
+use crate::plain;
+use crate::pools::Place;
+use crate::sys::KeepErrno;
+use crate::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
+
+/// Cards a process numbers.
+const DEVICES_MAX: usize = 64;
+/// Tries to measure while somebody else moves memory on the card.
+const TRIES_MAX: u32 = 3;
+
+/// Contexts that are not primary ones, by handle.
+static CONTEXTS: AllocMap = AllocMap::new();
+/// Bytes of a context plus one, by grant; 0: not known.
+static SIZES: [AtomicU64; GRANTS_MAX] = [const { AtomicU64::new(0) }; GRANTS_MAX];
+/// A thread measures.
+static MEASURING: AtomicU32 = AtomicU32::new(0);
+
+/// A card's primary context, as this process's calls made it.
+struct Primary {
+    handle: AtomicU64,
+    retained: AtomicU32,
+}
+
+static PRIMARY: [Primary; DEVICES_MAX] =
+    [const { Primary { handle: AtomicU64::new(0), retained: AtomicU32::new(0) } }; DEVICES_MAX];
+
+fn primary(device: Device) -> Option<&'static Primary> {
+    usize::try_from(device.0).ok().and_then(|index| PRIMARY.get(index))
+}
+
+/// How large a context is on the card of a ledger.
+fn size(ledger: Ledger) -> Option<Bytes> {
+    let published = ledger.context_bytes();
+    if published.0 > 0 {
+        return Some(published);
+    }
+    SIZES.get(ledger.number())?.load(Ordering::Acquire).checked_sub(1).map(Bytes)
+}
+
+fn is_active(device: Device) -> Option<bool> {
+    let (mut flags, mut active) = (0, 0);
+    let answer = vendor::cuDevicePrimaryCtxGetState(device.0, &raw mut flags, &raw mut active)?;
+    (answer == SUCCESS).then_some(active != 0)
+}
+
+/// What a card's primary context takes now; `None`: not known.
+pub(crate) fn primary_bytes(device: Device) -> Option<Bytes> {
+    let Account::Counted(ledger) = account::of(device) else { return None };
+    if is_active(device)? { size(ledger) } else { Some(Bytes(0)) }
+}
+
+/// Free memory of the current context's card, in bytes.
+pub(crate) fn free_now() -> Option<u64> {
+    let (mut free, mut total) = (0_usize, 0_usize);
+    let answer = vendor::cuMemGetInfo_v2(&raw mut free, &raw mut total)?;
+    (answer == SUCCESS).then(|| u64::try_from(free).ok()).flatten()
+}
+
+/// Measures how large a context is, beside one that is there. One thread at a time: the others' answer is "not known".
+#[cold]
+fn measure(ledger: Ledger, device: Device, context: u64) -> Option<Bytes> {
+    if MEASURING.swap(1, Ordering::AcqRel) != 0 {
+        return None;
+    }
+    let found = size(ledger).or_else(|| vendor::with_context(context, || probe(device)));
+    if let (Some(found), Some(known)) = (found, SIZES.get(ledger.number())) {
+        known.store(found.0.saturating_add(1), Ordering::Release);
+    }
+    MEASURING.store(0, Ordering::Release);
+    found
+}
+
+fn probe(device: Device) -> Option<Bytes> {
+    let mut least = None;
+    for _ in 0..TRIES_MAX {
+        let before = free_now()?;
+        let mut second = 0;
+        if vendor::cuCtxCreate_v2(&raw mut second, 0, device.0)? != SUCCESS {
+            break;
+        }
+        let with = free_now();
+        if vendor::cuCtxDestroy_v2(second)? != SUCCESS {
+            break;
+        }
+        let (with, after) = (with?, free_now()?);
+        let (taken, given) = (before.saturating_sub(with), after.saturating_sub(with));
+        let smaller = taken.min(given);
+        least = Some(least.map_or(smaller, |least: u64| least.min(smaller)));
+        if taken == given {
+            return Some(Bytes(taken));
+        }
+    }
+    least.map(Bytes)
+}
+
+/// A primary context is retained: the first time it is made. `undo` is the vendor's release.
+pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
+    let Account::Counted(ledger) = account::of(device) else { return real() };
+    if context.is_null() {
+        return real();
+    }
+    let meter = Meter::Primary(device);
+    let known = size(ledger);
+    let worst = if is_active(device) == Some(true) { None } else { known };
+    let running =
+        meter.note(device, State::Charged).then(|| meter.enter_worst(ledger, worst.unwrap_or(Bytes(0))));
+    let Some(running) = running.flatten() else { return OUT_OF_MEMORY };
+    let before = context.read();
+    let answer = real();
+    let _errno = KeepErrno::new();
+    if answer == SUCCESS && known.is_none() {
+        measure(ledger, device, context.read());
+    }
+    if running.end() == Ended::Fits || answer != SUCCESS {
+        if answer == SUCCESS
+            && let Some(primary) = primary(device)
+        {
+            primary.handle.store(context.read(), Ordering::Release);
+            primary.retained.fetch_add(1, Ordering::AcqRel);
+        }
+        return answer;
+    }
+    let _released = undo();
+    context.write(before);
+    meter.refresh(ledger);
+    OUT_OF_MEMORY
+}
+
+/// How a primary context is let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Letting {
+    /// By one who retained it.
+    Release,
+    /// For all at once.
+    Reset,
+}
+
+/// A primary context is released or reset.
+pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i32 {
+    let Account::Counted(ledger) = account::of(device) else { return real() };
+    let Some(primary) = primary(device) else { return real() };
+    let handle = primary.handle.load(Ordering::Acquire);
+    let last = how == Letting::Reset || primary.retained.load(Ordering::Acquire) <= 1;
+    // What is allocated from now on under this handle is another context's.
+    let going = (last && handle != 0).then(|| going(handle));
+    let answer = real();
+    let _errno = KeepErrno::new();
+    if answer == SUCCESS {
+        let fewer = |count: u32| Some(if how == Letting::Reset { 0 } else { count.saturating_sub(1) });
+        let _count = primary.retained.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
+    }
+    let ended = answer == SUCCESS && (how == Letting::Reset || is_active(device) == Some(false));
+    match going {
+        Some(going) if ended => going.gone(),
+        Some(going) => going.stays(),
+        None if ended && handle != 0 => contexts_end(handle),
+        None => {}
+    }
+    Meter::Primary(device).refresh(ledger);
+    crate::pools::refresh();
+    answer
+}
+
+fn going(handle: u64) -> contexts::Going {
+    contexts::going(usize::try_from(handle).unwrap_or(0))
+}
+
+fn contexts_end(handle: u64) {
+    going(handle).gone();
+}
+
+/// A context of the program's own is made, or a green one. `undo` is the vendor's way back.
+pub(crate) fn create(
+    device: Device,
+    context: Place,
+    real: impl Fn() -> i32,
+    undo: impl Fn(u64) -> i32,
+) -> i32 {
+    let Account::Counted(ledger) = account::of(device) else { return real() };
+    if context.is_null() {
+        return real();
+    }
+    let known = size(ledger);
+    let worst = known.unwrap_or(Bytes(0));
+    if ledger.reserve(worst).is_err() {
+        return OUT_OF_MEMORY;
+    }
+    let _moving = ledger.moving();
+    let before = context.read();
+    let answer = real();
+    let _errno = KeepErrno::new();
+    if answer != SUCCESS {
+        ledger.release(worst);
+        return answer;
+    }
+    let handle = context.read();
+    let bytes = known.or_else(|| measure(ledger, device, handle)).unwrap_or(Bytes(0));
+    let more = Bytes(bytes.0.saturating_sub(worst.0));
+    let fits = ledger.reserve(more).is_ok();
+    let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
+    if fits && CONTEXTS.insert(Key(handle), Held { bytes, grant, tie: Tie(0) }).is_ok() {
+        return SUCCESS;
+    }
+    let _destroyed = undo(handle);
+    ledger.release(if fits { bytes } else { worst });
+    context.write(before);
+    OUT_OF_MEMORY
+}
+
+/// A context of the program's own is destroyed: everything in it goes. Always forwarded.
+pub(crate) fn destroy(handle: u64, real: impl Fn() -> i32) -> i32 {
+    let freeing = plain::before_free(&CONTEXTS, Key(handle));
+    let going = going(handle);
+    let answer = real();
+    let _errno = KeepErrno::new();
+    if answer == SUCCESS {
+        going.gone();
+    } else {
+        going.stays();
+    }
+    if let Some(freeing) = freeing {
+        freeing.settle(answer);
+    }
+    crate::pools::refresh();
+    answer
+}

@@ -1,0 +1,234 @@
+//! What contexts and modules take from the card is in the books, as the driver says, and goes off them when they end.
+
+use aliquot_abi::layout::usage;
+use aliquot_abi::limits::Limits;
+use aliquot_sim_device::Card;
+use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::talk::Talk;
+use std::path::PathBuf;
+
+const MIB: u64 = 1 << 20;
+/// Of the simulated cards, as `driver/backends/sim/README.md` says.
+const CONTEXT: u64 = 480 * MIB;
+const MODULE: u64 = 2 * MIB;
+const LIMIT: u64 = 4 << 30;
+
+struct Scene {
+    bench: Bench,
+    tenant: Tenant,
+    program: PathBuf,
+    files: GrantFiles,
+    card: Card,
+}
+
+/// Whether the host published how large a context is.
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    Published,
+    Unknown,
+}
+
+impl Scene {
+    /// `None`: no C compiler here.
+    fn new(limit: u64, size: Size) -> Option<Self> {
+        let bench = Bench::new();
+        let program = match bench.compile("shim_overhead", Link::Opened) {
+            Ok(program) => program,
+            Err(StoodAside(why)) => {
+                println!("stood aside: {why}");
+                return None;
+            }
+        };
+        let card = bench.card();
+        let context_bytes = if matches!(size, Size::Published) { CONTEXT } else { 0 };
+        let limits = Limits { context_bytes, ..memory_limit(&card.facts().uuid, limit) };
+        let (tenant, files) = Tenant::with(&limits);
+        Some(Self { bench, tenant, program, files, card })
+    }
+
+    fn start(&self) -> Talk {
+        Talk::start(&mut self.tenant.command(&self.bench, &self.program))
+    }
+
+    /// The books, which are what the driver says.
+    #[track_caller]
+    fn books(&self) -> u64 {
+        let books = self.files.counter(usage::TOTAL);
+        assert_eq!(books, self.card.in_use(), "the books and the card");
+        books
+    }
+}
+
+#[track_caller]
+fn say(program: &mut Talk, line: &str, expected: &str) {
+    assert_eq!(program.say(line), expected, "{line}");
+}
+
+#[test]
+fn a_primary_context_is_charged_once_while_it_is_there() {
+    for size in [Size::Published, Size::Unknown] {
+        let Some(scene) = Scene::new(LIMIT, size) else { return };
+        let mut program = scene.start();
+        say(&mut program, "retain 0", "0");
+        say(&mut program, "retain 0", "0");
+        assert_eq!(scene.books(), CONTEXT, "{size:?}");
+        say(&mut program, "alloc 1000000", "0");
+        say(&mut program, "release 0", "0");
+        assert!(scene.books() > CONTEXT, "{size:?}");
+        say(&mut program, "release 0", "0");
+        assert_eq!(scene.books(), 0, "its allocations go with it, {size:?}");
+        say(&mut program, "retain 0", "0");
+        say(&mut program, "alloc 1000000", "0");
+        say(&mut program, "load 1 1", "0");
+        say(&mut program, "function 1 1", "0");
+        say(&mut program, "reset 0", "0");
+        assert_eq!(scene.books(), 0, "{size:?}");
+        program.end();
+    }
+}
+
+#[test]
+fn a_context_that_does_not_fit_is_out_of_memory_and_is_not_there() {
+    for size in [Size::Published, Size::Unknown] {
+        let Some(scene) = Scene::new(CONTEXT - 1, size) else { return };
+        let mut program = scene.start();
+        say(&mut program, "retain 0", "2");
+        assert_eq!(scene.books(), 0, "{size:?}");
+        for version in 1..=4 {
+            say(&mut program, &format!("create 1 0 {version}"), "2");
+        }
+        assert_eq!(scene.books(), 0, "{size:?}");
+        if matches!(size, Size::Published) {
+            assert_eq!(scene.card.high_water(), 0, "never made");
+        }
+        program.end();
+    }
+}
+
+#[test]
+fn contexts_of_the_programs_own_are_charged_each_with_what_is_in_them() {
+    for size in [Size::Published, Size::Unknown] {
+        let Some(scene) = Scene::new(LIMIT, size) else { return };
+        let mut program = scene.start();
+        for version in 1..=4 {
+            say(&mut program, &format!("create {version} 0 {version}"), "0");
+            say(&mut program, &format!("alloc {}", version * MIB), "0");
+            assert_eq!(scene.books(), version * CONTEXT + (1..=version).sum::<u64>() * MIB, "{size:?}");
+        }
+        for version in 1..=4 {
+            say(&mut program, &format!("destroy {version}"), "0");
+        }
+        assert_eq!(scene.books(), 0, "{size:?}");
+        say(&mut program, "destroy 1", "201");
+        program.end();
+    }
+}
+
+#[test]
+fn a_module_is_charged_with_its_first_function_and_once() {
+    let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+    let mut program = scene.start();
+    say(&mut program, "retain 0", "0");
+    for way in 1..=4 {
+        say(&mut program, &format!("load {way} {way}"), "0");
+        assert_eq!(scene.books(), CONTEXT + (way - 1) * MODULE, "loaded is not used");
+        for name in 1..=3 {
+            say(&mut program, &format!("function {way} {name}"), "0");
+            assert_eq!(scene.books(), CONTEXT + way * MODULE);
+        }
+    }
+    // A library is in every context that uses it.
+    say(&mut program, "create 1 0 2", "0");
+    say(&mut program, "function 4 1", "0");
+    assert_eq!(scene.books(), 2 * CONTEXT + 5 * MODULE);
+    say(&mut program, "destroy 1", "0");
+    assert_eq!(scene.books(), CONTEXT + 4 * MODULE);
+    for way in 1..=4 {
+        say(&mut program, &format!("unload {way}"), "0");
+        assert_eq!(scene.books(), CONTEXT + (4 - way) * MODULE);
+    }
+    say(&mut program, "unload 1", "400");
+    program.end();
+}
+
+#[test]
+fn a_module_of_an_eager_driver_is_charged_when_it_is_loaded() {
+    let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };
+    let mut command = scene.tenant.command(&scene.bench, &scene.program);
+    let mut program = Talk::start(command.env("CUDA_MODULE_LOADING", "EAGER"));
+    say(&mut program, "retain 0", "0");
+    say(&mut program, "load 1 1", "0");
+    assert_eq!(scene.books(), CONTEXT + MODULE);
+    say(&mut program, "load 2 1", "2");
+    assert_eq!(scene.books(), CONTEXT + MODULE);
+    say(&mut program, "unload 1", "0");
+    assert_eq!(scene.books(), CONTEXT);
+    program.end();
+}
+
+#[test]
+fn a_module_that_does_not_fit_is_out_of_memory_and_what_is_there_is_charged() {
+    let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };
+    let mut program = scene.start();
+    say(&mut program, "retain 0", "0");
+    say(&mut program, &format!("alloc {MIB}"), "0");
+    say(&mut program, "load 1 1", "0");
+    // Nobody knows yet how large it is: it is loaded, found too large, and stays until it is unloaded.
+    say(&mut program, "function 1 1", "2");
+    assert_eq!(scene.books(), CONTEXT + MODULE + MIB);
+    say(&mut program, "alloc 1", "2");
+    say(&mut program, "unload 1", "0");
+    assert_eq!(scene.books(), CONTEXT + MIB);
+    // Now it is known: the next one is not even asked for.
+    say(&mut program, "load 2 1", "0");
+    say(&mut program, "function 2 1", "2");
+    assert_eq!(scene.books(), CONTEXT + MIB);
+    program.end();
+}
+
+#[test]
+fn stacks_that_a_limit_asks_for_are_charged_to_their_context() {
+    let Some(scene) = Scene::new(CONTEXT + 600 * MIB, Size::Published) else { return };
+    let threads = 2048 * u64::from(scene.card.facts().sms);
+    let mut program = scene.start();
+    say(&mut program, "retain 0", "0");
+    say(&mut program, "limit 0 2048", "0");
+    assert_eq!(scene.books(), CONTEXT + 1024 * threads);
+    say(&mut program, "limit 0 65536", "2");
+    say(&mut program, "limitis 0", "0 2048");
+    assert_eq!(scene.books(), CONTEXT + 1024 * threads);
+    say(&mut program, "limit 0 1024", "0");
+    assert_eq!(scene.books(), CONTEXT);
+    say(&mut program, "limit 0 2048", "0");
+    say(&mut program, "release 0", "0");
+    assert_eq!(scene.books(), 0);
+    program.end();
+}
+
+#[test]
+fn threads_and_processes_leave_exact_books_of_contexts_and_modules() {
+    let seed = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.subsec_nanos());
+    println!("seed {seed}");
+    for size in [Size::Published, Size::Unknown] {
+        let Some(scene) = Scene::new(LIMIT, size) else { return };
+        // One after the other they learn how large a module is, as nothing else moves.
+        let mut programs: Vec<Talk> = (0..3).map(|_| scene.start()).collect();
+        for program in &mut programs {
+            for line in ["retain 0", "load 1 1", "function 1 1", "unload 1"] {
+                say(program, line, "0");
+            }
+        }
+        assert_eq!(scene.books(), 3 * CONTEXT, "{size:?}");
+        for round in 0..3 {
+            for (program, who) in programs.iter_mut().zip(0..) {
+                program.tell(&format!("storm {} 4 200", seed.wrapping_add(who * 64 + round)));
+            }
+            for program in &mut programs {
+                assert_eq!(program.hear(), "0", "{size:?}");
+            }
+            assert_eq!(scene.books(), 3 * CONTEXT, "{size:?}, round {round}");
+        }
+        programs.into_iter().for_each(Talk::end);
+    }
+}
