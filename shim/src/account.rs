@@ -188,7 +188,14 @@ impl Ledger {
 
     #[cold]
     fn read_limit(self, seen: &Seen, version: u32) -> Bytes {
-        let limits = self.grant.limits();
+        let limits = match self.grant.read() {
+            Some(limits) => limits,
+            // What was read last stays in force while the page is nonsense.
+            None if version & 1 == 0 && seen.generation.load(Ordering::Acquire) != 0 => {
+                return Bytes(seen.memory.load(Ordering::Acquire));
+            }
+            None => *self.grant.first(),
+        };
         let memory = match limits.memory {
             MemoryLimit::Bytes(bytes) => bytes,
             // Taken away while the process runs: as much as there is.

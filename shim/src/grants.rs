@@ -22,7 +22,7 @@ use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, MemoryLimit};
 use aliquot_abi::view::{LimitsView, UsageView};
 
 use crate::hook::Need;
-use crate::sys::{self, File, FileId, KeepErrno};
+use crate::sys::{self, File, FileId, KeepErrno, Unopened};
 use crate::vendor::{self, Device};
 
 /// Where a container finds its grants.
@@ -73,14 +73,17 @@ impl Usage {
     #[cold]
     fn open_again(self) -> Option<c_int> {
         let mut found = None;
-        let mut look = |directory: &File| {
+        let mut look = |directory: Result<&File, Unreadable>| {
+            let Ok(directory) = directory else { return };
             // Not opened to be looked at: closing any descriptor of a usage file drops its locks.
             if found.is_none() && sys::file_id_in(directory, c"usage") == Some(self.id) {
                 found = File::open(Some(directory), c"usage", libc::O_RDWR).map(File::keep);
             }
         };
-        each_directory(&root()??, |claim| {
-            look(claim);
+        let Root::Found(root) = root() else { return None };
+        each_directory(&root, |claim| {
+            let Ok(claim) = claim else { return };
+            look(Ok(claim));
             each_directory(claim, &mut look);
         });
         self.file.store(found?, Ordering::Release);
@@ -182,37 +185,69 @@ fn boot() -> bool {
     false
 }
 
-/// The directory of the grants: `None`: nothing names one; `Some(None)`: it cannot be opened.
-fn root() -> Option<Option<File>> {
+/// Where grants are looked for.
+enum Root {
+    /// Nothing names a place.
+    None,
+    Found(File),
+    /// A place is named, and cannot be opened.
+    Shut,
+}
+
+/// The directory of the grants. The variable counts only where the container has none: one that cannot be opened is no reason
+/// to believe the tenant's environment.
+fn root() -> Root {
     let directory = libc::O_RDONLY | libc::O_DIRECTORY;
-    match File::open(None, ROOT, directory) {
-        Some(root) => Some(Some(root)),
-        None => match sys::env(VARIABLE) {
-            Some(path) if !path.is_empty() => Some(File::open(None, path, directory)),
-            _ => None,
-        },
+    match File::find(None, ROOT, directory) {
+        Ok(root) => return Root::Found(root),
+        Err(Unopened::OtherKind | Unopened::Refused) => return Root::Shut,
+        Err(Unopened::Absent) => {}
+    }
+    match sys::env(VARIABLE) {
+        Some(path) if !path.is_empty() => File::find(None, path, directory).map_or(Root::Shut, Root::Found),
+        _ => Root::None,
     }
 }
 
 fn find(world: &mut World) {
-    let Some(root) = root() else { return };
-    world.governed = true;
-    let Some(root) = root else {
-        world.broken = true;
-        return;
+    let root = match root() {
+        Root::None => return,
+        Root::Found(root) => root,
+        Root::Shut => {
+            (world.governed, world.broken) = (true, true);
+            return;
+        }
     };
-    each_directory(&root, |claim| {
-        if !take(world, claim) {
-            each_directory(claim, |share| {
-                take(world, share);
+    world.governed = true;
+    each_directory(&root, |claim| match claim {
+        Ok(claim) if take(world, claim) == Taken::Nothing => {
+            each_directory(claim, |share| match share {
+                Ok(share) => {
+                    take(world, share);
+                }
+                Err(Unreadable) => world.broken = true,
             });
         }
+        Ok(_) => {}
+        Err(Unreadable) => world.broken = true,
     });
     world.broken |= world.count == 0;
 }
 
-/// Calls `visit` for each directory in `of`.
-fn each_directory(of: &File, mut visit: impl FnMut(&File)) {
+/// There is something that may be a directory and cannot be opened.
+struct Unreadable;
+
+/// What a directory came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// It has no limits in it.
+    Nothing,
+    /// A grant, or one that cannot be used.
+    Grant,
+}
+
+/// Calls `visit` for each directory in `of`. Files and what is gone by now are passed over.
+fn each_directory(of: &File, mut visit: impl FnMut(Result<&File, Unreadable>)) {
     // The kernel's records are aligned to eight bytes.
     let mut buffer = [0_u64; 256];
     loop {
@@ -229,9 +264,12 @@ fn each_directory(of: &File, mut visit: impl FnMut(&File)) {
             let name = rest.get(19..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
             if let Some(name) = name
                 && !name.to_bytes().starts_with(b".")
-                && let Some(entry) = File::open(Some(of), name, libc::O_RDONLY | libc::O_DIRECTORY)
             {
-                visit(&entry);
+                match File::find(Some(of), name, libc::O_RDONLY | libc::O_DIRECTORY) {
+                    Ok(entry) => visit(Ok(&entry)),
+                    Err(Unopened::Absent | Unopened::OtherKind) => {}
+                    Err(Unopened::Refused) => visit(Err(Unreadable)),
+                }
             }
             rest = rest.get(length.max(19)..).unwrap_or(&[]);
         }
@@ -239,30 +277,35 @@ fn each_directory(of: &File, mut visit: impl FnMut(&File)) {
 }
 
 /// Takes the grant in a directory, if there is one.
-fn take(world: &mut World, directory: &File) -> bool {
-    let Some(file) = File::open(Some(directory), c"limits", libc::O_RDONLY) else { return false };
-    let limits = file.map(layout::limits::BYTES, libc::PROT_READ).and_then(|base| {
+fn take(world: &mut World, directory: &File) -> Taken {
+    let file = match File::find(Some(directory), c"limits", libc::O_RDONLY) {
+        Ok(file) => Some(file),
+        Err(Unopened::Absent) => return Taken::Nothing,
+        Err(Unopened::OtherKind | Unopened::Refused) => None,
+    };
+    let mapped = file.and_then(|file| file.map(layout::limits::BYTES, libc::PROT_READ));
+    let limits = mapped.and_then(|base| {
         // SAFETY: a shared mapping that stays; its writer writes atomically.
         unsafe { LimitsView::new(base, layout::limits::BYTES) }.ok()
     });
     let read = limits.and_then(|limits| Some((limits, limits.read().ok()?)));
     let Some((limits, first)) = read else {
         world.broken = true;
-        return true;
+        return Taken::Grant;
     };
     let (Some(uuid), Some(place)) = (parse_uuid(first.card.as_bytes()), world.grants.get_mut(world.count))
     else {
         world.broken = true;
-        return true;
+        return Taken::Grant;
     };
     let usage = usage(directory, world.count);
     *place = Some(Grant { number: world.count, uuid, limits, usage, first });
     world.count += 1;
-    true
+    Taken::Grant
 }
 
 fn usage(directory: &File, number: usize) -> Option<Usage> {
-    let file = File::open(Some(directory), c"usage", libc::O_RDWR)?;
+    let file = File::find(Some(directory), c"usage", libc::O_RDWR).ok()?;
     let base = file.map(layout::usage::BYTES, libc::PROT_READ | libc::PROT_WRITE)?;
     // SAFETY: a shared mapping that stays; everybody writes it atomically.
     let view = unsafe { UsageView::new(base, layout::usage::BYTES) }.ok()?;
@@ -374,9 +417,14 @@ impl Grant {
         self.limits.generation()
     }
 
-    /// The limits in force; those read last where the page is being changed.
+    /// The limits in force, where they can be read.
+    pub(crate) fn read(&self) -> Option<Limits> {
+        self.limits.read().ok()
+    }
+
+    /// The limits in force; those of the beginning where the page cannot be read.
     pub(crate) fn limits(&self) -> Limits {
-        self.limits.read().unwrap_or(self.first)
+        self.read().unwrap_or(self.first)
     }
 }
 

@@ -27,13 +27,37 @@ impl Drop for KeepErrno {
 #[derive(Debug)]
 pub(crate) struct File(c_int);
 
+/// Why a file could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unopened {
+    /// There is none of this name.
+    Absent,
+    /// It is no directory, where one was wanted.
+    OtherKind,
+    /// There is one that this process may not or cannot open.
+    Refused,
+}
+
 impl File {
+    /// Opens `name` below `directory`, and tells a file that is not there from one that cannot be had. It waits for nobody, as
+    /// a pipe would have it.
+    pub(crate) fn find(directory: Option<&File>, name: &CStr, flags: c_int) -> Result<Self, Unopened> {
+        Self::open(directory, name, flags | libc::O_NONBLOCK).ok_or_else(|| {
+            // SAFETY: the C library's word of this thread; always valid.
+            match unsafe { *libc::__errno_location() } {
+                libc::ENOENT => Unopened::Absent,
+                libc::ENOTDIR => Unopened::OtherKind,
+                _ => Unopened::Refused,
+            }
+        })
+    }
+
     /// Opens `name` below `directory` (`None`: as a path of its own).
     pub(crate) fn open(directory: Option<&File>, name: &CStr, flags: c_int) -> Option<Self> {
         let at = directory.map_or(libc::AT_FDCWD, |file| file.0);
         // SAFETY: a C string; no mode is needed, as nothing is created.
         let file = unsafe { libc::openat(at, name.as_ptr(), flags | libc::O_CLOEXEC) };
-        (file >= 0).then_some(Self(file))
+        (file >= 0).then(|| Self(file))
     }
 
     /// The descriptor, for as long as the process lives.

@@ -1,0 +1,393 @@
+//! What the shim does when its region is missing, torn, foreign or hostile, or the driver is not what it knows: closed, open or
+//! held to the limit, as docs/enforcement.md says row by row.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use aliquot_abi::layout::{header, limits, usage};
+use aliquot_abi::limits::{FailMode, Limits};
+use aliquot_tests::preload::{Tenant, memory_limit, unlimited};
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::talk::Talk;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, symlink};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const GIB: u64 = 1 << 30;
+/// More than a context takes, less than the card has.
+const LIMIT: u64 = 2 * GIB;
+
+/// What came of two allocations, one below the limit and one above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Closed,
+    Held,
+    Open,
+}
+
+struct Scene {
+    bench: Bench,
+    program: PathBuf,
+    card: String,
+}
+
+/// `None` where there is no compiler, and the test says so.
+fn scene() -> Option<Scene> {
+    let bench = Bench::new();
+    match bench.compile("shim_shown", Link::Opened) {
+        Ok(program) => {
+            let card = bench.card().facts().uuid.clone();
+            Some(Scene { bench, program, card })
+        }
+        Err(StoodAside(why)) => {
+            println!("stood aside: {why}");
+            None
+        }
+    }
+}
+
+impl Scene {
+    fn try_out(&self, command: &mut Command) -> Verdict {
+        let mut talk = Talk::start(command);
+        let (small, large) = (talk.say("take 1048576"), talk.say(&format!("take {}", 2 * LIMIT)));
+        match (small.as_str(), large.as_str()) {
+            ("2", "2") => Verdict::Closed,
+            ("0", "2") => Verdict::Held,
+            ("0", "0") => Verdict::Open,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn run(&self, tenant: &Tenant) -> Verdict {
+        self.try_out(&mut tenant.command(&self.bench, &self.program))
+    }
+
+    /// With the variable set to this.
+    fn pointed(&self, place: Option<&Path>) -> Verdict {
+        let tenant = Tenant::new();
+        let mut command = tenant.command(&self.bench, &self.program);
+        match place {
+            Some(place) => command.env("ALIQUOT_GRANTS", place),
+            None => command.env_remove("ALIQUOT_GRANTS"),
+        };
+        self.try_out(&mut command)
+    }
+
+    /// A grant for the card with this fail mode, spoilt.
+    fn spoilt(&self, fail_mode: FailMode, spoil: impl FnOnce(&Path)) -> Verdict {
+        let (tenant, files) = Tenant::with(&Limits { fail_mode, ..memory_limit(&self.card, LIMIT) });
+        spoil(files.dir());
+        self.run(&tenant)
+    }
+}
+
+fn overwrite(file: PathBuf, at: usize, bytes: &[u8]) {
+    let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    file.write_all_at(bytes, u64::try_from(at).unwrap()).unwrap();
+}
+
+fn cut(file: PathBuf, length: u64) {
+    std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(length).unwrap();
+}
+
+fn pipe(place: &Path) {
+    assert!(Command::new("mkfifo").arg(place).status().unwrap().success());
+}
+
+/// Puts something else in place of a file.
+fn replace(file: PathBuf, with: impl FnOnce(&Path)) {
+    std::fs::remove_file(&file).unwrap();
+    with(&file);
+}
+
+fn endless(link: &Path) {
+    symlink(link.file_name().unwrap(), link).unwrap();
+}
+
+/// Bytes that repeat in every run.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u8::try_from(state >> 56).unwrap()
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+#[test]
+fn a_place_of_grants_that_is_named_and_not_usable_is_closed() {
+    let Some(scene) = scene() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    assert_eq!(scene.pointed(None), Verdict::Open);
+    assert_eq!(scene.pointed(Some(Path::new(""))), Verdict::Open);
+    std::fs::write(at("file"), "").unwrap();
+    std::fs::create_dir(at("empty")).unwrap();
+    endless(&at("endless"));
+    pipe(&at("pipe"));
+    for name in ["absent", "file", "empty", "endless", "pipe"] {
+        assert_eq!(scene.pointed(Some(&at(name))), Verdict::Closed, "{name}");
+    }
+}
+
+#[test]
+fn limits_that_cannot_be_read_are_closed_whatever_they_would_say() {
+    let Some(scene) = scene() else { return };
+    type Spoil<'a> = &'a dyn Fn(PathBuf);
+    let spoils: [(&str, Spoil<'_>); 13] = [
+        ("missing", &|file| std::fs::remove_file(file).unwrap()),
+        ("empty", &|file| cut(file, 0)),
+        ("a word", &|file| cut(file, 8)),
+        ("short by a byte", &|file| cut(file, 4095)),
+        ("magic", &|file| overwrite(file, header::MAGIC, b"NOTOURS!")),
+        ("kind", &|file| overwrite(file, header::KIND, &2_u32.to_le_bytes())),
+        ("for later readers", &|file| overwrite(file, header::MIN_READER, &2_u32.to_le_bytes())),
+        ("torn", &|file| overwrite(file, limits::RECORDS + 8, &GIB.to_le_bytes())),
+        ("the other record", &|file| overwrite(file, limits::ACTIVE, &1_u32.to_le_bytes())),
+        ("noise", &|file| overwrite(file, 64, &noise(7, 4032))),
+        ("a directory", &|file| replace(file, |file| std::fs::create_dir(file).unwrap())),
+        ("a pipe", &|file| replace(file, pipe)),
+        ("a loop", &|file| replace(file, endless)),
+    ];
+    for (name, spoil) in spoils {
+        for mode in [FailMode::Closed, FailMode::Open] {
+            let verdict = scene.spoilt(mode, |dir| spoil(dir.join("limits")));
+            assert_eq!(verdict, Verdict::Closed, "{name}, {mode:?}");
+        }
+    }
+}
+
+#[test]
+fn usage_that_cannot_be_used_is_as_the_limits_say() {
+    let Some(scene) = scene() else { return };
+    type Spoil<'a> = &'a dyn Fn(PathBuf);
+    let spoils: [(&str, Spoil<'_>); 9] = [
+        ("missing", &|file| std::fs::remove_file(file).unwrap()),
+        ("empty", &|file| cut(file, 0)),
+        ("short by a byte", &|file| cut(file, u64::try_from(usage::BYTES).unwrap() - 1)),
+        ("magic", &|file| overwrite(file, header::MAGIC, &[0; 8])),
+        ("kind", &|file| overwrite(file, header::KIND, &1_u32.to_le_bytes())),
+        ("for later readers", &|file| overwrite(file, header::MIN_READER, &9_u32.to_le_bytes())),
+        ("a directory", &|file| replace(file, |file| std::fs::create_dir(file).unwrap())),
+        ("a pipe", &|file| replace(file, pipe)),
+        ("a loop", &|file| replace(file, endless)),
+    ];
+    for (name, spoil) in spoils {
+        for (mode, expected) in [(FailMode::Closed, Verdict::Closed), (FailMode::Open, Verdict::Open)] {
+            let verdict = scene.spoilt(mode, |dir| spoil(dir.join("usage")));
+            assert_eq!(verdict, expected, "{name}, {mode:?}");
+        }
+    }
+}
+
+#[test]
+fn a_card_that_no_grant_names_is_closed_unless_all_say_open() {
+    let Some(scene) = scene() else { return };
+    let other = "GPU-00000000-0000-0000-0000-000000000000";
+    let open = Limits { fail_mode: FailMode::Open, ..memory_limit(other, LIMIT) };
+    for (first, second, expected) in [
+        (memory_limit(other, LIMIT), memory_limit(other, LIMIT), Verdict::Closed),
+        (open, memory_limit(other, LIMIT), Verdict::Closed),
+        (open, open, Verdict::Open),
+        (unlimited(other), unlimited(other), Verdict::Open),
+        (memory_limit("no UUID at all", LIMIT), open, Verdict::Closed),
+        (memory_limit(other, LIMIT), memory_limit(&scene.card, LIMIT), Verdict::Held),
+    ] {
+        let tenant = Tenant::new();
+        let _files = (tenant.grant("first", &first), tenant.grant("second", &second));
+        let verdict = scene.run(&tenant);
+        assert_eq!(verdict, expected, "{} {}", first.card.as_str(), second.card.as_str());
+    }
+}
+
+#[test]
+fn what_lies_beside_a_grant_does_not_keep_it_from_being_found() {
+    let Some(scene) = scene() else { return };
+    type Clutter<'a> = &'a dyn Fn(&Path);
+    let many = |count: usize, place: &Path| {
+        (0..count).for_each(|n| std::fs::create_dir(place.join(format!("a{n}"))).unwrap());
+    };
+    let clutters: [(&str, Clutter<'_>); 6] = [
+        ("a thousand directories", &|place| many(1_000, place)),
+        ("a file", &|place| std::fs::write(place.join("note"), "x").unwrap()),
+        ("a loop", &|place| endless(&place.join("loop"))),
+        ("a pipe", &|place| pipe(&place.join("pipe"))),
+        ("a name that is no text", &|place| {
+            std::fs::rename(place.join("claim"), place.join(std::ffi::OsStr::from_bytes(b"\xff\xfe\n")))
+                .unwrap();
+        }),
+        ("a grant without a share's directory", &|place| {
+            std::fs::rename(place.join("claim/share"), place.join("0")).unwrap();
+        }),
+    ];
+    for (name, clutter) in clutters {
+        let (tenant, _files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
+        clutter(tenant.grants());
+        assert_eq!(scene.run(&tenant), Verdict::Held, "{name}");
+    }
+}
+
+#[test]
+fn more_grants_than_a_process_can_have_never_open_a_card() {
+    let Some(scene) = scene() else { return };
+    let (tenant, _files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
+    let open = |n: u32| Limits {
+        fail_mode: FailMode::Open,
+        ..memory_limit(&format!("GPU-00000000-0000-0000-0000-{n:012x}"), LIMIT)
+    };
+    let _files: Vec<_> = (1..60).map(|n| tenant.grant(&format!("c{n}"), &open(n))).collect();
+    assert_ne!(scene.run(&tenant), Verdict::Open);
+}
+
+#[test]
+fn a_grant_that_this_user_may_not_read_is_closed_and_does_not_open_other_cards() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(scene) = scene() else { return };
+    let (tenant, files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
+    let other = "GPU-00000000-0000-0000-0000-000000000000";
+    let _open = tenant.grant("open", &Limits { fail_mode: FailMode::Open, ..memory_limit(other, LIMIT) });
+    let limits = files.dir().join("limits");
+    std::fs::set_permissions(&limits, std::fs::Permissions::from_mode(0)).unwrap();
+    if std::fs::File::open(&limits).is_ok() {
+        return println!("stood aside: this user may read everything");
+    }
+    assert_eq!(scene.run(&tenant), Verdict::Closed);
+}
+
+#[test]
+fn limits_that_turn_to_noise_stay_as_they_were_read_last() {
+    let Some(scene) = scene() else { return };
+    let (tenant, files) = Tenant::with(&memory_limit(&scene.card, 8 * GIB));
+    let mut talk = Talk::start(&mut tenant.command(&scene.bench, &scene.program));
+    assert_eq!(talk.say("take 1048576"), "0");
+    files.change(&Limits { generation: 2, ..memory_limit(&scene.card, LIMIT) });
+    assert!(talk.say("cuda").contains(&format!(" {LIMIT} {LIMIT} ")));
+    for seed in 1..20 {
+        overwrite(files.dir().join("limits"), 64, &noise(seed, 4032));
+        assert!(talk.say("cuda").contains(&format!(" {LIMIT} {LIMIT} ")), "{seed}");
+        assert_eq!(talk.say(&format!("take {}", LIMIT + 1)), "2", "{seed}");
+    }
+    assert_eq!((talk.say("take 1048576"), talk.say("give")), ("0".into(), "0".into()));
+}
+
+#[test]
+fn noise_in_usage_never_lifts_the_limit_and_frees_still_reach_the_driver() {
+    let Some(scene) = scene() else { return };
+    let (tenant, files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
+    let mut talk = Talk::start(&mut tenant.command(&scene.bench, &scene.program));
+    let card = scene.bench.card();
+    // With its answer it has a context.
+    assert_eq!(talk.say("give"), "0");
+    let empty = card.in_use();
+    for seed in 1..12 {
+        // The header is the host's; what follows the tenant can write.
+        overwrite(files.dir().join("usage"), 64, &noise(seed, usage::BYTES - 64));
+        for _ in 0..3 {
+            talk.say(&format!("take {}", LIMIT / 3));
+        }
+        talk.say("cuda");
+        talk.say("processes 0");
+        assert!(card.in_use() - empty <= LIMIT, "noise {seed}: {} bytes", card.in_use() - empty);
+    }
+    for _ in 0..40 {
+        assert_eq!(talk.say("give"), "0");
+    }
+    assert_eq!(card.in_use(), empty);
+}
+
+#[test]
+fn a_tenant_that_cuts_its_usage_short_ends_itself_at_most() {
+    let Some(scene) = scene() else { return };
+    let (tenant, files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
+    let mut command = tenant.command(&scene.bench, &scene.program);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    writeln!(input, "take 1048576").unwrap();
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    assert_eq!(line, "0\n");
+    cut(files.dir().join("usage"), 0);
+    writeln!(input, "take {}", 2 * LIMIT).unwrap();
+    line.clear();
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    drop(input);
+    let status = child.wait().unwrap();
+    assert!(line == "2\n" || status.signal() == Some(7), "{line} {status}");
+    assert!(scene.bench.card().in_use() <= LIMIT);
+    // The next one begins with a file that cannot be used.
+    assert_eq!(scene.run(&tenant), Verdict::Closed);
+}
+
+/// Cards of three kinds of name, each with a grant of its own size.
+#[test]
+fn cards_are_told_apart_however_they_are_made_visible() {
+    let Some(scene) = scene() else { return };
+    let uuids = [
+        "GPU-aaaa0000-0000-0000-0000-000000000001",
+        "GPU-aaab0000-0000-0000-0000-000000000002",
+        "MIG-bbbb0000-0000-0000-0000-000000000003",
+    ];
+    let cards: String = uuids.iter().map(|uuid| format!("[[card]]\nuuid = \"{uuid}\"\n")).collect();
+    let bench = Bench::new();
+    bench.write("node.toml", &cards);
+    let tenant = Tenant::new();
+    let _files: Vec<_> =
+        (1_u64..).zip(uuids).map(|(n, uuid)| tenant.grant(uuid, &memory_limit(uuid, n * LIMIT))).collect();
+    for (visible, first) in [
+        ("0,1,2", 1),
+        ("1", 2),
+        ("2,0", 3),
+        ("1,-1,0", 2),
+        (uuids[1], 2),
+        (uuids[2], 3),
+        ("GPU-aaab", 2),
+        ("GPU-aaab,0", 2),
+        ("MIG-b", 3),
+    ] {
+        for order in ["PCI_BUS_ID", "FASTEST_FIRST"] {
+            let mut command = tenant.command(&bench, &scene.program);
+            command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", order);
+            let mut talk = Talk::start(&mut command);
+            let told = talk.say("cuda");
+            let total = first * LIMIT;
+            assert!(told.contains(&format!(" {total} {total} ")), "{visible}: {told}");
+            assert_eq!(talk.say(&format!("take {}", total + 1)), "2", "{visible}");
+        }
+    }
+    // What shows no card to CUDA shows none with the shim.
+    for visible in ["", "0,0", "GPU-aaa", "9"] {
+        let run =
+            |mut command: Command| command.env("CUDA_VISIBLE_DEVICES", visible).output().unwrap().stdout;
+        let ours = run(tenant.command(&bench, &scene.program));
+        assert_eq!(ours, run(bench.command(&scene.program)), "{visible}");
+    }
+}
+
+#[test]
+fn drivers_that_are_absent_older_or_newer_are_no_way_round() {
+    let Some(scene) = scene() else { return };
+    for (version, missing) in
+        [(11_030, &["cuDeviceGetUuid_v2", "cuGetProcAddress_v2", "cuMemAllocAsync"][..]), (14_020, &[])]
+    {
+        let bench = Bench::without(missing);
+        bench.write("node.toml", &format!("cuda_version = {version}\n"));
+        let (tenant, _files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
+        let verdict = scene.try_out(&mut tenant.command(&bench, &scene.program));
+        assert_eq!(verdict, Verdict::Held, "driver {version}");
+    }
+    // Without a way to tell cards apart none can be used.
+    let bench = Bench::without(&["cuDeviceGetUuid_v2", "cuDeviceGetUuid"]);
+    let (tenant, _files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
+    assert_eq!(scene.try_out(&mut tenant.command(&bench, &scene.program)), Verdict::Closed);
+    // Without a library the program hears what it hears without the shim.
+    for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        let bench = Bench::new();
+        std::fs::remove_file(bench.libraries().join(library)).unwrap();
+        let ended = |mut command: Command| command.stdin(Stdio::null()).output().unwrap().status;
+        let ours = ended(tenant.command(&bench, &scene.program));
+        assert_eq!(ours, ended(bench.command(&scene.program)), "{library}");
+    }
+}
