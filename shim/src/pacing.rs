@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use aliquot_abi::limits::ComputePolicy;
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
-use aliquot_enforce::cost::Shape;
+use aliquot_enforce::cost::{Key, Shape};
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
 use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Ticket, Verdict, World};
 use aliquot_enforce::sure::Sure;
@@ -53,6 +53,8 @@ unsafe impl Sync for Context {}
 /// Controller and markers for one grant. All zeros is a controller that knows nothing; markers are put there before `ready`.
 struct Paced {
     ready: AtomicU32,
+    /// Number of the grant.
+    number: AtomicU32,
     pace: Pace,
     /// Generation of the limits that `terms` come from.
     generation: AtomicU64,
@@ -68,13 +70,8 @@ const READY: u32 = 2;
 
 static PLACES: [AtomicPtr<Paced>; GRANTS_MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; GRANTS_MAX];
 
-/// What is known of the cards: [`UNSEEN`], [`SEVERAL`], or the standing of the only card there is.
-static SOLE: AtomicU32 = AtomicU32::new(UNSEEN);
-const UNSEEN: u32 = 0;
-const SEVERAL: u32 = 1;
-const UNMETERED: u32 = 2;
-/// And the number of its grant.
-const METERED: u32 = 3;
+/// The only card there is, where there is one and its compute is limited: its grant, found without a question to the driver.
+static SOLE: AtomicPtr<Paced> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Captures that were begun and not ended.
 static CAPTURES: AtomicU32 = AtomicU32::new(0);
@@ -87,11 +84,9 @@ pub(crate) struct Meter {
     paced: &'static Paced,
 }
 
-/// A launch and where it goes.
+/// Where a launch goes.
 #[derive(Clone, Copy)]
-pub(crate) struct Launch {
-    /// What its cost depends on.
-    pub(crate) shape: Shape,
+pub(crate) struct Target {
     /// The stream as the caller named it.
     pub(crate) stream: u64,
     /// Which default stream the call means.
@@ -100,29 +95,27 @@ pub(crate) struct Launch {
 
 // === finding the meter ===
 
-/// The meter of the current card; `None`: its compute is not limited.
+/// The controller of the current card; `None`: its compute is not limited.
 #[inline]
-pub(crate) fn metered() -> Option<Meter> {
-    match SOLE.load(Ordering::Acquire) {
-        UNSEEN => look(),
-        SEVERAL => of_device(vendor::current_device()?),
-        UNMETERED => None,
-        number => of_grant(usize::try_from(number - METERED).ok()?),
+fn current() -> Option<&'static Paced> {
+    let sole = SOLE.load(Ordering::Acquire);
+    if sole.is_null() {
+        return look();
     }
+    // SAFETY: as in `paced`.
+    let paced = unsafe { &*sole };
+    if paced.ready.load(Ordering::Acquire) == READY { Some(paced) } else { look() }
 }
 
-/// Looks how many cards there are; with one, no launch need ask which it means.
+/// Asks which card is meant; with only one, no later launch need ask.
 #[cold]
-fn look() -> Option<Meter> {
-    let device = vendor::current_device()?;
-    let meter = of_device(device);
+fn look() -> Option<&'static Paced> {
+    let meter = of_device(vendor::current_device()?)?;
     let mut count = 0;
-    if vendor::cuDeviceGetCount(&raw mut count) == Some(SUCCESS) {
-        let number = meter.and_then(|meter| u32::try_from(meter.grant.number).ok());
-        let sole = number.map_or(UNMETERED, |number| METERED + number);
-        SOLE.store(if count == 1 { sole } else { SEVERAL }, Ordering::Release);
+    if vendor::cuDeviceGetCount(&raw mut count) == Some(SUCCESS) && count == 1 {
+        SOLE.store(core::ptr::from_ref(meter.paced).cast_mut(), Ordering::Release);
     }
-    meter
+    Some(meter.paced)
 }
 
 fn of_device(device: Device) -> Option<Meter> {
@@ -142,7 +135,7 @@ fn of_grant(number: usize) -> Option<Meter> {
     Some(Meter { grant, usage, paced: paced(number)? })
 }
 
-#[inline]
+/// The controller of a grant.
 fn paced(number: usize) -> Option<&'static Paced> {
     let place = PLACES.get(number)?;
     let base = place.load(Ordering::Acquire);
@@ -153,11 +146,11 @@ fn paced(number: usize) -> Option<&'static Paced> {
             return Some(paced);
         }
     }
-    make(place)
+    make(place, number)
 }
 
 #[cold]
-fn make(place: &AtomicPtr<Paced>) -> Option<&'static Paced> {
+fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
     let _errno = KeepErrno::new();
     let mut base = place.load(Ordering::Acquire);
     if base.is_null() {
@@ -175,6 +168,7 @@ fn make(place: &AtomicPtr<Paced>) -> Option<&'static Paced> {
                     // SAFETY: `MAKING` is this thread's; nobody else touches markers before `READY`.
                     unsafe { context.marks.get().write(Marks::new()) };
                 }
+                paced.number.store(u32::try_from(number).unwrap_or(u32::MAX), Ordering::Release);
                 paced.ready.store(READY, Ordering::Release);
                 return Some(paced);
             }
@@ -197,31 +191,36 @@ pub(crate) fn capture_ended() {
     let _none = CAPTURES.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1));
 }
 
-fn is_captured(launch: &Launch) -> bool {
-    CAPTURES.load(Ordering::Acquire) != 0 && vendor::is_capturing(launch.stream, launch.mode)
+fn is_captured(target: Target) -> bool {
+    CAPTURES.load(Ordering::Acquire) != 0 && vendor::is_capturing(target.stream, target.mode)
 }
 
 // === one launch ===
 
-/// Makes a launch as the share of the current card allows.
+/// Makes a launch as the share of the current card allows. `shape` is asked for where `key` alone does not do.
 #[inline]
-pub(crate) fn launch(launch: &Launch, real: impl FnOnce() -> i32) -> i32 {
-    let Some(meter) = metered() else { return real() };
-    if is_captured(launch) {
+pub(crate) fn launch(
+    key: Key,
+    target: Target,
+    shape: impl FnOnce() -> Shape,
+    real: impl FnOnce() -> i32,
+) -> i32 {
+    let Some(paced) = current() else { return real() };
+    if is_captured(target) {
         return real();
     }
-    match meter.paced.pace.pass(&launch.shape, launch.key()) {
+    match paced.pace.pass(key, target.lane()) {
         Pass::Go(charged) => {
             let answer = real();
             if answer != SUCCESS {
-                meter.paced.pace.failed(charged);
+                paced.pace.failed(charged);
             }
             answer
         }
         Pass::Ask => {
-            let ticket = meter.turn(launch);
+            let turn = paced.turn(&shape(), target);
             let answer = real();
-            if let Some(ticket) = ticket {
+            if let Some((meter, ticket)) = turn {
                 meter.settled(&ticket, answer);
             }
             answer
@@ -230,23 +229,26 @@ pub(crate) fn launch(launch: &Launch, real: impl FnOnce() -> i32) -> i32 {
 }
 
 /// Makes a launch on several cards at once, each as its card's share allows.
-pub(crate) fn launch_on_several(launches: impl Iterator<Item = Launch>, real: impl FnOnce() -> i32) -> i32 {
-    for launch in launches {
-        let device = vendor::device_of(launch.stream);
+pub(crate) fn launch_on_several(
+    launches: impl Iterator<Item = (Shape, Target)>,
+    real: impl FnOnce() -> i32,
+) -> i32 {
+    for (shape, target) in launches {
+        let device = vendor::device_of(target.stream);
         if let Some(meter) = device.and_then(of_device)
-            && !is_captured(&launch)
-            // Nothing is marked: the current context is not that of each stream.
-            && let Pass::Ask = meter.paced.pace.pass(&launch.shape, launch.key())
+            && !is_captured(target)
+            && meter.paced.pace.pass(shape.key, target.lane()) == Pass::Ask
         {
-            meter.turn(&launch);
+            // Nothing is marked: the current context is not that of each stream.
+            meter.turn(&shape, target);
         }
     }
     real()
 }
 
-impl Launch {
+impl Target {
     /// The stream by a name that is the same from whichever call.
-    const fn key(&self) -> u64 {
+    const fn lane(self) -> u64 {
         match (self.stream, self.mode) {
             (0, StreamMode::Legacy) => 1,
             (0, StreamMode::PerThread) => 2,
@@ -258,7 +260,7 @@ impl Launch {
 impl Meter {
     /// Waits for this launch's turn. `None`: nothing is limited any more.
     #[cold]
-    fn turn(&self, launch: &Launch) -> Option<Ticket> {
+    fn turn(&self, shape: &Shape, target: Target) -> Option<Ticket> {
         let _errno = KeepErrno::new();
         let wake = self.usage.view.wake();
         let begun = sys::now();
@@ -268,8 +270,8 @@ impl Meter {
             let seen = wake.load(Ordering::Acquire);
             let ask = Ask {
                 now: Nanos(now),
-                shape: &launch.shape,
-                stream: launch.key(),
+                shape,
+                stream: target.lane(),
                 terms: self.terms()?,
                 waited: Nanos(now.saturating_sub(begun)),
             };
@@ -361,6 +363,14 @@ impl Meter {
 }
 
 impl Paced {
+    /// Waits for a launch's turn.
+    #[cold]
+    fn turn(&self, shape: &Shape, target: Target) -> Option<(Meter, Ticket)> {
+        let number = usize::try_from(self.number.load(Ordering::Acquire)).ok()?;
+        let meter = of_grant(number)?;
+        Some((meter, meter.turn(shape, target)?))
+    }
+
     /// The markers of a context; takes a free place for a new one.
     fn context(&self, handle: u64) -> Option<&Context> {
         let is = |context: &&Context| context.handle.load(Ordering::Acquire) == handle;

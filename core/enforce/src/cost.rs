@@ -86,6 +86,24 @@ impl Key {
         Self(if hash == 0 { 1 } else { hash })
     }
 
+    /// Of a kernel launch.
+    #[must_use]
+    #[inline]
+    pub const fn kernel(function: u64, grid: [u32; 3], block: [u32; 3]) -> Self {
+        let [gx, gy, gz] = grid;
+        let [bx, by, bz] = block;
+        // Blocks have at most 1024 threads a side, so a block's sides fit beside each other; grids of more than a million
+        // layers may share a key with smaller ones.
+        let threads = bx as u64 | (by as u64) << 11 | (bz as u64) << 22 | (gz as u64) << 33;
+        let sides = gx as u64 | (gy as u64) << 32;
+        // Three products that do not wait for each other, with odd multipliers: those of splitmix64 and the golden section.
+        let sum = function
+            .wrapping_mul(0xbf58_476d_1ce4_e5b9)
+            .wrapping_add(sides.wrapping_mul(0x94d0_49bb_1331_11eb))
+            .wrapping_add(threads.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Self::of(sum ^ (sum >> 32))
+    }
+
     /// As a number that is never zero.
     #[must_use]
     pub const fn number(self) -> u64 {
@@ -99,13 +117,8 @@ impl Shape {
     #[inline]
     pub const fn kernel(function: u64, grid: [u32; 3], block: [u32; 3]) -> Self {
         let [gx, gy, gz] = grid;
-        let [bx, by, bz] = block;
-        // Blocks have at most 1024 threads a side, so a block's sides fit beside each other.
-        let threads = bx as u64 | (by as u64) << 20 | (bz as u64) << 40;
         let blocks = (gx as u64).saturating_mul(gy as u64).saturating_mul(gz as u64);
-        let sides = gx as u64 | (gy as u64) << 32;
-        let key = mix(mix(mix(function, sides), threads), gz as u64);
-        Self { key: Key::of(key), family: Key::of(mix(function, 1)), blocks }
+        Self { key: Key::kernel(function, grid, block), family: Key::of(mix(function, 1)), blocks }
     }
 
     /// As plain numbers: key, family, blocks.

@@ -37,7 +37,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::bucket::{Bucket, CREDIT_MAX};
 use crate::cells::{Cells, Stretch};
-use crate::cost::{Costs, Estimate, Shape, Trust};
+use crate::cost::{Costs, Estimate, Key, Shape, Trust};
 use crate::marks::{Batch, Done, Due, Events, Known, Marks, Streams};
 use crate::sure::Sure;
 use crate::units::{Nanos, Ppm};
@@ -187,22 +187,30 @@ impl Ticket {
 }
 
 /// Launches on one stream since its last marker. Two threads on one stream may lose each other's counts; bills do not depend
-/// on them.
+/// on them. A cache line of its own.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Lane {
     stream: AtomicU64,
-    /// 0: closed.
-    open: AtomicU32,
-    charged: AtomicU64,
+    /// Part of the process's lease that launches on this stream may use up, in device nanoseconds.
+    left: AtomicI64,
+    /// What was put there and charged apart from it since the lane opened.
+    given: AtomicI64,
+    key: AtomicU64,
+    family: AtomicU64,
+    blocks: AtomicU64,
     launches: AtomicU32,
-    /// 0: all launches are of the one shape below.
-    mixed: AtomicU32,
-    /// Not 0: a charge is not known at all.
-    unknown: AtomicU32,
-    /// Not 0: a charge is only bounded.
-    bound: AtomicU32,
-    key: [AtomicU64; 3],
+    state: AtomicU32,
 }
+
+/// Bits of a lane's state.
+const OPEN: u32 = 1;
+/// Launches differ.
+const MIXED: u32 = 2;
+/// A charge is not known at all.
+const UNKNOWN_COST: u32 = 4;
+/// A charge is only bounded.
+const BOUNDED_COST: u32 = 8;
 
 /// The controller of one process and card. Private memory; any number of threads.
 #[derive(Debug)]
@@ -222,64 +230,93 @@ impl Lane {
     const fn new() -> Self {
         Self {
             stream: AtomicU64::new(0),
-            open: AtomicU32::new(0),
-            charged: AtomicU64::new(0),
+            left: AtomicI64::new(0),
+            given: AtomicI64::new(0),
+            key: AtomicU64::new(0),
+            family: AtomicU64::new(0),
+            blocks: AtomicU64::new(0),
             launches: AtomicU32::new(0),
-            mixed: AtomicU32::new(0),
-            unknown: AtomicU32::new(0),
-            bound: AtomicU32::new(0),
-            key: [const { AtomicU64::new(0) }; 3],
+            state: AtomicU32::new(0),
         }
     }
 
+    fn has(&self, bits: u32) -> bool {
+        self.state.load(Ordering::Relaxed) & bits != 0
+    }
+
+    fn set(&self, bits: u32) {
+        self.state.store(self.state.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
+    }
+
     fn is_open(&self) -> bool {
-        self.open.load(Ordering::Relaxed) != 0
+        self.has(OPEN)
     }
 
     fn is_open_for(&self, stream: u64) -> bool {
         self.stream.load(Ordering::Relaxed) == stream && self.is_open()
     }
 
-    /// Counts a launch. Loads and stores instead of read-modify-write: a lane is one thread's as a rule.
-    fn add(&self, shape: &Shape, charged: Nanos) {
-        if self.key[0].load(Ordering::Relaxed) != shape.key.number() {
-            self.mixed.store(1, Ordering::Relaxed);
+    /// Takes the cost from what is left. Loads and stores instead of read-modify-write: a lane is one thread's as a rule.
+    #[inline]
+    fn take(&self, key: Key, cost: i64) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        if left < cost {
+            return false;
         }
-        self.charged.store(self.charged.load(Ordering::Relaxed).saturating_add(charged.0), Ordering::Relaxed);
+        self.left.store(left - cost, Ordering::Relaxed);
+        self.count(key);
+        true
+    }
+
+    #[inline]
+    fn count(&self, key: Key) {
+        if self.key.load(Ordering::Relaxed) != key.number() {
+            self.set(MIXED);
+        }
         self.launches.store(self.launches.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    fn open_for(&self, stream: u64, shape: &Shape) {
-        self.stream.store(stream, Ordering::Relaxed);
-        for (word, value) in self.key.iter().zip(shape.numbers()) {
-            word.store(value, Ordering::Relaxed);
-        }
-        for word in [&self.launches, &self.mixed, &self.unknown, &self.bound] {
-            word.store(0, Ordering::Relaxed);
-        }
-        self.charged.store(0, Ordering::Relaxed);
-        self.open.store(1, Ordering::Relaxed);
+    /// What the launches since the lane opened were charged.
+    fn charged(&self) -> Nanos {
+        let given = self.given.load(Ordering::Relaxed);
+        let charged = given.saturating_sub(self.left.load(Ordering::Relaxed).max(0));
+        Nanos(u64::try_from(charged).unwrap_or(0))
     }
 
-    fn close(&self) -> Batch {
-        self.open.store(0, Ordering::Relaxed);
-        let is_set = |word: &AtomicU32| word.load(Ordering::Relaxed) != 0;
-        let one = !is_set(&self.mixed);
-        let numbers =
-            [0, 1, 2].map(|at: usize| self.key.get(at).map_or(0, |word| word.load(Ordering::Relaxed)));
-        Batch {
+    fn give(&self, amount: i64) {
+        self.given.store(self.given.load(Ordering::Relaxed).saturating_add(amount), Ordering::Relaxed);
+    }
+
+    fn open_for(&self, stream: u64, shape: &Shape) {
+        let [key, family, blocks] = shape.numbers();
+        self.stream.store(stream, Ordering::Relaxed);
+        self.key.store(key, Ordering::Relaxed);
+        self.family.store(family, Ordering::Relaxed);
+        self.blocks.store(blocks, Ordering::Relaxed);
+        self.launches.store(0, Ordering::Relaxed);
+        self.given.store(0, Ordering::Relaxed);
+        self.state.store(OPEN, Ordering::Relaxed);
+    }
+
+    /// Ends the batch; what is left of the lease is the second answer.
+    fn close(&self) -> (Batch, i64) {
+        let charged = self.charged();
+        let numbers = [&self.key, &self.family, &self.blocks].map(|word| word.load(Ordering::Relaxed));
+        let batch = Batch {
             stream: self.stream.load(Ordering::Relaxed),
-            charged: Nanos(self.charged.load(Ordering::Relaxed)),
+            charged,
             launches: self.launches.load(Ordering::Relaxed),
-            shape: if one { Shape::from_numbers(numbers) } else { None },
-            known: if is_set(&self.unknown) {
+            shape: if self.has(MIXED) { None } else { Shape::from_numbers(numbers) },
+            known: if self.has(UNKNOWN_COST) {
                 Known::Not
-            } else if is_set(&self.bound) {
+            } else if self.has(BOUNDED_COST) {
                 Known::AtMost
             } else {
                 Known::Exactly
             },
-        }
+        };
+        self.state.store(0, Ordering::Relaxed);
+        (batch, self.left.swap(0, Ordering::Relaxed).max(0))
     }
 }
 
@@ -318,23 +355,19 @@ impl Pace {
         }
     }
 
-    /// The fast path: one read-modify-write on private memory, no clock.
+    /// The fast path: loads and stores of private memory, no clock. A lane with something left is open.
     #[inline]
-    pub fn pass(&self, shape: &Shape, stream: u64) -> Pass {
-        let (Some(cost), Some((_, lane))) = (self.costs.measured(shape.key), self.lane(stream)) else {
-            return Pass::Ask;
-        };
-        let sum = lane.charged.load(Ordering::Relaxed).saturating_add(cost.0);
-        if cost >= QUANTUM || sum >= MARK_EVERY.0 || !lane.is_open_for(stream) {
-            return Pass::Ask;
+    pub fn pass(&self, key: Key, stream: u64) -> Pass {
+        let Some(cost) = self.costs.measured(key) else { return Pass::Ask };
+        let at = lane_of(stream);
+        for at in [at, at ^ 1] {
+            let Some(lane) = self.lanes.get(at) else { return Pass::Ask };
+            if lane.stream.load(Ordering::Relaxed) == stream {
+                let taken = cost < QUANTUM && lane.take(key, cost.signed());
+                return if taken { Pass::Go(cost) } else { Pass::Ask };
+            }
         }
-        let left = self.lease.fetch_sub(cost.signed(), Ordering::AcqRel);
-        if left < cost.signed() {
-            self.lease.fetch_add(cost.signed(), Ordering::AcqRel);
-            return Pass::Ask;
-        }
-        lane.add(shape, cost);
-        Pass::Go(cost)
+        Pass::Ask
     }
 
     /// The vendor refused a launch that was charged so much.
@@ -388,16 +421,21 @@ impl Pace {
             self.mark(ask.now, lane, marks, world);
         }
         if !lane.is_open_for(ask.stream) {
+            self.take_back(lane.close().1);
             lane.open_for(ask.stream, ask.shape);
             marks.open(ask.now, ask.stream, world);
         }
-        lane.add(ask.shape, cost);
+        lane.give(cost.signed());
+        lane.count(ask.shape.key);
         match known {
-            Known::Not => lane.unknown.store(1, Ordering::Relaxed),
-            Known::AtMost => lane.bound.store(1, Ordering::Relaxed),
+            Known::Not => lane.set(UNKNOWN_COST),
+            Known::AtMost => lane.set(BOUNDED_COST),
             Known::Exactly => {}
         }
-        let due = alone || lane.charged.load(Ordering::Relaxed) >= MARK_EVERY.0;
+        let due = alone || lane.charged() >= MARK_EVERY;
+        if !due {
+            self.lend(lane);
+        }
         Verdict::Go(Ticket { charged: cost, mark: due.then_some(at) })
     }
 
@@ -414,14 +452,32 @@ impl Pace {
     /// Whether the next launch of a lane with different ones is measured by itself.
     fn probes(&self, lane: &Lane) -> bool {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        lane.mixed.load(Ordering::Relaxed) != 0 && asked.is_multiple_of(PROBE_EVERY)
+        lane.has(MIXED) && asked.is_multiple_of(PROBE_EVERY)
     }
 
     fn mark(&self, now: Nanos, lane: &Lane, marks: &mut Marks, world: &mut impl World) {
-        let batch = lane.close();
+        let (batch, left) = lane.close();
+        self.take_back(left);
         if batch.launches > 0 {
             // Where no marker can be had, the batch stays charged as it was.
             let _recorded = marks.close(now, batch, world);
+        }
+    }
+
+    /// Puts the process's lease at a lane's disposal, as far as its next marker.
+    fn lend(&self, lane: &Lane) {
+        let room = MARK_EVERY.minus(lane.charged()).signed() - lane.left.load(Ordering::Relaxed);
+        let lease = self.lease.load(Ordering::Relaxed).min(room).max(0);
+        if lease > 0 {
+            self.lease.fetch_sub(lease, Ordering::AcqRel);
+            lane.give(lease);
+            lane.left.store(lane.left.load(Ordering::Relaxed).saturating_add(lease), Ordering::Relaxed);
+        }
+    }
+
+    fn take_back(&self, left: i64) {
+        if left > 0 {
+            self.lease.fetch_add(left, Ordering::AcqRel);
         }
     }
 

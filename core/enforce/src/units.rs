@@ -73,6 +73,9 @@ impl Ppm {
     /// This part of a length of time, rounded down.
     #[must_use]
     pub fn times(self, whole: Nanos) -> Nanos {
+        if let Some(product) = whole.0.checked_mul(u64::from(self.0)) {
+            return Nanos(product / 1_000_000);
+        }
         let part = u128::from(whole.0) * u128::from(self.0) / 1_000_000;
         Nanos(u64::try_from(part).unwrap_or(u64::MAX))
     }

@@ -3,9 +3,9 @@
 // UNSAFETY: launch descriptions of the caller are read.
 #![expect(unsafe_code, reason = "the caller's structures are raw")]
 
-use aliquot_enforce::cost::Shape;
+use aliquot_enforce::cost::{Key, Shape};
 
-use crate::pacing::{self, Launch};
+use crate::pacing::{self, Target};
 use crate::vendor::{self, SUCCESS, StreamMode};
 
 /// The vendor's launch description.
@@ -44,8 +44,7 @@ hooks! {
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize, extra: usize
     ) {
-        let launch = kernel(function, [gx, gy, gz], [bx, by, bz], stream, StreamMode::Legacy);
-        pacing::launch(&launch, || {
+        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::Legacy }, || {
             cuLaunchKernel::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
         })
     }
@@ -53,8 +52,7 @@ hooks! {
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize, extra: usize
     ) {
-        let launch = kernel(function, [gx, gy, gz], [bx, by, bz], stream, StreamMode::PerThread);
-        pacing::launch(&launch, || {
+        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::PerThread }, || {
             cuLaunchKernel_ptsz::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
         })
     }
@@ -70,8 +68,7 @@ hooks! {
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize
     ) {
-        let launch = kernel(function, [gx, gy, gz], [bx, by, bz], stream, StreamMode::Legacy);
-        pacing::launch(&launch, || {
+        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::Legacy }, || {
             cuLaunchCooperativeKernel::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters)
         })
     }
@@ -79,8 +76,7 @@ hooks! {
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize
     ) {
-        let launch = kernel(function, [gx, gy, gz], [bx, by, bz], stream, StreamMode::PerThread);
-        pacing::launch(&launch, || {
+        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::PerThread }, || {
             cuLaunchCooperativeKernel_ptsz::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters)
         })
     }
@@ -92,29 +88,27 @@ hooks! {
         let launches = (0..usize::try_from(count).unwrap_or(0)).map(|at| {
             // SAFETY: the caller's list of `count`, which the vendor reads, too.
             let one = unsafe { list.add(at).read_unaligned() };
-            kernel(one.function, one.grid, one.block, one.stream, StreamMode::Legacy)
+            let target = Target { stream: one.stream, mode: StreamMode::Legacy };
+            (Shape::kernel(one.function, one.grid, one.block), target)
         });
         pacing::launch_on_several(launches, real)
     }
     fn cuLaunch(function: u64) {
-        let launch = kernel(function, [1; 3], [1; 3], 0, StreamMode::Legacy);
-        pacing::launch(&launch, || cuLaunch::real(function))
+        kernel(function, [1; 3], [1; 3], Target { stream: 0, mode: StreamMode::Legacy }, || cuLaunch::real(function))
     }
     fn cuLaunchGrid(function: u64, width: i32, height: i32) {
-        let launch = kernel(function, [sides(width), sides(height), 1], [1; 3], 0, StreamMode::Legacy);
-        pacing::launch(&launch, || cuLaunchGrid::real(function, width, height))
+        kernel(function, [sides(width), sides(height), 1], [1; 3], Target { stream: 0, mode: StreamMode::Legacy }, || cuLaunchGrid::real(function, width, height))
     }
     fn cuLaunchGridAsync(function: u64, width: i32, height: i32, stream: u64) {
-        let launch = kernel(function, [sides(width), sides(height), 1], [1; 3], stream, StreamMode::Legacy);
-        pacing::launch(&launch, || cuLaunchGridAsync::real(function, width, height, stream))
+        kernel(function, [sides(width), sides(height), 1], [1; 3], Target { stream, mode: StreamMode::Legacy }, || cuLaunchGridAsync::real(function, width, height, stream))
     }
     fn cuGraphLaunch(graph: u64, stream: u64) {
-        let launch = Launch { shape: Shape::graph(graph), stream, mode: StreamMode::Legacy };
-        pacing::launch(&launch, || cuGraphLaunch::real(graph, stream))
+        let target = Target { stream, mode: StreamMode::Legacy };
+        replay(graph, target, || cuGraphLaunch::real(graph, stream))
     }
     fn cuGraphLaunch_ptsz(graph: u64, stream: u64) {
-        let launch = Launch { shape: Shape::graph(graph), stream, mode: StreamMode::PerThread };
-        pacing::launch(&launch, || cuGraphLaunch_ptsz::real(graph, stream))
+        let target = Target { stream, mode: StreamMode::PerThread };
+        replay(graph, target, || cuGraphLaunch_ptsz::real(graph, stream))
     }
 
     fn cuStreamBeginCapture(stream: u64) { begun(cuStreamBeginCapture::real(stream)) }
@@ -142,8 +136,14 @@ hooks! {
 }
 
 #[inline]
-const fn kernel(function: u64, grid: [u32; 3], block: [u32; 3], stream: u64, mode: StreamMode) -> Launch {
-    Launch { shape: Shape::kernel(function, grid, block), stream, mode }
+fn kernel(function: u64, grid: [u32; 3], block: [u32; 3], target: Target, real: impl FnOnce() -> i32) -> i32 {
+    let key = Key::kernel(function, grid, block);
+    pacing::launch(key, target, || Shape::kernel(function, grid, block), real)
+}
+
+fn replay(graph: u64, target: Target, real: impl FnOnce() -> i32) -> i32 {
+    let shape = Shape::graph(graph);
+    pacing::launch(shape.key, target, || shape, real)
 }
 
 #[inline]
@@ -158,7 +158,7 @@ fn described(
     }
     // SAFETY: the caller's description, which the vendor reads, too.
     let config = unsafe { config.read_unaligned() };
-    pacing::launch(&kernel(function, config.grid, config.block, config.stream, mode), real)
+    kernel(function, config.grid, config.block, Target { stream: config.stream, mode }, real)
 }
 
 /// A side of a grid of the first generation; what the vendor will refuse counts as one.

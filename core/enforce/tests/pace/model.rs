@@ -389,7 +389,7 @@ impl Bench {
         let events = &mut process.events;
         let mut driver = Driver { now, seat, device: &mut self.device, events, agent: false, waiters: false };
         let mut ticket = None;
-        if process.limited && process.pace.pass(&shape, stream) == Pass::Ask {
+        if process.limited && process.pace.pass(shape.key, stream) == Pass::Ask {
             let waited = Nanos(process.waiting_since.map_or(0, |since| now - since));
             let ask = Ask { now: Nanos(now), shape: &shape, stream, terms, waited };
             match process.pace.ask(&ask, &shared, Some(&mut process.marks), &mut driver) {

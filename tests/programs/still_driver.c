@@ -1,0 +1,68 @@
+/* A driver that does nothing but tell what is asked: launches return at once, so what they cost with the shim and without can
+   be told apart. A kernel takes two microseconds of its card, which runs one after the other. */
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+typedef uint64_t Handle;
+enum { EVENTS = 4096, KERNEL = 2000, NOT_READY = 600 };
+
+static uint64_t launched, recorded, end, at[EVENTS];
+static unsigned made;
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+int cuInit(unsigned flags) { return flags ? 1 : 0; }
+int cuDriverGetVersion(int *version) { *version = 13050; return 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuCtxGetDevice(int *device) { *device = 0; return 0; }
+int cuCtxGetCurrent(Handle *context) { *context = 16; return 0; }
+int cuStreamIsCapturing(Handle stream, unsigned *status) { (void)stream; *status = 0; return 0; }
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
+{
+    static const unsigned char ours[16] = { 0xa1, 0x1c, 0x0d, 0xe0, 0x51, 0xa0, 0x4c, 0x4d, 0x80 };
+    (void)device;
+    memcpy(uuid, ours, sizeof ours);
+    return 0;
+}
+
+int cuLaunchKernel(Handle function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+    Handle stream, void **parameters, void **extra)
+{
+    (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)parameters, (void)extra;
+    launched++;
+    return 0;
+}
+
+int cuEventCreate(Handle *event, unsigned flags)
+{
+    (void)flags;
+    if (made + 1 >= EVENTS)
+        return 2;
+    *event = ++made;
+    return 0;
+}
+
+int cuEventRecord(Handle event, Handle stream)
+{
+    (void)stream;
+    uint64_t time = now(), work = (launched - recorded) * KERNEL;
+    end = end > time - (work < time ? work : time) ? end + work : time;
+    recorded = launched;
+    at[event] = end;
+    return 0;
+}
+
+int cuEventElapsedTime(float *millis, Handle from, Handle to)
+{
+    uint64_t time = now();
+    if (at[from] > time || at[to] > time)
+        return NOT_READY;
+    *millis = (float)((double)((int64_t)(at[to] - at[from])) / 1e6);
+    return 0;
+}
