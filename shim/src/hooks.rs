@@ -2,6 +2,7 @@
 
 pub mod arrays;
 pub mod context;
+pub mod copy;
 pub mod dl;
 pub mod launch;
 pub mod memory;
@@ -19,6 +20,7 @@ use crate::hook::Hook;
 pub(crate) static FAMILIES: &[&[&Hook]] = &[
     arrays::HOOKS,
     context::HOOKS,
+    copy::HOOKS,
     launch::HOOKS,
     memory::HOOKS,
     module::HOOKS,
@@ -34,6 +36,7 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
 pub(crate) const NAMES: &[&[&str]] = &[
     arrays::NAMES,
     context::NAMES,
+    copy::NAMES,
     launch::NAMES,
     memory::NAMES,
     module::NAMES,

@@ -22,6 +22,7 @@ extern int cuLaunchKernelEx(const Config *, Handle, void **, void **);
 extern int cuStreamCreate(Handle *, unsigned), cuStreamSynchronize(Handle), cuCtxSynchronize(void);
 extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle, Handle *);
 extern int cuGraphInstantiateWithFlags(Handle *, Handle, unsigned long long), cuGraphLaunch(Handle, Handle);
+extern int cuMemcpyHtoD_v2(uint64_t, const void *, size_t), cuMemcpyDtoH_v2(void *, uint64_t, size_t);
 extern int cuMemAlloc_v2(uint64_t *, size_t), cuMemsetD8Async(uint64_t, unsigned char, size_t, Handle);
 
 #define CHECK(condition) \
@@ -82,6 +83,13 @@ static int graphs(void) { return cuGraphLaunch(executable, streams[0]); }
 
 static int sets(void) { return cuMemsetD8Async(buffer, 1, bytes, streams[3]); }
 
+/* Half of them to the card and back to the host, each of which the program waits for. */
+static int copies(void)
+{
+    static char content[1 << 16];
+    return number % 2 ? cuMemcpyHtoD_v2(buffer, content, bytes) : cuMemcpyDtoH_v2(content, buffer, bytes);
+}
+
 /* Four streams, lengths from a tenth to three times, grids of two sizes. */
 static int mixed(void)
 {
@@ -121,7 +129,7 @@ int main(int count, char **words)
         const char *name;
         int (*launch)(void);
     } kinds[] = { { "plain", plain }, { "per_thread", per_thread }, { "legacy", legacy }, { "described", described },
-        { "cooperative", cooperative }, { "graph", graphs }, { "set", sets }, { "mixed", mixed }, { "synchronous", synchronous } };
+        { "cooperative", cooperative }, { "graph", graphs }, { "set", sets }, { "copy", copies }, { "mixed", mixed }, { "synchronous", synchronous } };
     CHECK(count == 5);
     length = strtoull(words[2], NULL, 10);
     blocks = (unsigned)strtoul(words[3], NULL, 10);
@@ -139,8 +147,9 @@ int main(int count, char **words)
         CHECK(cuStreamCreate(&streams[stream], 1) == 0);
     if (launch == graphs)
         capture();
-    if (launch == sets) {
-        bytes = length * 25;
+    if (launch == sets || launch == copies) {
+        /* The card of this test moves ten bytes a microsecond. */
+        bytes = length / 100;
         CHECK(cuMemAlloc_v2(&buffer, bytes) == 0);
     }
     for (uint64_t until = now() + time; now() < until; number++)

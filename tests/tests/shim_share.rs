@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// Most that a share may be off in a window, in parts per million.
 const OFF_MAX: u64 = 30_000;
+/// Part of the time, in parts per million, that a program may be kept waiting for a processor and still fill its share: a
+/// tenth, which a launch ahead of time makes up for.
+const KEPT_WAITING_MAX: u64 = 100_000;
 /// Windows measured, after one that is left out.
 const WINDOWS: u64 = 4;
 
@@ -46,24 +49,44 @@ impl Work {
     }
 }
 
-/// Shares of the card in each window, in parts per million, while the processes run.
-fn measure(card: &Card, window: Duration, children: &mut [Child]) -> Vec<u64> {
+/// What was seen while processes ran.
+#[derive(Debug)]
+struct Seen {
+    /// Share of the card in each window, in parts per million.
+    shares: Vec<u64>,
+    /// Part of the time in which a process was ready to run and had no processor, in parts per million; of the one that was
+    /// kept waiting most. A program that does not run launches nothing: that is no fault of its share.
+    kept_waiting: u64,
+}
+
+/// Nanoseconds in which a process was ready and had no processor.
+fn waited_for_processor(child: &Child) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/schedstat", child.id())).unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// Watches the card while the processes run, then ends them.
+fn measure(card: &Card, window: Duration, children: &mut [Child]) -> Seen {
     let read = || (monotonic_nanos(), card.busy_nanos());
     // The first window is for starting and for learning.
     std::thread::sleep(window + Duration::from_millis(100));
+    let waited: Vec<u64> = children.iter().map(waited_for_processor).collect();
+    let (begun, mut before) = (read(), read());
     let mut shares = Vec::new();
-    let mut before = read();
     for _ in 0..WINDOWS {
         std::thread::sleep(window);
         let after = read();
         shares.push((after.1 - before.1) * 1_000_000 / (after.0 - before.0));
         before = after;
     }
+    let kept =
+        children.iter().zip(waited).map(|(child, waited)| waited_for_processor(child).saturating_sub(waited));
+    let kept_waiting = kept.max().unwrap_or(0) * 1_000_000 / (before.0 - begun.0);
     for child in children.iter_mut() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    shares
+    Seen { shares, kept_waiting }
 }
 
 fn program(bench: &Bench) -> Result<PathBuf, StoodAside> {
@@ -71,13 +94,13 @@ fn program(bench: &Bench) -> Result<PathBuf, StoodAside> {
 }
 
 /// Runs the work in so many processes of one container; the shares of all windows.
-fn run(bench: &Bench, program: &Path, percent: u32, work: Work, processes: usize) -> (Vec<u64>, u64) {
+fn run(bench: &Bench, program: &Path, percent: u32, work: Work, processes: usize) -> (Seen, u64) {
     let card = bench.card();
     let (tenant, files) = Tenant::with(&share(&card, percent));
     let mut children: Vec<Child> =
         (0..processes).map(|_| work.start(tenant.command(bench, program), WINDOWS + 2)).collect();
-    let shares = measure(&card, work.window(), &mut children);
-    (shares, files.counter(usage::DEVICE_NANOS))
+    let seen = measure(&card, work.window(), &mut children);
+    (seen, files.counter(usage::DEVICE_NANOS))
 }
 
 fn off(shares: &[u64], percent: u32) -> u64 {
@@ -92,6 +115,7 @@ const MILLI: u64 = 1_000_000;
 fn a_share_is_a_share_of_the_cards_time_for_every_kind_of_work() {
     let bench = Bench::new();
     let Ok(program) = program(&bench) else { return println!("stood aside: no C compiler") };
+    bench.write("node.toml", "copy_bytes_per_micro = 10\n");
     let work = |kind, nanos, blocks| Work { kind, nanos, blocks };
     let cases = [
         (work("plain", 10 * MICRO, 1), 50, 1),
@@ -107,25 +131,42 @@ fn a_share_is_a_share_of_the_cards_time_for_every_kind_of_work() {
         (work("graph", 800 * MICRO, 64), 50, 1),
         (work("mixed", 300 * MICRO, 64), 50, 2),
         (work("synchronous", MILLI, 64), 70, 1),
+        (work("set", 400 * MICRO, 64), 50, 1),
+        (work("copy", 2 * MILLI, 64), 30, 2),
     ];
     let mut wrong = Vec::new();
     for (work, percent, processes) in cases {
-        // A machine that runs other things may stop us for a while; the shim's share does not come and go.
-        let mut tries = Vec::new();
-        for _ in 0..3 {
-            let (shares, _) = run(&bench, &program, percent, work, processes);
-            println!("{work:?} {percent} % {processes} processes: {shares:?}");
-            let off = off(&shares, percent);
-            tries.push(off);
-            if off <= OFF_MAX {
-                break;
-            }
-        }
-        if tries.iter().all(|off| *off > OFF_MAX) {
-            wrong.push(format!("{work:?} {percent} % {processes} processes: {tries:?}"));
+        if let Err(why) = check(&bench, &program, (work, percent, processes)) {
+            wrong.push(why);
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Runs one case until a run was within the bound. Too much is wrong in any run; too little is wrong unless the machine kept the
+/// programs from running.
+fn check(
+    bench: &Bench,
+    program: &Path,
+    (work, percent, processes): (Work, u32, usize),
+) -> Result<(), String> {
+    let mut tries = Vec::new();
+    for _ in 0..3 {
+        let (seen, _) = run(bench, program, percent, work, processes);
+        println!("{work:?} {percent} % {processes} processes: {seen:?}");
+        if off(&seen.shares, percent) <= OFF_MAX {
+            return Ok(());
+        }
+        tries.push(seen);
+    }
+    let most = u64::from(percent) * 10_000 + OFF_MAX;
+    let excused =
+        |seen: &Seen| seen.kept_waiting > KEPT_WAITING_MAX && seen.shares.iter().all(|share| *share <= most);
+    if tries.iter().all(excused) {
+        println!("stood aside: the machine is too busy to run {work:?}");
+        return Ok(());
+    }
+    Err(format!("{work:?} {percent} % {processes} processes: {tries:?}"))
 }
 
 /// Without the shim, or with a grant that does not limit compute, the same check fails: the card is full.
@@ -137,8 +178,8 @@ fn without_a_limit_the_same_check_fails() {
     let (tenant, files) = Tenant::with(&unlimited(&bench.card().facts().uuid));
     for command in [bench.command(&program), tenant.command(&bench, &program)] {
         let mut children = [work.start(command, WINDOWS + 2)];
-        let shares = measure(&bench.card(), work.window(), &mut children);
-        assert!(off(&shares, 50) > OFF_MAX, "{shares:?}");
+        let seen = measure(&bench.card(), work.window(), &mut children);
+        assert!(off(&seen.shares, 50) > OFF_MAX, "{seen:?}");
     }
     assert_eq!(files.counter(usage::DEVICE_NANOS), 0, "nothing was metered");
 }
