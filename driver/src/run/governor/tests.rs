@@ -15,6 +15,7 @@ fn limits(policy: ComputePolicy, share_ppm: u32, card: &str) -> Limits {
         share_ppm,
         granted_ppm: share_ppm,
         own_ppm: 1_000_000,
+        context_bytes: 0,
         policy,
         priority: 1,
         fail_mode: FailMode::Closed,

@@ -23,6 +23,7 @@ fn limits() -> Limits {
         share_ppm: 250_000,
         granted_ppm: 300_000,
         own_ppm: 1_000_000,
+        context_bytes: 0,
         policy: ComputePolicy::Burst,
         priority: 1,
         fail_mode: FailMode::Closed,
