@@ -34,6 +34,7 @@ mod search;
 mod selectors;
 mod state;
 mod taints;
+mod twins;
 mod world;
 
 pub use explain::{Change, Explanation, Group, NodeExplanation, Reason, Rejection, RequestExplanation};

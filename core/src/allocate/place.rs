@@ -17,6 +17,7 @@ use super::problem::PoolFault;
 use super::refusal::{NodesTried, RESULTS_MAX, Refusal, SelectorFailure};
 use super::results;
 use super::search::{Alternative, ClaimPlan, Form, RequestPlan, Search, Stop, Wanted};
+use super::twins::Passing;
 use super::world::{Memory, NodeIndex, World};
 use crate::dra::{AllocationResult, ExactRequest, RequestKind, ResourceClaim};
 
@@ -282,6 +283,9 @@ impl World {
             results: vec![0; plans.len()],
             claims: &mut plans,
             steps_left: self.limits.steps_max,
+            passing: Passing::From {
+                steps_left: self.limits.steps_max.saturating_sub(self.limits.steps_before_twins),
+            },
             trail: Vec::new(),
         };
         let found = search.run();

@@ -8,7 +8,8 @@
 //!
 //! Devices of one request are taken in the order of the list, so combinations are tried, not permutations. An
 //! allocation holds at most 32 results: running over that is remembered apart from not fitting, so that the callers
-//! can turn to an alternative that needs fewer devices instead of trying every other device.
+//! can turn to an alternative that needs fewer devices instead of trying every other device. In a long search a device
+//! is passed over if another that nothing tells from it has failed in the same place ([`super::twins`]).
 //!
 //! Everything taken is on one trail; the state is as before when the trail is empty again.
 
@@ -19,7 +20,8 @@ use super::constraints::{Attributes, Constraint};
 use super::demand::{Demand, DemandNo, Shape};
 use super::index::{Counted, EntryNo, Index};
 use super::refusal::RESULTS_MAX;
-use super::state::{Obstacle, State};
+use super::state::{DeviceState, Obstacle, State};
+use super::twins::{Passing, Twins};
 use crate::dra::{Access, AllocationMode, Sharing};
 
 /// A claim made ready for one node.
@@ -98,6 +100,7 @@ pub(super) struct Search<'a> {
     pub(super) lanes: &'a mut [Lane],
     pub(super) claims: &'a mut [ClaimPlan],
     pub(super) steps_left: u64,
+    pub(super) passing: Passing,
     pub(super) trail: Vec<Taken>,
     pub(super) results: Vec<usize>,
 }
@@ -215,10 +218,14 @@ impl Search<'_> {
         let (lane, access) = (plan.lane.at(), plan.access);
         let set = self.lanes[lane].set.at();
         let mut position = from;
+        let mut failed: Vec<u32> = Vec::new();
         while let Some(found) = self.lanes[lane].next(position, &self.sets[set]) {
             self.step()?;
             let candidate = self.sets[set].list[found];
             position = found + 1;
+            if !failed.is_empty() && self.kind(candidate.entry).is_some_and(|kind| failed.contains(&kind)) {
+                continue;
+            }
             match self.try_to_take(at, candidate, access)? {
                 Tried::Taken => {}
                 Tried::No(Obstacle::Held) => {
@@ -238,8 +245,26 @@ impl Search<'_> {
             }
             self.give_back();
             done?;
+            self.look_for_twins();
+            failed.extend(self.kind(candidate.entry));
         }
         Ok(false)
+    }
+
+    /// Sorts the devices once a search has become so long that it pays.
+    fn look_for_twins(&mut self) {
+        if matches!(self.passing, Passing::From { steps_left } if self.steps_left <= steps_left) {
+            let twins = Twins::of(self.index, self.attributes, self.sets, self.lanes, self.claims);
+            self.passing = twins.map_or(Passing::Never, Passing::Twins);
+        }
+    }
+
+    /// The kind of a device that nobody holds and this search has not taken.
+    fn kind(&self, entry: EntryNo) -> Option<u32> {
+        let Passing::Twins(twins) = &self.passing else { return None };
+        let device = self.index.entries[entry.at()].device;
+        let untouched = self.state.devices[device.at()] == DeviceState::default();
+        twins.kind(entry).filter(|_| untouched)
     }
 
     fn step(&mut self) -> Result<(), Stop> {

@@ -34,6 +34,8 @@ pub enum Memory {
 pub struct Limits {
     /// Most steps (a device looked at, or a request entered) of one search on one node.
     pub steps_max: u64,
+    /// Steps after which devices that nothing tells apart are tried once. The answers are the same.
+    pub steps_before_twins: u64,
     /// What is remembered between searches.
     pub memory: Memory,
 }
@@ -65,7 +67,8 @@ impl Default for Limits {
     fn default() -> Self {
         // Upstream stops after 10 s a node. Ten million steps are about a second, and far beyond what any claim needs
         // that can be served.
-        Self { steps_max: 10_000_000, memory: Memory::Kept }
+        // Nearly every search is far shorter than the twins' thousands, and is not held up by looking for them.
+        Self { steps_max: 10_000_000, steps_before_twins: 5_000, memory: Memory::Kept }
     }
 }
 

@@ -135,12 +135,38 @@ fn configuration_of_classes_comes_once_and_first_then_the_claims() {
 }
 
 #[test]
+fn twelve_of_equal_devices_of_which_eleven_fit_are_refused_at_once() {
+    let names: Vec<String> = (0..500).map(|n| format!("d{n} uuid=u{n} use:s.mem=1")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = setup().counted("p", &["s.mem=11"], &names).world();
+    let refusal = world.allocate(NodeIndex(0), &[c(&["any*12"])]).unwrap_err();
+    assert_eq!(kind(&refusal), "NoFit");
+    assert_eq!(read(&world.allocate(NodeIndex(0), &[c(&["any*2"])])), "d0 d1");
+    // What tells them apart is looked at: each has a value of its own, so none is passed over.
+    let alike = matching(c(&["any*2"]), &[], "uuid");
+    assert_eq!(kind(&world.allocate(NodeIndex(0), &[alike]).unwrap_err()), "NoFit");
+    assert_eq!(world.invariants(), Ok(()));
+}
+
+#[test]
+fn choices_that_do_not_matter_are_not_all_tried() {
+    // Eight of 56 equal partitions, and something that nobody has: 56 choose 8 are 1,420 million.
+    let names: Vec<String> = (0..56).map(|n| format!("d{n} cap:memory=10")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = setup().pool("p", &names).world();
+    let refusal = world.allocate(NodeIndex(0), &[c(&["any*8", "any memory=11"])]).unwrap_err();
+    assert_eq!(kind(&refusal), "NoFit");
+    let placed = read(&world.allocate(NodeIndex(0), &[c(&["any*8", "any memory=10"])]));
+    assert_eq!(placed, "d0 d1 d2 d3 d4 d5 d6 d7 d8");
+}
+
+#[test]
 fn a_hopeless_search_ends_at_its_bound() {
     // Ten devices of one kind, of which the counters allow five: ten choose six, times what follows.
     let names: Vec<String> = (0..24).map(|n| format!("d{n} use:s.c{}=1 use:s.mem=1", n % 2)).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = setup().counted("p", &["s.c0=12", "s.c1=12", "s.mem=11"], &names).world();
-    world.set_limits(Limits { steps_max: 10_000, memory: Memory::Kept });
+    world.set_limits(Limits { steps_max: 10_000, steps_before_twins: u64::MAX, memory: Memory::Kept });
     let refusal = world.allocate(NodeIndex(0), &[c(&["any*12"])]).unwrap_err();
     assert_eq!(kind(&refusal), "SearchBound");
     assert_eq!(world.invariants(), Ok(()));

@@ -65,6 +65,29 @@ fn world() -> impl Strategy<Value = Setup> {
     })
 }
 
+/// A world in which most devices are copies of a few others, between them in any order.
+fn alike() -> impl Strategy<Value = Setup> {
+    let places = prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 2..9);
+    (world(), places).prop_map(|(mut setup, places)| {
+        for slice in setup.slices.iter_mut().filter(|s| s.shared_counters.is_empty() && !s.devices.is_empty())
+        {
+            let few = slice.devices.clone();
+            let copy = |(number, (place, numbered)): (usize, &(prop::sample::Index, bool))| {
+                let mut device = few[place.index(few.len())].clone();
+                device.name = format!("copy{number}");
+                if *numbered {
+                    // Nobody asks for it: no difference.
+                    let number = i64::try_from(number).unwrap();
+                    device.attributes.insert("number".into(), AttributeValue::Int(number));
+                }
+                device
+            };
+            slice.devices = places.iter().enumerate().map(copy).collect();
+        }
+        setup
+    })
+}
+
 fn exact() -> impl Strategy<Value = String> {
     let mode = prop_oneof![6 => Just(""), 2 => Just("*2"), 1 => Just("*3"), 1 => Just("*all")];
     let words = (
@@ -158,6 +181,26 @@ proptest! {
             kept.release(&uid).unwrap();
         }
         prop_assert_eq!(kept.state.available.clone(), plain_start(&kept));
+    }
+
+    #[test]
+    fn passing_over_twins_never_changes_an_answer(setup in alike(), history in history()) {
+        let mut passing = setup.clone().world();
+        let mut trying = setup.world();
+        passing.set_limits(Limits { steps_before_twins: 0, memory: Memory::Off, ..Limits::default() });
+        trying.set_limits(Limits { steps_before_twins: u64::MAX, memory: Memory::Off, ..Limits::default() });
+        for (step, action) in history.iter().enumerate() {
+            let Action::Place(claims) = action else { continue };
+            let claims = named(claims, step);
+            let answer = passing.place(&claims, Candidates::All);
+            prop_assert_eq!(&answer, &trying.place(&claims, Candidates::All));
+            prop_assert_eq!(passing.invariants(), Ok(()));
+            let Ok((_, results)) = answer else { continue };
+            for (claim, result) in claims.iter().zip(&results) {
+                passing.hold_as(claim, result).unwrap();
+                trying.hold_as(claim, result).unwrap();
+            }
+        }
     }
 
     #[test]
