@@ -254,3 +254,28 @@ pub fn python(name: &str, packages: &[&str], alone: &[&str]) -> Result<PathBuf, 
     std::fs::write(&marker, "").map_err(|error| StoodAside(error.to_string()))?;
     Ok(python)
 }
+
+/// A Python with nvidia-ml-py and cuda-python: about 10 MB from PyPI, once.
+///
+/// # Errors
+///
+/// As [`python`].
+pub fn small_python() -> Result<PathBuf, StoodAside> {
+    python("clients", &["nvidia-ml-py==13.615.71", "cuda-bindings==13.5.0"], &[])
+}
+
+/// A Python with numba-cuda: about 260 MB from PyPI, once; the compiler that it drives is most of it.
+///
+/// # Errors
+///
+/// As [`python`].
+pub fn numba_python() -> Result<PathBuf, StoodAside> {
+    let compiler = [
+        "nvidia-cuda-nvrtc==13.5.37",
+        "nvidia-nvjitlink==13.5.37",
+        "nvidia-nvvm==13.5.37",
+        "nvidia-cuda-runtime==13.5.37",
+        "nvidia-cuda-cccl==13.3.5.0.6",
+    ];
+    python("numba", &["numba-cuda==0.30.4", "cuda-bindings==13.5.0"], &compiler)
+}

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use aliquot_sim_device::{Card, Health, Kind};
-use aliquot_tests::simulated::{Bench, Link, StoodAside, python, root, said};
+use aliquot_tests::simulated::{Bench, Link, StoodAside, numba_python, root, said, small_python};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -319,11 +319,6 @@ fn client(bench: &Bench, python: Result<std::path::PathBuf, StoodAside>, name: &
     }
 }
 
-/// About 10 MB from PyPI, once.
-fn small_python() -> Result<std::path::PathBuf, StoodAside> {
-    python("clients", &["nvidia-ml-py==13.615.71", "cuda-bindings==13.5.0"], &[])
-}
-
 #[test]
 fn nvidia_ml_py_sees_memory_processes_and_load() {
     let Some((bench, program)) = probe() else { return };
@@ -347,19 +342,9 @@ fn cuda_python_runs_unmodified() {
     assert_eq!(bench.card().in_use(), 0);
 }
 
-/// About 260 MB from PyPI, once: the compiler that numba-cuda drives is most of it.
 #[test]
 fn numba_compiles_and_launches_unmodified() {
-    let bench = Bench::new();
-    let compiler = [
-        "nvidia-cuda-nvrtc==13.5.37",
-        "nvidia-nvjitlink==13.5.37",
-        "nvidia-nvvm==13.5.37",
-        "nvidia-cuda-runtime==13.5.37",
-        "nvidia-cuda-cccl==13.3.5.0.6",
-    ];
-    let packages = ["numba-cuda==0.30.4", "cuda-bindings==13.5.0"];
-    client(&bench, python("numba", &packages, &compiler), "numba_client.py", &[]);
+    client(&Bench::new(), numba_python(), "numba_client.py", &[]);
 }
 
 #[test]

@@ -1,0 +1,67 @@
+"""Unmodified clients under the shim. Arguments: which one, and the limit of card 0 in bytes. Each sees the grant, is stopped at
+it with the vendor's error, and works on below it."""
+import sys
+
+which, limit = sys.argv[1], int(sys.argv[2])
+
+if which == "nvml":
+    import pynvml as nvml
+
+    nvml.nvmlInit()
+    card, other = nvml.nvmlDeviceGetHandleByIndex(0), nvml.nvmlDeviceGetHandleByIndex(1)
+    first = nvml.nvmlDeviceGetMemoryInfo(card)
+    second = nvml.nvmlDeviceGetMemoryInfo(card, version=nvml.nvmlMemory_v2)
+    assert (first.total, first.free, first.used) == (limit, limit, 0), first
+    assert (second.total, second.free, second.used, second.reserved) == (limit, limit, 0, 0), second
+    assert nvml.nvmlDeviceGetMemoryInfo(other).free == 0
+    assert nvml.nvmlDeviceGetComputeRunningProcesses(card) == []
+    nvml.nvmlShutdown()
+
+if which == "cuda":
+    from cuda.bindings import driver
+
+    def ok(answer):
+        code, *rest = answer
+        assert code == driver.CUresult.CUDA_SUCCESS, code
+        return rest[0] if len(rest) == 1 else tuple(rest)
+
+    ok(driver.cuInit(0))
+    device = ok(driver.cuDeviceGet(0))
+    context = ok(driver.cuCtxCreate(None, 0, device))
+    free, total = ok(driver.cuMemGetInfo())
+    assert total == limit == ok(driver.cuDeviceTotalMem(device)) and free <= limit, (free, total)
+    code, _ = driver.cuMemAlloc(free + 512)
+    assert code == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, code
+    pointer = ok(driver.cuMemAlloc(free))
+    assert ok(driver.cuMemGetInfo())[0] == 0
+    ok(driver.cuMemFree(pointer))
+    assert ok(driver.cuMemGetInfo()) == (free, total)
+
+if which == "numba":
+    import numpy as np
+    from numba import cuda
+    from numba.cuda.cudadrv.driver import CudaAPIError
+
+    @cuda.jit
+    def add(a, b):
+        i = cuda.grid(1)
+        if i < b.size:
+            b[i] += a[i]
+
+    host = np.arange(4096, dtype=np.float32)
+    there, out = cuda.to_device(host), cuda.to_device(host)
+    add[16, 256](there, out)
+    cuda.synchronize()
+    assert (there.copy_to_host() == host).all()
+    free, total = cuda.current_context().get_memory_info()
+    assert total == limit and 0 < free < limit, (free, total)
+    try:
+        cuda.device_array(free + (64 << 20), dtype=np.uint8)
+        raise SystemExit("more than the grant")
+    except CudaAPIError as error:
+        assert "OUT_OF_MEMORY" in str(error), error
+    held = cuda.device_array(free // 2, dtype=np.uint8)
+    assert cuda.current_context().get_memory_info()[0] <= free - free // 2
+    del held
+
+print("OK")

@@ -1,0 +1,36 @@
+//! Clients from PyPI under the shim, unmodified: they see the grant and are stopped at it with the vendor's error.
+
+use aliquot_tests::preload::{Tenant, memory_limit};
+use aliquot_tests::simulated::{Bench, StoodAside, numba_python, root, said, small_python};
+use std::path::PathBuf;
+
+const LIMIT: u64 = 4 << 30;
+
+fn client(which: &str, python: Result<PathBuf, StoodAside>) {
+    let python = match python {
+        Ok(python) => python,
+        Err(StoodAside(why)) => return println!("stood aside: {why}"),
+    };
+    let bench = Bench::new();
+    let card = bench.card();
+    let (tenant, _files) = Tenant::with(&memory_limit(&card.facts().uuid, LIMIT));
+    let mut command = tenant.command(&bench, python);
+    command.arg(root().join("tests/programs/shim_client.py")).args([which, &LIMIT.to_string()]);
+    assert_eq!(command.output().map(|output| said(&output)).ok().as_deref(), Some("OK\n"));
+    assert!(card.high_water() <= LIMIT, "{} bytes on the card", card.high_water());
+}
+
+#[test]
+fn nvidia_ml_py_sees_the_grant() {
+    client("nvml", small_python());
+}
+
+#[test]
+fn cuda_python_is_stopped_at_the_grant() {
+    client("cuda", small_python());
+}
+
+#[test]
+fn numba_compiles_launches_and_is_stopped_at_the_grant() {
+    client("numba", numba_python());
+}
