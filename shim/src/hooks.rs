@@ -4,6 +4,7 @@ pub mod arrays;
 pub mod context;
 pub mod copy;
 pub mod dl;
+pub mod graph;
 pub mod launch;
 pub mod memory;
 pub mod module;
@@ -21,6 +22,7 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
     arrays::HOOKS,
     context::HOOKS,
     copy::HOOKS,
+    graph::HOOKS,
     launch::HOOKS,
     memory::HOOKS,
     module::HOOKS,
@@ -37,6 +39,7 @@ pub(crate) const NAMES: &[&[&str]] = &[
     arrays::NAMES,
     context::NAMES,
     copy::NAMES,
+    graph::NAMES,
     launch::NAMES,
     memory::NAMES,
     module::NAMES,

@@ -35,6 +35,7 @@ mod alloc_map;
 mod contexts;
 mod elf;
 mod grants;
+mod graphs;
 pub mod hooks;
 mod kept;
 mod life;

@@ -211,10 +211,9 @@ impl Meter {
     }
 
     /// Puts into the books what the driver says now.
-    pub(crate) fn refresh(self, ledger: Ledger) {
+    pub(crate) fn refresh(self, ledger: Ledger) -> Ended {
         // More than the books say is charged, whatever the limit: it is held.
-        let asked = Running { meter: self, operation: Operation::default(), ledger, _moving: None };
-        let _there = asked.end();
+        Running { meter: self, operation: Operation::default(), ledger, _moving: None }.end()
     }
 }
 

@@ -124,7 +124,10 @@ pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Source {
     let Some(device) = vendor::device_of(stream) else { return Source::Vendors };
     match account::of(device) {
         Account::Uncounted => Source::Vendors,
-        _ if vendor::is_capturing(stream, mode) => Source::Vendors,
+        Account::Counted(_) if vendor::is_capturing(stream, mode) => {
+            crate::graphs::watch(device);
+            Source::Vendors
+        }
         Account::Closed => Source::Closed,
         Account::Counted(_) => match vendor::current_pool(device) {
             Some(handle) => source(handle, || Some(device)),
@@ -138,7 +141,12 @@ pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Source {
     let _errno = KeepErrno::new();
     let source = source(handle, vendor::current_device);
     match source {
-        Source::Charged(..) | Source::Closed if vendor::is_capturing(stream, mode) => Source::Vendors,
+        Source::Charged(meter, _) if vendor::is_capturing(stream, mode) => {
+            if let Some(known) = meter.known() {
+                crate::graphs::watch(known.device);
+            }
+            Source::Vendors
+        }
         source => source,
     }
 }
@@ -185,6 +193,16 @@ fn trim(meter: Meter) {
     if exchanged {
         let _back = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode);
     }
+}
+
+/// The stores of graphs give back what no graph uses.
+pub(crate) fn trim_graphs() {
+    meter::each_charged(|meter, known, ledger| {
+        if matches!(meter, Meter::Graphs(_)) {
+            trim(meter);
+            settle(meter, known.state, ledger);
+        }
+    });
 }
 
 /// Memory is short: pools give back what they only keep, as the driver has them do when the card is full.

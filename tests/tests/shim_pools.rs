@@ -19,9 +19,12 @@ struct Scene {
     tenant: Tenant,
 }
 
-/// What pools hold on a card, as the driver says.
+/// What pools and graphs hold on a card, as the driver says.
 fn of_pools(card: &Card) -> u64 {
-    card.processes().iter().map(|process| process.held_by_kind[usize::from(Kind::Pool as u8)]).sum()
+    let held = |kind| {
+        card.processes().iter().map(|process| process.held_by_kind[usize::from(kind as u8)]).sum::<u64>()
+    };
+    held(Kind::Pool) + held(Kind::Graph)
 }
 
 impl Scene {
@@ -148,6 +151,31 @@ fn an_allocation_in_a_capture_takes_nothing() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say(&format!("capture {}", 2 * LIMIT), "0");
     assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (0, 0));
+    scene.program.end();
+}
+
+#[test]
+fn memory_of_graphs_is_charged_when_the_driver_takes_it_and_credited_when_it_is_trimmed() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say("graph 0 1000", "0");
+    assert_eq!(scene.files.counter(usage::TOTAL), UNIT);
+    scene.say(&format!("captured 1 {UNIT}"), "0");
+    assert_eq!(scene.files.counter(usage::TOTAL), 2 * UNIT);
+    scene.say("launch 1", "0");
+    assert_eq!(scene.settled(), 2 * UNIT);
+    scene.say(&format!("graph 2 {LIMIT}"), "2");
+    assert_eq!(scene.settled(), 2 * UNIT, "what does not fit is not there");
+    // Both stay until they are destroyed and trimmed, and pools and graphs draw on one limit.
+    scene.say(&format!("alloc 3 {}", 3 * UNIT), "2");
+    scene.say("undo 1", "0");
+    assert_eq!(scene.settled(), 2 * UNIT);
+    scene.say("graphtrim", "0");
+    assert_eq!(scene.files.counter(usage::TOTAL), UNIT);
+    scene.say(&format!("alloc 3 {}", 3 * UNIT), "0");
+    // What no graph uses is given back before anybody is refused.
+    scene.say("undo 0", "0");
+    scene.say("alloc 4 1", "0");
+    assert_eq!(scene.settled(), LIMIT);
     scene.program.end();
 }
 

@@ -1,0 +1,96 @@
+//! Memory nodes of graphs: the driver keeps one store of memory for all graphs of a card, and tells its size.
+//!
+//! A node costs nothing while it is written down, captured or copied. The store grows when a graph is instantiated, uploaded
+//! or launched, as the driver likes, and shrinks when it is trimmed: so the books follow it. What it took at instantiation
+//! and does not fit is taken away again; growth by a launch can only be charged, and nothing more is granted until it fits.
+
+use crate::account::{self, Account};
+use crate::meter::{self, Ended, Meter, State};
+use crate::pools::{self, Place};
+use crate::sys::KeepErrno;
+use crate::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
+
+/// CU_GRAPH_NODE_TYPE_MEM_ALLOC
+const MEMORY_NODE: u32 = 10;
+
+/// The vendor's description of a memory node: the head of it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MemoryNode {
+    allocation: u32,
+    handle_types: u32,
+    location_kind: u32,
+    location: i32,
+}
+
+/// The vendor's description of a node of any kind, as far as a memory node is told from others.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct AnyNode {
+    kind: u32,
+    reserved: [u32; 3],
+    memory: MemoryNode,
+}
+
+impl MemoryNode {
+    /// A graph has got such a node.
+    pub(crate) fn added(self) {
+        if self.location_kind == vendor::LOCATION_DEVICE {
+            watch(Device(self.location));
+        }
+    }
+}
+
+impl AnyNode {
+    /// A graph has got such a node.
+    pub(crate) fn added(self) {
+        if self.kind == MEMORY_NODE {
+            self.memory.added();
+        }
+    }
+}
+
+/// From now on graphs may take memory of this card.
+pub(crate) fn watch(device: Device) {
+    if matches!(account::of(device), Account::Counted(_)) {
+        // Without a place for it the driver's store stays uncounted; there are more places than cards.
+        let _noted = Meter::Graphs(device).note(device, State::Charged);
+    }
+}
+
+/// Brings the books to what the driver says of its stores.
+fn settle() -> Ended {
+    let mut ended = Ended::Fits;
+    meter::each_charged(|meter, _, ledger| {
+        if matches!(meter, Meter::Graphs(_)) && meter.refresh(ledger) == Ended::Over {
+            ended = Ended::Over;
+        }
+    });
+    ended
+}
+
+/// A graph is instantiated; `destroy` is the vendor's way back.
+pub(crate) fn instantiate(exec: Place, real: impl Fn() -> i32, destroy: impl Fn(u64) -> i32) -> i32 {
+    if exec.is_null() || meter::none() {
+        return real();
+    }
+    let before = exec.read();
+    let answer = real();
+    let _errno = KeepErrno::new();
+    if answer != SUCCESS || settle() == Ended::Fits {
+        return answer;
+    }
+    let _destroyed = destroy(exec.read());
+    exec.write(before);
+    pools::trim_graphs();
+    OUT_OF_MEMORY
+}
+
+/// The driver's store may have changed.
+pub(crate) fn changed() {
+    if !meter::none() {
+        let _errno = KeepErrno::new();
+        // What is held is charged, whether it fits or not.
+        let _ended = settle();
+    }
+}
