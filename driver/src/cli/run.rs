@@ -52,9 +52,10 @@ Exit codes:
   126  the command cannot be run
   127  there is no such command
 
-The part is the command's until it and everything it started have ended, whatever happens to `aliquot run` itself: the next
-call on the same state gives back what nobody uses any more. State lies in /var/lib/aliquot for root, else in
-$XDG_STATE_HOME/aliquot or ~/.local/state/aliquot.";
+The part stays the command's until it and everything it started have ended, whatever
+happens to `aliquot run` itself; the next call on the same state gives back what nobody
+uses any more. State lies in /var/lib/aliquot for root, else in $XDG_STATE_HOME/aliquot or
+~/.local/state/aliquot.";
 
 /// Run a command on a part of a card: no cluster needed
 ///
@@ -292,6 +293,12 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     let installed = aliquot_libraries::install(&home.libraries).map_err(failed)?;
     let (mut node, mut fleet) = home.open(terminal)?;
     let cards = node.inventory().map_err(|error| Failure::Node(chain(&error)))?;
+    if !cards.cards.iter().any(|card| card.vendor == simulated::vendor()) {
+        return Err(Failure::Usage(format!(
+            "node {} has no card whose driver libraries are simulated; NVIDIA's are",
+            node.name()
+        )));
+    }
     let ask = wanted(args, &fleet, &cards)?;
     let run = Run::register(&home.state).map_err(failed)?;
     let claim = ask.claim(&name_of(args), &run.uid);
