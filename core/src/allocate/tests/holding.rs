@@ -161,6 +161,28 @@ fn choices_that_do_not_matter_are_not_all_tried() {
 }
 
 #[test]
+fn what_tells_devices_apart_keeps_both_in_the_search() {
+    // Each time d0 is in the way of d2, which alone serves the second request, and d1 is not.
+    let counters: &[&str] = &["s.a=1", "s.b=1"];
+    let by_counter = ["d0 use:s.a=1", "d1 use:s.b=1", "d2 use:s.a=1 cap:memory=5"];
+    let by_amount = ["d0 use:s.a=1", "d1 use:s.a=0", "d2 use:s.a=1 cap:memory=5"];
+    let by_value = ["d0 k=1", "d1 k=2", "d2 k=2 cap:memory=5"];
+    let by_capacity = ["d0 cap:memory=5", "d1 cap:memory=4"];
+    let plain = c(&["any", "any memory=5"]);
+    let alike = matching(plain.clone(), &[], "k");
+    for (devices, claim, expected) in [
+        (&by_counter[..], &plain, "d1 d2"),
+        (&by_amount[..], &plain, "d1 d2"),
+        (&by_value[..], &alike, "d1 d2"),
+        (&by_capacity[..], &plain, "d1 d0"),
+    ] {
+        let mut world = setup().counted("p", counters, devices).world();
+        world.set_limits(Limits { steps_before_twins: 0, ..Limits::default() });
+        assert_eq!(read(&world.allocate(NodeIndex(0), std::slice::from_ref(claim))), expected);
+    }
+}
+
+#[test]
 fn a_hopeless_search_ends_at_its_bound() {
     // Ten devices of one kind, of which the counters allow five: ten choose six, times what follows.
     let names: Vec<String> = (0..24).map(|n| format!("d{n} use:s.c{}=1 use:s.mem=1", n % 2)).collect();
