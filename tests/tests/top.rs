@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -175,6 +175,18 @@ fn device_time_is_measured_between_two_looks() {
     assert_eq!(card["shares"][0]["compute"]["measuredPercent"], 0.0);
     assert_eq!(card["shares"][0]["compute"]["guaranteedPercent"], 25.0);
     assert_eq!(site.top("0").0["driver"]["busyPercent"], Value::Null);
+    // Cards that others may write are believed in nothing.
+    let file = site.bench.cards().join("card-0");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    let (card, problems) = site.top("0");
+    assert_eq!(
+        (&card["driver"], &card["shares"][0]["enforcement"]["state"]),
+        (&Value::Null, &"unseen".into())
+    );
+    assert!(
+        problems[0]["problem"].as_str().unwrap().contains("others than this user may write"),
+        "{problems}"
+    );
 }
 
 #[test]

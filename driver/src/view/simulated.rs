@@ -67,12 +67,30 @@ impl Drivers {
         };
         if self.opened.get(dir).is_none_or(|opened| opened.inode != inode) {
             self.opened.remove(dir);
+            own(dir)?;
             let looked = aliquot_sim_device::look(dir).map_err(|error: OpenError| chain(&error))?;
             let Some(device) = looked else { return Ok(None) };
             self.opened.insert(dir.to_owned(), Opened { inode, device });
         }
         Ok(self.opened.get(dir).map(|opened| &opened.device))
     }
+}
+
+/// Refuses cards that somebody else may write: their files hold a lock of the C library, whose pointers are believed.
+fn own(dir: &Path) -> Result<(), String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let user = nix::unistd::geteuid().as_raw();
+    for path in std::iter::once(dir.to_owned()).chain(entries) {
+        // What went away meanwhile is written by nobody.
+        let Ok(found) = fs::symlink_metadata(&path) else { continue };
+        if found.uid() != user || found.mode() & 0o002 != 0 {
+            return Err(format!(
+                "others than this user may write {}; its cards are not asked",
+                path.display()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A card that somebody has used.
