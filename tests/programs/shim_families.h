@@ -1,0 +1,116 @@
+/* Device memory of every family, taken and given back by number; for programs that mix them at random. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef uint64_t Pointer;
+typedef struct {
+    size_t width, height, depth;
+    unsigned format, channels, flags;
+} Deep;
+typedef struct {
+    unsigned kind, handle_types, location_type;
+    int location;
+    void *windows;
+    unsigned char flags[8];
+} Properties;
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
+extern int cuMemAlloc_v2(Pointer *, size_t), cuMemFree_v2(Pointer), cuMemGetInfo_v2(size_t *, size_t *);
+extern int cuMemAllocPitch_v2(Pointer *, size_t *, size_t, size_t, unsigned);
+extern int cuMemAllocManaged(Pointer *, size_t, unsigned);
+extern int cuArray3DCreate_v2(void **, const Deep *), cuArrayDestroy(void *);
+extern int cuMipmappedArrayCreate(void **, const Deep *, unsigned), cuMipmappedArrayDestroy(void *);
+extern int cuMemCreate(uint64_t *, size_t, const Properties *, unsigned long long), cuMemRelease(uint64_t);
+extern int cuMemAddressReserve(Pointer *, size_t, size_t, Pointer, unsigned long long);
+extern int cuMemAddressFree(Pointer, size_t), cuMemMap(Pointer, size_t, size_t, uint64_t, unsigned long long);
+extern int cuMemUnmap(Pointer, size_t);
+
+enum { OUT_OF_MEMORY = 2 };
+enum { PLAIN, PITCHED, MANAGED, ARRAY, MIPMAPPED, PHYSICAL, MAPPED, FAMILIES };
+
+typedef struct {
+    int family;
+    Pointer address;
+    void *array;
+    uint64_t handle;
+    size_t charged;
+} Entry;
+
+static inline size_t up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+static inline uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    return *state ^= *state << 17;
+}
+
+/* What `size` bytes or a little less or more of a family cost. */
+static inline size_t price(int family, size_t size)
+{
+    size_t side = 16;
+    switch (family) {
+    case PITCHED: return up(size / 64 + 1, 512) * 64;
+    case ARRAY: return up(up(size, 64) / 64 * 64 * 4, 64 << 10);
+    case MIPMAPPED: {
+        size_t sum = 0;
+        while (side * side * 4 < size)
+            side *= 2;
+        for (size_t level = side; level > 0; level /= 2)
+            sum += level * level * 4;
+        return up(sum, 64 << 10);
+    }
+    case PHYSICAL:
+    case MAPPED: return up(size, 2 << 20);
+    default: return up(size, 512);
+    }
+}
+
+/* The driver's answer; what was had is in `entry`. */
+static inline int take(Entry *entry, int family, size_t size)
+{
+    size_t pitch = 0, side = 16;
+    int answer = -1;
+    Properties card = {1, 0, 1, 0};
+    memset(entry, 0, sizeof *entry);
+    entry->family = family;
+    entry->charged = price(family, size);
+    switch (family) {
+    case PLAIN: return cuMemAlloc_v2(&entry->address, size);
+    case PITCHED:
+        answer = cuMemAllocPitch_v2(&entry->address, &pitch, size / 64 + 1, 64, 4);
+        return answer == 0 && pitch * 64 != entry->charged ? -1 : answer;
+    case MANAGED: return cuMemAllocManaged(&entry->address, size, 1);
+    case ARRAY: {
+        Deep shape = {up(size, 64) / 64, 64, 0, 0x20, 1, 0};
+        return cuArray3DCreate_v2(&entry->array, &shape);
+    }
+    case MIPMAPPED: {
+        while (side * side * 4 < size)
+            side *= 2;
+        Deep shape = {side, side, 0, 0x20, 1, 0};
+        return cuMipmappedArrayCreate(&entry->array, &shape, 32);
+    }
+    case PHYSICAL: return cuMemCreate(&entry->handle, entry->charged, &card, 0);
+    default:
+        if ((answer = cuMemCreate(&entry->handle, entry->charged, &card, 0)))
+            return answer;
+        if (cuMemAddressReserve(&entry->address, entry->charged, 0, 0, 0) ||
+            cuMemMap(entry->address, entry->charged, 0, entry->handle, 0))
+            return -1;
+        return cuMemRelease(entry->handle) ? -1 : 0;
+    }
+}
+
+static inline int give(Entry *entry)
+{
+    switch (entry->family) {
+    case ARRAY: return cuArrayDestroy(entry->array);
+    case MIPMAPPED: return cuMipmappedArrayDestroy(entry->array);
+    case PHYSICAL: return cuMemRelease(entry->handle);
+    case MAPPED:
+        return cuMemUnmap(entry->address, entry->charged) || cuMemAddressFree(entry->address, entry->charged);
+    default: return cuMemFree_v2(entry->address);
+    }
+}

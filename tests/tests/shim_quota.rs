@@ -1,0 +1,153 @@
+//! Many threads of many processes at the limit, and processes that are killed wherever they are: not a byte above the limit,
+//! nobody refused what is free, nothing lost.
+//!
+//! `ALIQUOT_OPERATIONS` and `ALIQUOT_KILLS` set how long this takes; by default it is short.
+
+use aliquot_abi::layout::{slot, usage};
+use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
+use aliquot_tests::talk::Talk;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const PROCESSES: u64 = 16;
+const THREADS: u64 = 64;
+/// Most that one thread holds; all together the limit of the first test.
+const KEEP: u64 = 16 << 20;
+
+struct Scene {
+    bench: Bench,
+    tenant: Tenant,
+    files: GrantFiles,
+    program: PathBuf,
+}
+
+/// `None`: no C compiler here.
+fn scene(program: &str, limit: u64) -> Option<Scene> {
+    let bench = Bench::new();
+    bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+    match bench.compile(program, Link::Direct) {
+        Ok(program) => {
+            let (tenant, files) = Tenant::with(&memory_limit(&bench.card().facts().uuid, limit));
+            Some(Scene { bench, tenant, files, program })
+        }
+        Err(StoodAside(why)) => {
+            println!("stood aside: {why}");
+            None
+        }
+    }
+}
+
+/// How much is asked for, where the environment says.
+fn asked(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).ok().map_or(otherwise, |text| text.parse().unwrap())
+}
+
+fn seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed = asked("ALIQUOT_SEED", now.as_micros() as u64 % 1_000_000_007);
+    println!("ALIQUOT_SEED={seed}");
+    seed
+}
+
+impl Scene {
+    /// What all slots say, which is what the total says.
+    fn in_slots(&self) -> u64 {
+        let used = |number| self.files.counter(usage::SLOTS + number * usage::SLOT_BYTES + slot::USED);
+        (0..usage::SLOT_COUNT).map(used).sum()
+    }
+
+    /// Books and card agree to the byte; what they say.
+    fn agreed(&self) -> u64 {
+        let total = self.files.counter(usage::TOTAL);
+        assert_eq!(self.bench.card().in_use(), total, "the card and the books");
+        assert_eq!(self.in_slots(), total, "the slots and the total");
+        total
+    }
+
+    /// All processes at once, until each has done its work; bytes held, allocations granted and refused.
+    fn mixed(&self, limit: u64) -> (u64, u64) {
+        let operations = asked("ALIQUOT_OPERATIONS", 400_000) / (PROCESSES * THREADS);
+        let seed = seed();
+        let start = |number: u64| {
+            let numbers = [THREADS, operations, KEEP, seed + number].map(|number| number.to_string());
+            Talk::start(self.tenant.command(&self.bench, &self.program).args(numbers))
+        };
+        let mut processes: Vec<Talk> = (0..PROCESSES).map(start).collect();
+        let (mut granted, mut refused) = (0, 0);
+        for process in &mut processes {
+            let told = process.hear();
+            let numbers: Vec<u64> = told.split(' ').map(|number| number.parse().unwrap()).collect();
+            assert_eq!(numbers[2], 0, "seed {seed}: a call failed with {told}");
+            granted += numbers[0];
+            refused += numbers[1];
+        }
+        assert!(self.agreed() > 0);
+        for process in &mut processes {
+            assert_eq!(process.say(""), "0", "seed {seed}");
+        }
+        assert_eq!(self.agreed(), 0, "seed {seed}");
+        let (driver, books) = (self.bench.card().high_water(), self.files.counter(usage::HIGH_WATER));
+        println!(
+            "granted {granted}, refused {refused}, at most {driver} of {limit} on the card, {books} in the books"
+        );
+        assert!(driver <= limit && driver <= books && books <= limit, "seed {seed}: {driver} {books}");
+        (granted, refused)
+    }
+}
+
+#[test]
+fn whoever_keeps_to_his_part_is_never_refused() {
+    let limit = PROCESSES * THREADS * KEEP;
+    let Some(scene) = scene("shim_quota", limit) else { return };
+    let (granted, refused) = scene.mixed(limit);
+    assert_eq!(refused, 0);
+    assert!(granted > 1_000);
+}
+
+#[test]
+fn at_the_limit_not_a_byte_is_had_above_it() {
+    let limit = PROCESSES * THREADS * KEEP / 4;
+    let Some(scene) = scene("shim_quota", limit) else { return };
+    let (granted, refused) = scene.mixed(limit);
+    assert!(granted > 1_000 && refused > 1_000);
+    assert!(scene.bench.card().high_water() > limit / 10 * 9);
+}
+
+fn kill(mode: &str, kills: u64) {
+    let limit = 64 << 20;
+    let Some(scene) = scene("shim_kill", limit) else { return };
+    let numbers = [kills, seed(), limit].map(|number| number.to_string());
+    let output = scene.tenant.command(&scene.bench, &scene.program).arg(mode).args(numbers).output().unwrap();
+    if String::from_utf8_lossy(&output.stdout).contains("it may not be traced") {
+        return println!("stood aside: {}", String::from_utf8_lossy(&output.stdout));
+    }
+    let told = said(&output);
+    let numbers: Vec<u64> = told.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    println!(
+        "{mode}: {} kills, {} places, all free again after {} us at most",
+        numbers[0], numbers[1], numbers[2]
+    );
+    assert_eq!(numbers[0], kills);
+    assert!(mode == "random" || numbers[1] > 0);
+    scene.bench.card().reap();
+    assert_eq!(scene.bench.card().in_use(), 0);
+    assert!(scene.bench.card().high_water() <= limit && scene.files.counter(usage::HIGH_WATER) <= limit);
+    assert!(Duration::from_micros(numbers[2]) < Duration::from_millis(100));
+}
+
+#[test]
+fn killed_at_random_a_process_loses_nothing_for_the_others() {
+    kill("random", asked("ALIQUOT_KILLS", 9_000));
+}
+
+#[test]
+fn killed_at_any_instruction_of_the_shim_a_process_loses_nothing_for_the_others() {
+    // There are some 1,080 of them in an allocation and a free.
+    kill("steps", asked("ALIQUOT_KILLS", 1_200));
+}
+
+#[test]
+fn killed_in_its_first_allocation_a_process_loses_nothing_for_the_others() {
+    kill("first", asked("ALIQUOT_KILLS", 1_200) / 40);
+}
