@@ -104,6 +104,13 @@ static void managed(void)
     CHECK(cuMemAllocManaged(&address, 100000, 1) == 0 && left() == limit - 100352);
     memset((void *)(uintptr_t)address, 7, 100000);
     CHECK(cuMemFree_v2(address) == 0 && left() == limit);
+    /* Small ones lie beside each other, and each is mapped for itself. */
+    Pointer small[3];
+    CHECK(cuMemAlloc_v2(&small[0], 1) == 0 && cuMemAllocManaged(&small[1], 1, 1) == 0);
+    CHECK(cuMemAllocManaged(&small[2], 1, 1) == 0 && left() == limit - 3 * 512);
+    *(char *)(uintptr_t)small[1] = 1;
+    CHECK(cuMemFree_v2(small[2]) == 0 && *(char *)(uintptr_t)small[1] == 1);
+    CHECK(cuMemFree_v2(small[0]) == 0 && cuMemFree_v2(small[1]) == 0 && left() == limit);
 }
 
 static void managed_free(void)

@@ -125,6 +125,9 @@ impl Books<'_> {
         let held =
             self.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, |own| Some(own.saturating_sub(bytes)));
         let bytes = bytes.min(held.unwrap_or(0));
+        if self.owed.load(Ordering::Acquire) == 0 && self.take_off(|| bytes) == Release::Done {
+            return Release::Done;
+        }
         self.owed.fetch_add(bytes, Ordering::AcqRel);
         self.pay_owed()
     }
@@ -134,11 +137,15 @@ impl Books<'_> {
         if self.owed.load(Ordering::Acquire) == 0 {
             return Release::Done;
         }
+        self.take_off(|| self.owed.swap(0, Ordering::AcqRel))
+    }
+
+    fn take_off(&self, bytes: impl FnOnce() -> u64) -> Release {
         self.inside.fetch_add(1, Ordering::SeqCst);
         let answer = if self.total.load(Ordering::SeqCst) & FREEZE != 0 {
             Release::Owed
         } else {
-            let bytes = self.owed.swap(0, Ordering::AcqRel);
+            let bytes = bytes();
             // `used` first: killed between the two, `total` is too high, never too low.
             saturating_take(self.used, bytes);
             saturating_take(self.total, bytes);

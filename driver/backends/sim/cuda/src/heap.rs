@@ -50,13 +50,11 @@ struct Ranges {
     free: BTreeMap<u64, Vec<u64>>,
 }
 
-/// The size of range in which `bytes` are put: few sizes, so that a freed one fits again.
+/// The size of range in which `bytes` are put: few sizes, so that a freed one fits again, and whole pages, so that managed
+/// memory can be mapped without its neighbours.
 fn class(bytes: u64) -> u64 {
-    if bytes <= PAGE {
-        return bytes.max(1).next_multiple_of(512);
-    }
     let step = (bytes.next_power_of_two() / 16).max(PAGE);
-    bytes.next_multiple_of(step)
+    bytes.max(1).next_multiple_of(step)
 }
 
 impl Heap {

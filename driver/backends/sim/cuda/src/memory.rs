@@ -109,7 +109,10 @@ pub(crate) fn allocate(kind: Kind, bytes: u64) -> Answer<u64> {
     match place(ours, context.device, context.handle, bytes, Payer::Card(kind, charged)) {
         Ok(address) if kind == Kind::Managed => {
             let (backing, _) = range(address, bytes)?;
-            backing.map_for_host(address, bytes)?;
+            if let Err(error) = backing.map_for_host(address, bytes) {
+                free(address)?;
+                return Err(error);
+            }
             Ok(address)
         }
         Ok(address) => Ok(address),
