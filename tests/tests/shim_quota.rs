@@ -8,6 +8,7 @@ use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const PROCESSES: u64 = 16;
@@ -15,7 +16,11 @@ const THREADS: u64 = 64;
 /// Most that one thread holds; all together the limit of the first test.
 const KEEP: u64 = 16 << 20;
 
+/// Each of these tests has the machine for itself.
+static ALONE: Mutex<()> = Mutex::new(());
+
 struct Scene {
+    _alone: MutexGuard<'static, ()>,
     bench: Bench,
     tenant: Tenant,
     files: GrantFiles,
@@ -24,12 +29,13 @@ struct Scene {
 
 /// `None`: no C compiler here.
 fn scene(program: &str, limit: u64) -> Option<Scene> {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = Bench::new();
     bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
     match bench.compile(program, Link::Direct) {
         Ok(program) => {
             let (tenant, files) = Tenant::with(&memory_limit(&bench.card().facts().uuid, limit));
-            Some(Scene { bench, tenant, files, program })
+            Some(Scene { _alone: alone, bench, tenant, files, program })
         }
         Err(StoodAside(why)) => {
             println!("stood aside: {why}");
