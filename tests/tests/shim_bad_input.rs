@@ -1,7 +1,7 @@
 //! What the shim does when its region is missing, torn, foreign or hostile, or the driver is not what it knows: closed, open or
 //! held to the limit, as docs/enforcement.md says row by row.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::{header, limits, usage};
 use aliquot_abi::limits::{FailMode, Limits};
@@ -97,9 +97,9 @@ fn pipe(place: &Path) {
 }
 
 /// Puts something else in place of a file.
-fn replace(file: PathBuf, with: impl FnOnce(&Path)) {
-    std::fs::remove_file(&file).unwrap();
-    with(&file);
+fn replace(file: &Path, with: impl FnOnce(&Path)) {
+    std::fs::remove_file(file).unwrap();
+    with(file);
 }
 
 fn endless(link: &Path) {
@@ -147,9 +147,9 @@ fn limits_that_cannot_be_read_are_closed_whatever_they_would_say() {
         ("torn", &|file| overwrite(file, limits::RECORDS + 8, &GIB.to_le_bytes())),
         ("the other record", &|file| overwrite(file, limits::ACTIVE, &1_u32.to_le_bytes())),
         ("noise", &|file| overwrite(file, 64, &noise(7, 4032))),
-        ("a directory", &|file| replace(file, |file| std::fs::create_dir(file).unwrap())),
-        ("a pipe", &|file| replace(file, pipe)),
-        ("a loop", &|file| replace(file, endless)),
+        ("a directory", &|file| replace(&file, |file| std::fs::create_dir(file).unwrap())),
+        ("a pipe", &|file| replace(&file, pipe)),
+        ("a loop", &|file| replace(&file, endless)),
     ];
     for (name, spoil) in spoils {
         for mode in [FailMode::Closed, FailMode::Open] {
@@ -170,9 +170,9 @@ fn usage_that_cannot_be_used_is_as_the_limits_say() {
         ("magic", &|file| overwrite(file, header::MAGIC, &[0; 8])),
         ("kind", &|file| overwrite(file, header::KIND, &1_u32.to_le_bytes())),
         ("for later readers", &|file| overwrite(file, header::MIN_READER, &9_u32.to_le_bytes())),
-        ("a directory", &|file| replace(file, |file| std::fs::create_dir(file).unwrap())),
-        ("a pipe", &|file| replace(file, pipe)),
-        ("a loop", &|file| replace(file, endless)),
+        ("a directory", &|file| replace(&file, |file| std::fs::create_dir(file).unwrap())),
+        ("a pipe", &|file| replace(&file, pipe)),
+        ("a loop", &|file| replace(&file, endless)),
     ];
     for (name, spoil) in spoils {
         for (mode, expected) in [(FailMode::Closed, Verdict::Closed), (FailMode::Open, Verdict::Open)] {
@@ -249,7 +249,7 @@ fn a_grant_that_this_user_may_not_read_is_closed_and_does_not_open_other_cards()
     let other = "GPU-00000000-0000-0000-0000-000000000000";
     let _open = tenant.grant("open", &Limits { fail_mode: FailMode::Open, ..memory_limit(other, LIMIT) });
     let limits = files.dir().join("limits");
-    std::fs::set_permissions(&limits, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&limits, std::fs::Permissions::from_mode(0o000)).unwrap();
     if std::fs::File::open(&limits).is_ok() {
         return println!("stood aside: this user may read everything");
     }

@@ -1,8 +1,6 @@
 //! What questions about memory, and look-ups, cost with the shim: as differences within one run, in processor time, over
 //! libraries that answer at once. The shim is built as it ships.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
-
 use aliquot_tests::preload::{Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, StoodAside, said};
 

@@ -1,6 +1,8 @@
 //! Processes that fork, become other programs, close their descriptors, end badly or lie: the books stay right, and nobody
 //! waits for somebody who will not come.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
 use aliquot_abi::layout::{slot, usage};
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};

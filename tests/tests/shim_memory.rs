@@ -1,5 +1,7 @@
 //! Device memory is exact: what the books say, what the program is told and what the card gave are the same number.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{Limits, ManagedPolicy};
 use aliquot_tests::preload::{Tenant, memory_limit};

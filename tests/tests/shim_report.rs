@@ -1,7 +1,7 @@
 //! Every call that tells about memory, of either library and in every process of the container, tells the same: the grant, and
 //! what the books leave of it.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{ComputePolicy, Limits};
