@@ -53,7 +53,11 @@ int main(int count, char **arguments)
     pthread_t threads[THREADS_MAX];
     size_t granted = 0, refused = 0;
     int wrong = 0, all = count > 4 ? atoi(arguments[1]) : 0;
-    if (all < 1 || all > THREADS_MAX || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) {
+    int ready = all < 1 || all > THREADS_MAX ? 1 : cuInit(0);
+    /* The others may hold all there is for a moment. */
+    while (!ready && (ready = cuDevicePrimaryCtxRetain(&context, 0)) == 2)
+        ready = 0;
+    if (ready || cuCtxSetCurrent(context)) {
         puts("no card, or a wrong argument");
         return 1;
     }

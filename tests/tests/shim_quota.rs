@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::{slot, usage};
+use aliquot_abi::limits::Limits;
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use aliquot_tests::talk::Talk;
@@ -29,14 +30,19 @@ struct Scene {
     program: PathBuf,
 }
 
-/// `None`: no C compiler here.
-fn scene(program: &str, limit: u64) -> Option<Scene> {
+/// Bytes of a context on the card of the quota tests, as the host publishes them: measured beside fifteen processes that move
+/// memory it would come out too large.
+const CONTEXT: u64 = 512;
+
+/// `None`: no C compiler here. Contexts take `context` bytes, which the limits say.
+fn scene(program: &str, limit: u64, context: u64) -> Option<Scene> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = Bench::new();
-    bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+    bench.write("node.toml", &format!("context_bytes = {context}\nmodule_bytes = 0\n"));
     match bench.compile(program, Link::Direct) {
         Ok(program) => {
-            let (tenant, files) = Tenant::with(&memory_limit(&bench.card().facts().uuid, limit));
+            let limits = memory_limit(&bench.card().facts().uuid, limit);
+            let (tenant, files) = Tenant::with(&Limits { context_bytes: context, ..limits });
             Some(Scene { _alone: alone, bench, tenant, files, program })
         }
         Err(StoodAside(why)) => {
@@ -94,7 +100,7 @@ impl Scene {
         for process in &mut processes {
             assert_eq!(process.say(""), "0", "seed {seed}");
         }
-        assert_eq!(self.agreed(), 0, "seed {seed}");
+        assert_eq!(self.agreed(), PROCESSES * CONTEXT, "seed {seed}");
         let (driver, books) = (self.bench.card().high_water(), self.files.counter(usage::HIGH_WATER));
         println!(
             "granted {granted}, refused {refused}, at most {driver} of {limit} on the card, {books} in the books"
@@ -106,8 +112,8 @@ impl Scene {
 
 #[test]
 fn whoever_keeps_to_his_part_is_never_refused() {
-    let limit = PROCESSES * THREADS * KEEP;
-    let Some(scene) = scene("shim_quota", limit) else { return };
+    let limit = PROCESSES * (THREADS * KEEP + CONTEXT);
+    let Some(scene) = scene("shim_quota", limit, CONTEXT) else { return };
     let (granted, refused) = scene.mixed(limit);
     assert_eq!(refused, 0);
     assert!(granted > 1_000);
@@ -116,7 +122,7 @@ fn whoever_keeps_to_his_part_is_never_refused() {
 #[test]
 fn at_the_limit_not_a_byte_is_had_above_it() {
     let limit = PROCESSES * THREADS * KEEP / 4;
-    let Some(scene) = scene("shim_quota", limit) else { return };
+    let Some(scene) = scene("shim_quota", limit, CONTEXT) else { return };
     let (granted, refused) = scene.mixed(limit);
     assert!(granted > 1_000 && refused > 1_000);
     assert!(scene.bench.card().high_water() > limit / 10 * 9);
@@ -124,7 +130,7 @@ fn at_the_limit_not_a_byte_is_had_above_it() {
 
 fn kill(mode: &str, kills: u64) {
     let limit = 64 << 20;
-    let Some(scene) = scene("shim_kill", limit) else { return };
+    let Some(scene) = scene("shim_kill", limit, 0) else { return };
     let numbers = [kills, seed(), limit].map(|number| number.to_string());
     let output = scene.tenant.command(&scene.bench, &scene.program).arg(mode).args(numbers).output().unwrap();
     if String::from_utf8_lossy(&output.stdout).contains("it may not be traced") {
@@ -138,6 +144,8 @@ fn kill(mode: &str, kills: u64) {
     );
     assert_eq!(numbers[0], kills);
     assert!(mode == "random" || numbers[1] > 0);
+    // In single steps there is a lap behind the last instruction: else some were not reached.
+    assert!(mode != "steps" || numbers[1] + 1 < kills, "{} places, {kills} kills", numbers[1]);
     scene.bench.card().reap();
     assert_eq!(scene.bench.card().in_use(), 0);
     assert!(scene.bench.card().high_water() <= limit && scene.files.counter(usage::HIGH_WATER) <= limit);
@@ -151,8 +159,8 @@ fn killed_at_random_a_process_loses_nothing_for_the_others() {
 
 #[test]
 fn killed_at_any_instruction_of_the_shim_a_process_loses_nothing_for_the_others() {
-    // There are some 1,080 of them in an allocation and a free.
-    kill("steps", asked("ALIQUOT_KILLS", 1_200));
+    // There are some 1,100 of them in an allocation and a free.
+    kill("steps", asked("ALIQUOT_KILLS", 1_600));
 }
 
 #[test]

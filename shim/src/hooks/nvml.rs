@@ -1,4 +1,4 @@
-//! What NVML tells a container about its memory and processes: see [`crate::shown`]. Cards stay countable and visible as they
+//! What NVML tells a container about its memory and processes: see `shim/src/shown.rs`. Cards stay countable and visible as they
 //! are; BAR1 is address space and not memory, and is left alone.
 
 // UNSAFETY: structures of the caller are read and written.

@@ -1,4 +1,4 @@
-//! What CUDA tells a container about its memory: see [`crate::shown`]. No device attribute holds an amount of memory.
+//! What CUDA tells a container about its memory: see `shim/src/shown.rs`. No device attribute holds an amount of memory.
 
 // UNSAFETY: out-parameters of the caller are read and written.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
