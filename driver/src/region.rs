@@ -17,7 +17,7 @@
 //! where there is none (`aliquot run`) such a tenant could as well not load the shim at all.
 //!
 //! Who may lie: a tenant may write anything into `usage` and give it any length. What is read is copied first or mapped
-//! through [`mapping`], where a vanished page reads as zeros and is noticed.
+//! through `mapping`, where a vanished page reads as zeros and is noticed.
 
 mod futex;
 mod live;

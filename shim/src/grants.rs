@@ -340,6 +340,9 @@ pub(crate) fn want(need: Need) -> bool {
         Need::Grant => true,
         Need::Memory => any(|grant| grant.first.memory != MemoryLimit::Unlimited),
         Need::Compute => any(|grant| grant.first.policy != ComputePolicy::Unlimited),
+        Need::Use => any(|grant| {
+            grant.first.memory != MemoryLimit::Unlimited || grant.first.policy != ComputePolicy::Unlimited
+        }),
     }
 }
 

@@ -27,6 +27,8 @@ pub enum Need {
     Memory,
     /// A grant limits compute.
     Compute,
+    /// A grant limits memory or compute.
+    Use,
 }
 
 /// An address of a function.

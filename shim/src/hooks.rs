@@ -12,6 +12,7 @@ pub mod nvml;
 pub mod physical;
 pub mod pool;
 pub mod proc_address;
+pub mod replay;
 pub mod report;
 
 use crate::hook::Hook;
@@ -30,6 +31,7 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
     physical::HOOKS,
     pool::HOOKS,
     proc_address::HOOKS,
+    replay::HOOKS,
     report::HOOKS,
 ];
 
@@ -47,5 +49,6 @@ pub(crate) const NAMES: &[&[&str]] = &[
     physical::NAMES,
     pool::NAMES,
     proc_address::NAMES,
+    replay::NAMES,
     report::NAMES,
 ];

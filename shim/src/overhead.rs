@@ -114,7 +114,7 @@ fn probe(device: Device) -> Option<Bytes> {
 
 /// A primary context is retained: the first time it is made. `undo` is the vendor's release.
 pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
-    let Account::Counted(ledger) = account::of(device) else { return real() };
+    let Account::Counted(ledger) = account::of(device) else { return uncounted(device, context, real) };
     if context.is_null() {
         return real();
     }
@@ -145,6 +145,19 @@ pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, und
     OUT_OF_MEMORY
 }
 
+/// Where memory is not counted the context is remembered all the same: markers end with it.
+fn uncounted(device: Device, context: Place, real: impl Fn() -> i32) -> i32 {
+    let answer = real();
+    if answer == SUCCESS
+        && !context.is_null()
+        && let Some(primary) = primary(device)
+    {
+        primary.handle.store(context.read(), Ordering::Release);
+        primary.retained.fetch_add(1, Ordering::AcqRel);
+    }
+    answer
+}
+
 /// How a primary context is let go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Letting {
@@ -156,7 +169,6 @@ pub(crate) enum Letting {
 
 /// A primary context is released or reset.
 pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i32 {
-    let Account::Counted(ledger) = account::of(device) else { return real() };
     let Some(primary) = primary(device) else { return real() };
     let handle = primary.handle.load(Ordering::Acquire);
     let last = how == Letting::Reset || primary.retained.load(Ordering::Acquire) <= 1;
@@ -175,7 +187,9 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
         None if ended && handle != 0 => contexts_end(handle),
         None => {}
     }
-    Meter::Primary(device).refresh(ledger);
+    if let Account::Counted(ledger) = account::of(device) {
+        Meter::Primary(device).refresh(ledger);
+    }
     crate::pools::refresh();
     answer
 }
@@ -188,7 +202,7 @@ fn contexts_end(handle: u64) {
     going(handle).gone();
 }
 
-/// A context of the program's own is made, or a green one. `undo` is the vendor's way back.
+/// A context of the program's own is made. `undo` is the vendor's way back.
 pub(crate) fn create(
     device: Device,
     context: Place,
@@ -226,6 +240,31 @@ pub(crate) fn create(
     OUT_OF_MEMORY
 }
 
+/// References to contexts of the program's own beyond the first, by handle.
+static ATTACHED: AllocMap<u32> = AllocMap::new();
+
+/// One more reference to the current context.
+pub(crate) fn attach(context: Place, real: impl Fn() -> i32) -> i32 {
+    let answer = real();
+    if answer == SUCCESS && !context.is_null() {
+        let key = Key(context.read());
+        if ATTACHED.update(key, |count| *count = count.saturating_add(1)).is_none() {
+            let _first = ATTACHED.insert(key, 1);
+        }
+    }
+    answer
+}
+
+/// One reference less; with the last one the context is gone.
+pub(crate) fn detach(handle: u64, real: impl Fn() -> i32) -> i32 {
+    let more = ATTACHED.update(Key(handle), |count| {
+        let more = *count > 0;
+        *count = count.saturating_sub(1);
+        more
+    });
+    if more == Some(true) { real() } else { destroy(handle, real) }
+}
+
 /// A context of the program's own is destroyed: everything in it goes. Always forwarded.
 pub(crate) fn destroy(handle: u64, real: impl Fn() -> i32) -> i32 {
     let freeing = plain::before_free(&CONTEXTS, Key(handle));
@@ -234,6 +273,7 @@ pub(crate) fn destroy(handle: u64, real: impl Fn() -> i32) -> i32 {
     let _errno = KeepErrno::new();
     if answer == SUCCESS {
         going.gone();
+        let _references = ATTACHED.take(Key(handle));
     } else {
         going.stays();
     }

@@ -356,7 +356,13 @@ impl Meter {
         }
         // SAFETY: `busy` is this thread's until it is given back below.
         let (marks, events) = unsafe { (&mut *context.marks.get(), &mut *context.events.get()) };
+        // Another thread may begin a capture meanwhile, which our questions must not spoil.
+        let mut mode = vendor::CAPTURE_RELAXED;
+        let exchanged = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode) == Some(vendor::SUCCESS);
         let answer = inside(Some(marks), &mut Driver { usage: self.usage, events });
+        if exchanged {
+            let _back = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode);
+        }
         context.busy.store(0, Ordering::Release);
         answer
     }
@@ -384,6 +390,10 @@ impl Paced {
     }
 }
 
+/// Turns given away for a thread between two vendor calls; past it that thread was cancelled, or a handler of a signal runs on
+/// top of it.
+const GOING_TURNS_MAX: u32 = 100_000;
+
 /// A context is about to end, and its events with it.
 pub(crate) fn context_going(handle: u64) {
     for place in &PLACES {
@@ -398,8 +408,15 @@ pub(crate) fn context_going(handle: u64) {
         }
         for context in paced.contexts.iter().filter(|it| it.handle.load(Ordering::Acquire) == handle) {
             // The other thread is between two vendor calls on a context that is being destroyed.
-            while context.busy.swap(1, Ordering::Acquire) != 0 {
+            let mut turns = 0;
+            while context.busy.swap(1, Ordering::Acquire) != 0 && turns < GOING_TURNS_MAX {
+                turns += 1;
                 sys::yield_now();
+            }
+            if turns == GOING_TURNS_MAX {
+                // Its place is given up: no context has this handle.
+                context.handle.store(u64::MAX, Ordering::Release);
+                continue;
             }
             // SAFETY: `busy` is this thread's.
             unsafe {

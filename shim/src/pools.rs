@@ -4,6 +4,8 @@
 //! next allocation, free, trim, question for memory, or refusal. An allocation in a capture takes nothing: it becomes a node
 //! of the graph (see [`crate::graphs`]). An imported pool is its exporter's, who pays.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use crate::account::{self, Account, Bytes, Ledger};
 use crate::grants::{self, Standing};
 use crate::meter::{self, Ended, Meter, State};
@@ -224,7 +226,8 @@ pub(crate) fn refresh() {
     }
     let _errno = KeepErrno::new();
     meter::each_charged(|meter, known, ledger| {
-        if known.in_books() > 0 {
+        // A store of graphs grows at launches, which nobody else tells.
+        if known.in_books() > 0 || matches!(meter, Meter::Graphs(_)) {
             settle(meter, known.state, ledger);
         }
     });
@@ -235,14 +238,25 @@ pub(crate) fn freed() {
     refresh();
 }
 
+/// A thread buries pools; nobody waits for it.
+static BURYING: AtomicU32 = AtomicU32::new(0);
+
 fn settle(meter: Meter, state: State, ledger: Ledger) {
-    if state == State::Going {
+    if state != State::Going {
+        meter.refresh(ledger);
+        return;
+    }
+    if BURYING.swap(1, Ordering::AcqRel) != 0 {
+        return;
+    }
+    // Another thread may have buried it since this one looked, and its handle may name another pool.
+    if meter.known().is_some_and(|known| known.state == State::Going) {
         trim(meter);
-        if bury(meter) {
-            return;
+        if !bury(meter) {
+            meter.refresh(ledger);
         }
     }
-    meter.refresh(ledger);
+    BURYING.store(0, Ordering::Release);
 }
 
 /// Destroys a pool that the program destroyed, once nothing of it is in use.

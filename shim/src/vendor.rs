@@ -28,6 +28,8 @@ calls! {
     fn cuStreamIsCapturing_ptsz(stream: u64, status: *mut u32);
     /// Exchanges what this thread may do while it captures.
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
+    /// The context of a green one.
+    fn cuCtxFromGreenCtx(context: *mut u64, green: u64);
     /// Cards that the process sees.
     fn cuDeviceGetCount(count: *mut i32);
     fn cuEventCreate(event: *mut u64, flags: u32);

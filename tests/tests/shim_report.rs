@@ -208,6 +208,7 @@ fn refusals_of_nvml_stay_its_own() {
 fn without_a_memory_limit_nothing_is_changed() {
     let Some(scene) = scene(unlimited) else { return };
     let (mut ours, mut bare) = (scene.user(), scene.stranger());
+    let _context_is_there = bare.say("cuda");
     assert_eq!(ours.say("take 100000000"), "0");
     for question in ["cuda", "nvml 0", "nvml 1", "processes 0"] {
         assert_eq!(ours.say(question), bare.say(question), "{question}");

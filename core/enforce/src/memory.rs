@@ -66,18 +66,20 @@ impl Books<'_> {
     #[must_use]
     pub fn reserve(&self, bytes: u64, limit: u64) -> Reservation {
         self.pay_owed();
-        // Private first: whatever is written into the shared words, this process alone never passes the limit.
+        // Shared first: a reservation that will be refused there must not stand in the way of a sibling's that fits.
+        let answer = self.reserve_shared(bytes, limit);
+        if answer != Reservation::Granted {
+            return answer;
+        }
+        // Whatever is written into the shared words, this process alone never passes the limit.
         let private = self.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, |own| {
             own.checked_add(bytes).filter(|sum| *sum <= limit)
         });
-        if let Err(own) = private {
-            return self.deny(limit.saturating_sub(own));
+        let Err(own) = private else { return Reservation::Granted };
+        if self.take_off(|| bytes) == Release::Owed {
+            self.owed.fetch_add(bytes, Ordering::AcqRel);
         }
-        let answer = self.reserve_shared(bytes, limit);
-        if answer != Reservation::Granted {
-            self.own.fetch_sub(bytes, Ordering::AcqRel);
-        }
-        answer
+        self.deny(limit.saturating_sub(own))
     }
 
     /// Puts all that this process holds into a slot that is new to it, after its earlier one was taken away. The limit is not

@@ -1,4 +1,4 @@
-//! Contexts, primary, own and green.
+//! Contexts, primary and the program's own: what they take is charged, and markers end with them. Green ones are not charged.
 
 // UNSAFETY: the vendor's functions are called through addresses.
 #![expect(unsafe_code, reason = "foreign functions are called through addresses")]
@@ -11,7 +11,7 @@ use crate::pools::Place;
 use crate::vendor::{self, Device, SUCCESS};
 
 hooks! {
-    Cuda, Memory;
+    Cuda, Use;
     fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32) {
         let real = || cuDevicePrimaryCtxRetain::real(context, device);
         overhead::retain(Device(device), Place(context), real, || release(device))
@@ -49,8 +49,18 @@ hooks! {
     fn cuCtxDestroy_v2(context: u64) {
         overhead::destroy(context, || cuCtxDestroy_v2::real(context))
     }
+    fn cuCtxAttach(context: *mut u64, flags: u32) {
+        overhead::attach(Place(context), || cuCtxAttach::real(context, flags))
+    }
     fn cuCtxDetach(context: u64) {
-        overhead::destroy(context, || cuCtxDetach::real(context))
+        overhead::detach(context, || cuCtxDetach::real(context))
+    }
+    fn cuGreenCtxDestroy(green: u64) {
+        let mut context = 0;
+        if vendor::cuCtxFromGreenCtx(&raw mut context, green) == Some(SUCCESS) {
+            crate::pacing::context_going(context);
+        }
+        cuGreenCtxDestroy::real(green)
     }
 
     fn cuCtxSetLimit(limit: u32, value: usize) {

@@ -102,30 +102,28 @@ hooks! {
     fn cuLaunchGridAsync(function: u64, width: i32, height: i32, stream: u64) {
         kernel(function, [sides(width), sides(height), 1], [1; 3], Target { stream, mode: StreamMode::Legacy }, || cuLaunchGridAsync::real(function, width, height, stream))
     }
-    fn cuGraphLaunch(graph: u64, stream: u64) {
-        let target = Target { stream, mode: StreamMode::Legacy };
-        replay(graph, target, || cuGraphLaunch::real(graph, stream))
-    }
-    fn cuGraphLaunch_ptsz(graph: u64, stream: u64) {
-        let target = Target { stream, mode: StreamMode::PerThread };
-        replay(graph, target, || cuGraphLaunch_ptsz::real(graph, stream))
-    }
 
-    fn cuStreamBeginCapture(stream: u64) { begun(cuStreamBeginCapture::real(stream)) }
-    fn cuStreamBeginCapture_ptsz(stream: u64) { begun(cuStreamBeginCapture_ptsz::real(stream)) }
-    fn cuStreamBeginCapture_v2(stream: u64, mode: u32) { begun(cuStreamBeginCapture_v2::real(stream, mode)) }
+    fn cuStreamBeginCapture(stream: u64) { begun(|| cuStreamBeginCapture::real(stream)) }
+    fn cuStreamBeginCapture_ptsz(stream: u64) { begun(|| cuStreamBeginCapture_ptsz::real(stream)) }
+    fn cuStreamBeginCapture_v2(stream: u64, mode: u32) { begun(|| cuStreamBeginCapture_v2::real(stream, mode)) }
     fn cuStreamBeginCapture_v2_ptsz(stream: u64, mode: u32) {
-        begun(cuStreamBeginCapture_v2_ptsz::real(stream, mode))
+        begun(|| cuStreamBeginCapture_v2_ptsz::real(stream, mode))
     }
     fn cuStreamBeginCaptureToGraph(
         stream: u64, graph: u64, dependencies: usize, data: usize, count: usize, mode: u32
     ) {
-        begun(cuStreamBeginCaptureToGraph::real(stream, graph, dependencies, data, count, mode))
+        begun(|| cuStreamBeginCaptureToGraph::real(stream, graph, dependencies, data, count, mode))
     }
     fn cuStreamBeginCaptureToGraph_ptsz(
         stream: u64, graph: u64, dependencies: usize, data: usize, count: usize, mode: u32
     ) {
-        begun(cuStreamBeginCaptureToGraph_ptsz::real(stream, graph, dependencies, data, count, mode))
+        begun(|| cuStreamBeginCaptureToGraph_ptsz::real(stream, graph, dependencies, data, count, mode))
+    }
+    fn cuStreamBeginRecaptureToGraph(stream: u64, mode: u32, graph: u64, callback: usize, data: usize) {
+        begun(|| cuStreamBeginRecaptureToGraph::real(stream, mode, graph, callback, data))
+    }
+    fn cuStreamBeginRecaptureToGraph_ptsz(stream: u64, mode: u32, graph: u64, callback: usize, data: usize) {
+        begun(|| cuStreamBeginRecaptureToGraph_ptsz::real(stream, mode, graph, callback, data))
     }
     fn cuStreamEndCapture(stream: u64, graph: *mut u64) {
         ended(stream, StreamMode::Legacy, || cuStreamEndCapture::real(stream, graph))
@@ -139,11 +137,6 @@ hooks! {
 fn kernel(function: u64, grid: [u32; 3], block: [u32; 3], target: Target, real: impl FnOnce() -> i32) -> i32 {
     let key = Key::kernel(function, grid, block);
     pacing::launch(key, target, || Shape::kernel(function, grid, block), real)
-}
-
-fn replay(graph: u64, target: Target, real: impl FnOnce() -> i32) -> i32 {
-    let shape = Shape::graph(graph);
-    pacing::launch(shape.key, target, || shape, real)
 }
 
 #[inline]
@@ -166,9 +159,12 @@ fn sides(count: i32) -> u32 {
     u32::try_from(count).unwrap_or(1).max(1)
 }
 
-fn begun(answer: i32) -> i32 {
-    if answer == SUCCESS {
-        pacing::capture_begun();
+/// Counted before the driver begins, so that no question of ours falls into a capture.
+fn begun(real: impl FnOnce() -> i32) -> i32 {
+    pacing::capture_begun();
+    let answer = real();
+    if answer != SUCCESS {
+        pacing::capture_ended();
     }
     answer
 }

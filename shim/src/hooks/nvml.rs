@@ -96,7 +96,10 @@ hooks! {
         change(answer, limits, |found| {
             let (limit, used) = match monitored::account(Handle(device)) {
                 Account::Uncounted => return None,
-                Account::Counted(ledger) => (ledger.limit(), Bytes(ledger.limit().0 - ledger.free().0)),
+                Account::Counted(ledger) => {
+                    let limit = ledger.limit();
+                    (limit, Bytes(limit.0.saturating_sub(ledger.free().0)))
+                }
                 Account::Closed => (Bytes(0), Bytes(0)),
             };
             Some(MemoryLimits {
