@@ -11,13 +11,17 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, tcgetattr};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 /// Longest wait for anything.
 const BOUND: Duration = Duration::from_secs(60);
+/// Time between two questions whether something has come about.
+const AGAIN: Duration = Duration::from_millis(5);
 /// Beginning of each frame.
 const FRAME: &[u8] = b"\x1b[?2026h";
 
@@ -125,8 +129,12 @@ impl Pty {
         assert!(stty.stdin(Stdio::from(self.slave.try_clone().unwrap())).status().unwrap().success());
     }
 
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).unwrap())
+    }
+
     fn send(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+        kill(self.pid(), signal).unwrap();
     }
 
     fn keys(&mut self, keys: &[u8]) {
@@ -134,17 +142,28 @@ impl Pty {
     }
 
     fn ended(&mut self) -> ExitStatus {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(start.elapsed() < BOUND, "it does not end");
-            std::thread::yield_now();
-        }
+        soon("it ends", || self.child.try_wait().unwrap())
     }
 
-    /// Waits until the terminal is as it was before.
+    /// Waits until it is stopped; what it does before is done then.
+    fn stopped(&self) {
+        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+        soon("it stops", || {
+            let status = waitid(Id::Pid(self.pid()), flags).unwrap();
+            (!matches!(status, WaitStatus::StillAlive)).then_some(())
+        });
+    }
+
+    /// Waits until the terminal takes nothing more.
+    fn is_held(&self) {
+        soon("the terminal takes nothing", || {
+            let mut slave = [PollFd::new(self.slave.as_fd(), PollFlags::POLLOUT)];
+            (poll(&mut slave, PollTimeout::ZERO).unwrap() == 0).then_some(())
+        });
+    }
+
+    /// Whether the terminal is as it was before; asked of a program that has ended or is stopped, as the screen comes
+    /// back before the flags.
     fn is_given_back(&mut self) {
         self.until("the usual screen", |bytes| {
             let shown = Shown::of(bytes, 80, 24);
@@ -170,6 +189,18 @@ impl Drop for Pty {
     }
 }
 
+/// What a question says, asked until it says something.
+fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < BOUND, "not within {} s: {what}", BOUND.as_secs());
+        std::thread::sleep(AGAIN);
+    }
+}
+
 /// A state directory with one share.
 fn prepared(dir: &Path) -> String {
     let state = dir.join("state").display().to_string();
@@ -185,10 +216,11 @@ fn it_shows_a_share_follows_the_size_and_gives_the_terminal_back() {
     let dir = tempfile::tempdir().unwrap();
     let state = prepared(dir.path());
     let mut pty = Pty::start(&["top", "--state", &state, "--node", "t4-2", "-n", "0.1"], &[]);
-    let shown = pty.shows((80, 24), "default/share");
+    // The first line says more while a look is late.
+    let shown = pty.shows((80, 24), "aliquot top, every 0.1 s; q ends\n2 cards, 1 share, 0 processes");
     assert!(shown.other_screen && !shown.cursor);
     let text = shown.text();
-    assert!(text.starts_with("aliquot top, every 0.1 s; q ends\n2 cards, 1 share, 0 processes"), "{text}");
+    assert!(text.starts_with("aliquot top,") && text.contains("default/share"), "{text}");
     assert!(text.contains("card 0 Tesla T4") && text.contains("4Gi") && text.contains("unseen"), "{text}");
     assert!(pty.wrote(b"\x1b[1m"), "headings stand out");
     // The rate is there with the second look.
@@ -237,9 +269,11 @@ fn signals_end_it_and_the_terminal_is_as_it_was() {
     // Stopped, it gives the terminal back, and takes it again afterwards.
     let mut pty = start();
     pty.send(Signal::SIGTSTP);
+    pty.stopped();
     pty.is_given_back();
     pty.send(Signal::SIGCONT);
     pty.until("the other screen again", |bytes| Shown::of(bytes, 80, 24).other_screen);
+    assert_ne!(pty.flags(), pty.before, "keys arrive one by one again");
     pty.keys(b"q");
     assert_eq!(pty.ended().code(), Some(0));
     pty.is_given_back();
@@ -253,6 +287,7 @@ fn a_terminal_that_takes_nothing_does_not_keep_it_from_ending() {
     pty.shows((80, 24), "default/share");
     // Ctrl-S: from now on the terminal takes nothing.
     pty.keys(b"\x13");
+    pty.is_held();
     pty.send(Signal::SIGTERM);
     assert_eq!(pty.ended().signal(), Some(Signal::SIGTERM as i32));
     assert_eq!(pty.flags(), pty.before);
