@@ -2,6 +2,10 @@
    The last line is memory, which the caller compares by size: "rss <kibibytes>". */
 #include <dirent.h>
 #include <errno.h>
+#include <features.h>
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +45,9 @@ int main(void)
 {
     int at_start = errno;
     printf("errno %d\n", at_start);
+#ifdef __GLIBC__
+    printf("glibc %s\n", gnu_get_libc_version());
+#endif
     list("threads", "/proc/self/task");
     list("descriptors", "/proc/self/fd");
     for (int number = 1; number < NSIG; number++) {

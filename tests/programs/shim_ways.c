@@ -120,8 +120,10 @@ int main(int argc, char **argv) {
         if (!init || init(0)) return puts("no driver"), 1;
         function = dlsym(driver, TOTAL);
     } else if (!strcmp(way, "c-library")) {
-        void *library = dlopen("libc.so.6", RTLD_NOW);
-        void *(*look)(void *, const char *) = (void *(*)(void *, const char *))dlsym(library, "dlsym");
+        /* Before 2.34 that is where it keeps it. */
+        void *library = dlopen("libdl.so.2", RTLD_NOW), *newer = dlopen("libc.so.6", RTLD_NOW);
+        void *(*look)(void *, const char *) = (void *(*)(void *, const char *))dlsym(newer, "dlsym");
+        if (!look) look = (void *(*)(void *, const char *))dlsym(library, "dlsym");
         function = look(opened(0), TOTAL);
     } else if (!strcmp(way, "own")) {
         opened(RTLD_GLOBAL);

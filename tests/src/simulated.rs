@@ -29,6 +29,8 @@ pub struct StoodAside(pub String);
 pub struct Bench {
     /// Holds everything; removed in the end.
     place: TempDir,
+    /// What its programs are compiled with.
+    compiler: PathBuf,
 }
 
 /// The workspace.
@@ -66,6 +68,22 @@ pub fn run(command: &mut Command) -> Result<String, StoodAside> {
     Err(StoodAside(format!("{program}: {}\n{said}{complaint}", output.status)))
 }
 
+/// What `tests/glibc/build` printed.
+///
+/// # Errors
+///
+/// [`StoodAside`] where it did not run.
+fn old_c_library() -> Result<PathBuf, StoodAside> {
+    let place = std::env::var_os("ALIQUOT_OLD_GLIBC").map(PathBuf::from);
+    place.ok_or_else(|| StoodAside("ALIQUOT_OLD_GLIBC does not name what tests/glibc/build made".to_owned()))
+}
+
+/// Compiles for the C library that `tests/glibc/build` unpacked, where there is one.
+#[must_use]
+pub fn old_compiler() -> PathBuf {
+    root().join("tests/glibc/cc")
+}
+
 fn build() -> &'static Result<(), String> {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -91,13 +109,27 @@ impl Bench {
     #[must_use]
     pub fn without(missing: &[&str]) -> Self {
         assert!(build().is_ok(), "{:?}", build());
+        Self::of("cc".into(), missing, |file, _| built().join(file))
+    }
+
+    /// New cards of the default kind, with libraries and programs on the C library that `tests/glibc/build` unpacked.
+    ///
+    /// # Errors
+    ///
+    /// [`StoodAside`] where there is none.
+    pub fn on_an_old_c_library() -> Result<Self, StoodAside> {
+        let place = old_c_library()?.join("out");
+        Ok(Self::of(old_compiler(), &[], |_, soname| place.join(soname)))
+    }
+
+    fn of(compiler: PathBuf, missing: &[&str], library: impl Fn(&str, &str) -> PathBuf) -> Self {
         let place = TempDir::new().unwrap_or_else(|error| panic!("a directory: {error}"));
         for (_, file, soname) in LIBRARIES {
             let target = place.path().join("lib");
-            aliquot_sim_device::install(&built().join(file), &target, soname, missing)
+            aliquot_sim_device::install(&library(file, soname), &target, soname, missing)
                 .unwrap_or_else(|error| panic!("{file}: {error}"));
         }
-        Self { place }
+        Self { place, compiler }
     }
 
     /// New cards of the default kind.
@@ -191,9 +223,9 @@ impl Bench {
     ///
     /// When the program does not compile.
     pub fn compile_as(&self, source: &str, output: &str, arguments: &[&str]) -> Result<PathBuf, StoodAside> {
-        run(Command::new("cc").arg("--version"))?;
+        run(Command::new(&self.compiler).arg("--version"))?;
         let program = self.place.path().join(output);
-        let mut cc = Command::new("cc");
+        let mut cc = Command::new(&self.compiler);
         cc.args(["-Wall", "-Werror", "-O1", "-o"]).arg(&program);
         cc.arg(root().join("tests/programs").join(source).with_extension("c")).args(arguments);
         let compiled = run(&mut cc);

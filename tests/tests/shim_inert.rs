@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at what it did not expect")]
 
 use aliquot_tests::preload::{Tenant, memory_limit, shim};
-use aliquot_tests::simulated::{StoodAside, root, run};
+use aliquot_tests::simulated::{StoodAside, old_compiler, root, run};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -85,7 +86,7 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 /// Compiles the program that says what it finds in its own process.
-fn probe(compiler: &str, into: &TempDir) -> Result<PathBuf, StoodAside> {
+fn probe(compiler: impl AsRef<OsStr>, into: &TempDir) -> Result<PathBuf, StoodAside> {
     let path = into.path().join("shim_inert");
     let source = root().join("tests/programs/shim_inert.c");
     run(Command::new(compiler).args(["-Wall", "-O1", "-o"]).arg(&path).arg(source))?;
@@ -123,12 +124,17 @@ fn traces(output: &Output) -> (String, u64) {
     (without.join("\n"), memory.split_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// Threads, descriptors, signal handlers and masks, environment and errno as without; at most one MiB more.
-fn leaves_nothing(compiler: &str) {
+/// Threads, descriptors, signal handlers and masks, environment and errno as without; at most one MiB more. What the program
+/// said without the shim.
+fn leaves_nothing(compiler: impl AsRef<OsStr>) -> Option<String> {
+    let compiler = compiler.as_ref();
     let (into, place) = (TempDir::new().unwrap(), Place::new());
     let probe = match probe(compiler, &into) {
         Ok(probe) => probe,
-        Err(StoodAside(why)) => return println!("stood aside: {why}"),
+        Err(StoodAside(why)) => {
+            println!("stood aside: {why}");
+            return None;
+        }
     };
     let probe = [probe.to_str().unwrap()];
     let least = |setting| {
@@ -139,10 +145,15 @@ fn leaves_nothing(compiler: &str) {
     assert!(bare.contains("threads 1\n") && bare.contains("ONE=thing"), "{bare}");
     for setting in PRELOADED {
         let (with, more) = least(setting);
-        assert_eq!(with, bare, "{compiler}, {setting:?}");
-        println!("{compiler}, {setting:?}: {} KiB more", more.saturating_sub(memory));
-        assert!(more <= memory + RSS_MAX_KIB, "{compiler}, {setting:?}: {memory} KiB became {more}");
+        assert_eq!(with, bare, "{}, {setting:?}", compiler.display());
+        println!("{}, {setting:?}: {} KiB more", compiler.display(), more.saturating_sub(memory));
+        assert!(
+            more <= memory + RSS_MAX_KIB,
+            "{}, {setting:?}: {memory} KiB became {more}",
+            compiler.display()
+        );
     }
+    Some(bare)
 }
 
 #[test]
@@ -153,6 +164,15 @@ fn a_process_without_a_card_keeps_no_trace_of_the_shim() {
 #[test]
 fn a_process_of_another_c_library_keeps_no_trace_of_the_shim() {
     leaves_nothing("musl-gcc");
+}
+
+#[test]
+fn a_process_of_an_old_c_library_keeps_no_trace_of_the_shim() {
+    if std::env::var_os("ALIQUOT_OLD_GLIBC").is_none() {
+        return println!("stood aside: ALIQUOT_OLD_GLIBC does not name what tests/glibc/build made");
+    }
+    let bare = leaves_nothing(old_compiler()).unwrap();
+    assert!(bare.contains("glibc 2.31\n"), "{bare}");
 }
 
 /// The probe notices what it looks for: a library that leaves a descriptor and a handler is seen.

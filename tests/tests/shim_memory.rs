@@ -10,32 +10,28 @@ use std::path::PathBuf;
 
 const LIMIT: u64 = 1 << 30;
 
-/// Cards whose contexts and modules take nothing, so that allocations alone are seen.
-fn bench() -> Bench {
-    let bench = Bench::new();
+/// A program on cards whose contexts and modules take nothing, so that allocations alone are seen.
+fn compiled(bench: Result<Bench, StoodAside>) -> Result<(Bench, PathBuf), StoodAside> {
+    let bench = bench?;
     bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
-    bench
-}
-
-/// A program on cards of its own; `None` where there is no compiler.
-fn compiled(name: &str) -> Option<(Bench, PathBuf)> {
-    let bench = bench();
-    match bench.compile(name, Link::Direct) {
-        Ok(program) => Some((bench, program)),
-        Err(StoodAside(why)) => {
-            println!("stood aside: {why}");
-            None
-        }
-    }
+    let program = bench.compile("shim_memory", Link::Direct)?;
+    Ok((bench, program))
 }
 
 fn limits(bench: &Bench, bytes: u64) -> Limits {
     memory_limit(&bench.card().facts().uuid, bytes)
 }
 
-/// Runs one mode of a program under a limit; the books and the card are empty afterwards.
+/// Runs one mode of the program under a limit; the books and the card are empty afterwards.
 fn run(mode: &str, change: impl FnOnce(&mut Limits)) {
-    let Some((bench, program)) = compiled("shim_memory") else { return };
+    run_on(Ok(Bench::new()), mode, change);
+}
+
+fn run_on(bench: Result<Bench, StoodAside>, mode: &str, change: impl FnOnce(&mut Limits)) {
+    let (bench, program) = match compiled(bench) {
+        Ok(both) => both,
+        Err(StoodAside(why)) => return println!("stood aside: {why}"),
+    };
     let mut limits = limits(&bench, LIMIT);
     change(&mut limits);
     let (tenant, files) = Tenant::with(&limits);
@@ -83,4 +79,11 @@ fn physical_memory_is_charged_until_its_last_hold_goes() {
 fn physical_memory_is_charged_to_the_card_that_it_names() {
     // No grant names the second card, so nothing can be had there.
     run("other-card", |_| {});
+}
+
+#[test]
+fn on_an_old_c_library_limits_are_as_exact_as_on_a_new_one() {
+    for mode in ["exact", "pitched", "errors", "managed", "arrays", "physical", "other-card"] {
+        run_on(Bench::on_an_old_c_library(), mode, |_| {});
+    }
 }

@@ -110,9 +110,8 @@ impl Ways {
     }
 }
 
-#[test]
-fn the_grant_is_shown_by_every_way_that_leads_to_the_driver() {
-    let ways = or_stand_aside!(Ways::new(Bench::new(), &[]));
+/// Each way that leads to the driver leads to the grant, and no other does.
+fn shows_the_grant(ways: &Ways) {
     let (limit, memory) = (LIMIT.to_string(), ways.memory.to_string());
     for way in [
         "opened",
@@ -137,6 +136,21 @@ fn the_grant_is_shown_by_every_way_that_leads_to_the_driver() {
 }
 
 #[test]
+fn the_grant_is_shown_by_every_way_that_leads_to_the_driver() {
+    shows_the_grant(&or_stand_aside!(Ways::new(Bench::new(), &[])));
+}
+
+#[test]
+fn on_an_old_c_library_every_way_leads_where_it_leads_on_a_new_one() {
+    let bench = or_stand_aside!(Bench::on_an_old_c_library());
+    let ways = or_stand_aside!(Ways::new(bench, &[]));
+    shows_the_grant(&ways);
+    assert_eq!(ways.ours(&["errors"]), ways.bare(&["errors"]));
+    works_beside_one_that_looks_up(&ways);
+    finds_versions_and_counts_what_is_unknown(&ways);
+}
+
+#[test]
 fn errno_and_dlerror_are_left_alone() {
     let ways = or_stand_aside!(Ways::new(Bench::new(), &[]));
     assert_eq!(ways.ours(&["errors"]), ways.bare(&["errors"]));
@@ -156,12 +170,14 @@ fn a_function_that_the_driver_lacks_is_lacking() {
 
 #[test]
 fn a_linked_program_gets_the_grant_and_keeps_its_pending_error() {
-    let bench = Bench::new();
-    let program = or_stand_aside!(bench.compile("shim_linked", Link::Direct));
-    let card = bench.card().facts().clone();
-    let (tenant, _files) = Tenant::with(&memory_limit(&card.uuid, LIMIT));
-    assert_eq!(said(&bench.command(&program).output().unwrap()), format!("{}\n", card.memory_bytes));
-    assert_eq!(said(&tenant.command(&bench, &program).output().unwrap()), format!("{LIMIT}\n"));
+    let old = Bench::on_an_old_c_library().inspect_err(|StoodAside(why)| println!("stood aside: {why}"));
+    for bench in [Bench::new()].into_iter().chain(old) {
+        let program = or_stand_aside!(bench.compile("shim_linked", Link::Direct));
+        let card = bench.card().facts().clone();
+        let (tenant, _files) = Tenant::with(&memory_limit(&card.uuid, LIMIT));
+        assert_eq!(said(&bench.command(&program).output().unwrap()), format!("{}\n", card.memory_bytes));
+        assert_eq!(said(&tenant.command(&bench, &program).output().unwrap()), format!("{LIMIT}\n"));
+    }
 }
 
 #[test]
@@ -184,15 +200,19 @@ fn a_library_that_sees_the_driver_alone_gets_the_grant() {
     }
 }
 
-#[test]
-fn other_preloads_that_look_up_work_before_and_behind_the_shim() {
-    let ways = or_stand_aside!(Ways::new(Bench::new(), &[]));
+/// Another library that looks functions up passes nobody by, before the shim and behind it.
+fn works_beside_one_that_looks_up(ways: &Ways) {
     let (asks, shim) = (ways.library("-DDLSYM", &[]), shim().display());
     let asks = asks.display();
     for way in ["opened", "default", "next", "program", "namespace", "constructor", "exits"] {
         assert_eq!(ways.with(&format!("{asks}:{shim}"), &[way]), LIMIT.to_string(), "before, {way}");
         assert_eq!(ways.with(&format!("{shim}:{asks}"), &[way]), LIMIT.to_string(), "behind, {way}");
     }
+}
+
+#[test]
+fn other_preloads_that_look_up_work_before_and_behind_the_shim() {
+    works_beside_one_that_looks_up(&or_stand_aside!(Ways::new(Bench::new(), &[])));
 }
 
 #[test]
@@ -216,9 +236,8 @@ fn a_program_with_its_own_heap_and_walk_over_libraries_runs() {
     }
 }
 
-#[test]
-fn functions_with_versions_are_ours_and_unknown_ones_pass_and_are_counted() {
-    let ways = or_stand_aside!(Ways::new(Bench::new(), &[]));
+/// The driver is another one afterwards: all its functions have a version.
+fn finds_versions_and_counts_what_is_unknown(ways: &Ways) {
     let script = ways.bench.cards().with_file_name("versions.map");
     std::fs::write(&script, "CUDA_1 { global: cu*; local: *; };\n").unwrap();
     let version = format!("-Wl,--version-script={}", script.display());
@@ -236,4 +255,9 @@ fn functions_with_versions_are_ours_and_unknown_ones_pass_and_are_counted() {
     assert_eq!(ways.bare(&["versioned", "CUDA_1"]), (64_u64 << 30).to_string());
     assert_eq!(ours(&["versioned", "CUDA_1"]), format!("{LIMIT}\n"));
     assert_eq!(files.counter(usage::UNKNOWN_SYMBOLS), 1);
+}
+
+#[test]
+fn functions_with_versions_are_ours_and_unknown_ones_pass_and_are_counted() {
+    finds_versions_and_counts_what_is_unknown(&or_stand_aside!(Ways::new(Bench::new(), &[])));
 }
