@@ -12,6 +12,7 @@
 //! unlocked and gives the claim back, as soon as none of the command's processes lives either ([`record`]).
 
 pub mod ask;
+pub mod cards;
 pub mod governor;
 pub mod record;
 pub mod simulated;

@@ -51,11 +51,28 @@ pub struct Installed {
 /// # Errors
 /// The disk refuses.
 pub fn install(dir: &Path) -> io::Result<Installed> {
-    let (shim, simulated) = (dir.join(SHIM_DIR), dir.join(SIMULATED_DIR));
+    Ok(Installed { shim: install_shim(dir)?, simulated: install_simulated(dir)? })
+}
+
+/// As [`install`], the shim alone.
+///
+/// # Errors
+/// The disk refuses.
+pub fn install_shim(dir: &Path) -> io::Result<PathBuf> {
+    let shim = dir.join(SHIM_DIR);
     put(&shim, SHIM_NAME, SHIM)?;
+    Ok(shim.join(SHIM_NAME))
+}
+
+/// As [`install`], the simulated driver libraries alone.
+///
+/// # Errors
+/// The disk refuses.
+pub fn install_simulated(dir: &Path) -> io::Result<PathBuf> {
+    let simulated = dir.join(SIMULATED_DIR);
     put(&simulated, "libcuda.so.1", SIMULATED_CUDA)?;
     put(&simulated, "libnvidia-ml.so.1", SIMULATED_NVML)?;
-    Ok(Installed { shim: shim.join(SHIM_NAME), simulated })
+    Ok(simulated)
 }
 
 fn put(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {

@@ -1,7 +1,8 @@
 //! `aliquot run`: a command on a part of a card, with the same ledger, journal and grants as everything else.
 
+mod home;
+
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,27 +11,27 @@ use aliquot_core::card::Inventory;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::fraction::{Choice, parse_ask, resolve};
 use aliquot_core::grant::{ComputePolicy, FailMode, Priority, ShareSettings, Spelled};
-use aliquot_core::id::{CardUuid, TemplateName};
+use aliquot_core::id::{CardUuid, TemplateName, Vendor};
 use aliquot_core::quantity::Quantity;
 use aliquot_core::units::{Bytes, Cores};
-use aliquot_libraries::Installed;
 
-use crate::config::{prepended, state_home};
+use crate::config::prepended;
 use crate::manifest::Manifests;
-use crate::node::{Access, Node};
+use crate::node::Access;
 use crate::region;
 use crate::run::ask::{self, Alternative, Ask};
+use crate::run::cards::Reach;
 use crate::run::governor::{Governor, Scope};
-use crate::run::record::{GRANTS_VARIABLE, Run, Swept, anybody_lives, sweep};
-use crate::run::simulated;
+use crate::run::record::{GRANTS_VARIABLE, Run, anybody_lives};
 use crate::run::supervise::{Beside, Signals};
 
 use super::cluster::{Cluster, Outcome};
 use super::explain::Explained;
 use super::failure::{Answer, Failure};
-use super::nodes::{Fleet, NodeArgs, catalogue, node_spec};
+use super::nodes::Fleet;
 use super::output::{Screen, Terminal};
 use super::state::chain;
+use home::Home;
 
 /// Exit code where Aliquot itself did not get as far as the command.
 pub(super) const OWN_FAILURE: u8 = 125;
@@ -128,14 +129,6 @@ enum Policy {
     BestEffort,
 }
 
-/// Where one node's local runs keep things.
-#[derive(Clone, Debug)]
-pub(super) struct Home {
-    pub(super) node: NodeArgs,
-    pub(super) state: PathBuf,
-    pub(super) libraries: PathBuf,
-}
-
 /// A prepared run: what its command is given.
 struct Prepared {
     run: Run,
@@ -197,109 +190,21 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     Ok(Answer::Code(code))
 }
 
-// === impl Home ===
-
-impl Home {
-    /// Where the runs on these cards keep things; makes the directories above.
-    pub(super) fn of(
-        node: Option<&str>,
-        layouts: Option<&Path>,
-        models: Option<&Path>,
-        state: Option<&Path>,
-    ) -> Result<Self, Failure> {
-        let Some(node) = node else {
-            return Err(Failure::Usage(
-                "there is no backend for real cards in this version: name simulated ones, such as --node h100-8"
-                    .to_owned(),
-            ));
-        };
-        let mut node = NodeArgs {
-            nodes: vec![node.to_owned()],
-            policy: layouts.map(Path::to_owned),
-            catalogue: models.map(Path::to_owned),
-            ..NodeArgs::default()
-        };
-        let (state, libraries) = match state {
-            Some(state) => (state.to_owned(), state.join("lib")),
-            None => {
-                let home = state_home().ok_or_else(|| {
-                    Failure::Usage(
-                        "neither HOME nor XDG_STATE_HOME is set: name a directory with --state".to_owned(),
-                    )
-                })?;
-                let spec = node_spec(&node.nodes[0], &catalogue(&node)?)?;
-                let name = spec.file.node_name().map_err(|error| Failure::Usage(error.to_string()))?;
-                let above = home.join("simulated");
-                let advice = "Name another directory with --state";
-                fs::create_dir_all(&above).map_err(|source| Failure::path("make", &above, source, advice))?;
-                (above.join(name.as_str()), home.join("lib"))
-            }
-        };
-        node.state = Some(state.clone());
-        Ok(Self { node, state, libraries })
-    }
-
-    /// Opens the node for changes, and cleans up after runs that died.
-    pub(super) fn open(&self, terminal: &mut Terminal<'_>) -> Result<(Node, Fleet), Failure> {
-        loop {
-            let (mut node, fleet) = Fleet::open_one(&self.node, Access::Change, terminal)?;
-            let swept = sweep(&mut node, &self.state).map_err(|error| self.failed("clean up", error))?;
-            let mut released = false;
-            for swept in swept {
-                match swept {
-                    Swept::Released(_) => released = true,
-                    Swept::Running(_) => {}
-                    Swept::Stuck(uid, error) => {
-                        terminal
-                            .note(format_args!("warning: {uid} cannot be given back: {}", chain(&*error)))?;
-                    }
-                }
-            }
-            if !released {
-                return Ok((node, fleet));
-            }
-            self.forget_partitions(&node)?;
-        }
-    }
-
-    /// Takes away the simulated cards of partitions that are no more.
-    fn forget_partitions(&self, node: &Node) -> Result<(), Failure> {
-        use crate::checkpoint::Making;
-        let there: Vec<&str> = node
-            .partitions()
-            .filter_map(|(_, making)| match making {
-                Making::Made(handle) => Some(handle.uuid.as_str()),
-                Making::Planned => None,
-            })
-            .collect();
-        simulated::remove_others(&self.state, |uuid| there.contains(&uuid))
-            .map_err(|error| self.failed("clean up", error))
-    }
-
-    fn failed(&self, verb: &'static str, source: io::Error) -> Failure {
-        Failure::path(verb, &self.state, source, "Check the directory given with --state")
-    }
-}
-
 /// Places and prepares the part; `Ok(Err(…))`: it cannot be had.
 fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, String>, Failure> {
-    let home = Home::of(
-        args.node.as_deref(),
-        args.layouts.as_deref(),
-        args.catalogue.as_deref(),
-        args.state.as_deref(),
-    )?;
+    let home = Home::of(args)?;
     let failed = |error| home.failed("write", error);
-    let installed = aliquot_libraries::install(&home.libraries).map_err(failed)?;
+    let shim = aliquot_libraries::install_shim(&home.libraries).map_err(failed)?;
     let (mut node, mut fleet) = home.open(terminal)?;
     let cards = node.inventory().map_err(|error| Failure::Node(chain(&error)))?;
-    if !cards.cards.iter().any(|card| card.vendor == simulated::vendor()) {
+    let vendor = home.cards.vendor();
+    if !cards.cards.iter().any(|card| card.vendor == vendor) {
         return Err(Failure::Usage(format!(
             "node {} has no card whose driver libraries are simulated; NVIDIA's are",
             node.name()
         )));
     }
-    let ask = wanted(args, &fleet, &cards)?;
+    let ask = wanted(args, vendor, &fleet, &cards)?;
     let run = Run::register(&home.state).map_err(failed)?;
     let claim = ask.claim(&name_of(args), &run.uid);
     let placed = place(claim, &mut fleet, terminal)?;
@@ -322,43 +227,41 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     };
     let limits = region::read(&place.limits()).map_err(failed)?;
     let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
-    let simulated = simulated::directory_for(&home.state, grant, &visible, &cards).map_err(failed)?;
-    let device = aliquot_sim_device::open(&simulated).map_err(|error| Failure::Node(chain(&error)))?;
+    let reach = home.cards.reach(grant, &visible, &cards).map_err(failed)?;
+    let environment = environment(&home, &shim, &visible, &grants, &reach)?;
     let scope = Scope {
         visible: visible.to_string(),
         grants: node.grants_dir().to_owned(),
         writers: place.lock,
         election: home.state.join("governors").join(visible.as_str()),
-        card: device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned(),
+        meter: reach.meter,
     };
-    let environment = environment(&home, &installed, &visible, &grants, &simulated)?;
     Ok(Ok(Prepared { run, grants, scope, environment }))
 }
 
 /// What the command is asked to find: the shim, the driver libraries, its grant, its card.
 fn environment(
     home: &Home,
-    installed: &Installed,
+    shim: &Path,
     visible: &CardUuid,
     grants: &Path,
-    simulated: &Path,
+    reach: &Reach,
 ) -> Result<Vec<(&'static str, OsString)>, Failure> {
-    let failed = |error| home.failed("use", error);
-    let simulated = simulated.canonicalize().map_err(failed)?;
-    Ok(vec![
-        ("LD_PRELOAD", prepended("LD_PRELOAD", installed.shim.canonicalize().map_err(failed)?.as_os_str())),
-        (
-            "LD_LIBRARY_PATH",
-            prepended("LD_LIBRARY_PATH", installed.simulated.canonicalize().map_err(failed)?.as_os_str()),
-        ),
+    let shim = shim.canonicalize().map_err(|error| home.failed("use", error))?;
+    let mut environment = vec![
+        ("LD_PRELOAD", prepended("LD_PRELOAD", shim.as_os_str())),
         (GRANTS_VARIABLE, grants.as_os_str().to_owned()),
         ("CUDA_VISIBLE_DEVICES", OsString::from(visible.as_str())),
-        (aliquot_sim_device::DIR_ENV, simulated.into_os_string()),
-    ])
+    ];
+    if let Some(libraries) = &reach.libraries {
+        environment.push(("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", libraries.as_os_str())));
+    }
+    environment.extend(reach.environment.iter().cloned());
+    Ok(environment)
 }
 
 /// What the arguments ask for.
-fn wanted(args: &Args, fleet: &Fleet, cards: &Inventory) -> Result<Ask, Failure> {
+fn wanted(args: &Args, vendor: Vendor, fleet: &Fleet, cards: &Inventory) -> Result<Ask, Failure> {
     let compute = match (args.policy, args.cores) {
         (Policy::Of(policy), _) => policy,
         (Policy::BestEffort, None | Some(Cores::NONE)) => ComputePolicy::default(),
@@ -380,7 +283,7 @@ fn wanted(args: &Args, fleet: &Fleet, cards: &Inventory) -> Result<Ask, Failure>
         }
         (None, None) => vec![plain(None)],
     };
-    Ok(Ask { vendor: simulated::vendor(), card, alternatives, settings })
+    Ok(Ask { vendor, card, alternatives, settings })
 }
 
 /// The card that a text means.
@@ -513,12 +416,7 @@ fn execute(
 
 /// Releases the claim, unless something that the command started still runs.
 fn give_back(args: &Args, run: Run, grants: &Path, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-    let home = Home::of(
-        args.node.as_deref(),
-        args.layouts.as_deref(),
-        args.catalogue.as_deref(),
-        args.state.as_deref(),
-    )?;
+    let home = Home::of(args)?;
     if anybody_lives(grants, None) {
         terminal.note(
             "note: something that the command started still runs; the part goes back when it ends, at the next call",

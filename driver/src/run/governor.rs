@@ -22,16 +22,17 @@ use std::time::Duration;
 use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_enforce::share::{Lending, Measured, Next, Sample, Tenant, Terms, step};
 use aliquot_enforce::units::{Nanos, Ppm};
-use aliquot_sim_device::{Card, Process, WINDOW_NANOS, monotonic_nanos};
 use nix::fcntl::{Flock, FlockArg};
 
+use super::cards::{Meter, Spent};
+use crate::clock::monotonic;
 use crate::region::{Changed, Live, Place, Reaped, Watched, wait_any, wake};
 
 /// Time between two looks for new grants and dead processes.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Which card, and where everything about it lies.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Scope {
     /// How tenants see the card.
     pub visible: String,
@@ -41,8 +42,8 @@ pub struct Scope {
     pub writers: PathBuf,
     /// Locked by the governor of the card.
     pub election: PathBuf,
-    /// The driver's side of the card, which says how much each process used; `None`: nobody says.
-    pub card: Option<Card>,
+    /// Who says how much of the card's time each process had; `None`: nobody.
+    pub meter: Option<Box<dyn Meter>>,
 }
 
 /// A governor that runs beside a command; it ends with the value.
@@ -77,11 +78,9 @@ struct Grant {
 
 /// All grants of the card, while this process governs it.
 struct Reign<'s> {
-    scope: &'s Scope,
+    scope: &'s mut Scope,
     grants: BTreeMap<PathBuf, Grant>,
-    /// Number of the vendor's window that was measured last.
-    window: u64,
-    looked_at: Option<u64>,
+    looked_at: Option<Nanos>,
 }
 
 // === impl Governor ===
@@ -96,7 +95,7 @@ impl Governor {
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("governor".to_owned())
-            .spawn(move || serve(&scope, &of_thread))?;
+            .spawn(move || serve(scope, &of_thread))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -155,7 +154,7 @@ impl Shared {
 }
 
 /// The thread: tries for the card, governs while it has it.
-fn serve(scope: &Scope, shared: &Shared) {
+fn serve(mut scope: Scope, shared: &Shared) {
     loop {
         match shared.wish() {
             Wish::Stop => return,
@@ -168,7 +167,7 @@ fn serve(scope: &Scope, shared: &Shared) {
         }
         match elect(&scope.election) {
             Some(office) => {
-                let mut reign = Reign { scope, grants: BTreeMap::new(), window: 0, looked_at: None };
+                let mut reign = Reign { scope: &mut scope, grants: BTreeMap::new(), looked_at: None };
                 while shared.wish() == Wish::Run {
                     reign.look();
                     let next = reign.step();
@@ -198,8 +197,8 @@ fn elect(path: &Path) -> Option<Flock<File>> {
 impl Reign<'_> {
     /// Finds grants that came or went, and gives back what the dead held; every [`LOOK`].
     fn look(&mut self) {
-        let now = monotonic_nanos();
-        let due = |at: u64| now.saturating_sub(at) >= u64::try_from(LOOK.as_nanos()).unwrap_or(u64::MAX);
+        let now = monotonic();
+        let due = |at: Nanos| Duration::from_nanos(now.minus(at).0) >= LOOK;
         if !self.looked_at.is_none_or(due) {
             return;
         }
@@ -245,15 +244,15 @@ impl Reign<'_> {
         let demands: Vec<u32> = governed.iter().map(|grant| grant.word()).collect();
         let samples: Vec<Sample> = governed.iter().map(|grant| grant.sample()).collect();
         let mut tenants: Vec<Tenant> = governed.iter().filter_map(|grant| grant.tenant).collect();
-        let now = monotonic_nanos();
-        if now / WINDOW_NANOS != self.window && tenants.len() > 1 {
-            self.window = now / WINDOW_NANOS;
-            let processes = self.scope.card.as_ref().map(Card::processes).unwrap_or_default();
+        let now = monotonic();
+        // A tenant that is alone needs no measuring: its bills are exact.
+        let meter = self.scope.meter.as_mut().filter(|_| tenants.len() > 1);
+        if let Some(spent) = meter.and_then(|meter| meter.window(now)) {
             for ((tenant, grant), sample) in tenants.iter_mut().zip(&governed).zip(&samples) {
-                tenant.measure(grant.measured(&processes), *sample);
+                tenant.measure(grant.measured(&spent), *sample);
             }
         }
-        let next = step(Nanos(now), &mut tenants, &samples);
+        let next = step(now, &mut tenants, &samples);
         for (grant, tenant) in governed.iter_mut().zip(tenants) {
             grant.tenant = Some(tenant);
             grant.publish(tenant);
@@ -265,7 +264,7 @@ impl Reign<'_> {
     fn wait(&self, step: Step, shared: &Shared) {
         match step.next {
             Next::Tick(at) => {
-                shared.sleep(Duration::from_nanos(at.0.saturating_sub(monotonic_nanos())).min(LOOK));
+                shared.sleep(Duration::from_nanos(at.minus(monotonic()).0).min(LOOK));
             }
             Next::Demand => {
                 let governed = self.grants.values().filter(|grant| grant.tenant.is_some());
@@ -311,16 +310,12 @@ impl Grant {
         }
     }
 
-    /// Card time of this grant's processes and of all others in the vendor's last window.
-    fn measured(&self, processes: &[Process]) -> Measured {
+    /// Card time of this grant's processes and of all others in the driver's last window.
+    fn measured(&self, spent: &[Spent]) -> Measured {
         let own = self.usage.pids();
         let time = |mine: bool| {
-            let of = processes.iter().filter(|process| own.contains(&process.pid) == mine);
-            // The vendor rounds up to whole percent.
-            let nanos = of.map(|process| {
-                u64::from(process.utilization).saturating_mul(2).saturating_sub(1) * WINDOW_NANOS / 200
-            });
-            Nanos(nanos.sum())
+            let of = spent.iter().filter(|spent| own.contains(&spent.pid) == mine);
+            Nanos(of.map(|spent| spent.time.0).fold(0, u64::saturating_add))
         };
         Measured { own: time(true), others: time(false) }
     }

@@ -7,6 +7,7 @@
 //!
 //! `node.toml` in there is written once; what somebody adds to it (lengths of kernels, bytes of a context) stays.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
@@ -17,16 +18,34 @@ use aliquot_core::grant::Grant;
 use aliquot_core::id::{CardUuid, CounterName, Vendor};
 use aliquot_core::partition::{Part, Template};
 use aliquot_core::units::Bytes;
-use aliquot_sim_device::{CardFacts, Node as SimulatedNode};
+use aliquot_enforce::units::Nanos;
+use aliquot_sim_device::{Card as SimulatedCard, CardFacts, DIR_ENV, Node as SimulatedNode, WINDOW_NANOS};
 
+use super::cards::{Cards, Meter, Reach, Spent};
 use crate::disk::{Disk, Mode};
 
 /// Beginning of the names of directories of partitions.
 const PARTITION: &str = "cards-";
 
+/// The simulated cards of a node.
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    /// State directory of the node.
+    pub state: PathBuf,
+    /// Below it the simulated driver libraries are installed.
+    pub libraries: PathBuf,
+}
+
+/// The driver's side of one simulated card.
+#[derive(Debug)]
+struct OfCard {
+    card: SimulatedCard,
+    /// Number of the window that was told last.
+    window: u64,
+}
+
 /// Vendor whose driver libraries are simulated.
-#[must_use]
-pub fn vendor() -> Vendor {
+fn vendor() -> Vendor {
     #[expect(clippy::expect_used, reason = "a constant that is a vendor name")]
     let vendor = Vendor::new("nvidia").expect("a name");
     vendor
@@ -44,16 +63,9 @@ pub fn partition_dir(state: &Path, visible: &str) -> PathBuf {
     state.join(format!("{PARTITION}{visible}"))
 }
 
-/// Makes the directory of simulated cards in which a grant's part is, and names it.
-///
-/// # Errors
-/// The disk refuses, or the directory has other cards.
-pub fn directory_for(
-    state: &Path,
-    grant: &Grant,
-    visible: &CardUuid,
-    cards: &Inventory,
-) -> io::Result<PathBuf> {
+/// Makes the directory of simulated cards in which a grant's part is, and names it. It is an error where the directory has
+/// other cards.
+fn directory_for(state: &Path, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<PathBuf> {
     let (dir, facts) = match &grant.part {
         Part::Partition { template, .. } => {
             let card = cards.card(&grant.card);
@@ -67,19 +79,50 @@ pub fn directory_for(
     Ok(dir)
 }
 
-/// Removes the directories of partitions that are not among the visible ones.
-///
-/// # Errors
-/// The disk refuses.
-pub fn remove_others(state: &Path, visible: impl Fn(&str) -> bool) -> io::Result<()> {
-    for entry in fs::read_dir(state)? {
-        let entry = entry?;
-        let gone = |name: &str| name.strip_prefix(PARTITION).is_some_and(|uuid| !visible(uuid));
-        if entry.file_name().to_str().is_some_and(gone) {
-            fs::remove_dir_all(entry.path())?;
-        }
+// === impl Simulated ===
+
+impl Cards for Simulated {
+    fn vendor(&self) -> Vendor {
+        vendor()
     }
-    Ok(())
+
+    fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<Reach> {
+        let libraries = aliquot_libraries::install_simulated(&self.libraries)?.canonicalize()?;
+        let dir = directory_for(&self.state, grant, visible, cards)?;
+        let device = aliquot_sim_device::open(&dir).map_err(io::Error::other)?;
+        let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
+        let meter = card.map(|card| Box::new(OfCard { card, window: 0 }) as Box<dyn Meter>);
+        let environment: Vec<(&'static str, OsString)> = vec![(DIR_ENV, dir.canonicalize()?.into())];
+        Ok(Reach { libraries: Some(libraries), environment, meter })
+    }
+
+    fn remove_others(&self, visible: &dyn Fn(&str) -> bool) -> io::Result<()> {
+        for entry in fs::read_dir(&self.state)? {
+            let entry = entry?;
+            let gone = |name: &str| name.strip_prefix(PARTITION).is_some_and(|uuid| !visible(uuid));
+            if entry.file_name().to_str().is_some_and(gone) {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl OfCard ===
+
+impl Meter for OfCard {
+    fn window(&mut self, now: Nanos) -> Option<Vec<Spent>> {
+        let number = now.0 / WINDOW_NANOS;
+        if number == self.window {
+            return None;
+        }
+        self.window = number;
+        // The vendor rounds up to whole percent.
+        let time =
+            |percent: u32| Nanos(u64::from(percent).saturating_mul(2).saturating_sub(1) * WINDOW_NANOS / 200);
+        let processes = self.card.processes();
+        Some(processes.iter().map(|p| Spent { pid: p.pid, time: time(p.utilization) }).collect())
+    }
 }
 
 /// The cards of a node that the simulated libraries can show, in its order.

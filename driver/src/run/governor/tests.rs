@@ -38,7 +38,7 @@ fn scope(dir: &Path) -> Scope {
         grants: dir.join("grants"),
         writers: dir.join("limits.lock"),
         election: dir.join("governors").join(CARD),
-        card: None,
+        meter: None,
     }
 }
 

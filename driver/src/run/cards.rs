@@ -1,0 +1,62 @@
+//! What a run needs of the cards that it is on, beside what every backend does: how its command reaches its part, and who
+//! says how much of a card's time each process had.
+//!
+//! ```text
+//!   Cards::reach ─▶ Reach ─┬ libraries, environment ─▶ the command
+//!                          └ Meter ─▶ the card's governor
+//! ```
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use aliquot_core::card::Inventory;
+use aliquot_core::grant::Grant;
+use aliquot_core::id::{CardUuid, Vendor};
+use aliquot_enforce::units::Nanos;
+
+/// The cards of a node, as commands on them find them.
+pub trait Cards {
+    /// Whose driver libraries a command can be given.
+    fn vendor(&self) -> Vendor;
+
+    /// How a command reaches the part of its grant.
+    ///
+    /// # Errors
+    /// What it needs cannot be made or asked.
+    fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<Reach>;
+
+    /// Takes away what was made for parts that are not among the visible ones.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    fn remove_others(&self, visible: &dyn Fn(&str) -> bool) -> io::Result<()>;
+}
+
+/// How a command reaches its part.
+#[derive(Debug)]
+pub struct Reach {
+    /// Where its loader finds driver libraries before everything else; `None`: where it finds them anyway.
+    pub libraries: Option<PathBuf>,
+    /// What else its environment says.
+    pub environment: Vec<(&'static str, OsString)>,
+    /// Who measures; `None`: nobody says.
+    pub meter: Option<Box<dyn Meter>>,
+}
+
+/// A driver that tells, again and again, what processes had of one card.
+pub trait Meter: Send + fmt::Debug {
+    /// What each process had in the driver's window that ended last; `None`: none ended since the question before, or the
+    /// driver does not say.
+    fn window(&mut self, now: Nanos) -> Option<Vec<Spent>>;
+}
+
+/// Card time of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// Its number.
+    pub pid: u32,
+    /// What it had.
+    pub time: Nanos,
+}
