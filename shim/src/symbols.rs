@@ -159,6 +159,21 @@ mod tests {
         }
     }
 
+    /// What moves or fills memory takes the card's time: no form of it goes by unmetered.
+    #[test]
+    fn every_copy_fill_and_prefetch_is_metered() {
+        let stems =
+            ["cuMemcpy", "cuMemset", "cuMemPrefetch", "cuMemDiscard", "cuMemBatchDecompress", "cuFabricCpy"];
+        let moves = |fact: &&Fact| stems.iter().any(|stem| fact.symbol.starts_with(stem));
+        let mut count = 0;
+        for fact in CUDA.iter().filter(moves) {
+            count += 1;
+            let need = super::hook(fact.export.as_bytes()).map(|hook| hook.need);
+            assert_eq!(need, Some(crate::hook::Need::Compute), "{fact:?}");
+        }
+        assert!(count > 100, "{count}");
+    }
+
     #[test]
     fn every_hook_is_an_export_that_the_facts_know() {
         for hook in all() {

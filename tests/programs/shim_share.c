@@ -6,6 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "copies.h"
+
 typedef void *Handle;
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(Handle *, int), cuCtxSetCurrent(Handle);
 extern int cuModuleLoadData(Handle *, const void *), cuModuleGetFunction(Handle *, Handle, const char *);
@@ -23,7 +25,7 @@ extern int cuStreamCreate(Handle *, unsigned), cuStreamSynchronize(Handle), cuCt
 extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle, Handle *);
 extern int cuGraphInstantiateWithFlags(Handle *, Handle, unsigned long long), cuGraphLaunch(Handle, Handle);
 extern int cuMemcpyHtoD_v2(uint64_t, const void *, size_t), cuMemcpyDtoH_v2(void *, uint64_t, size_t);
-extern int cuMemAlloc_v2(uint64_t *, size_t), cuMemsetD8Async(uint64_t, unsigned char, size_t, Handle);
+extern int cuMemsetD8Async(uint64_t, unsigned char, size_t, Handle);
 
 #define CHECK(condition) \
     do { \
@@ -46,6 +48,7 @@ static Handle function, streams[STREAMS], graph, executable;
 static unsigned blocks;
 static uint64_t length, buffer, number;
 static size_t bytes;
+static Ground on;
 
 /* One launch each, of a form that the name says. */
 static int plain(void)
@@ -90,6 +93,12 @@ static int copies(void)
     return number % 2 ? cuMemcpyHtoD_v2(buffer, content, bytes) : cuMemcpyDtoH_v2(content, buffer, bytes);
 }
 
+static int arrays(void) { return between_arrays(&on, number); }
+
+static int batches(void) { return in_batches(&on, number); }
+
+static int firsts(void) { return as_first(&on, number); }
+
 /* Four streams, lengths from a tenth to three times, grids of two sizes. */
 static int mixed(void)
 {
@@ -129,7 +138,8 @@ int main(int count, char **words)
         const char *name;
         int (*launch)(void);
     } kinds[] = { { "plain", plain }, { "per_thread", per_thread }, { "legacy", legacy }, { "described", described },
-        { "cooperative", cooperative }, { "graph", graphs }, { "set", sets }, { "copy", copies }, { "mixed", mixed }, { "synchronous", synchronous } };
+        { "cooperative", cooperative }, { "graph", graphs }, { "set", sets }, { "copy", copies }, { "mixed", mixed }, { "synchronous", synchronous },
+        { "array", arrays }, { "batch", batches }, { "first", firsts } };
     CHECK(count == 5);
     length = strtoull(words[2], NULL, 10);
     blocks = (unsigned)strtoul(words[3], NULL, 10);
@@ -151,6 +161,11 @@ int main(int count, char **words)
         /* The card of this test moves ten bytes a microsecond. */
         bytes = length / 100;
         CHECK(cuMemAlloc_v2(&buffer, bytes) == 0);
+    }
+    if (launch == arrays || launch == batches || launch == firsts) {
+        on = (Ground){ .bytes = length / 100, .stream = streams[1] };
+        on.host = malloc(on.bytes);
+        CHECK(on.host && ground(&on) == 0);
     }
     for (uint64_t until = now() + time; now() < until; number++)
         CHECK(launch() == 0);

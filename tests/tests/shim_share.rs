@@ -143,6 +143,9 @@ fn a_share_is_a_share_of_the_cards_time_for_every_kind_of_work() {
         (work("synchronous", MILLI, 64), 70, 1),
         (work("set", 400 * MICRO, 64), 50, 1),
         (work("copy", 2 * MILLI, 64), 30, 2),
+        (work("array", 600 * MICRO, 64), 40, 1),
+        (work("batch", 800 * MICRO, 64), 60, 2),
+        (work("first", 400 * MICRO, 64), 50, 1),
     ];
     let mut wrong = Vec::new();
     for (work, percent, processes) in cases {
@@ -177,6 +180,19 @@ fn check(
         return Ok(());
     }
     Err(format!("{work:?} {percent} % {processes} processes: {tries:?}"))
+}
+
+/// Content goes where it should and wrong calls are refused as without the shim, while all of it is metered.
+#[test]
+fn copies_under_a_limit_move_what_they_move_without() {
+    let bench = Bench::new();
+    let Ok(copies) = bench.compile("copies", Link::Direct) else {
+        return println!("stood aside: no C compiler");
+    };
+    let (tenant, files) = Tenant::with(&share(&bench.card(), 50));
+    let output = tenant.command(&bench, copies).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "OK\n");
+    assert!(files.counter(usage::DEVICE_NANOS) > 0, "nothing was metered");
 }
 
 /// Without the shim, or with a grant that does not limit compute, the same check fails: the card is full.

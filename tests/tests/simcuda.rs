@@ -86,6 +86,13 @@ fn a_linked_program_finds_every_family_at_work() {
 }
 
 #[test]
+fn copies_of_every_form_move_what_they_should() {
+    let bench = Bench::new();
+    let Some(copies) = compiled(&bench, "copies", Link::Direct) else { return };
+    assert_eq!(said(&bench.command(copies).output().unwrap()), "OK\n");
+}
+
+#[test]
 fn two_processes_have_half_of_the_card_each_in_every_window() {
     let Some((bench, program)) = probe() else { return };
     let busy = || Running::start(bench.command(&program).args(["busy", "300000"])).ready();

@@ -1,10 +1,11 @@
 //! Copies, fills and prefetches: they take the card's time as kernels do, by kind and size.
-//!
-//! Batches of copies, copies between arrays and memory, and forms of the first generation are not hooked: what they take shows
-//! in the bills of what is launched beside them.
 
 // UNSAFETY: copy descriptions of the caller are read.
 #![expect(unsafe_code, reason = "the caller's structures are raw")]
+
+pub mod array;
+pub mod batch;
+pub mod first;
 
 use aliquot_enforce::cost::Shape;
 
@@ -42,6 +43,25 @@ enum Kind {
     Any,
     Set,
     Prefetch,
+    Array,
+    Batch,
+    Boxes,
+    Discard,
+    Unpack,
+    Fabric,
+}
+
+/// The legacy default stream.
+const DEFAULT: Target = on(0);
+/// The default stream of the calling thread.
+const THREAD: Target = on_thread(0);
+
+const fn on(stream: u64) -> Target {
+    Target { stream, mode: StreamMode::Legacy }
+}
+
+const fn on_thread(stream: u64) -> Target {
+    Target { stream, mode: StreamMode::PerThread }
 }
 
 /// Bytes that a description says; a wrong one is the driver's to refuse.
@@ -77,177 +97,177 @@ fn moved(kind: Kind, bytes: usize, target: Target, real: impl FnOnce() -> i32) -
 hooks! {
     Cuda, Compute;
     fn cuMemcpy(target: u64, source: u64, bytes: usize) {
-        moved(Kind::Any, bytes, Target { stream: 0, mode: StreamMode::Legacy }, || cuMemcpy::real(target, source, bytes))
+        moved(Kind::Any, bytes, DEFAULT, || cuMemcpy::real(target, source, bytes))
     }
     fn cuMemcpy_ptds(target: u64, source: u64, bytes: usize) {
-        moved(Kind::Any, bytes, Target { stream: 0, mode: StreamMode::PerThread }, || cuMemcpy_ptds::real(target, source, bytes))
+        moved(Kind::Any, bytes, THREAD, || cuMemcpy_ptds::real(target, source, bytes))
     }
     fn cuMemcpyHtoD_v2(target: u64, source: u64, bytes: usize) {
-        moved(Kind::ToDevice, bytes, Target { stream: 0, mode: StreamMode::Legacy }, || cuMemcpyHtoD_v2::real(target, source, bytes))
+        moved(Kind::ToDevice, bytes, DEFAULT, || cuMemcpyHtoD_v2::real(target, source, bytes))
     }
     fn cuMemcpyHtoD_v2_ptds(target: u64, source: u64, bytes: usize) {
-        moved(Kind::ToDevice, bytes, Target { stream: 0, mode: StreamMode::PerThread }, || cuMemcpyHtoD_v2_ptds::real(target, source, bytes))
+        moved(Kind::ToDevice, bytes, THREAD, || cuMemcpyHtoD_v2_ptds::real(target, source, bytes))
     }
     fn cuMemcpyDtoH_v2(target: u64, source: u64, bytes: usize) {
-        moved(Kind::FromDevice, bytes, Target { stream: 0, mode: StreamMode::Legacy }, || cuMemcpyDtoH_v2::real(target, source, bytes))
+        moved(Kind::FromDevice, bytes, DEFAULT, || cuMemcpyDtoH_v2::real(target, source, bytes))
     }
     fn cuMemcpyDtoH_v2_ptds(target: u64, source: u64, bytes: usize) {
-        moved(Kind::FromDevice, bytes, Target { stream: 0, mode: StreamMode::PerThread }, || cuMemcpyDtoH_v2_ptds::real(target, source, bytes))
+        moved(Kind::FromDevice, bytes, THREAD, || cuMemcpyDtoH_v2_ptds::real(target, source, bytes))
     }
     fn cuMemcpyDtoD_v2(target: u64, source: u64, bytes: usize) {
-        moved(Kind::Inside, bytes, Target { stream: 0, mode: StreamMode::Legacy }, || cuMemcpyDtoD_v2::real(target, source, bytes))
+        moved(Kind::Inside, bytes, DEFAULT, || cuMemcpyDtoD_v2::real(target, source, bytes))
     }
     fn cuMemcpyDtoD_v2_ptds(target: u64, source: u64, bytes: usize) {
-        moved(Kind::Inside, bytes, Target { stream: 0, mode: StreamMode::PerThread }, || cuMemcpyDtoD_v2_ptds::real(target, source, bytes))
+        moved(Kind::Inside, bytes, THREAD, || cuMemcpyDtoD_v2_ptds::real(target, source, bytes))
     }
     fn cuMemcpyAsync(target: u64, source: u64, bytes: usize, stream: u64) {
-        moved(Kind::Any, bytes, Target { stream, mode: StreamMode::Legacy }, || cuMemcpyAsync::real(target, source, bytes, stream))
+        moved(Kind::Any, bytes, on(stream), || cuMemcpyAsync::real(target, source, bytes, stream))
     }
     fn cuMemcpyAsync_ptsz(target: u64, source: u64, bytes: usize, stream: u64) {
-        moved(Kind::Any, bytes, Target { stream, mode: StreamMode::PerThread }, || cuMemcpyAsync_ptsz::real(target, source, bytes, stream))
+        moved(Kind::Any, bytes, on_thread(stream), || cuMemcpyAsync_ptsz::real(target, source, bytes, stream))
     }
     fn cuMemcpyHtoDAsync_v2(target: u64, source: u64, bytes: usize, stream: u64) {
-        moved(Kind::ToDevice, bytes, Target { stream, mode: StreamMode::Legacy }, || cuMemcpyHtoDAsync_v2::real(target, source, bytes, stream))
+        moved(Kind::ToDevice, bytes, on(stream), || cuMemcpyHtoDAsync_v2::real(target, source, bytes, stream))
     }
     fn cuMemcpyHtoDAsync_v2_ptsz(target: u64, source: u64, bytes: usize, stream: u64) {
-        moved(Kind::ToDevice, bytes, Target { stream, mode: StreamMode::PerThread }, || cuMemcpyHtoDAsync_v2_ptsz::real(target, source, bytes, stream))
+        moved(Kind::ToDevice, bytes, on_thread(stream), || cuMemcpyHtoDAsync_v2_ptsz::real(target, source, bytes, stream))
     }
     fn cuMemcpyDtoHAsync_v2(target: u64, source: u64, bytes: usize, stream: u64) {
-        moved(Kind::FromDevice, bytes, Target { stream, mode: StreamMode::Legacy }, || cuMemcpyDtoHAsync_v2::real(target, source, bytes, stream))
+        moved(Kind::FromDevice, bytes, on(stream), || cuMemcpyDtoHAsync_v2::real(target, source, bytes, stream))
     }
     fn cuMemcpyDtoHAsync_v2_ptsz(target: u64, source: u64, bytes: usize, stream: u64) {
-        moved(Kind::FromDevice, bytes, Target { stream, mode: StreamMode::PerThread }, || cuMemcpyDtoHAsync_v2_ptsz::real(target, source, bytes, stream))
+        moved(Kind::FromDevice, bytes, on_thread(stream), || cuMemcpyDtoHAsync_v2_ptsz::real(target, source, bytes, stream))
     }
     fn cuMemcpyDtoDAsync_v2(target: u64, source: u64, bytes: usize, stream: u64) {
-        moved(Kind::Inside, bytes, Target { stream, mode: StreamMode::Legacy }, || cuMemcpyDtoDAsync_v2::real(target, source, bytes, stream))
+        moved(Kind::Inside, bytes, on(stream), || cuMemcpyDtoDAsync_v2::real(target, source, bytes, stream))
     }
     fn cuMemcpyDtoDAsync_v2_ptsz(target: u64, source: u64, bytes: usize, stream: u64) {
-        moved(Kind::Inside, bytes, Target { stream, mode: StreamMode::PerThread }, || cuMemcpyDtoDAsync_v2_ptsz::real(target, source, bytes, stream))
+        moved(Kind::Inside, bytes, on_thread(stream), || cuMemcpyDtoDAsync_v2_ptsz::real(target, source, bytes, stream))
     }
     fn cuMemcpyPeer(target: u64, to: u64, source: u64, from: u64, bytes: usize) {
-        moved(Kind::Any, bytes, Target { stream: 0, mode: StreamMode::Legacy }, || cuMemcpyPeer::real(target, to, source, from, bytes))
+        moved(Kind::Any, bytes, DEFAULT, || cuMemcpyPeer::real(target, to, source, from, bytes))
     }
     fn cuMemcpyPeer_ptds(target: u64, to: u64, source: u64, from: u64, bytes: usize) {
-        moved(Kind::Any, bytes, Target { stream: 0, mode: StreamMode::PerThread }, || cuMemcpyPeer_ptds::real(target, to, source, from, bytes))
+        moved(Kind::Any, bytes, THREAD, || cuMemcpyPeer_ptds::real(target, to, source, from, bytes))
     }
     fn cuMemcpyPeerAsync(target: u64, to: u64, source: u64, from: u64, bytes: usize, stream: u64) {
-        moved(Kind::Any, bytes, Target { stream, mode: StreamMode::Legacy }, || cuMemcpyPeerAsync::real(target, to, source, from, bytes, stream))
+        moved(Kind::Any, bytes, on(stream), || cuMemcpyPeerAsync::real(target, to, source, from, bytes, stream))
     }
     fn cuMemcpyPeerAsync_ptsz(target: u64, to: u64, source: u64, from: u64, bytes: usize, stream: u64) {
-        moved(Kind::Any, bytes, Target { stream, mode: StreamMode::PerThread }, || cuMemcpyPeerAsync_ptsz::real(target, to, source, from, bytes, stream))
+        moved(Kind::Any, bytes, on_thread(stream), || cuMemcpyPeerAsync_ptsz::real(target, to, source, from, bytes, stream))
     }
     fn cuMemcpy2D_v2(copy: *const Flat) {
-        moved(Kind::Any, extent(copy), Target { stream: 0, mode: StreamMode::Legacy }, || cuMemcpy2D_v2::real(copy))
+        moved(Kind::Any, extent(copy), DEFAULT, || cuMemcpy2D_v2::real(copy))
     }
     fn cuMemcpy2D_v2_ptds(copy: *const Flat) {
-        moved(Kind::Any, extent(copy), Target { stream: 0, mode: StreamMode::PerThread }, || cuMemcpy2D_v2_ptds::real(copy))
+        moved(Kind::Any, extent(copy), THREAD, || cuMemcpy2D_v2_ptds::real(copy))
     }
     fn cuMemcpy2DUnaligned_v2(copy: *const Flat) {
-        moved(Kind::Any, extent(copy), Target { stream: 0, mode: StreamMode::Legacy }, || cuMemcpy2DUnaligned_v2::real(copy))
+        moved(Kind::Any, extent(copy), DEFAULT, || cuMemcpy2DUnaligned_v2::real(copy))
     }
     fn cuMemcpy2DUnaligned_v2_ptds(copy: *const Flat) {
-        moved(Kind::Any, extent(copy), Target { stream: 0, mode: StreamMode::PerThread }, || cuMemcpy2DUnaligned_v2_ptds::real(copy))
+        moved(Kind::Any, extent(copy), THREAD, || cuMemcpy2DUnaligned_v2_ptds::real(copy))
     }
     fn cuMemcpy3D_v2(copy: *const Deep) {
-        moved(Kind::Any, extent(copy), Target { stream: 0, mode: StreamMode::Legacy }, || cuMemcpy3D_v2::real(copy))
+        moved(Kind::Any, extent(copy), DEFAULT, || cuMemcpy3D_v2::real(copy))
     }
     fn cuMemcpy3D_v2_ptds(copy: *const Deep) {
-        moved(Kind::Any, extent(copy), Target { stream: 0, mode: StreamMode::PerThread }, || cuMemcpy3D_v2_ptds::real(copy))
+        moved(Kind::Any, extent(copy), THREAD, || cuMemcpy3D_v2_ptds::real(copy))
     }
     fn cuMemcpy2DAsync_v2(copy: *const Flat, stream: u64) {
-        moved(Kind::Any, extent(copy), Target { stream, mode: StreamMode::Legacy }, || cuMemcpy2DAsync_v2::real(copy, stream))
+        moved(Kind::Any, extent(copy), on(stream), || cuMemcpy2DAsync_v2::real(copy, stream))
     }
     fn cuMemcpy2DAsync_v2_ptsz(copy: *const Flat, stream: u64) {
-        moved(Kind::Any, extent(copy), Target { stream, mode: StreamMode::PerThread }, || cuMemcpy2DAsync_v2_ptsz::real(copy, stream))
+        moved(Kind::Any, extent(copy), on_thread(stream), || cuMemcpy2DAsync_v2_ptsz::real(copy, stream))
     }
     fn cuMemcpy3DAsync_v2(copy: *const Deep, stream: u64) {
-        moved(Kind::Any, extent(copy), Target { stream, mode: StreamMode::Legacy }, || cuMemcpy3DAsync_v2::real(copy, stream))
+        moved(Kind::Any, extent(copy), on(stream), || cuMemcpy3DAsync_v2::real(copy, stream))
     }
     fn cuMemcpy3DAsync_v2_ptsz(copy: *const Deep, stream: u64) {
-        moved(Kind::Any, extent(copy), Target { stream, mode: StreamMode::PerThread }, || cuMemcpy3DAsync_v2_ptsz::real(copy, stream))
+        moved(Kind::Any, extent(copy), on_thread(stream), || cuMemcpy3DAsync_v2_ptsz::real(copy, stream))
     }
     fn cuMemsetD8_v2(address: u64, value: u8, count: usize) {
-        moved(Kind::Set, count, Target { stream: 0, mode: StreamMode::Legacy }, || cuMemsetD8_v2::real(address, value, count))
+        moved(Kind::Set, count, DEFAULT, || cuMemsetD8_v2::real(address, value, count))
     }
     fn cuMemsetD8_v2_ptds(address: u64, value: u8, count: usize) {
-        moved(Kind::Set, count, Target { stream: 0, mode: StreamMode::PerThread }, || cuMemsetD8_v2_ptds::real(address, value, count))
+        moved(Kind::Set, count, THREAD, || cuMemsetD8_v2_ptds::real(address, value, count))
     }
     fn cuMemsetD8Async(address: u64, value: u8, count: usize, stream: u64) {
-        moved(Kind::Set, count, Target { stream, mode: StreamMode::Legacy }, || cuMemsetD8Async::real(address, value, count, stream))
+        moved(Kind::Set, count, on(stream), || cuMemsetD8Async::real(address, value, count, stream))
     }
     fn cuMemsetD8Async_ptsz(address: u64, value: u8, count: usize, stream: u64) {
-        moved(Kind::Set, count, Target { stream, mode: StreamMode::PerThread }, || cuMemsetD8Async_ptsz::real(address, value, count, stream))
+        moved(Kind::Set, count, on_thread(stream), || cuMemsetD8Async_ptsz::real(address, value, count, stream))
     }
     fn cuMemsetD2D8_v2(address: u64, pitch: usize, value: u8, width: usize, height: usize) {
-        moved(Kind::Set, width.saturating_mul(height), Target { stream: 0, mode: StreamMode::Legacy }, || cuMemsetD2D8_v2::real(address, pitch, value, width, height))
+        moved(Kind::Set, width.saturating_mul(height), DEFAULT, || cuMemsetD2D8_v2::real(address, pitch, value, width, height))
     }
     fn cuMemsetD2D8_v2_ptds(address: u64, pitch: usize, value: u8, width: usize, height: usize) {
-        moved(Kind::Set, width.saturating_mul(height), Target { stream: 0, mode: StreamMode::PerThread }, || cuMemsetD2D8_v2_ptds::real(address, pitch, value, width, height))
+        moved(Kind::Set, width.saturating_mul(height), THREAD, || cuMemsetD2D8_v2_ptds::real(address, pitch, value, width, height))
     }
     fn cuMemsetD2D8Async(address: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64) {
-        moved(Kind::Set, width.saturating_mul(height), Target { stream, mode: StreamMode::Legacy }, || cuMemsetD2D8Async::real(address, pitch, value, width, height, stream))
+        moved(Kind::Set, width.saturating_mul(height), on(stream), || cuMemsetD2D8Async::real(address, pitch, value, width, height, stream))
     }
     fn cuMemsetD2D8Async_ptsz(address: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64) {
-        moved(Kind::Set, width.saturating_mul(height), Target { stream, mode: StreamMode::PerThread }, || cuMemsetD2D8Async_ptsz::real(address, pitch, value, width, height, stream))
+        moved(Kind::Set, width.saturating_mul(height), on_thread(stream), || cuMemsetD2D8Async_ptsz::real(address, pitch, value, width, height, stream))
     }
     fn cuMemsetD16_v2(address: u64, value: u16, count: usize) {
-        moved(Kind::Set, count.saturating_mul(2), Target { stream: 0, mode: StreamMode::Legacy }, || cuMemsetD16_v2::real(address, value, count))
+        moved(Kind::Set, count.saturating_mul(2), DEFAULT, || cuMemsetD16_v2::real(address, value, count))
     }
     fn cuMemsetD16_v2_ptds(address: u64, value: u16, count: usize) {
-        moved(Kind::Set, count.saturating_mul(2), Target { stream: 0, mode: StreamMode::PerThread }, || cuMemsetD16_v2_ptds::real(address, value, count))
+        moved(Kind::Set, count.saturating_mul(2), THREAD, || cuMemsetD16_v2_ptds::real(address, value, count))
     }
     fn cuMemsetD16Async(address: u64, value: u16, count: usize, stream: u64) {
-        moved(Kind::Set, count.saturating_mul(2), Target { stream, mode: StreamMode::Legacy }, || cuMemsetD16Async::real(address, value, count, stream))
+        moved(Kind::Set, count.saturating_mul(2), on(stream), || cuMemsetD16Async::real(address, value, count, stream))
     }
     fn cuMemsetD16Async_ptsz(address: u64, value: u16, count: usize, stream: u64) {
-        moved(Kind::Set, count.saturating_mul(2), Target { stream, mode: StreamMode::PerThread }, || cuMemsetD16Async_ptsz::real(address, value, count, stream))
+        moved(Kind::Set, count.saturating_mul(2), on_thread(stream), || cuMemsetD16Async_ptsz::real(address, value, count, stream))
     }
     fn cuMemsetD2D16_v2(address: u64, pitch: usize, value: u16, width: usize, height: usize) {
-        moved(Kind::Set, width.saturating_mul(height).saturating_mul(2), Target { stream: 0, mode: StreamMode::Legacy }, || cuMemsetD2D16_v2::real(address, pitch, value, width, height))
+        moved(Kind::Set, width.saturating_mul(height).saturating_mul(2), DEFAULT, || cuMemsetD2D16_v2::real(address, pitch, value, width, height))
     }
     fn cuMemsetD2D16_v2_ptds(address: u64, pitch: usize, value: u16, width: usize, height: usize) {
-        moved(Kind::Set, width.saturating_mul(height).saturating_mul(2), Target { stream: 0, mode: StreamMode::PerThread }, || cuMemsetD2D16_v2_ptds::real(address, pitch, value, width, height))
+        moved(Kind::Set, width.saturating_mul(height).saturating_mul(2), THREAD, || cuMemsetD2D16_v2_ptds::real(address, pitch, value, width, height))
     }
     fn cuMemsetD2D16Async(address: u64, pitch: usize, value: u16, width: usize, height: usize, stream: u64) {
-        moved(Kind::Set, width.saturating_mul(height).saturating_mul(2), Target { stream, mode: StreamMode::Legacy }, || cuMemsetD2D16Async::real(address, pitch, value, width, height, stream))
+        moved(Kind::Set, width.saturating_mul(height).saturating_mul(2), on(stream), || cuMemsetD2D16Async::real(address, pitch, value, width, height, stream))
     }
     fn cuMemsetD2D16Async_ptsz(address: u64, pitch: usize, value: u16, width: usize, height: usize, stream: u64) {
-        moved(Kind::Set, width.saturating_mul(height).saturating_mul(2), Target { stream, mode: StreamMode::PerThread }, || cuMemsetD2D16Async_ptsz::real(address, pitch, value, width, height, stream))
+        moved(Kind::Set, width.saturating_mul(height).saturating_mul(2), on_thread(stream), || cuMemsetD2D16Async_ptsz::real(address, pitch, value, width, height, stream))
     }
     fn cuMemsetD32_v2(address: u64, value: u32, count: usize) {
-        moved(Kind::Set, count.saturating_mul(4), Target { stream: 0, mode: StreamMode::Legacy }, || cuMemsetD32_v2::real(address, value, count))
+        moved(Kind::Set, count.saturating_mul(4), DEFAULT, || cuMemsetD32_v2::real(address, value, count))
     }
     fn cuMemsetD32_v2_ptds(address: u64, value: u32, count: usize) {
-        moved(Kind::Set, count.saturating_mul(4), Target { stream: 0, mode: StreamMode::PerThread }, || cuMemsetD32_v2_ptds::real(address, value, count))
+        moved(Kind::Set, count.saturating_mul(4), THREAD, || cuMemsetD32_v2_ptds::real(address, value, count))
     }
     fn cuMemsetD32Async(address: u64, value: u32, count: usize, stream: u64) {
-        moved(Kind::Set, count.saturating_mul(4), Target { stream, mode: StreamMode::Legacy }, || cuMemsetD32Async::real(address, value, count, stream))
+        moved(Kind::Set, count.saturating_mul(4), on(stream), || cuMemsetD32Async::real(address, value, count, stream))
     }
     fn cuMemsetD32Async_ptsz(address: u64, value: u32, count: usize, stream: u64) {
-        moved(Kind::Set, count.saturating_mul(4), Target { stream, mode: StreamMode::PerThread }, || cuMemsetD32Async_ptsz::real(address, value, count, stream))
+        moved(Kind::Set, count.saturating_mul(4), on_thread(stream), || cuMemsetD32Async_ptsz::real(address, value, count, stream))
     }
     fn cuMemsetD2D32_v2(address: u64, pitch: usize, value: u32, width: usize, height: usize) {
-        moved(Kind::Set, width.saturating_mul(height).saturating_mul(4), Target { stream: 0, mode: StreamMode::Legacy }, || cuMemsetD2D32_v2::real(address, pitch, value, width, height))
+        moved(Kind::Set, width.saturating_mul(height).saturating_mul(4), DEFAULT, || cuMemsetD2D32_v2::real(address, pitch, value, width, height))
     }
     fn cuMemsetD2D32_v2_ptds(address: u64, pitch: usize, value: u32, width: usize, height: usize) {
-        moved(Kind::Set, width.saturating_mul(height).saturating_mul(4), Target { stream: 0, mode: StreamMode::PerThread }, || cuMemsetD2D32_v2_ptds::real(address, pitch, value, width, height))
+        moved(Kind::Set, width.saturating_mul(height).saturating_mul(4), THREAD, || cuMemsetD2D32_v2_ptds::real(address, pitch, value, width, height))
     }
     fn cuMemsetD2D32Async(address: u64, pitch: usize, value: u32, width: usize, height: usize, stream: u64) {
-        moved(Kind::Set, width.saturating_mul(height).saturating_mul(4), Target { stream, mode: StreamMode::Legacy }, || cuMemsetD2D32Async::real(address, pitch, value, width, height, stream))
+        moved(Kind::Set, width.saturating_mul(height).saturating_mul(4), on(stream), || cuMemsetD2D32Async::real(address, pitch, value, width, height, stream))
     }
     fn cuMemsetD2D32Async_ptsz(address: u64, pitch: usize, value: u32, width: usize, height: usize, stream: u64) {
-        moved(Kind::Set, width.saturating_mul(height).saturating_mul(4), Target { stream, mode: StreamMode::PerThread }, || cuMemsetD2D32Async_ptsz::real(address, pitch, value, width, height, stream))
+        moved(Kind::Set, width.saturating_mul(height).saturating_mul(4), on_thread(stream), || cuMemsetD2D32Async_ptsz::real(address, pitch, value, width, height, stream))
     }
     fn cuMemPrefetchAsync(address: u64, bytes: usize, device: i32, stream: u64) {
-        moved(Kind::Prefetch, bytes, Target { stream, mode: StreamMode::Legacy }, || cuMemPrefetchAsync::real(address, bytes, device, stream))
+        moved(Kind::Prefetch, bytes, on(stream), || cuMemPrefetchAsync::real(address, bytes, device, stream))
     }
     fn cuMemPrefetchAsync_v2(address: u64, bytes: usize, location: u64, flags: u32, stream: u64) {
-        moved(Kind::Prefetch, bytes, Target { stream, mode: StreamMode::Legacy }, || cuMemPrefetchAsync_v2::real(address, bytes, location, flags, stream))
+        moved(Kind::Prefetch, bytes, on(stream), || cuMemPrefetchAsync_v2::real(address, bytes, location, flags, stream))
     }
     fn cuMemPrefetchAsync_ptsz(address: u64, bytes: usize, device: i32, stream: u64) {
-        moved(Kind::Prefetch, bytes, Target { stream, mode: StreamMode::PerThread }, || cuMemPrefetchAsync_ptsz::real(address, bytes, device, stream))
+        moved(Kind::Prefetch, bytes, on_thread(stream), || cuMemPrefetchAsync_ptsz::real(address, bytes, device, stream))
     }
     fn cuMemPrefetchAsync_v2_ptsz(address: u64, bytes: usize, location: u64, flags: u32, stream: u64) {
-        moved(Kind::Prefetch, bytes, Target { stream, mode: StreamMode::PerThread }, || cuMemPrefetchAsync_v2_ptsz::real(address, bytes, location, flags, stream))
+        moved(Kind::Prefetch, bytes, on_thread(stream), || cuMemPrefetchAsync_v2_ptsz::real(address, bytes, location, flags, stream))
     }
 }

@@ -23,9 +23,11 @@ macro_rules! streamed {
     )* };
 }
 
+mod batch;
 mod context;
 mod copy;
 mod device;
+mod first;
 mod graph;
 mod launch;
 mod memory;
@@ -38,9 +40,11 @@ mod stubs {
     include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 }
 
+pub(crate) use batch::*;
 pub(crate) use context::*;
 pub(crate) use copy::*;
 pub(crate) use device::*;
+pub(crate) use first::*;
 pub(crate) use graph::*;
 pub(crate) use launch::*;
 pub(crate) use memory::*;

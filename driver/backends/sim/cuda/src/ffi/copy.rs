@@ -35,28 +35,28 @@ struct Side2d {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Copy3d {
-    source: Side3d,
-    target: Side3d,
-    width: u64,
-    height: u64,
-    depth: u64,
+    pub(super) source: Side3d,
+    pub(super) target: Side3d,
+    pub(super) width: u64,
+    pub(super) height: u64,
+    pub(super) depth: u64,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Side3d {
-    x: u64,
-    y: u64,
-    z: u64,
-    level: u64,
-    kind: u32,
-    padding: u32,
-    host: u64,
-    device: u64,
-    array: u64,
-    reserved: u64,
-    pitch: u64,
-    height: u64,
+pub(super) struct Side3d {
+    pub(super) x: u64,
+    pub(super) y: u64,
+    pub(super) z: u64,
+    pub(super) level: u64,
+    pub(super) kind: u32,
+    pub(super) padding: u32,
+    pub(super) host: u64,
+    pub(super) device: u64,
+    pub(super) array: u64,
+    pub(super) reserved: u64,
+    pub(super) pitch: u64,
+    pub(super) height: u64,
 }
 
 const _: () = assert!(size_of::<Copy2d>() == 128 && size_of::<Copy3d>() == 200);
@@ -127,36 +127,36 @@ impl Copy2d {
 }
 
 /// A copy in the default stream of `mode`, or in the stream given.
-fn go(copy: Answer<Copy>, stream: u64, mode: Mode, wait: Wait) -> Answer {
+pub(super) fn go(copy: Answer<Copy>, stream: u64, mode: Mode, wait: Wait) -> Answer {
     let stream = stream::find(stream, mode)?;
     copy::copy(&stream, copy?, wait)
 }
 
-fn rows(given: &Copy3d, stream: u64, mode: Mode, wait: Wait) -> Answer {
+pub(super) fn rows(given: &Copy3d, stream: u64, mode: Mode, wait: Wait) -> Answer {
     match given.parse()? {
         Some(copy) => go(Ok(copy), stream, mode, wait),
         None => stream::find(stream, mode).map(|_| ()),
     }
 }
 
-fn unified(target: u64, source: u64, bytes: u64) -> Answer<Copy> {
+pub(super) fn unified(target: u64, source: u64, bytes: u64) -> Answer<Copy> {
     Ok(Copy::plain(End::of(target, bytes)?, End::of(source, bytes)?, bytes))
 }
 
-fn to_device(target: u64, source: u64, bytes: u64) -> Answer<Copy> {
+pub(super) fn to_device(target: u64, source: u64, bytes: u64) -> Answer<Copy> {
     Ok(Copy::plain(End::device(target, bytes)?, End::of(source, bytes)?, bytes))
 }
 
-fn to_host(target: u64, source: u64, bytes: u64) -> Answer<Copy> {
+pub(super) fn to_host(target: u64, source: u64, bytes: u64) -> Answer<Copy> {
     Ok(Copy::plain(End::of(target, bytes)?, End::device(source, bytes)?, bytes))
 }
 
-fn between(target: u64, source: u64, bytes: u64) -> Answer<Copy> {
+pub(super) fn between(target: u64, source: u64, bytes: u64) -> Answer<Copy> {
     Ok(Copy::plain(End::device(target, bytes)?, End::device(source, bytes)?, bytes))
 }
 
 /// A flat range of an array.
-fn in_array(array: u64, offset: u64, bytes: u64) -> Answer<End> {
+pub(super) fn in_array(array: u64, offset: u64, bytes: u64) -> Answer<End> {
     let shape = ARRAYS.get(array)?.shape;
     let rows = shape.height.max(1).saturating_mul(shape.depth.max(1));
     let size = shape.width.saturating_mul(shape.element()?).saturating_mul(rows);
@@ -166,12 +166,25 @@ fn in_array(array: u64, offset: u64, bytes: u64) -> Answer<End> {
     End::array(array, offset)
 }
 
-fn set(fill: Fill, stream: u64, mode: Mode) -> Answer {
+pub(super) fn into_array(array: u64, offset: u64, source: u64, bytes: u64) -> Answer<Copy> {
+    Ok(Copy::plain(in_array(array, offset, bytes)?, End::Host(source), bytes))
+}
+
+pub(super) fn out_of_array(target: u64, array: u64, offset: u64, bytes: u64) -> Answer<Copy> {
+    Ok(Copy::plain(End::Host(target), in_array(array, offset, bytes)?, bytes))
+}
+
+/// Each array with where in it.
+pub(super) fn among_arrays(target: (u64, u64), source: (u64, u64), bytes: u64) -> Answer<Copy> {
+    Ok(Copy::plain(in_array(target.0, target.1, bytes)?, in_array(source.0, source.1, bytes)?, bytes))
+}
+
+pub(super) fn set(fill: Fill, stream: u64, mode: Mode) -> Answer {
     let stream = stream::find(stream, mode)?;
     copy::fill(&stream, fill)
 }
 
-fn flat(address: u64, unit: u64, value: u32, width: u64) -> Fill {
+pub(super) fn flat(address: u64, unit: u64, value: u32, width: u64) -> Fill {
     Fill { address, unit, value, width, height: 1, pitch: 0 }
 }
 
@@ -209,10 +222,20 @@ streamed! {
         go(between(target, source, bytes), stream, mode, Wait::No)
     }
     fn cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds |mode| (array: u64, offset: u64, source: u64, bytes: u64) {
-        go(Ok(Copy::plain(in_array(array, offset, bytes)?, End::Host(source), bytes)), 0, mode, Wait::Yes)
+        go(into_array(array, offset, source, bytes), 0, mode, Wait::Yes)
+    }
+    fn cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz |mode| (
+        array: u64, offset: u64, source: u64, bytes: u64, stream: u64
+    ) {
+        go(into_array(array, offset, source, bytes), stream, mode, Wait::No)
     }
     fn cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds |mode| (target: u64, array: u64, offset: u64, bytes: u64) {
-        go(Ok(Copy::plain(End::Host(target), in_array(array, offset, bytes)?, bytes)), 0, mode, Wait::Yes)
+        go(out_of_array(target, array, offset, bytes), 0, mode, Wait::Yes)
+    }
+    fn cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz |mode| (
+        target: u64, array: u64, offset: u64, bytes: u64, stream: u64
+    ) {
+        go(out_of_array(target, array, offset, bytes), stream, mode, Wait::No)
     }
     fn cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds |mode| (array: u64, offset: u64, source: u64, bytes: u64) {
         let source = End::device(source, bytes)?;
@@ -221,6 +244,11 @@ streamed! {
     fn cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds |mode| (target: u64, array: u64, offset: u64, bytes: u64) {
         let target = End::device(target, bytes)?;
         go(Ok(Copy::plain(target, in_array(array, offset, bytes)?, bytes)), 0, mode, Wait::No)
+    }
+    fn cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds |mode| (
+        target: u64, target_offset: u64, source: u64, source_offset: u64, bytes: u64
+    ) {
+        go(among_arrays((target, target_offset), (source, source_offset), bytes), 0, mode, Wait::No)
     }
     fn cuMemcpy2D_v2, cuMemcpy2D_v2_ptds |mode| (given: In<Copy2d>) {
         rows(&given.get()?.deep(), 0, mode, Wait::Yes)
@@ -235,6 +263,12 @@ streamed! {
         rows(&given.get()?, 0, mode, Wait::Yes)
     }
     fn cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz |mode| (given: In<Copy3d>, stream: u64) {
+        rows(&given.get()?, stream, mode, Wait::No)
+    }
+    fn cuMemcpy3DPeer, cuMemcpy3DPeer_ptds |mode| (given: In<Copy3d>) {
+        rows(&given.get()?, 0, mode, Wait::No)
+    }
+    fn cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz |mode| (given: In<Copy3d>, stream: u64) {
         rows(&given.get()?, stream, mode, Wait::No)
     }
 

@@ -1,0 +1,235 @@
+//! Batches of copies, prefetches and discards, copies with attributes, and what else comes as a list: one piece of work each,
+//! known by how many entries it has and how much they move.
+
+use aliquot_enforce::cost::Shape;
+
+use super::{Extent, Kind, extent, moved, on, on_thread};
+use crate::pacing::{self, Target};
+
+/// A copy of a box between two places, and its extent: in bytes, or in elements where one of the two is an array.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Box3d {
+    places: [u64; 10],
+    width: usize,
+    height: usize,
+    depth: usize,
+    order: u64,
+}
+
+/// Something compressed.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Packed {
+    source_bytes: usize,
+    target_bytes: usize,
+    places: [u64; 6],
+}
+
+/// A copy over a fabric.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Fabric {
+    places: [u64; 6],
+    bytes: usize,
+    flags: u64,
+}
+
+const _: () = assert!(size_of::<Box3d>() == 112 && core::mem::offset_of!(Box3d, width) == 80);
+const _: () = assert!(size_of::<Packed>() == 64 && size_of::<Fabric>() == 64);
+
+impl Extent for Box3d {
+    fn bytes(self) -> usize {
+        self.width.saturating_mul(self.height).saturating_mul(self.depth)
+    }
+}
+
+impl Extent for Packed {
+    fn bytes(self) -> usize {
+        self.source_bytes.max(self.target_bytes)
+    }
+}
+
+impl Extent for Fabric {
+    fn bytes(self) -> usize {
+        self.bytes
+    }
+}
+
+impl Extent for usize {
+    fn bytes(self) -> usize {
+        self
+    }
+}
+
+/// The sizes of a batch, and how many groups of entries it says something about.
+struct Sizes {
+    list: *const usize,
+    count: usize,
+    groups: usize,
+}
+
+/// A batch of single lists; one that lacks any of them, or has more groups than entries, is the driver's to refuse unread.
+fn batch(kind: Kind, sizes: &Sizes, lists: &[*const u64], target: Target, real: impl FnOnce() -> i32) -> i32 {
+    if lists.iter().any(|list| list.is_null()) || sizes.groups == 0 || sizes.groups > sizes.count {
+        return real();
+    }
+    listed(kind, sizes.list, sizes.count, target, real)
+}
+
+/// A list of descriptions.
+fn listed<T: Extent>(
+    kind: Kind,
+    list: *const T,
+    count: usize,
+    target: Target,
+    real: impl FnOnce() -> i32,
+) -> i32 {
+    if list.is_null() || count == 0 {
+        return real();
+    }
+    // The caller's list of `count`, all of which the vendor reads, too.
+    let sum = (0..count).map(|at| extent(list.wrapping_add(at))).fold(0, usize::saturating_add);
+    // Each entry costs time of its own: many small ones are not what one of their size is.
+    let magnitude = u64::from(usize::BITS - count.leading_zeros());
+    let shape = Shape::bytes(kind as u64 | magnitude << 8, u64::try_from(sum).unwrap_or(u64::MAX));
+    pacing::launch(shape.key, target, || shape, real)
+}
+
+hooks! {
+    Cuda, Compute;
+    fn cuMemcpyBatchAsync(
+        targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
+        firsts: *const usize, attribute_count: usize, failed: *mut usize, stream: u64
+    ) {
+        let real = || cuMemcpyBatchAsync::real(targets, sources, sizes, count, attributes, firsts, attribute_count, failed, stream);
+        let lists = [targets, sources, attributes, firsts.cast()];
+        batch(Kind::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on(stream), real)
+    }
+    fn cuMemcpyBatchAsync_ptsz(
+        targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
+        firsts: *const usize, attribute_count: usize, failed: *mut usize, stream: u64
+    ) {
+        let real = || cuMemcpyBatchAsync_ptsz::real(targets, sources, sizes, count, attributes, firsts, attribute_count, failed, stream);
+        let lists = [targets, sources, attributes, firsts.cast()];
+        batch(Kind::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on_thread(stream), real)
+    }
+    fn cuMemcpyBatchAsync_v2(
+        targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
+        firsts: *const usize, attribute_count: usize, stream: u64
+    ) {
+        let real = || cuMemcpyBatchAsync_v2::real(targets, sources, sizes, count, attributes, firsts, attribute_count, stream);
+        let lists = [targets, sources, attributes, firsts.cast()];
+        batch(Kind::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on(stream), real)
+    }
+    fn cuMemcpyBatchAsync_v2_ptsz(
+        targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
+        firsts: *const usize, attribute_count: usize, stream: u64
+    ) {
+        let real = || cuMemcpyBatchAsync_v2_ptsz::real(targets, sources, sizes, count, attributes, firsts, attribute_count, stream);
+        let lists = [targets, sources, attributes, firsts.cast()];
+        batch(Kind::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on_thread(stream), real)
+    }
+    fn cuMemcpy3DBatchAsync(count: usize, list: *const Box3d, failed: *mut usize, flags: u64, stream: u64) {
+        let real = || cuMemcpy3DBatchAsync::real(count, list, failed, flags, stream);
+        listed(Kind::Boxes, list, count, on(stream), real)
+    }
+    fn cuMemcpy3DBatchAsync_ptsz(
+        count: usize, list: *const Box3d, failed: *mut usize, flags: u64, stream: u64
+    ) {
+        let real = || cuMemcpy3DBatchAsync_ptsz::real(count, list, failed, flags, stream);
+        listed(Kind::Boxes, list, count, on_thread(stream), real)
+    }
+    fn cuMemcpy3DBatchAsync_v2(count: usize, list: *const Box3d, flags: u64, stream: u64) {
+        let real = || cuMemcpy3DBatchAsync_v2::real(count, list, flags, stream);
+        listed(Kind::Boxes, list, count, on(stream), real)
+    }
+    fn cuMemcpy3DBatchAsync_v2_ptsz(count: usize, list: *const Box3d, flags: u64, stream: u64) {
+        let real = || cuMemcpy3DBatchAsync_v2_ptsz::real(count, list, flags, stream);
+        listed(Kind::Boxes, list, count, on_thread(stream), real)
+    }
+    fn cuMemcpyWithAttributesAsync(
+        target: u64, source: u64, bytes: usize, attributes: *const u64, stream: u64
+    ) {
+        let real = || cuMemcpyWithAttributesAsync::real(target, source, bytes, attributes, stream);
+        moved(Kind::Any, bytes, on(stream), real)
+    }
+    fn cuMemcpyWithAttributesAsync_ptsz(
+        target: u64, source: u64, bytes: usize, attributes: *const u64, stream: u64
+    ) {
+        let real = || cuMemcpyWithAttributesAsync_ptsz::real(target, source, bytes, attributes, stream);
+        moved(Kind::Any, bytes, on_thread(stream), real)
+    }
+    fn cuMemcpy3DWithAttributesAsync(copy: *const Box3d, flags: u64, stream: u64) {
+        let real = || cuMemcpy3DWithAttributesAsync::real(copy, flags, stream);
+        listed(Kind::Boxes, copy, 1, on(stream), real)
+    }
+    fn cuMemcpy3DWithAttributesAsync_ptsz(copy: *const Box3d, flags: u64, stream: u64) {
+        let real = || cuMemcpy3DWithAttributesAsync_ptsz::real(copy, flags, stream);
+        listed(Kind::Boxes, copy, 1, on_thread(stream), real)
+    }
+    fn cuMemPrefetchBatchAsync(
+        addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
+        place_count: usize, flags: u64, stream: u64
+    ) {
+        let real = || cuMemPrefetchBatchAsync::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
+        let lists = [addresses, places, firsts.cast()];
+        batch(Kind::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on(stream), real)
+    }
+    fn cuMemPrefetchBatchAsync_ptsz(
+        addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
+        place_count: usize, flags: u64, stream: u64
+    ) {
+        let real = || cuMemPrefetchBatchAsync_ptsz::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
+        let lists = [addresses, places, firsts.cast()];
+        batch(Kind::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on_thread(stream), real)
+    }
+    fn cuMemDiscardAndPrefetchBatchAsync(
+        addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
+        place_count: usize, flags: u64, stream: u64
+    ) {
+        let real = || cuMemDiscardAndPrefetchBatchAsync::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
+        let lists = [addresses, places, firsts.cast()];
+        batch(Kind::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on(stream), real)
+    }
+    fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
+        addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
+        place_count: usize, flags: u64, stream: u64
+    ) {
+        let real = || cuMemDiscardAndPrefetchBatchAsync_ptsz::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
+        let lists = [addresses, places, firsts.cast()];
+        batch(Kind::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on_thread(stream), real)
+    }
+    fn cuMemDiscardBatchAsync(
+        addresses: *const u64, sizes: *const usize, count: usize, flags: u64, stream: u64
+    ) {
+        let real = || cuMemDiscardBatchAsync::real(addresses, sizes, count, flags, stream);
+        batch(Kind::Discard, &Sizes { list: sizes, count, groups: count }, &[addresses], on(stream), real)
+    }
+    fn cuMemDiscardBatchAsync_ptsz(
+        addresses: *const u64, sizes: *const usize, count: usize, flags: u64, stream: u64
+    ) {
+        let real = || cuMemDiscardBatchAsync_ptsz::real(addresses, sizes, count, flags, stream);
+        batch(Kind::Discard, &Sizes { list: sizes, count, groups: count }, &[addresses], on_thread(stream), real)
+    }
+    fn cuMemBatchDecompressAsync(
+        list: *const Packed, count: usize, flags: u32, failed: *mut usize, stream: u64
+    ) {
+        let real = || cuMemBatchDecompressAsync::real(list, count, flags, failed, stream);
+        listed(Kind::Unpack, list, count, on(stream), real)
+    }
+    fn cuMemBatchDecompressAsync_ptsz(
+        list: *const Packed, count: usize, flags: u32, failed: *mut usize, stream: u64
+    ) {
+        let real = || cuMemBatchDecompressAsync_ptsz::real(list, count, flags, failed, stream);
+        listed(Kind::Unpack, list, count, on_thread(stream), real)
+    }
+    fn cuFabricCpyBatchAsync(count: usize, list: *const Fabric, flags: u64, stream: u64) {
+        let real = || cuFabricCpyBatchAsync::real(count, list, flags, stream);
+        listed(Kind::Fabric, list, count, on(stream), real)
+    }
+    fn cuFabricCpyBatchAsync_ptsz(count: usize, list: *const Fabric, flags: u64, stream: u64) {
+        let real = || cuFabricCpyBatchAsync_ptsz::real(count, list, flags, stream);
+        listed(Kind::Fabric, list, count, on_thread(stream), real)
+    }
+}
