@@ -139,7 +139,7 @@ fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result
     let about = if node.about.is_empty() { String::new() } else { format!(": {}", node.about) };
     let cards = node.inventory.cards.len();
     let plural = if cards == 1 { "card" } else { "cards" };
-    terminal.line(format_args!("{name}{about} ({cards} {plural}, simulated)"))?;
+    terminal.line(format_args!("{name}{about} ({cards} {plural}, {})", node.kind.word()))?;
     let columns = [
         ("CARD", Side::Right),
         ("MODEL", Side::Left),

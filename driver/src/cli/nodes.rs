@@ -5,23 +5,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use aliquot_backend_sim::{NodeFile, Personality, SimNode};
+use aliquot_backend_sim::{NodeFile, Personality};
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::{CardModel, Catalogue, Maturity};
 use aliquot_core::dra::{Node as ClusterNode, ResourceClaim, ResourceSlice};
 use aliquot_core::id::NodeName;
 use aliquot_core::ledger::Ledger;
 use aliquot_core::offer::{LayoutKind, LayoutPolicy, Offers, ServerVersion, UsageHint, offers, text};
-use aliquot_core::ports::DeviceBackend;
 
 use crate::node::{Access, Node};
 
 use super::failure::{Answer, Failure};
+use super::hardware::{Hardware, Kind};
+use super::node_spec::{NodeSpec, node_spec};
 use super::output::Terminal;
 use super::state;
 
 /// Most nodes of one command: the largest cluster that Kubernetes supports, twice over.
-const NODES_MAX: usize = 10_000;
+pub(super) const NODES_MAX: usize = 10_000;
 
 /// Which nodes, and how their cards are offered.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -63,6 +64,7 @@ pub(super) struct Fleet {
 /// One node.
 pub(super) struct FleetNode {
     pub(super) name: NodeName,
+    pub(super) kind: Kind,
     pub(super) about: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) inventory: Rc<Inventory>,
@@ -74,14 +76,6 @@ pub(super) struct FleetNode {
     pub(super) ledger: Option<Ledger>,
     /// Claims that are prepared on it.
     pub(super) held: Vec<ResourceClaim>,
-}
-
-/// What `--node` names.
-pub(super) struct NodeSpec {
-    /// Where it is described, for messages.
-    pub(super) source: String,
-    pub(super) file: NodeFile,
-    pub(super) copies: usize,
 }
 
 impl Default for ServerVersionArg {
@@ -139,71 +133,6 @@ pub(super) fn read_text(path: &Path, advice: &'static str) -> Result<String, Fai
     fs::read_to_string(path).map_err(|source| Failure::path("read", path, source, advice))
 }
 
-/// Reads what `--node` names.
-pub(super) fn node_spec(spec: &str, catalogue: &Catalogue) -> Result<NodeSpec, Failure> {
-    let (name, copies) = match spec.rsplit_once('*') {
-        None => (spec, 1),
-        Some((name, copies)) => match copies.parse() {
-            Ok(copies) if (1..=NODES_MAX).contains(&copies) => (name, copies),
-            _ => {
-                let message = format!("--node {spec}: found {copies} copies, expected 1 to {NODES_MAX}");
-                return Err(Failure::Usage(message));
-            }
-        },
-    };
-    let file = match Personality::named(name) {
-        Some(personality) => personality.load().map_err(|error| Failure::input(name, error))?,
-        None => match count_and_model(name) {
-            Some((count, model)) => match Personality::named(&format!("{model}-{count}")) {
-                Some(personality) => personality.load().map_err(|error| Failure::input(name, error))?,
-                None => cards_of(spec, count, model, catalogue)?,
-            },
-            None => node_file(name)?,
-        },
-    };
-    Ok(NodeSpec { source: format!("--node {name}"), file, copies })
-}
-
-/// `8xh100`: a number, an x, and what could be a model.
-fn count_and_model(name: &str) -> Option<(u32, &str)> {
-    let (count, model) = name.split_once('x')?;
-    let word = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    let plausible = !model.is_empty() && model.chars().all(word);
-    Some((count.parse().ok().filter(|_| plausible)?, model))
-}
-
-/// A node of so many cards of one model.
-fn cards_of(spec: &str, count: u32, model: &str, catalogue: &Catalogue) -> Result<NodeFile, Failure> {
-    let known = catalogue.resolve(model);
-    let Some(found) = known.first() else {
-        let ids: Vec<&str> = catalogue.models().iter().map(|m| m.id.as_str()).collect();
-        let message = format!("--node {spec}: no card model is called {model}; known are {}", ids.join(", "));
-        return Err(Failure::Usage(message));
-    };
-    // Several products share a name; the one with a built-in node is meant before the others.
-    let built_in = |id: &str| Personality::all().iter().any(|p| p.text.contains(&format!("\"{id}\"")));
-    let model = known.iter().find(|m| built_in(m.id.as_str())).unwrap_or(found).id.as_str();
-    let text = format!(
-        "schema = 1\nname = \"{count}x{short}\"\n[[card]]\nmodel = \"{model}\"\ncount = {count}\n",
-        short = model.split_once('-').map_or(model, |(_, rest)| rest),
-    );
-    NodeFile::parse(&text).map_err(|error| Failure::Usage(format!("--node {spec}: {error}")))
-}
-
-fn node_file(name: &str) -> Result<NodeFile, Failure> {
-    let path = Path::new(name);
-    if !path.exists() {
-        let known: Vec<&str> = Personality::names().collect();
-        let message = format!(
-            "--node {name}: neither a file nor a built-in node. Built in are {}; 8xh100 makes a node of 8 such cards",
-            known.join(", ")
-        );
-        return Err(Failure::Usage(message));
-    }
-    let text = read_text(path, "Check the name given with --node")?;
-    NodeFile::parse(&text).map_err(|error| Failure::input(name, error))
-}
-
 // === impl Fleet ===
 
 impl Fleet {
@@ -251,25 +180,25 @@ impl Fleet {
 
     /// Adds all copies of a node, with hardware that lives in memory.
     pub(super) fn add_spec(&mut self, spec: &NodeSpec) -> Result<(), Failure> {
-        let sim = SimNode::in_memory(&spec.file, &self.catalogue)
-            .map_err(|error| Failure::input(spec.source.clone(), state::chain(&error)))?;
-        let inventory = sim.discover().map_err(|e| Failure::Node(state::chain(&e)))?;
+        let hardware = Hardware::in_memory(spec, &self.catalogue)?;
+        let inventory = hardware.discover()?;
         if self.nodes.len() + spec.copies > NODES_MAX {
             let found = self.nodes.len() + spec.copies;
             return Err(Failure::Usage(format!("{found} nodes; at most {NODES_MAX} are planned at once")));
         }
         let inventory = Rc::new(inventory);
-        let first = self.free_name(sim.name(), 0, spec.copies)?;
+        let first = self.free_name(&hardware.name, 0, spec.copies)?;
         let made = offers(&first, &inventory, &self.policy, self.server, &UsageHint::default());
         let made = Rc::new(made);
         for copy in 0..spec.copies {
-            let name = self.free_name(sim.name(), copy, spec.copies)?;
+            let name = self.free_name(&hardware.name, copy, spec.copies)?;
             let slices = made.slices_on(&inventory, &first, &name);
             self.names.insert(name.clone());
             self.nodes.push(FleetNode {
                 name,
-                about: sim.about().to_owned(),
-                labels: sim.labels().clone(),
+                kind: hardware.kind,
+                about: hardware.about.clone(),
+                labels: hardware.labels.clone(),
                 inventory: Rc::clone(&inventory),
                 offers: Rc::clone(&made),
                 slices,
@@ -308,26 +237,31 @@ impl Fleet {
             trial.add_spec(&spec)?;
             trial.refuse_impossible(args)?;
         }
-        fleet.open(&spec, state, access, terminal)
+        state::make(state, access)?;
+        let hardware = Hardware::simulated(&spec, &fleet.catalogue, state)?;
+        fleet.open(hardware, state, access, terminal)
     }
 
     /// Opens a node on its state, and makes it the only node of the fleet.
     pub(super) fn open(
         mut self,
-        spec: &NodeSpec,
+        hardware: Hardware,
         dir: &Path,
         access: Access,
         terminal: &mut Terminal<'_>,
     ) -> Result<(Node, Self), Failure> {
+        let Hardware { kind, about, labels, .. } = &hardware;
+        let (kind, about, labels) = (*kind, about.clone(), labels.clone());
         let setting =
-            state::Setting { spec, catalogue: &self.catalogue, policy: &self.policy, server: self.server };
-        let (node, sim) = state::open(&setting, dir, access, terminal)?;
+            state::Setting { catalogue: &self.catalogue, policy: &self.policy, server: self.server };
+        let node = state::open(&setting, hardware, dir, access, terminal)?;
         let failed = |error| Failure::Node(state::chain(&error));
         let offers = node.offers().map_err(failed)?.clone();
         self.nodes.push(FleetNode {
             name: node.name().clone(),
-            about: sim.about().to_owned(),
-            labels: sim.labels().clone(),
+            kind,
+            about,
+            labels,
             inventory: Rc::new(node.inventory().map_err(failed)?),
             slices: offers.slices.clone(),
             held: state::held_claims(&node, &offers),

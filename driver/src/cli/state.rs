@@ -7,7 +7,6 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use aliquot_backend_sim::SimNode;
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::dra::{
     AllocatedConfig, AllocationResult, ConfigSource, DeviceResult, ResourceClaim, ShareId, Sharing,
@@ -23,25 +22,19 @@ use crate::node::{Access, Dirs, Node, Parts};
 use crate::prepare::recorded;
 
 use super::failure::Failure;
-use super::nodes::NodeSpec;
+use super::hardware::Hardware;
 use super::output::Terminal;
 
 /// What a node with state is made of, besides its state.
 pub(super) struct Setting<'a> {
-    pub(super) spec: &'a NodeSpec,
     pub(super) catalogue: &'a Catalogue,
     pub(super) policy: &'a LayoutPolicy,
     pub(super) server: ServerVersion,
 }
 
-/// Opens a simulated node on its state directory. To change it, the directory is made where only its last part is
-/// missing; to look at it, it must be there.
-pub(super) fn open(
-    setting: &Setting<'_>,
-    state: &Path,
-    access: Access,
-    terminal: &mut Terminal<'_>,
-) -> Result<(Node, SimNode), Failure> {
+/// The state directory: to change what is in it, it is made where only its last part is missing; to look at it, it must be
+/// there.
+pub(super) fn make(state: &Path, access: Access) -> Result<(), Failure> {
     if matches!(access, Access::Change | Access::ChangeNow) {
         match fs::create_dir(state) {
             Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
@@ -51,15 +44,20 @@ pub(super) fn open(
             _ => {}
         }
     }
-    must_be_there(state)?;
-    let hardware = || {
-        SimNode::open(&setting.spec.file, setting.catalogue, &state.join("hardware"))
-            .map_err(|error| Failure::Node(chain(&error)))
-    };
-    let backend = hardware()?;
+    must_be_there(state)
+}
+
+/// Opens a node on its state directory, which [`make`] has looked at.
+pub(super) fn open(
+    setting: &Setting<'_>,
+    hardware: Hardware,
+    state: &Path,
+    access: Access,
+    terminal: &mut Terminal<'_>,
+) -> Result<Node, Failure> {
     let parts = Parts {
-        name: backend.name().clone(),
-        backend: Box::new(backend),
+        name: hardware.name,
+        backend: hardware.backend,
         catalogue: Arc::new(setting.catalogue.clone()),
         policy: setting.policy.clone(),
         server: setting.server,
@@ -74,7 +72,7 @@ pub(super) fn open(
     for problem in &recovery.problems {
         terminal.note(format_args!("warning: {problem}"))?;
     }
-    Ok((node, hardware()?))
+    Ok(node)
 }
 
 /// An error with its causes, as one sentence.

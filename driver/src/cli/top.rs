@@ -9,16 +9,16 @@ mod table;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use aliquot_backend_sim::SimNode;
 use aliquot_core::card::Inventory;
-use aliquot_core::ports::DeviceBackend;
 
 use crate::config::state_homes;
 use crate::view::look::{Look, Looker, Region};
 use crate::view::model::{Picture, picture};
 
 use super::failure::{Answer, Failure};
-use super::nodes::{NodeArgs, catalogue, node_spec};
+use super::hardware::Hardware;
+use super::node_spec::node_spec;
+use super::nodes::{NodeArgs, catalogue};
 use super::output::{Format, Screen, Terminal};
 use super::state::must_be_there;
 
@@ -131,8 +131,7 @@ fn described(args: &Args) -> Result<Inventory, Failure> {
     if spec.copies > 1 {
         return Err(Failure::Usage("state belongs to one node: leave out the number of copies".to_owned()));
     }
-    let node = SimNode::in_memory(&spec.file, &models).map_err(|error| Failure::input(spec.source, error))?;
-    node.discover().map_err(|error| Failure::Node(super::state::chain(&error)))
+    Hardware::in_memory(&spec, &models)?.discover()
 }
 
 fn once(args: &Args, mut looker: Looker, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {

@@ -12,7 +12,8 @@ use crate::run::record::{Swept, sweep};
 use crate::run::simulated::Simulated;
 
 use super::super::failure::Failure;
-use super::super::nodes::{Fleet, NodeArgs, catalogue, node_spec};
+use super::super::node_spec::node_spec;
+use super::super::nodes::{Fleet, NodeArgs, catalogue};
 use super::super::output::Terminal;
 use super::super::state::chain;
 use super::Args;
