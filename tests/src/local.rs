@@ -3,9 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test world that cannot be made fails the test that wants it")]
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use aliquot_core::offer::LayoutPolicy;
 use aliquot_core::offer::server::ServerVersion;
 use aliquot_driver::disk::Disk;
 use aliquot_driver::node::{Access, Dirs, Node, Parts};
+use aliquot_sim_device::Card;
 use tempfile::TempDir;
 
 use crate::simulated::{built, root, run};
@@ -27,6 +29,15 @@ pub const BOUND: Duration = Duration::from_secs(60);
 pub struct Local {
     place: TempDir,
     node: &'static str,
+}
+
+/// A run whose command is a tenant of the demo.
+#[derive(Debug)]
+pub struct Tenant {
+    /// The run.
+    pub child: Child,
+    /// Of the tenant itself.
+    pub pid: u32,
 }
 
 /// The program, built once a test run.
@@ -67,6 +78,16 @@ pub fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
     }
 }
 
+// === impl Tenant ===
+
+impl Tenant {
+    /// Ends it with its input.
+    pub fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().code().is_some());
+    }
+}
+
 // === impl Local ===
 
 impl Local {
@@ -102,6 +123,25 @@ impl Local {
     #[must_use]
     pub fn shell(&self, arguments: &[&str], script: &str) -> Output {
         self.run(arguments).args(["--", "sh", "-c", script]).output().unwrap()
+    }
+
+    /// A run of a tenant of the demo, once it is at work.
+    #[must_use]
+    pub fn tenant(&self, grant: &[&str], what: &[&str]) -> Tenant {
+        let mut command = self.run(grant);
+        command.arg("--").arg(aliquot()).arg("demo-tenant").args(what);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let line = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        let pid = line.split(' ').nth(1).and_then(|pid| pid.parse().ok());
+        assert!(pid.is_some(), "{line}");
+        Tenant { child, pid: pid.unwrap() }
+    }
+
+    /// The driver's side of the node's first card, once a run made it.
+    #[must_use]
+    pub fn card(&self) -> Card {
+        let device = aliquot_sim_device::open(&self.state().join("cards")).unwrap();
+        device.card(0).unwrap().clone()
     }
 
     /// The node, open for changes; recovery must find nothing that it cannot mend.

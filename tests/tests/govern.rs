@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aliquot_driver::region::{Seen, USAGE};
@@ -12,37 +12,8 @@ use aliquot_sim_device::{Card, monotonic_nanos};
 use aliquot_tests::generate::Random;
 use aliquot_tests::local::{Local, aliquot, wait_for};
 
-/// A run whose command is a tenant of the demo.
-struct Tenant {
-    child: Child,
-    /// Of the tenant itself.
-    pid: u32,
-}
-
-fn start(local: &Local, grant: &[&str], what: &[&str]) -> Tenant {
-    let mut command = local.run(grant);
-    command.arg("--").arg(aliquot()).arg("demo-tenant").args(what);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = lines.next().unwrap().unwrap();
-    let pid = line.split(' ').nth(1).unwrap().parse().unwrap_or_else(|_| panic!("{line}"));
-    Tenant { child, pid }
-}
-
-impl Tenant {
-    fn end(mut self) {
-        drop(self.child.stdin.take());
-        assert!(self.child.wait().unwrap().code().is_some());
-    }
-}
-
 fn kill(pid: u32) {
     assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
-}
-
-fn card(local: &Local) -> Card {
-    let device = aliquot_sim_device::open(&local.state().join("cards")).unwrap();
-    device.card(0).unwrap().clone()
 }
 
 /// Percent of the card's time that a process has, once it is within the bounds; on a busy machine that may take a while.
@@ -64,17 +35,17 @@ fn share_becomes(card: &Card, pid: u32, from: u64, to: u64) {
 fn idle_compute_is_lent_and_taken_back_also_when_the_governor_is_killed() {
     let local = Local::new("h200");
     let work = ["work", "1000000"];
-    let mut first = start(&local, &["--memory", "1Gi", "--cores", "10", "--policy", "burst"], &work);
-    let card = card(&local);
+    let mut first = local.tenant(&["--memory", "1Gi", "--cores", "10", "--policy", "burst"], &work);
+    let card = local.card();
     share_becomes(&card, first.pid, 90, 100);
-    let capped = start(&local, &["--memory", "1Gi", "--cores", "60"], &work);
+    let capped = local.tenant(&["--memory", "1Gi", "--cores", "60"], &work);
     share_becomes(&card, capped.pid, 57, 63);
     share_becomes(&card, first.pid, 33, 43);
     // Whoever governs, it is the first one: its command goes on, the other supervisor takes over.
     let orphans_input = first.child.stdin.take();
     kill(first.child.id());
     first.child.wait().unwrap();
-    let late = start(&local, &["--memory", "1Gi", "--cores", "20", "--policy", "burst"], &work);
+    let late = local.tenant(&["--memory", "1Gi", "--cores", "20", "--policy", "burst"], &work);
     share_becomes(&card, capped.pid, 57, 63);
     share_becomes(&card, late.pid, 23, 31);
     share_becomes(&card, first.pid, 9, 16);
@@ -91,7 +62,7 @@ fn what_killed_processes_held_is_back_within_a_tenth_of_a_second() {
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let mut random = Random::new(seed);
-    let keeper = start(&local, &["--memory", "8Gi"], &["fill", "256"]);
+    let keeper = local.tenant(&["--memory", "8Gi"], &["fill", "256"]);
     let usage = || {
         let claims = std::fs::read_dir(local.state().join("grants")).unwrap().flatten();
         let shares = claims.flat_map(|claim| std::fs::read_dir(claim.path()).unwrap().flatten());
