@@ -18,7 +18,7 @@ use aliquot_enforce::memory::{Books, FREEZE, Reservation};
 use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
 use crate::life::{self, Own, Reaped};
 use crate::sys::{self, KeepErrno};
-use crate::vendor::Device;
+use crate::vendor::{Device, OUT_OF_MEMORY};
 
 /// Longest wait for somebody else's recount, in steps of a tenth of a millisecond.
 const FROZEN_STEPS_MAX: u32 = 1_000;
@@ -300,6 +300,12 @@ impl Ledger {
         }
     }
 
+    /// The answer to a call that is refused, which is counted: the tries to serve it are not.
+    pub(crate) fn refuse(self) -> i32 {
+        self.usage.view.denied().fetch_add(1, Ordering::Relaxed);
+        OUT_OF_MEMORY
+    }
+
     /// Gives back what was reserved.
     pub(crate) fn release(self, bytes: Bytes) {
         if let Some(books) = self.books() {
@@ -383,7 +389,6 @@ impl Ledger {
         Books {
             total: view.total(),
             high_water: view.high_water(),
-            denied: view.denied(),
             inside: slot.inside(),
             used: slot.used(),
             own: &private.own,

@@ -4,11 +4,11 @@
 //! or launched, as the driver likes, and shrinks when it is trimmed: so the books follow it. What it took at instantiation
 //! and does not fit is taken away again; growth by a launch can only be charged, and nothing more is granted until it fits.
 
-use crate::account::{self, Account};
+use crate::account::{self, Account, Ledger};
 use crate::meter::{self, Ended, Meter, State};
 use crate::pools::{self, Place};
 use crate::sys::KeepErrno;
-use crate::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
+use crate::vendor::{self, Device, SUCCESS};
 
 /// CU_GRAPH_NODE_TYPE_MEM_ALLOC
 const MEMORY_NODE: u32 = 10;
@@ -58,15 +58,15 @@ pub(crate) fn watch(device: Device) {
     }
 }
 
-/// Brings the books to what the driver says of its stores.
-fn settle() -> Ended {
-    let mut ended = Ended::Fits;
+/// Brings the books to what the driver says of its stores; the ledger that holds more now than its limit leaves.
+fn settle() -> Option<Ledger> {
+    let mut over = None;
     meter::each_charged(|meter, _, ledger| {
         if matches!(meter, Meter::Graphs(_)) && meter.refresh(ledger) == Ended::Over {
-            ended = Ended::Over;
+            over = Some(ledger);
         }
     });
-    ended
+    over
 }
 
 /// A graph is instantiated; `destroy` is the vendor's way back.
@@ -77,13 +77,14 @@ pub(crate) fn instantiate(exec: Place, real: impl Fn() -> i32, destroy: impl Fn(
     let before = exec.read();
     let answer = real();
     let _errno = KeepErrno::new();
-    if answer != SUCCESS || settle() == Ended::Fits {
+    if answer != SUCCESS {
         return answer;
     }
+    let Some(over) = settle() else { return answer };
     let _destroyed = destroy(exec.read());
     exec.write(before);
     pools::trim_graphs();
-    OUT_OF_MEMORY
+    over.refuse()
 }
 
 /// The driver's store may have changed.
@@ -91,6 +92,6 @@ pub(crate) fn changed() {
     if !meter::none() {
         let _errno = KeepErrno::new();
         // What is held is charged, whether it fits or not.
-        let _ended = settle();
+        let _over = settle();
     }
 }

@@ -24,7 +24,7 @@ use crate::overhead::free_now;
 use crate::plain;
 use crate::pools::{self, Place};
 use crate::sys::KeepErrno;
-use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
+use crate::vendor::{self, SUCCESS};
 
 /// Modules that are charged at once, each in each context.
 const MODULES_MAX: usize = 1 << 14;
@@ -216,7 +216,7 @@ impl Watched {
         let Account::Counted(ledger) = account::of(current.device) else { return Ok(None) };
         let stage = stage(current, ledger);
         let worst = if stage.takes_module() { learnt(ledger) } else { Bytes(0) };
-        ledger.reserve(worst).map_err(|_| OUT_OF_MEMORY)?;
+        ledger.reserve(worst).map_err(|_| ledger.refuse())?;
         let Some(before) = read(ledger) else {
             ledger.release(worst);
             return Ok(None);
@@ -285,7 +285,7 @@ pub(crate) fn load(handle: Place, real: impl Fn() -> i32, unload: impl Fn(u64) -
         watched.failed();
         return answer;
     }
-    let object = Object(handle.read());
+    let (object, ledger) = (Object(handle.read()), watched.ledger);
     // One that ended unseen may have had this handle.
     object.forget();
     if watched.end(object).is_ok() {
@@ -294,7 +294,7 @@ pub(crate) fn load(handle: Place, real: impl Fn() -> i32, unload: impl Fn(u64) -
     let _answer = unload(object.0);
     object.forget();
     handle.write(before);
-    OUT_OF_MEMORY
+    ledger.refuse()
 }
 
 /// Something is got from a module or library, or made ready in it.
@@ -305,7 +305,7 @@ pub(crate) fn get(object: Object, place: Option<Place>, real: impl Fn() -> i32) 
         Err(answer) => return answer,
     };
     let place = place.filter(|place| !place.is_null());
-    let before = place.map(Place::read);
+    let (before, ledger) = (place.map(Place::read), watched.ledger);
     let answer = real();
     // Asked for a name that is not there, the driver may have loaded the module all the same.
     if watched.end(object).is_ok() || answer != SUCCESS {
@@ -314,7 +314,7 @@ pub(crate) fn get(object: Object, place: Option<Place>, real: impl Fn() -> i32) 
     if let (Some(place), Some(before)) = (place, before) {
         place.write(before);
     }
-    OUT_OF_MEMORY
+    ledger.refuse()
 }
 
 /// A limit of the current context is changed; `undo` puts the old one back.
@@ -336,7 +336,7 @@ pub(crate) fn limit(real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
     let Err(bytes) = watched.end(object) else { return SUCCESS };
     let _undone = undo();
     object.give_back(current, ledger, bytes);
-    OUT_OF_MEMORY
+    ledger.refuse()
 }
 
 /// A module or library is unloaded. Always forwarded.

@@ -20,7 +20,7 @@ use crate::meter::{Ended, Meter, State};
 use crate::plain;
 use crate::pools::Place;
 use crate::sys::KeepErrno;
-use crate::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
+use crate::vendor::{self, Device, SUCCESS};
 
 /// Cards a process numbers.
 const DEVICES_MAX: usize = 64;
@@ -123,7 +123,7 @@ pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, und
     let worst = if is_active(device) == Some(true) { None } else { known };
     let running =
         meter.note(device, State::Charged).then(|| meter.enter_worst(ledger, worst.unwrap_or(Bytes(0))));
-    let Some(running) = running.flatten() else { return OUT_OF_MEMORY };
+    let Some(running) = running.flatten() else { return ledger.refuse() };
     let before = context.read();
     let answer = real();
     let _errno = KeepErrno::new();
@@ -142,7 +142,7 @@ pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, und
     let _released = undo();
     context.write(before);
     meter.refresh(ledger);
-    OUT_OF_MEMORY
+    ledger.refuse()
 }
 
 /// Where memory is not counted the context is remembered all the same: markers end with it.
@@ -216,7 +216,7 @@ pub(crate) fn create(
     let known = size(ledger);
     let worst = known.unwrap_or(Bytes(0));
     if ledger.reserve(worst).is_err() {
-        return OUT_OF_MEMORY;
+        return ledger.refuse();
     }
     let _moving = ledger.moving();
     let before = context.read();
@@ -237,7 +237,7 @@ pub(crate) fn create(
     let _destroyed = undo(handle);
     ledger.release(if fits { bytes } else { worst });
     context.write(before);
-    OUT_OF_MEMORY
+    ledger.refuse()
 }
 
 /// References to contexts of the program's own beyond the first, by handle.

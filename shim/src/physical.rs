@@ -107,7 +107,7 @@ pub(crate) fn create(
         Account::Counted(ledger) => ledger,
     };
     let _moving = ledger.moving();
-    ledger.reserve(bytes).map_err(|_| OUT_OF_MEMORY)?;
+    ledger.reserve(bytes).map_err(|_| ledger.refuse())?;
     let handle = make().inspect_err(|_| ledger.release(bytes))?;
     let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
     let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
@@ -118,7 +118,7 @@ pub(crate) fn create(
         if unmake(handle) == SUCCESS {
             ledger.release(bytes);
         }
-        return Err(OUT_OF_MEMORY);
+        return Err(ledger.refuse());
     }
     Ok(handle)
 }

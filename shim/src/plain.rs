@@ -42,9 +42,9 @@ pub(crate) fn make(
         Account::Closed => return Err(OUT_OF_MEMORY),
         Account::Counted(ledger) => ledger,
     };
-    let most = most.ok_or(OUT_OF_MEMORY)?;
+    let Some(most) = most else { return Err(ledger.refuse()) };
     let _moving = ledger.moving();
-    ledger.reserve(most).map_err(|_| OUT_OF_MEMORY)?;
+    ledger.reserve(most).map_err(|_| ledger.refuse())?;
     let made = make().inspect_err(|_| ledger.release(most))?;
     if made.bytes < most {
         ledger.release(Bytes(most.0 - made.bytes.0));
@@ -65,7 +65,7 @@ pub(crate) fn make(
             if unmake(made.key) == SUCCESS {
                 ledger.release(charged);
             }
-            Err(OUT_OF_MEMORY)
+            Err(ledger.refuse())
         }
     }
 }

@@ -169,7 +169,7 @@ pub(crate) fn allocate(
         Source::Charged(meter, ledger) => (meter, ledger),
     };
     let bytes = Bytes(u64::try_from(request.bytes).unwrap_or(u64::MAX));
-    let Some(running) = meter.enter(ledger, bytes) else { return OUT_OF_MEMORY };
+    let Some(running) = meter.enter(ledger, bytes) else { return ledger.refuse() };
     let before = request.address.read();
     let answer = real();
     let _errno = KeepErrno::new();
@@ -180,7 +180,7 @@ pub(crate) fn allocate(
     request.address.write(before);
     trim(meter);
     meter.refresh(ledger);
-    OUT_OF_MEMORY
+    ledger.refuse()
 }
 
 /// Has a pool give back to the card what it does not use; in any capture that may go on, too.

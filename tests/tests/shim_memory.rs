@@ -22,15 +22,19 @@ fn limits(bench: &Bench, bytes: u64) -> Limits {
     memory_limit(&bench.card().facts().uuid, bytes)
 }
 
-/// Runs one mode of the program under a limit; the books and the card are empty afterwards.
-fn run(mode: &str, change: impl FnOnce(&mut Limits)) {
-    run_on(Ok(Bench::new()), mode, change);
+/// Runs one mode of the program under a limit; the books and the card are empty afterwards. How many calls were refused.
+fn run(mode: &str, change: impl FnOnce(&mut Limits)) -> Option<u64> {
+    run_on(Ok(Bench::new()), mode, change)
 }
 
-fn run_on(bench: Result<Bench, StoodAside>, mode: &str, change: impl FnOnce(&mut Limits)) {
+/// `None`: no C compiler, or no such bench here.
+fn run_on(bench: Result<Bench, StoodAside>, mode: &str, change: impl FnOnce(&mut Limits)) -> Option<u64> {
     let (bench, program) = match compiled(bench) {
         Ok(both) => both,
-        Err(StoodAside(why)) => return println!("stood aside: {why}"),
+        Err(StoodAside(why)) => {
+            println!("stood aside: {why}");
+            return None;
+        }
     };
     let mut limits = limits(&bench, LIMIT);
     change(&mut limits);
@@ -42,11 +46,13 @@ fn run_on(bench: Result<Bench, StoodAside>, mode: &str, change: impl FnOnce(&mut
     if limits.managed == ManagedPolicy::Charge {
         assert!(bench.card().high_water() <= LIMIT && files.counter(usage::HIGH_WATER) <= LIMIT);
     }
+    Some(files.counter(usage::DENIED))
 }
 
 #[test]
 fn the_limit_is_exact_to_the_byte() {
-    run("exact", |_| {});
+    // As many calls as the program has refused.
+    assert!(run("exact", |_| {}).is_none_or(|denied| denied == 4));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Stream-ordered pools under a limit: growth is charged, room is free, and the books are what the driver says.
 
 use aliquot_abi::layout::usage;
+use aliquot_abi::limits::Limits;
 use aliquot_sim_device::{Card, Kind};
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
@@ -143,6 +144,36 @@ fn a_pool_that_is_destroyed_with_blocks_in_use_is_charged_until_the_last_is_free
     scene.say("freeasync 2", "0");
     scene.say("trim 3 0", "0");
     assert_eq!(scene.files.counter(usage::TOTAL), 0);
+    scene.program.end();
+}
+
+#[test]
+fn a_refused_call_is_counted_once_however_often_it_is_tried() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say("default 3", "0");
+    scene.say("keep 3 1000000000", "0");
+    scene.say(&format!("alloc 0 {UNIT}"), "0");
+    scene.say("freeasync 0", "0");
+    scene.say("sync", "0");
+    scene.say("graph 0 1000", "0");
+    scene.say("undo 0", "0");
+    // Both have something to give back, and it is tried again with that.
+    assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (2 * UNIT, 0));
+    scene.say(&format!("alloc 1 {}", LIMIT + 1), "2");
+    assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (0, 1));
+    scene.say(&format!("alloc 1 {LIMIT}"), "0");
+    scene.say("alloc 2 1", "2");
+    scene.say("free 1", "0");
+    assert_eq!(scene.files.counter(usage::DENIED), 2);
+    scene.say(&format!("graph 4 {}", LIMIT + 1), "2");
+    assert_eq!(scene.files.counter(usage::DENIED), 3);
+    // What a store of graphs holds under a limit that was lowered is charged without asking.
+    scene.say("trim 3 0", "0");
+    scene.say(&format!("graph 4 {UNIT}"), "0");
+    scene.files.change(&Limits { generation: 2, ..memory_limit(&scene.card.facts().uuid, UNIT / 2) });
+    scene.say("launch 4", "0");
+    scene.say("info", "0 0");
+    assert_eq!(scene.files.counter(usage::DENIED), 3);
     scene.program.end();
 }
 

@@ -91,7 +91,7 @@ pub mod usage {
     pub const TOTAL: usize = 64;
     /// `u64`, greatest value of `total`.
     pub const HIGH_WATER: usize = 128;
-    /// `u64`, reservations refused.
+    /// `u64`, calls refused by the tenant's processes: each once, however often they tried to serve it.
     pub const DENIED: usize = 136;
     /// `u64`, calls of vendor symbols that no table knows.
     pub const UNKNOWN_SYMBOLS: usize = 144;

@@ -26,8 +26,6 @@ pub struct Books<'a> {
     pub total: &'a AtomicU64,
     /// Shared: greatest `total` so far.
     pub high_water: &'a AtomicU64,
-    /// Shared: reservations refused.
-    pub denied: &'a AtomicU64,
     /// Shared, this process's slot: threads inside.
     pub inside: &'a AtomicU32,
     /// Shared, this process's slot: bytes reserved by this process.
@@ -79,7 +77,7 @@ impl Books<'_> {
         if self.take_off(|| bytes) == Release::Owed {
             self.owed.fetch_add(bytes, Ordering::AcqRel);
         }
-        self.deny(limit.saturating_sub(own))
+        Reservation::Denied { free: limit.saturating_sub(own) }
     }
 
     /// Puts all that this process holds into a slot that is new to it, after its earlier one was taken away. The limit is not
@@ -100,7 +98,7 @@ impl Books<'_> {
                 break Reservation::Frozen;
             }
             let Some(sum) = seen.checked_add(bytes).filter(|sum| *sum <= limit && sum & FREEZE == 0) else {
-                break self.deny(limit.saturating_sub(seen));
+                break Reservation::Denied { free: limit.saturating_sub(seen) };
             };
             match self.total.compare_exchange_weak(seen, sum, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => {
@@ -115,11 +113,6 @@ impl Books<'_> {
         };
         self.inside.fetch_sub(1, Ordering::SeqCst);
         answer
-    }
-
-    fn deny(&self, free: u64) -> Reservation {
-        self.denied.fetch_add(1, Ordering::Relaxed);
-        Reservation::Denied { free }
     }
 
     /// Gives back `bytes` that this process reserved; more than it holds gives back what it holds.

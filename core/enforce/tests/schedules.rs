@@ -18,7 +18,6 @@ const LIMIT: u64 = 10;
 struct World {
     total: AtomicU64,
     high_water: AtomicU64,
-    denied: AtomicU64,
     processes: [Process; 3],
     /// What is really held, as the vendor would count it; plain words of the test, not explored.
     held: std::sync::Mutex<[u64; 3]>,
@@ -39,7 +38,6 @@ impl World {
         Books {
             total: &self.total,
             high_water: &self.high_water,
-            denied: &self.denied,
             inside: &process.inside,
             used: &process.used,
             own: &process.own,

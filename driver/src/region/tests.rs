@@ -169,7 +169,6 @@ fn tenant() {
     let books = Books {
         total: view.total(),
         high_water: view.high_water(),
-        denied: view.denied(),
         inside: slot.inside(),
         used: slot.used(),
         own: &own,

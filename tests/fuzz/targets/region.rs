@@ -337,7 +337,6 @@ impl World {
         act(&Books {
             total: view.total(),
             high_water: view.high_water(),
-            denied: view.denied(),
             inside: slot.inside(),
             used: slot.used(),
             own: &process.own,
