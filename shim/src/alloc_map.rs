@@ -46,6 +46,15 @@ pub(crate) struct Held {
     pub(crate) tie: Tie,
 }
 
+/// What becomes of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It stays, as changed.
+    Stays,
+    /// It is taken out.
+    Goes,
+}
+
 /// There is no place for another entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom;
@@ -159,6 +168,20 @@ impl<V: Copy> AllocMap<V> {
         let answer = change(&mut entry.value);
         locked.put(found, entry);
         Some(answer)
+    }
+
+    /// Changes an entry and decides what becomes of it; that, and the entry as changed. Called under a lock, as in `update`.
+    pub(crate) fn decide(&self, key: Key, decide: impl FnOnce(&mut V) -> Fate) -> Option<(Fate, V)> {
+        let (shard, place) = hash(key);
+        let locked = self.shard(shard)?.lock();
+        let found = locked.find(key, place)?;
+        let mut entry = locked.at(found);
+        let fate = decide(&mut entry.value);
+        match fate {
+            Fate::Stays => locked.put(found, entry),
+            Fate::Goes => locked.remove(found),
+        }
+        Some((fate, entry.value))
     }
 
     /// A copy of an entry.

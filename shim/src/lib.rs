@@ -39,6 +39,7 @@ mod graphs;
 pub mod hooks;
 mod kept;
 mod life;
+mod measured;
 mod meter;
 mod modules;
 mod monitored;
@@ -51,6 +52,7 @@ mod process;
 mod processes;
 mod resolve;
 mod shown;
+mod sparse;
 pub mod symbols;
 mod sys;
 #[cfg(panic = "abort")]

@@ -8,21 +8,20 @@
 //! A driver that loads lazily takes memory when a function is first got, an eager one when the module is loaded; so both are
 //! measured, as the difference of free memory, corrected by what the books of this container moved meanwhile. Where something
 //! else of this process moved memory meanwhile, or the container has other processes, the difference may be theirs: then the
-//! size last measured well on this card stands for the first use of a module, and nothing for later ones. Other tenants of
-//! the card cannot be seen; two readings at once that differ show some of them.
+//! size last measured well on this card stands for the first use of a module, and nothing for later ones.
 //!
 //! A kernel that a program launches without ever having got it, in a context of its own, is not seen.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::account::{self, Account, Bytes, Ledger, Moving, Still};
+use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::Tie;
 use crate::contexts::{self, Current};
 use crate::grants::GRANTS_MAX;
 use crate::kept::{Empty, Kept, Table};
-use crate::overhead::free_now;
+use crate::measured::{Reading, Taken, read, taken};
 use crate::plain;
-use crate::pools::{self, Place};
+use crate::pools::Place;
 use crate::sys::KeepErrno;
 use crate::vendor::{self, SUCCESS};
 
@@ -61,24 +60,6 @@ enum Stage {
     Later,
     /// A limit of a context is changed.
     Limit,
-}
-
-/// Free memory and the books at a moment.
-struct Reading {
-    free: u64,
-    /// The same when asked again at once.
-    steady: bool,
-    still: Option<Still>,
-}
-
-/// What a call took.
-enum Taken {
-    /// So much, by all that can be seen.
-    Sure(Bytes),
-    /// That, or somebody else's.
-    Doubtful(Bytes),
-    /// It gave so much back, by all that can be seen.
-    Given(Bytes),
 }
 
 /// A call that may take memory.
@@ -163,29 +144,6 @@ pub(crate) fn context_ended(tie: Tie) {
     let mut sums = Sums::default();
     MODULES.with(|modules| modules.sweep(|charged| charged.tie == tie.0, |_, charged| sums.add(charged)));
     sums.credit();
-}
-
-fn read(ledger: Ledger) -> Option<Reading> {
-    pools::refresh();
-    let still = ledger.still();
-    let first = free_now()?;
-    let free = free_now()?;
-    Some(Reading { free, steady: free == first, still })
-}
-
-fn taken(before: &Reading, after: &Reading) -> Taken {
-    let (Some(then), Some(now)) = (before.still, after.still) else {
-        return Taken::Doubtful(Bytes(0));
-    };
-    let difference = i128::from(before.free) - i128::from(after.free);
-    let moved = i128::from(now.total.0) - i128::from(then.total.0);
-    let bytes = |signed: i128| Bytes(u64::try_from(signed.max(0)).unwrap_or(0));
-    let sure = before.steady && after.steady && then.but_for_one_call(&now);
-    match difference - moved {
-        taken if !sure => Taken::Doubtful(bytes(taken)),
-        taken if taken < 0 => Taken::Given(bytes(-taken)),
-        taken => Taken::Sure(bytes(taken)),
-    }
 }
 
 fn is_eager() -> bool {

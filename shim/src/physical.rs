@@ -1,31 +1,65 @@
-//! Physical memory of `cuMemCreate`: it lives until the last handle reference and the last mapping are gone.
+//! Physical memory of `cuMemCreate`: charged until the last reference, the last mapping, the last place in a sparse array and
+//! the last shared handle are gone, whatever names it meanwhile.
 //!
 //! ```text
-//!   handle ──▶ record {bytes, grant, holds, live} ◀── mapping (address)
+//!   handle ──▶ Name {number, references} ──┐
+//!   mapping (address) ─────────────────────┼──▶ record {bytes, grant, handle, holds, live, reach}
+//!   place in a sparse array (`sparse`) ────┘
 //! ```
 //!
 //! A hold is added before the vendor adds one and dropped from `holds` before the vendor drops one, from `live` only after: so
 //! the bytes are credited when the vendor has let go of all, and nobody adds a hold to what is on its way out.
+//!
+//! A handle is the memory's name for as long as the memory is held here, also while no reference to it is left. With the last
+//! hold the name goes *before* the vendor is asked: the driver may give its value to something else at once. Imported memory of
+//! another process has no record: its owner pays.
+//!
+//! Memory that was exported may be held elsewhere when the last hold of this process goes, and no driver tells by whom. Then
+//! the record is *kept*, without holds, until the card is seen to give the memory back ([`crate::measured`]), until it is
+//! imported again under its name, or until the process ends.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::account::{Account, Bytes, Ledger, Moving};
-use crate::alloc_map::{AllocMap, Key, NoRoom};
+use crate::account::{self, Account, Bytes, Ledger};
+use crate::alloc_map::{AllocMap, Fate, Key, NoRoom};
+use crate::contexts;
+use crate::measured::{self, Taken};
 use crate::plain;
 use crate::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 
 /// A number of a record; 0: memory that is not charged here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Number(u64);
+pub(crate) struct Number(u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
     bytes: Bytes,
     grant: u32,
-    /// References and mappings that nobody has begun to drop.
+    /// What the driver calls it.
+    handle: u64,
+    /// References, mappings and places in arrays that nobody has begun to drop.
     holds: u32,
-    /// References and mappings that the vendor has not dropped.
+    /// Those that the vendor has not dropped.
     live: u32,
+    reach: Reach,
+}
+
+/// Who can have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Reach {
+    /// This process alone.
+    Own = 0,
+    /// Whoever has a shared handle, too.
+    Shared = 1,
+}
+
+/// What a handle names.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    number: Number,
+    /// How often the program has to release it.
+    references: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,54 +77,215 @@ enum State {
 }
 
 static RECORDS: AllocMap<Record> = AllocMap::new();
-static HANDLES: AllocMap<Number> = AllocMap::new();
+static NAMES: AllocMap<Name> = AllocMap::new();
 static MAPPINGS: AllocMap<Mapping> = AllocMap::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
+/// Records that are kept without holds.
+static KEPT: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of which a call drops the last holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Going {
+    /// Nobody else can have them.
+    own: u64,
+    /// Somebody else may.
+    shared: u64,
+    grant: Option<u32>,
+}
+
+/// Whether the card was seen to give back what may have been held elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It was.
+    Given,
+    /// Not for sure.
+    Unsure,
+}
+
+// === impl Record ===
+
+impl Record {
+    /// Nobody here holds it any more, and somebody elsewhere may.
+    fn is_kept(&self) -> bool {
+        self.live == 0 && self.holds == 0 && self.reach == Reach::Shared
+    }
+}
+
+// === impl Going ===
+
+impl Going {
+    /// `last`: what loses its last hold.
+    fn add(&mut self, last: Option<Record>) {
+        let Some(record) = last else { return };
+        self.grant = Some(record.grant);
+        let sum = if record.reach == Reach::Own { &mut self.own } else { &mut self.shared };
+        *sum = sum.saturating_add(record.bytes.0);
+    }
+
+    /// Has the vendor do it. Where memory may be held elsewhere the card is watched meanwhile.
+    pub(crate) fn ask(self, call: impl FnOnce() -> i32) -> (i32, Seen) {
+        let ledger = self.grant.and_then(plain::ledger).or_else(current_ledger);
+        let is_watched = self.shared > 0 || KEPT.load(Ordering::Acquire) > 0;
+        let Some(watched) = ledger.filter(|_| is_watched) else {
+            let _moving = ledger.map(Ledger::moving);
+            return (call(), Seen::Unsure);
+        };
+        match measured::around(watched, call) {
+            (SUCCESS, Taken::Given(given)) => (SUCCESS, self.explain(watched, given)),
+            (answer, _) => (answer, Seen::Unsure),
+        }
+    }
+
+    /// What the bytes are that the card has got back: all of these, and perhaps some that were kept.
+    fn explain(self, ledger: Ledger, given: Bytes) -> Seen {
+        let Some(rest) = given.0.checked_sub(self.own.saturating_add(self.shared)) else {
+            return Seen::Unsure;
+        };
+        if rest == 0 || credit_kept(ledger, Bytes(rest)) { Seen::Given } else { Seen::Unsure }
+    }
+}
+
+fn current_ledger() -> Option<Ledger> {
+    match account::of(contexts::current()?.device) {
+        Account::Counted(ledger) => Some(ledger),
+        Account::Uncounted | Account::Closed => None,
+    }
+}
+
+/// Credits one kept record of that size, if there is one.
+fn credit_kept(ledger: Ledger, bytes: Bytes) -> bool {
+    let fits = |record: &Record| {
+        record.is_kept() && record.bytes == bytes && usize::try_from(record.grant) == Ok(ledger.number())
+    };
+    let found = RECORDS.find(|key, record| fits(record).then_some(key));
+    let taken = found.and_then(|key| {
+        let fate = |record: &mut Record| if fits(record) { Fate::Goes } else { Fate::Stays };
+        RECORDS.decide(key, fate).filter(|(fate, _)| *fate == Fate::Goes).map(|(_, record)| (key, record))
+    });
+    if let Some((key, record)) = taken {
+        KEPT.fetch_sub(1, Ordering::AcqRel);
+        Number(key.0).forget_name(record.handle);
+        plain::credit(record.grant, record.bytes);
+    }
+    taken.is_some()
+}
+
+// === impl Number ===
 
 impl Number {
+    /// Memory that is not charged here.
+    const NONE: Self = Self(0);
+
     fn key(self) -> Key {
         Key(self.0)
     }
 
-    /// Adds a hold before the vendor does. Untracked memory always can; what is on its way out cannot.
-    fn hold(self) -> Result<(), i32> {
-        let held = RECORDS.update(self.key(), |record| {
-            let can = record.holds > 0;
-            if can {
-                record.holds = record.holds.saturating_add(1);
-                record.live = record.live.saturating_add(1);
-            }
-            can
-        });
-        if held == Some(false) { Err(INVALID_VALUE) } else { Ok(()) }
+    /// What a handle names.
+    pub(crate) fn of(handle: u64) -> Self {
+        NAMES.get(Key(handle)).map_or(Self::NONE, |name| name.number)
     }
 
-    /// Held while the vendor is asked to drop it.
-    fn moving(self) -> Option<Moving> {
-        RECORDS.get(self.key()).and_then(|record| plain::ledger(record.grant)).map(Ledger::moving)
+    /// Adds a hold before the vendor does; what of it is charged. What is on its way out cannot be held any more.
+    pub(crate) fn hold(self) -> Result<Self, i32> {
+        let held = RECORDS.update(self.key(), |record| {
+            if record.is_kept() {
+                // The value is another's by now.
+                return Ok(Self::NONE);
+            }
+            if record.holds == 0 {
+                return Err(INVALID_VALUE);
+            }
+            record.holds = record.holds.saturating_add(1);
+            record.live = record.live.saturating_add(1);
+            Ok(self)
+        });
+        held.unwrap_or(Ok(Self::NONE))
+    }
+
+    /// Adds a hold that the vendor has added already, to memory that may have been kept. False: it is gone.
+    fn hold_again(self) -> bool {
+        let was_kept = RECORDS.update(self.key(), |record| {
+            let was_kept = record.is_kept();
+            record.holds = record.holds.saturating_add(1);
+            record.live = record.live.saturating_add(1);
+            was_kept
+        });
+        if was_kept == Some(true) {
+            KEPT.fetch_sub(1, Ordering::AcqRel);
+        }
+        was_kept.is_some()
+    }
+
+    /// Somebody else may have it from now on.
+    fn share(self) {
+        RECORDS.update(self.key(), |record| record.reach = Reach::Shared);
     }
 
     /// Before the vendor drops a hold.
-    fn begin_drop(self) {
-        RECORDS.update(self.key(), |record| record.holds = record.holds.saturating_sub(1));
+    pub(crate) fn begin_drop(self, going: &mut Going) {
+        let last = RECORDS.update(self.key(), |record| {
+            record.holds = record.holds.saturating_sub(1);
+            (record.holds == 0).then_some(*record)
+        });
+        let last = last.flatten();
+        if let Some(record) = last.filter(|record| record.reach == Reach::Own) {
+            self.forget_name(record.handle);
+        }
+        going.add(last);
     }
 
     /// The vendor did not.
-    fn keep(self) {
-        RECORDS.update(self.key(), |record| record.holds = record.holds.saturating_add(1));
+    pub(crate) fn keep(self) {
+        let handle = RECORDS.update(self.key(), |record| {
+            record.holds = record.holds.saturating_add(1);
+            record.handle
+        });
+        if let Some(handle) = handle.filter(|handle| NAMES.get(Key(*handle)).is_none()) {
+            // Without a place for its name the next release is nobody's, and it stays charged.
+            let _named = NAMES.insert(Key(handle), Name { number: self, references: 0 });
+        }
     }
 
-    /// The vendor did; with the last hold the bytes go back.
-    fn dropped(self) {
-        let left = RECORDS.update(self.key(), |record| {
+    /// The vendor did; with the last hold the bytes go back, or are kept.
+    pub(crate) fn dropped(self, seen: Seen) {
+        let ended = RECORDS.decide(self.key(), |record| {
             record.live = record.live.saturating_sub(1);
-            record.live
+            let goes = record.live == 0 && (record.reach == Reach::Own || seen == Seen::Given);
+            if goes { Fate::Goes } else { Fate::Stays }
         });
-        if left == Some(0)
-            && let Some(record) = RECORDS.take(self.key())
-        {
-            plain::credit(record.grant, record.bytes);
+        match ended {
+            Some((Fate::Goes, record)) => {
+                self.forget_name(record.handle);
+                plain::credit(record.grant, record.bytes);
+            }
+            Some((Fate::Stays, record)) if record.is_kept() => {
+                KEPT.fetch_add(1, Ordering::AcqRel);
+            }
+            Some((Fate::Stays, _)) | None => {}
         }
+    }
+
+    /// Takes back a hold that the vendor never had, or has dropped already.
+    pub(crate) fn unhold(self) {
+        self.begin_drop(&mut Going::default());
+        self.dropped(Seen::Unsure);
+    }
+
+    /// The handle names something else, or nothing, from now on.
+    fn forget_name(self, handle: u64) {
+        let is_its = |name: &mut Name| if name.number == self { Fate::Goes } else { Fate::Stays };
+        let _name = NAMES.decide(Key(handle), is_its);
+    }
+}
+
+/// Memory that is not charged here was made, and has this handle: what it named before is gone.
+pub(crate) fn uncharged(handle: u64) {
+    forget_references(NAMES.take(Key(handle)));
+}
+
+fn forget_references(stale: Option<Name>) {
+    if let Some(Name { number, references }) = stale {
+        (0..references).for_each(|_| number.unhold());
     }
 }
 
@@ -102,7 +297,7 @@ pub(crate) fn create(
     unmake: impl FnOnce(u64) -> i32,
 ) -> Result<u64, i32> {
     let ledger = match account {
-        Account::Uncounted => return make(),
+        Account::Uncounted => return make().inspect(|handle| uncharged(*handle)),
         Account::Closed => return Err(OUT_OF_MEMORY),
         Account::Counted(ledger) => ledger,
     };
@@ -111,48 +306,85 @@ pub(crate) fn create(
     let handle = make().inspect_err(|_| ledger.release(bytes))?;
     let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
     let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-    let record = Record { bytes, grant, holds: 1, live: 1 };
-    let recorded = RECORDS.insert(number.key(), record).and_then(|_new| HANDLES.insert(Key(handle), number));
-    if recorded == Err(NoRoom) {
-        RECORDS.take(number.key());
-        if unmake(handle) == SUCCESS {
-            ledger.release(bytes);
+    let record = Record { bytes, grant, handle, holds: 1, live: 1, reach: Reach::Own };
+    let name = Name { number, references: 1 };
+    let named = RECORDS.insert(number.key(), record).and_then(|_new| NAMES.insert(Key(handle), name));
+    match named {
+        Ok(stale) => {
+            forget_references(stale);
+            Ok(handle)
         }
-        return Err(ledger.refuse());
+        Err(NoRoom) => {
+            RECORDS.take(number.key());
+            if unmake(handle) == SUCCESS {
+                ledger.release(bytes);
+            }
+            Err(ledger.refuse())
+        }
     }
-    Ok(handle)
 }
 
 /// cuMemRelease.
 pub(crate) fn release(handle: u64, call: impl FnOnce() -> i32) -> i32 {
-    let Some(number) = HANDLES.get(Key(handle)) else { return call() };
-    let _moving = number.moving();
-    number.begin_drop();
-    let answer = call();
-    if answer != SUCCESS {
+    let named = NAMES.update(Key(handle), |name| {
+        let number = (name.references > 0).then_some(name.number);
+        name.references = name.references.saturating_sub(1);
+        number
+    });
+    let mut going = Going::default();
+    let Some(number) = named.flatten() else { return going.ask(call).0 };
+    number.begin_drop(&mut going);
+    let (answer, seen) = going.ask(call);
+    if answer == SUCCESS {
+        number.dropped(seen);
+    } else {
         number.keep();
-        return answer;
+        NAMES.update(Key(handle), |name| name.references = name.references.saturating_add(1));
     }
-    number.dropped();
     answer
 }
 
 /// cuMemRetainAllocationHandle: one more reference for what is mapped at an address.
 pub(crate) fn retain(address: u64, call: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
     let Some(number) = mapped_at(address) else { return call() };
-    number.hold()?;
-    match call() {
-        Ok(handle) => {
-            // Mostly the same handle; a place there is, or the reference is never credited.
-            let _same_or_new = HANDLES.insert(Key(handle), number);
-            Ok(handle)
+    let number = number.hold()?;
+    let found = call().inspect_err(|_| number.unhold())?;
+    number.name(found);
+    Ok(found)
+}
+
+impl Number {
+    /// One more reference by a handle.
+    fn name(self, handle: u64) {
+        if self == Self::NONE {
+            return;
         }
-        Err(error) => {
-            number.begin_drop();
-            number.dropped();
-            Err(error)
+        let added = NAMES.update(Key(handle), |name| {
+            if name.number == self {
+                name.references = name.references.saturating_add(1);
+            }
+        });
+        if added.is_none() {
+            // Without a place it is never released, and stays charged.
+            let _named = NAMES.insert(Key(handle), Name { number: self, references: 1 });
         }
     }
+}
+
+/// cuMemExportToShareableHandle: from now on others may have it.
+pub(crate) fn export(handle: u64, call: impl FnOnce() -> i32) -> i32 {
+    Number::of(handle).share();
+    call()
+}
+
+/// cuMemImportFromShareableHandle: memory of this process under its name, or another's, which pays for it.
+pub(crate) fn import(call: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
+    let handle = call()?;
+    let number = Number::of(handle);
+    if number != Number::NONE && number.hold_again() {
+        number.name(handle);
+    }
+    Ok(handle)
 }
 
 /// The record of the mapping that holds an address.
@@ -164,7 +396,7 @@ fn mapped_at(address: u64) -> Option<Number> {
             inside.then_some(mapping.number)
         }),
     };
-    number.filter(|number| number.0 != 0)
+    number.filter(|number| *number != Number::NONE)
 }
 
 /// cuMemMap.
@@ -174,28 +406,22 @@ pub(crate) fn map(
     call: impl FnOnce() -> i32,
     undo: impl FnOnce() -> i32,
 ) -> i32 {
-    let number = HANDLES.get(Key(handle)).unwrap_or(Number(0));
-    if let Err(error) = number.hold() {
-        return error;
-    }
+    let number = match Number::of(handle).hold() {
+        Ok(number) => number,
+        Err(error) => return error,
+    };
     let answer = call();
-    let mapping = Mapping { bytes, number, state: State::Mapped };
-    let recorded = if answer == SUCCESS { MAPPINGS.insert(Key(address), mapping) } else { Ok(None) };
-    match recorded {
-        Ok(None) if answer == SUCCESS => {}
+    if answer != SUCCESS {
+        number.unhold();
+        return answer;
+    }
+    match MAPPINGS.insert(Key(address), Mapping { bytes, number, state: State::Mapped }) {
+        Ok(None) => {}
         // What was mapped there before is not any more.
-        Ok(Some(stale)) => {
-            stale.number.begin_drop();
-            stale.number.dropped();
-        }
-        Ok(None) => {
-            number.begin_drop();
-            number.dropped();
-        }
+        Ok(Some(stale)) => stale.number.unhold(),
         Err(NoRoom) => {
             if undo() == SUCCESS {
-                number.begin_drop();
-                number.dropped();
+                number.unhold();
             }
             return OUT_OF_MEMORY;
         }
@@ -227,34 +453,24 @@ fn change_state(key: Key, from: State, to: State) -> bool {
 
 /// cuMemUnmap: whole mappings, one or several in a row.
 pub(crate) fn unmap(address: u64, bytes: u64, call: impl FnOnce() -> i32) -> i32 {
-    let _moving = mapped_at(address).and_then(Number::moving);
+    let mut going = Going::default();
     walk(address, bytes, |key, mapping| {
         if change_state(key, State::Mapped, State::Going) {
-            mapping.number.begin_drop();
+            mapping.number.begin_drop(&mut going);
         }
     });
-    let answer = call();
+    let (answer, seen) = going.ask(call);
     walk(address, bytes, |key, mapping| {
         if mapping.state != State::Going {
             return;
         }
         if answer == SUCCESS {
             if MAPPINGS.take(key).is_some() {
-                mapping.number.dropped();
+                mapping.number.dropped(seen);
             }
         } else if change_state(key, State::Going, State::Mapped) {
             mapping.number.keep();
         }
     });
     answer
-}
-
-/// Something else keeps the memory of a handle for good: it stays charged until the process ends.
-#[expect(clippy::allow_attributes, reason = "callers come and go")]
-#[allow(dead_code, reason = "for families that hand handles to the driver")]
-pub(crate) fn pin(handle: u64) {
-    if let Some(number) = HANDLES.get(Key(handle)) {
-        // On its way out: then the driver refuses what the caller is about to ask.
-        let _refused = number.hold();
-    }
 }

@@ -130,6 +130,7 @@ impl Freeing {
 pub(crate) fn credit_all_of(tie: Tie) {
     let mut sums = [0_u64; GRANTS_MAX];
     crate::modules::context_ended(tie);
+    crate::sparse::context_ended(tie);
     for map in [&POINTERS, &ARRAYS, &MIPMAPPED] {
         let add = |held: Held| {
             let sum = usize::try_from(held.grant).ok().and_then(|grant| sums.get_mut(grant));

@@ -211,6 +211,7 @@ pub(crate) fn trim_graphs() {
 #[cold]
 pub(crate) fn relieve(ledger: Ledger) {
     let _errno = KeepErrno::new();
+    crate::sparse::settle();
     meter::each(ledger, |meter, known| {
         if known.in_books() > 0 {
             trim(meter);
@@ -221,6 +222,7 @@ pub(crate) fn relieve(ledger: Ledger) {
 
 /// Brings the books to what the driver says of every pool.
 pub(crate) fn refresh() {
+    crate::sparse::settle();
     if meter::none() {
         return;
     }

@@ -34,6 +34,9 @@ calls! {
     fn cuDeviceGetCount(count: *mut i32);
     fn cuEventCreate(event: *mut u64, flags: u32);
     fn cuEventRecord(event: u64, stream: u64);
+    fn cuEventRecord_ptsz(event: u64, stream: u64);
+    fn cuEventQuery(event: u64);
+    fn cuEventDestroy_v2(event: u64);
     /// Milliseconds from one event to the other.
     fn cuEventElapsedTime(millis: *mut f32, start: u64, end: u64);
     fn cuDeviceGetDefaultMemPool(pool: *mut u64, device: i32);
@@ -96,6 +99,8 @@ pub(crate) const LOCATION_DOMAIN: u32 = 6;
 pub(crate) const ALLOCATION_MANAGED: u32 = 2;
 /// CU_MODULE_EAGER_LOADING
 pub(crate) const LOADING_EAGER: u32 = 1;
+/// CU_EVENT_DISABLE_TIMING
+pub(crate) const EVENT_WITHOUT_TIME: u32 = 2;
 /// CU_STREAM_CAPTURE_MODE_RELAXED
 pub(crate) const CAPTURE_RELAXED: u32 = 2;
 /// Handles below this name default streams.

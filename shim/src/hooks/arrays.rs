@@ -251,6 +251,9 @@ fn destroy(map: &'static AllocMap, array: u64, call: impl FnOnce() -> i32) -> i3
     if let Some(freeing) = freeing {
         freeing.settle(answer);
     }
+    if answer == SUCCESS {
+        crate::sparse::array_ended(array);
+    }
     answer
 }
 

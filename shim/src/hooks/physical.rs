@@ -1,11 +1,15 @@
-//! Physical memory and its mappings: `cuMemCreate`, `cuMemRelease`, `cuMemMap`, `cuMemUnmap`, `cuMemRetainAllocationHandle`.
+//! Physical memory and who holds it: `cuMemCreate`, `cuMemRelease`, `cuMemMap`, `cuMemUnmap`, `cuMemRetainAllocationHandle`,
+//! `cuMemExportToShareableHandle`, `cuMemImportFromShareableHandle`, `cuMemMapArrayAsync`.
 
 // UNSAFETY: out-parameters and a structure of the caller.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
 
 use crate::account::{self, Bytes};
+use core::ffi::c_void;
+
 use crate::physical;
-use crate::vendor::{Device, SUCCESS};
+use crate::sparse::{self, Behind, Change, Part};
+use crate::vendor::{Device, SUCCESS, StreamMode};
 
 /// The head of the vendor's `CUmemAllocationProp`.
 #[derive(Clone, Copy)]
@@ -18,6 +22,32 @@ pub(crate) struct Properties {
     location: i32,
 }
 
+/// The vendor's `CUarrayMapInfo`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MapInfo {
+    resource_kind: u32,
+    array: u64,
+    part_kind: u32,
+    padding: u32,
+    /// Level, layer, offsets, extents; in a tail the layer, then offset and size as 64-bit numbers.
+    place: [u32; 8],
+    operation: u32,
+    handle_kind: u32,
+    handle: u64,
+    offset: u64,
+    devices: u32,
+    flags: u32,
+    reserved: [u32; 2],
+}
+
+const _: () = assert!(size_of::<MapInfo>() == 96 && core::mem::offset_of!(MapInfo, handle) == 64);
+
+/// CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL
+const LEVEL: u32 = 0;
+/// CU_MEM_OPERATION_TYPE_MAP and UNMAP.
+const MAP: u32 = 1;
+const UNMAP: u32 = 2;
 /// CU_MEM_LOCATION_TYPE_DEVICE
 const DEVICE: u32 = 1;
 /// CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
@@ -28,7 +58,12 @@ hooks! {
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) {
         let device = if handle.is_null() { None } else { device_of(properties) };
         let Some(device) = device else {
-            return cuMemCreate::real(handle, bytes, properties, flags);
+            let answer = cuMemCreate::real(handle, bytes, properties, flags);
+            if answer == SUCCESS && !handle.is_null() {
+                // SAFETY: the driver has just written there.
+                physical::uncharged(unsafe { handle.read_unaligned() });
+            }
+            return answer;
         };
         let make = || {
             let mut made = 0;
@@ -56,6 +91,36 @@ hooks! {
         };
         answer(handle, physical::retain(u64::try_from(address.addr()).unwrap_or(0), call))
     }
+    fn cuMemExportToShareableHandle(shareable: *mut c_void, handle: u64, kind: u32, flags: u64) {
+        physical::export(handle, || cuMemExportToShareableHandle::real(shareable, handle, kind, flags))
+    }
+    fn cuMemImportFromShareableHandle(handle: *mut u64, shareable: *mut c_void, kind: u32) {
+        if handle.is_null() {
+            return cuMemImportFromShareableHandle::real(handle, shareable, kind);
+        }
+        let call = || {
+            let mut found = 0;
+            match cuMemImportFromShareableHandle::real(&raw mut found, shareable, kind) {
+                SUCCESS => Ok(found),
+                error => Err(error),
+            }
+        };
+        answer(handle, physical::import(call))
+    }
+    fn cuMemMapArrayAsync(parts: *mut MapInfo, count: u32, stream: u64) {
+        let call = || cuMemMapArrayAsync::real(parts, count, stream);
+        if parts.is_null() {
+            return call();
+        }
+        sparse::change(changes(parts, count), (stream, StreamMode::Legacy), call)
+    }
+    fn cuMemMapArrayAsync_ptsz(parts: *mut MapInfo, count: u32, stream: u64) {
+        let call = || cuMemMapArrayAsync_ptsz::real(parts, count, stream);
+        if parts.is_null() {
+            return call();
+        }
+        sparse::change(changes(parts, count), (stream, StreamMode::PerThread), call)
+    }
     fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) {
         let range = (address, u64::try_from(bytes).unwrap_or(u64::MAX));
         let call = || cuMemMap::real(address, bytes, offset, handle, flags);
@@ -79,6 +144,38 @@ fn device_of(properties: *const Properties) -> Option<Device> {
         LOCALITY_DOMAIN => Some(Device(properties.location & 0xff)),
         _ => None,
     }
+}
+
+impl MapInfo {
+    fn part(&self) -> Part {
+        let [level, layer, x, y, z, width, height, depth] = self.place;
+        if self.part_kind == LEVEL {
+            let from = [x, y, z].map(u64::from);
+            let [wide, high, deep] = [width, height, depth].map(|extent| u64::from(extent.max(1)));
+            let to = [u64::from(x) + wide, u64::from(y) + high, u64::from(z) + deep];
+            return Part { array: self.array, of: [LEVEL, level, layer], from, to };
+        }
+        let long = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        let (from, bytes) = (long(x, y), long(z, width));
+        let to = [from.saturating_add(bytes), 1, 1];
+        Part { array: self.array, of: [self.part_kind, 0, level], from: [from, 0, 0], to }
+    }
+
+    fn change(&self) -> Change {
+        let behind = match self.operation {
+            MAP => Behind::Handle(self.handle),
+            UNMAP => Behind::Nothing,
+            _ => Behind::Unknown,
+        };
+        Change { part: self.part(), behind }
+    }
+}
+
+/// The caller's list.
+fn changes(parts: *const MapInfo, count: u32) -> impl Iterator<Item = Change> + Clone {
+    let count = usize::try_from(count).unwrap_or(0);
+    // SAFETY: a list of that length by the vendor's contract, which the driver reads, too; unaligned is allowed for.
+    (0..count).map(move |index| unsafe { parts.add(index).read_unaligned() }.change())
 }
 
 fn answer(place: *mut u64, made: Result<u64, i32>) -> i32 {

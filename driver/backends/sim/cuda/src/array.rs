@@ -110,6 +110,7 @@ pub(crate) fn create_mipmapped(shape: Shape, levels: u32) -> Answer<u64> {
 pub(crate) fn destroy(handle: u64, registry: &Registry<Array>) -> Answer {
     process::cards()?;
     let array = registry.remove(handle)?;
+    crate::sparse::array_gone(handle);
     let ours = process::cards()?.get(array.device).ok_or(INVALID_DEVICE)?;
     ours.give(Kind::Array, array.shape.charged(array.bytes));
     ours.heap()?.give(array.bytes, &array.backing);

@@ -30,6 +30,7 @@ struct Slots<T> {
 pub(crate) struct Registry<T> {
     tag: Tag,
     wrong: Code,
+    generations: u64,
     slots: RwLock<Slots<T>>,
 }
 
@@ -39,13 +40,22 @@ const GENERATIONS: u64 = 1 << 12;
 impl<T> Registry<T> {
     /// An empty one, which answers `wrong` for handles it does not know.
     pub(crate) const fn new(tag: Tag, wrong: Code) -> Self {
+        Self::with(tag, wrong, GENERATIONS)
+    }
+
+    /// The same, where the next object gets the handle of the last one that went: so an old handle may name another.
+    pub(crate) const fn reusing(tag: Tag, wrong: Code) -> Self {
+        Self::with(tag, wrong, 1)
+    }
+
+    const fn with(tag: Tag, wrong: Code, generations: u64) -> Self {
         let slots = RwLock::new(Slots { entries: Vec::new(), free: Vec::new() });
-        Self { tag, wrong, slots }
+        Self { tag, wrong, generations, slots }
     }
 
     fn number(&self, index: usize, generation: u64) -> u64 {
         let index = u64::try_from(index).unwrap_or(0) + 1;
-        (self.tag as u64) << 40 | (generation % GENERATIONS) << 28 | index << 4
+        (self.tag as u64) << 40 | (generation % self.generations) << 28 | index << 4
     }
 
     fn index(handle: u64) -> usize {

@@ -124,13 +124,7 @@ impl Content {
 
     /// A place for a copy on its way, which nobody else sees.
     fn scratch(bytes: u64) -> Answer<Self> {
-        // SAFETY: a constant name and known flags.
-        let file = unsafe { libc::memfd_create(c"aliquot-sim".as_ptr(), libc::MFD_CLOEXEC) };
-        if file < 0 {
-            return Err(UNKNOWN);
-        }
-        // SAFETY: fresh and ours alone.
-        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        let file = scratch_file()?;
         // SAFETY: an open descriptor.
         if unsafe { libc::ftruncate(file.as_raw_fd(), offset(bytes)) } != 0 {
             return Err(UNKNOWN);
@@ -227,6 +221,17 @@ impl Backing {
         };
         if got == libc::MAP_FAILED { Err(OUT_OF_MEMORY) } else { Ok(()) }
     }
+}
+
+/// A file without a name.
+pub(crate) fn scratch_file() -> Answer<OwnedFd> {
+    // SAFETY: a constant name and known flags.
+    let file = unsafe { libc::memfd_create(c"aliquot-sim".as_ptr(), libc::MFD_CLOEXEC) };
+    if file < 0 {
+        return Err(UNKNOWN);
+    }
+    // SAFETY: fresh and ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
 /// Copies between two host ranges, a bad one being an error.

@@ -32,6 +32,8 @@ mod memory;
 mod module;
 mod pool;
 mod process;
+mod shared;
+mod sparse;
 mod stream;
 mod table;
 mod vmm;

@@ -254,6 +254,7 @@ pub(crate) fn find_host(address: u64) -> Option<(u64, u64)> {
 pub(crate) fn info() -> Answer<(u64, u64)> {
     let ours = process::current_card()?;
     ours.well()?;
+    crate::vmm::collect();
     let total = ours.card.facts().memory_bytes;
     Ok((total.saturating_sub(ours.card.in_use()), total))
 }

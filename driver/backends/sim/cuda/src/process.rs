@@ -224,6 +224,7 @@ impl OurCard {
     /// Takes memory; pools give back what they only keep before anybody is refused.
     pub(crate) fn take(&self, kind: Kind, bytes: u64) -> Answer {
         let seat = self.seat()?;
+        crate::vmm::collect();
         if seat.take(kind, bytes).is_ok() {
             return Ok(());
         }

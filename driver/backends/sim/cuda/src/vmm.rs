@@ -1,49 +1,98 @@
-//! Virtual memory management: physical handles, address reservations, mappings.
+//! Virtual memory management: physical handles, address reservations, mappings, sparse arrays.
 //!
-//! A physical allocation lives until the last of its handle references and its mappings goes; until then it is charged.
+//! A physical allocation lives until the last of its references, its mappings, its places in sparse arrays and its shared
+//! handles goes ([`crate::shared`]); until then it is charged to the process that made it. An importer pays nothing. A handle's
+//! value is used again as soon as its memory is gone, as the vendor's driver does.
 
-use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE};
+use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::handle::{Registry, Tag};
 use crate::heap::{self, BIG_PAGE, Backing};
 use crate::memory::{self, Allocation, Payer};
 use crate::process::{self, lock};
+use crate::shared::{self, Export, Import, Shared};
 use aliquot_sim_device::Kind;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Location types, by the vendor's numbers.
 const LOCATION_DEVICE: u32 = 1;
 const LOCATIONS_HOST: std::ops::RangeInclusive<u32> = 2..=4;
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+pub(crate) const FILE_DESCRIPTOR: u32 = 1;
 
 /// What a physical allocation is made from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Properties {
     pub(crate) location_type: u32,
     pub(crate) location: i32,
+    /// In which forms it may be shared, one bit each.
+    pub(crate) handle_types: u32,
+}
+
+/// Whose a physical allocation is.
+enum Owner {
+    /// The card's, of which this process pays for it.
+    Card,
+    /// The host's: free.
+    Host,
+    /// Another process's, which pays.
+    Other(#[expect(dead_code, reason = "its lock is what counts")] Import),
 }
 
 /// A physical allocation.
-struct Physical {
+pub(crate) struct Physical {
     device: usize,
     bytes: u64,
-    /// Whether a card pays; host locations are free.
-    charged: bool,
+    owner: Owner,
     backing: Backing,
     properties: Properties,
     life: Mutex<Life>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Default)]
 struct Life {
     references: u64,
+    /// In address ranges and in arrays.
     mappings: u64,
+    exports: Vec<Export>,
+    gone: bool,
 }
 
-static PHYSICAL: Registry<Physical> = Registry::new(Tag::Physical, INVALID_VALUE);
+static PHYSICAL: Registry<Physical> = Registry::reusing(Tag::Physical, INVALID_VALUE);
 /// Reservations: address and bytes.
 static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 /// Mappings: address to handle and physical allocation.
-static MAPPED: Mutex<BTreeMap<u64, (u64, Arc<Physical>)>> = Mutex::new(BTreeMap::new());
+static MAPPED: Mutex<BTreeMap<u64, Hold>> = Mutex::new(BTreeMap::new());
+/// What was exported and is still there.
+static EXPORTED: Mutex<Vec<Hold>> = Mutex::new(Vec::new());
+static EXPORTED_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// A physical allocation by its handle.
+pub(crate) type Hold = (u64, Arc<Physical>);
+
+impl Life {
+    fn is_over(&mut self) -> bool {
+        let held = self.references > 0 || self.mappings > 0;
+        !held && {
+            self.exports.retain(Export::is_open);
+            self.exports.is_empty()
+        }
+    }
+}
+
+impl Physical {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// One more reference, whether there was one or not; false: it is gone.
+    fn life_again(&self) -> bool {
+        let mut life = lock(&self.life);
+        life.references += u64::from(!life.gone);
+        !life.gone
+    }
+}
 
 /// cuMemGetAllocationGranularity.
 pub(crate) fn granularity(properties: Properties) -> Answer<u64> {
@@ -62,9 +111,15 @@ fn device_of(properties: Properties) -> Answer<usize> {
     }
 }
 
+fn add(device: usize, bytes: u64, (owner, backing): (Owner, Backing), properties: Properties) -> u64 {
+    let life = Mutex::new(Life { references: 1, ..Life::default() });
+    PHYSICAL.add(|_| Physical { device, bytes, owner, backing, properties, life }).0
+}
+
 /// cuMemCreate: charged to the card that the properties name.
 pub(crate) fn create(bytes: u64, properties: Properties, flags: u64) -> Answer<u64> {
     process::cards()?;
+    collect();
     if bytes == 0 || !bytes.is_multiple_of(BIG_PAGE) || flags != 0 {
         return Err(INVALID_VALUE);
     }
@@ -79,42 +134,65 @@ pub(crate) fn create(bytes: u64, properties: Properties, flags: u64) -> Answer<u
             ours.give(Kind::Physical, bytes);
         }
     })?;
-    let life = Mutex::new(Life { references: 1, mappings: 0 });
-    Ok(PHYSICAL.add(|_| Physical { device, bytes, charged, backing, properties, life }).0)
+    let owner = if charged { Owner::Card } else { Owner::Host };
+    Ok(add(device, bytes, (owner, backing), properties))
 }
 
-/// Ends one hold on `physical`; with the last it goes.
-fn let_go(handle: u64, physical: &Physical, change: impl FnOnce(&mut Life)) {
-    let life = {
+/// Ends a hold on `physical`; with the last it goes.
+fn let_go((handle, physical): &Hold, change: impl FnOnce(&mut Life)) {
+    let over = {
         let mut life = lock(&physical.life);
         change(&mut life);
-        *life
+        let over = !life.gone && life.is_over();
+        life.gone |= over;
+        over
     };
-    if life.references == 0 && PHYSICAL.get(handle).is_ok() && life.mappings == 0 {
-        // Nobody can come by it any more.
-        if PHYSICAL.remove(handle).is_err() {
-            return;
+    if over {
+        end(*handle, physical);
+    }
+}
+
+/// Nobody can come by it any more.
+fn end(handle: u64, physical: &Arc<Physical>) {
+    let ours = process::cards().ok().and_then(|cards| cards.get(physical.device));
+    if let Some(ours) = ours {
+        if matches!(physical.owner, Owner::Card) {
+            ours.give(Kind::Physical, physical.bytes);
         }
-        if let Some(ours) = process::cards().ok().and_then(|cards| cards.get(physical.device)) {
-            if physical.charged {
-                ours.give(Kind::Physical, physical.bytes);
-            }
-            if let Ok(heap) = ours.heap() {
-                heap.give(physical.bytes, &physical.backing);
-            }
+        if !matches!(physical.owner, Owner::Other(_))
+            && let Ok(heap) = ours.heap()
+        {
+            heap.give(physical.bytes, &physical.backing);
         }
     }
+    let mut exported = lock(&EXPORTED);
+    exported.retain(|(_, other)| !Arc::ptr_eq(other, physical));
+    EXPORTED_COUNT.store(exported.len(), Ordering::Release);
+    drop(exported);
+    PHYSICAL.forget(handle);
+}
+
+/// Memory of which the last shared handle was closed goes: nobody calls the driver for that, so each call that takes memory or
+/// tells of it looks.
+pub(crate) fn collect() {
+    if EXPORTED_COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let all = lock(&EXPORTED).clone();
+    all.iter().for_each(|hold| let_go(hold, |_| ()));
 }
 
 /// cuMemRelease.
 pub(crate) fn release(handle: u64) -> Answer {
     process::cards()?;
     let physical = PHYSICAL.get(handle)?;
-    if lock(&physical.life).references == 0 {
-        return Err(INVALID_VALUE);
-    }
-    let_go(handle, &physical, |life| life.references -= 1);
-    Ok(())
+    let mut had = false;
+    let_go(&(handle, physical), |life| {
+        had = life.references > 0;
+        life.references = life.references.saturating_sub(1);
+    });
+    collect();
+    if had { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
 /// cuMemRetainAllocationHandle.
@@ -127,6 +205,50 @@ pub(crate) fn retain(address: u64) -> Answer<u64> {
     }
     lock(&physical.life).references += 1;
     Ok(*handle)
+}
+
+/// cuMemExportToShareableHandle: a descriptor that is the caller's to close.
+pub(crate) fn export(handle: u64, kind: u32) -> Answer<i32> {
+    process::cards()?;
+    let physical = PHYSICAL.get(handle)?;
+    if kind != FILE_DESCRIPTOR || physical.properties.handle_types & FILE_DESCRIPTOR == 0 {
+        return Err(NOT_SUPPORTED);
+    }
+    let seat = process::cards()?.get(physical.device).ok_or(INVALID_DEVICE)?.seat()?;
+    let told = Shared::of(seat, physical.backing.offset, physical.bytes);
+    let (descriptor, export) = shared::export(&told)?;
+    let mut life = lock(&physical.life);
+    if life.references == 0 {
+        return Err(INVALID_VALUE);
+    }
+    life.exports.push(export);
+    drop(life);
+    let mut exported = lock(&EXPORTED);
+    if !exported.iter().any(|(_, other)| Arc::ptr_eq(other, &physical)) {
+        exported.push((handle, physical));
+    }
+    EXPORTED_COUNT.store(exported.len(), Ordering::Release);
+    Ok(shared::give_away(descriptor))
+}
+
+/// cuMemImportFromShareableHandle: this process's own memory under its own handle, another's under a new one.
+pub(crate) fn import(descriptor: i32, kind: u32) -> Answer<u64> {
+    let cards = process::cards()?;
+    if kind != FILE_DESCRIPTOR {
+        return Err(NOT_SUPPORTED);
+    }
+    let (told, import) = shared::import(descriptor)?;
+    let device = cards.iter().position(|ours| told.is_on(&ours.card)).ok_or(INVALID_DEVICE)?;
+    if told.is_own() {
+        let all = lock(&EXPORTED).clone();
+        let is_it = |other: &Physical| other.device == device && other.backing.offset == told.offset;
+        let own = all.into_iter().find(|(_, other)| is_it(other) && other.life_again());
+        return own.map(|(handle, _)| handle).ok_or(INVALID_VALUE);
+    }
+    let ours = cards.get(device).ok_or(INVALID_DEVICE)?;
+    let location = i32::try_from(device).map_err(|_| INVALID_DEVICE)?;
+    let properties = Properties { location_type: LOCATION_DEVICE, location, handle_types: FILE_DESCRIPTOR };
+    Ok(add(device, told.bytes, (Owner::Other(import), told.backing(&ours.card)?), properties))
 }
 
 /// cuMemGetAllocationPropertiesFromHandle.
@@ -165,6 +287,23 @@ fn is_reserved(address: u64, bytes: u64) -> bool {
     found.is_some_and(|(start, length)| address.checked_add(bytes).is_some_and(|end| end <= start + length))
 }
 
+/// One more mapping of what a handle names.
+pub(crate) fn hold(handle: u64) -> Answer<Hold> {
+    let physical = PHYSICAL.get(handle)?;
+    let mut life = lock(&physical.life);
+    if life.references == 0 {
+        return Err(INVALID_VALUE);
+    }
+    life.mappings += 1;
+    drop(life);
+    Ok((handle, physical))
+}
+
+/// That mapping ends.
+pub(crate) fn drop_hold(hold: &Hold) {
+    let_go(hold, |life| life.mappings -= 1);
+}
+
 /// cuMemMap.
 pub(crate) fn map(address: u64, bytes: u64, offset: u64, handle: u64) -> Answer {
     process::cards()?;
@@ -179,7 +318,7 @@ pub(crate) fn map(address: u64, bytes: u64, offset: u64, handle: u64) -> Answer 
     if below.is_some_and(|(start, (_, other))| start + other.bytes > address) {
         return Err(INVALID_VALUE);
     }
-    lock(&physical.life).mappings += 1;
+    let hold = hold(handle)?;
     memory::insert(Allocation {
         address,
         bytes,
@@ -189,7 +328,7 @@ pub(crate) fn map(address: u64, bytes: u64, offset: u64, handle: u64) -> Answer 
         backing: physical.backing.clone(),
         id: 0,
     });
-    mapped.insert(address, (handle, physical));
+    mapped.insert(address, hold);
     Ok(())
 }
 
@@ -207,10 +346,11 @@ pub(crate) fn unmap(address: u64, bytes: u64) -> Answer {
         let starts = mapped.range(address..end).map(|(start, _)| *start).collect::<Vec<_>>();
         starts.into_iter().filter_map(|start| mapped.remove_entry(&start)).collect::<Vec<_>>()
     };
-    for (address, (handle, physical)) in gone {
+    for (address, hold) in gone {
         memory::remove(address, |payer| matches!(payer, Payer::Mapping))?;
-        let_go(handle, &physical, |life| life.mappings -= 1);
+        drop_hold(&hold);
     }
+    collect();
     Ok(())
 }
 

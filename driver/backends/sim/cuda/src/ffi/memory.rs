@@ -6,6 +6,7 @@ use crate::code::{Answer, INVALID_VALUE};
 use crate::memory::{self, Origin, Payer};
 use crate::pool::{self, POOLS};
 use crate::process;
+use crate::sparse::{self, Behind, Part};
 use crate::stream;
 use crate::vmm::{self, Properties};
 use aliquot_sim_device::Kind;
@@ -64,7 +65,52 @@ pub(crate) struct Requirements {
     reserved: [u32; 4],
 }
 
+/// The vendor's part of a sparse array, and what is to be behind it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ArrayMapInfo {
+    resource_type: u32,
+    array: u64,
+    subresource_type: u32,
+    padding: u32,
+    /// Level, layer, offsets, extents; in a tail the layer, then offset and size as 64-bit numbers.
+    place: [u32; 8],
+    operation: u32,
+    handle_type: u32,
+    handle: u64,
+    offset: u64,
+    device_mask: u32,
+    flags: u32,
+    reserved: [u32; 2],
+}
+
+const _: () = assert!(size_of::<ArrayMapInfo>() == 96);
 const _: () = assert!(size_of::<AllocationProp>() == 32 && size_of::<Array3dDescriptor>() == 40);
+
+impl ArrayMapInfo {
+    fn part(&self) -> Part {
+        let [level, layer, x, y, z, width, height, depth] = self.place;
+        if self.subresource_type == 0 {
+            let from = [x, y, z].map(u64::from);
+            let extent = [width, height.max(1), depth.max(1)].map(u64::from);
+            let to = [from[0] + extent[0], from[1] + extent[1], from[2] + extent[2]];
+            return Part { array: self.array, of: [0, level, layer], from, to };
+        }
+        let wide = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        let (from, bytes) = (wide(x, y), wide(z, width));
+        let to = [from.saturating_add(bytes), 1, 1];
+        Part { array: self.array, of: [1, 0, level], from: [from, 0, 0], to }
+    }
+
+    /// CU_MEM_OPERATION_TYPE_MAP is 1, UNMAP is 2.
+    fn behind(&self) -> Answer<Behind> {
+        match (self.operation, self.handle_type) {
+            (1, 0) => Ok(Behind::Physical { handle: self.handle, offset: self.offset }),
+            (2, _) => Ok(Behind::Nothing),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+}
 
 impl Array3dDescriptor {
     fn shape(self) -> Shape {
@@ -92,7 +138,8 @@ fn properties(prop: In<AllocationProp>) -> Answer<Properties> {
     if prop.kind != 1 {
         return Err(INVALID_VALUE);
     }
-    Ok(Properties { location_type: prop.location_type, location: prop.location })
+    let (location_type, location, handle_types) = (prop.location_type, prop.location, prop.handle_types);
+    Ok(Properties { location_type, location, handle_types })
 }
 
 fn requirements_of(answer: Out<Requirements>, found: (u64, u64)) -> Answer {
@@ -211,8 +258,17 @@ exports! {
     }
     fn cuMemGetAllocationPropertiesFromHandle(prop: Out<AllocationProp>, handle: u64) {
         let found = vmm::properties(handle)?;
-        let (location_type, location) = (found.location_type, found.location);
-        prop.set(AllocationProp { kind: 1, handle_types: 0, location_type, location, windows: 0, flags: [0; 8] })
+        let Properties { location_type, location, handle_types } = found;
+        prop.set(AllocationProp { kind: 1, handle_types, location_type, location, windows: 0, flags: [0; 8] })
+    }
+    fn cuMemExportToShareableHandle(shareable: Out<i32>, handle: u64, kind: u32, flags: u64) {
+        shareable.check()?;
+        if flags != 0 { return Err(INVALID_VALUE); }
+        shareable.set(vmm::export(handle, kind)?)
+    }
+    fn cuMemImportFromShareableHandle(handle: Out<u64>, shareable: u64, kind: u32) {
+        handle.check()?;
+        handle.set(vmm::import(i32::try_from(shareable).map_err(|_| INVALID_VALUE)?, kind)?)
     }
     fn cuMemAddressReserve(address: Out<u64>, bytes: u64, alignment: u64, _wish: u64, _flags: u64) {
         address.check()?;
@@ -322,6 +378,11 @@ streamed! {
             return address.set(super::graph::capture_alloc(&stream, bytes)?);
         }
         address.set(memory::allocate_from(pool, stream.context, bytes)?)
+    }
+    fn cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz |mode| (parts: In<ArrayMapInfo>, count: u32, stream: u64) {
+        stream::find(stream, mode)?;
+        let count = usize::try_from(count).map_err(|_| INVALID_VALUE)?;
+        parts.list(count)?.into_iter().try_for_each(|given| sparse::change(given.part(), given.behind()?))
     }
     fn cuMemFreeAsync, cuMemFreeAsync_ptsz |mode| (address: u64, stream: u64) {
         let stream = stream::find(stream, mode)?;

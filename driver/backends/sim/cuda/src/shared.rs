@@ -1,0 +1,120 @@
+//! Physical memory that processes share: a descriptor that says whose and where it is, and locks that say who still has it.
+//!
+//! ```text
+//!   export ─▶ descriptor (the caller's, copied and sent at will) ── shared lock, gone with its last copy
+//!        └──▶ Export (the owner's look at the same file): is anybody's lock still there?
+//!   import ─▶ Import (a look of its own) ────────────────────────── shared lock, gone with the import or its process
+//! ```
+
+use crate::code::{Answer, INVALID_VALUE, UNKNOWN};
+use crate::heap::{self, Backing, Content};
+use aliquot_sim_device::{Card, Seat};
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Tells a descriptor of ours.
+const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMS\x01");
+const WORDS: usize = 6;
+
+/// What a descriptor says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared {
+    pid: u32,
+    seat: u64,
+    card: u64,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The owner's look at what it exported.
+pub(crate) struct Export(File);
+
+/// An importer's hold on it, for as long as this lives.
+pub(crate) struct Import(#[expect(dead_code, reason = "its lock is what counts")] File);
+
+impl Shared {
+    pub(crate) fn of(seat: &Seat, offset: u64, bytes: u64) -> Self {
+        let wide = |number| u64::try_from(number).unwrap_or(u64::MAX);
+        let (card, seat) = (wide(seat.card().index()), wide(seat.index()));
+        Self { pid: std::process::id(), seat, card, offset, bytes }
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    pub(crate) fn is_on(&self, card: &Card) -> bool {
+        u64::try_from(card.index()) == Ok(self.card)
+    }
+
+    /// The same bytes that its owner sees.
+    pub(crate) fn backing(&self, card: &Card) -> Answer<Backing> {
+        let seat = usize::try_from(self.seat).map_err(|_| INVALID_VALUE)?;
+        let content = Arc::new(Content::of_process(&card.content_file_of(seat, self.pid))?);
+        Ok(Backing { content, offset: self.offset, touched: Arc::new(AtomicBool::new(true)) })
+    }
+
+    fn words(&self) -> [u64; WORDS] {
+        [MAGIC, u64::from(self.pid), self.seat, self.card, self.offset, self.bytes]
+    }
+
+    fn read(file: &File) -> Answer<Self> {
+        let mut found = [0_u64; WORDS];
+        for (word, at) in found.iter_mut().zip((0..).step_by(8)) {
+            let mut bytes = [0_u8; 8];
+            file.read_exact_at(&mut bytes, at).map_err(|_| INVALID_VALUE)?;
+            *word = u64::from_le_bytes(bytes);
+        }
+        let [magic, pid, seat, card, offset, bytes] = found;
+        if magic != MAGIC || bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        Ok(Self { pid: u32::try_from(pid).map_err(|_| INVALID_VALUE)?, seat, card, offset, bytes })
+    }
+}
+
+/// A look of our own at the file behind a descriptor: what is locked there does not go with other copies of it.
+fn look(descriptor: i32) -> Answer<File> {
+    let path = format!("/proc/self/fd/{descriptor}");
+    OpenOptions::new().read(true).write(true).open(path).map_err(|_| INVALID_VALUE)
+}
+
+/// A descriptor for the caller.
+pub(crate) fn export(told: &Shared) -> Answer<(OwnedFd, Export)> {
+    let file = File::from(heap::scratch_file()?);
+    for (word, at) in told.words().iter().zip((0..).step_by(8)) {
+        file.write_all_at(&word.to_le_bytes(), at).map_err(|_| UNKNOWN)?;
+    }
+    file.lock_shared().map_err(|_| UNKNOWN)?;
+    let export = Export(look(file.as_raw_fd())?);
+    Ok((file.into(), export))
+}
+
+/// The descriptor is the caller's to close.
+pub(crate) fn give_away(descriptor: OwnedFd) -> i32 {
+    descriptor.into_raw_fd()
+}
+
+/// What a descriptor of a caller names.
+pub(crate) fn import(descriptor: i32) -> Answer<(Shared, Import)> {
+    let file = look(descriptor)?;
+    let told = Shared::read(&file)?;
+    // Waits for an owner that is just looking; the caller's own descriptor keeps the memory where it is.
+    file.lock_shared().map_err(|_| INVALID_VALUE)?;
+    Ok((told, Import(file)))
+}
+
+impl Export {
+    /// Whether a copy of the descriptor is open anywhere, or somebody imported it.
+    pub(crate) fn is_open(&self) -> bool {
+        if self.0.try_lock().is_err() {
+            return true;
+        }
+        // Not being able to let go of it harms nobody: it is not looked at again.
+        drop(self.0.unlock());
+        false
+    }
+}

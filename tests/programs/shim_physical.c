@@ -1,0 +1,166 @@
+/* Physical memory and who holds it, under a limit. Commands come on standard input, one a line; each is answered by its code.
+   Slots of handles, ranges, descriptors and arrays are numbers.
+
+     create <handle> <bytes> <types>       cuMemCreate; types 1: may be exported as a descriptor
+     release <handle>
+     same <handle> <handle>                0: the driver's values are equal
+     map <range> <handle> <bytes>          cuMemAddressReserve and cuMemMap
+     unmap <range>
+     retain <handle> <range>
+     export <descriptor> <handle>          answers the descriptor behind the code
+     close <descriptor>
+     import <handle> <descriptor>
+     foreign <handle> <pid> <descriptor>   the same from another process's descriptor
+     array <array>                         a sparse one
+     put <array> <x> <handle>              cuMemMapArrayAsync: 64 × 64 elements from x on
+     take <array> <x> <wide>               the same, unmapped
+     destroy <array>
+     work <nanos>, query                   in the stream of put and take
+     info                                  cuMemGetInfo: free */
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef uint64_t u64;
+typedef struct {
+    unsigned kind, handle_types, location_type;
+    int location;
+    void *windows;
+    unsigned char flags[8];
+} Properties;
+typedef struct {
+    size_t width, height, depth;
+    unsigned format, channels, flags;
+} Deep;
+typedef struct {
+    unsigned resource;
+    void *array;
+    unsigned part;
+    union {
+        unsigned level[8];
+        struct { unsigned layer; u64 offset, size; } tail;
+    } where;
+    unsigned operation, handle_type;
+    u64 handle, offset;
+    unsigned devices, flags, reserved[2];
+} Part;
+_Static_assert(sizeof(Part) == 96, "CUarrayMapInfo");
+
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
+extern int cuMemGetInfo_v2(size_t *, size_t *);
+extern int cuMemCreate(u64 *, size_t, const Properties *, u64), cuMemRelease(u64);
+extern int cuMemAddressReserve(u64 *, size_t, size_t, u64, u64), cuMemAddressFree(u64, size_t);
+extern int cuMemMap(u64, size_t, size_t, u64, u64), cuMemUnmap(u64, size_t);
+extern int cuMemRetainAllocationHandle(u64 *, void *);
+extern int cuMemExportToShareableHandle(void *, u64, unsigned, u64);
+extern int cuMemImportFromShareableHandle(u64 *, void *, unsigned);
+extern int cuArray3DCreate_v2(void **, const Deep *), cuArrayDestroy(void *);
+extern int cuMemMapArrayAsync(Part *, unsigned, void *);
+extern int cuStreamCreate(void **, unsigned), cuStreamQuery(void *);
+extern int cuModuleLoadData(void **, const void *), cuModuleGetFunction(void **, void *, const char *);
+extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+
+static u64 handles[16], ranges[16], sizes[16];
+static int descriptors[16];
+static void *arrays[16], *stream;
+
+static int part(u64 array, u64 x, u64 wide, u64 handle)
+{
+    Part given = {0, arrays[array], 0, {{0, 0, (unsigned)x, 0, 0, (unsigned)wide, 64, 1}}, 2, 0, 0, 0, 1, 0, {0, 0}};
+    if (handle) {
+        given.operation = 1;
+        given.handle = handle;
+    }
+    return cuMemMapArrayAsync(&given, 1, stream);
+}
+
+static int work(u64 nanos)
+{
+    char name[32];
+    void *module = NULL, *function = NULL;
+    snprintf(name, sizeof name, "k_%lu", nanos);
+    int code = cuModuleLoadData(&module, "image");
+    code = code ? code : cuModuleGetFunction(&function, module, name);
+    return code ? code : cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+}
+
+static int foreign(u64 *handle, u64 pid, u64 descriptor)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%lu/fd/%lu", pid, descriptor);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    int code = file < 0 ? -1 : cuMemImportFromShareableHandle(handle, (void *)(intptr_t)file, 1);
+    close(file);
+    return code;
+}
+
+static int one(const char *word, u64 a, u64 b, u64 c)
+{
+    Properties card = {1, (unsigned)c, 1, 0, NULL, {0}};
+    Deep sparse = {1024, 1024, 0, 0x20, 1, 0x40};
+    if (!strcmp(word, "create"))
+        return cuMemCreate(&handles[a], b, &card, 0);
+    if (!strcmp(word, "release"))
+        return cuMemRelease(handles[a]);
+    if (!strcmp(word, "same"))
+        return handles[a] != handles[b];
+    if (!strcmp(word, "map")) {
+        int code = cuMemAddressReserve(&ranges[a], sizes[a] = c, 0, 0, 0);
+        return code ? code : cuMemMap(ranges[a], c, 0, handles[b], 0);
+    }
+    if (!strcmp(word, "unmap")) {
+        int code = cuMemUnmap(ranges[a], sizes[a]);
+        return code ? code : cuMemAddressFree(ranges[a], sizes[a]);
+    }
+    if (!strcmp(word, "retain"))
+        return cuMemRetainAllocationHandle(&handles[a], (void *)(uintptr_t)(ranges[b] + 1));
+    if (!strcmp(word, "export"))
+        return cuMemExportToShareableHandle(&descriptors[a], handles[b], 1, 0);
+    if (!strcmp(word, "close"))
+        return close(descriptors[a]);
+    if (!strcmp(word, "import"))
+        return cuMemImportFromShareableHandle(&handles[a], (void *)(intptr_t)descriptors[b], 1);
+    if (!strcmp(word, "foreign"))
+        return foreign(&handles[a], b, c);
+    if (!strcmp(word, "array"))
+        return cuArray3DCreate_v2(&arrays[a], &sparse);
+    if (!strcmp(word, "put"))
+        return part(a, b, 64, handles[c]);
+    if (!strcmp(word, "take"))
+        return part(a, b, c, 0);
+    if (!strcmp(word, "destroy"))
+        return cuArrayDestroy(arrays[a]);
+    if (!strcmp(word, "work"))
+        return work(a);
+    return strcmp(word, "query") ? -1 : cuStreamQuery(stream);
+}
+
+int main(void)
+{
+    char line[256], word[32];
+    void *context = NULL;
+    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) || cuStreamCreate(&stream, 1)) {
+        puts("no driver");
+        return 1;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (fgets(line, sizeof line, stdin)) {
+        u64 a = 0, b = 0, c = 0;
+        size_t left = 0, total = 0;
+        if (sscanf(line, "%31s %lu %lu %lu", word, &a, &b, &c) < 1)
+            continue;
+        if (!strcmp(word, "info")) {
+            int code = cuMemGetInfo_v2(&left, &total);
+            printf("%d %zu\n", code, left);
+            continue;
+        }
+        int code = one(word, a, b, c);
+        if (!code && !strcmp(word, "export"))
+            printf("0 %d\n", descriptors[a]);
+        else
+            printf("%d\n", code);
+    }
+    return 0;
+}

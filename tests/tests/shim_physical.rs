@@ -1,0 +1,208 @@
+//! Physical memory stays in the books as long as it stays on the card, whatever its handle names and whoever else has it.
+
+use aliquot_abi::layout::usage;
+use aliquot_sim_device::Card;
+use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::talk::Talk;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const SIZE: u64 = 8 << 20;
+const LIMIT: u64 = 4 * SIZE;
+
+struct Scene {
+    program: Talk,
+    files: GrantFiles,
+    card: Card,
+    bench: Bench,
+    tenant: Tenant,
+    path: PathBuf,
+}
+
+impl Scene {
+    /// `None`: no C compiler here.
+    fn new() -> Option<Self> {
+        let bench = Bench::new();
+        bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+        let path = match bench.compile("shim_physical", Link::Direct) {
+            Ok(path) => path,
+            Err(StoodAside(why)) => {
+                println!("stood aside: {why}");
+                return None;
+            }
+        };
+        let card = bench.card();
+        let (tenant, files) = Tenant::with(&memory_limit(&card.facts().uuid, LIMIT));
+        let program = Talk::start(&mut tenant.command(&bench, &path));
+        Some(Self { program, files, card, bench, tenant, path })
+    }
+
+    /// Says each line, which does well.
+    #[track_caller]
+    fn say(&mut self, lines: &[&str]) {
+        for line in lines {
+            assert_eq!(self.program.say(line), "0", "{line}");
+        }
+    }
+
+    /// A handle of so many bytes that may be exported.
+    #[track_caller]
+    fn create(&mut self, handle: u32) {
+        self.say(&[&format!("create {handle} {SIZE} 1")]);
+    }
+
+    #[track_caller]
+    fn map(&mut self, range: u32, handle: u32) {
+        self.say(&[&format!("map {range} {handle} {SIZE}")]);
+    }
+
+    /// Asking what is free brings books and driver up to date; what the books have and what the card has.
+    fn books_and_card(&mut self) -> (u64, u64) {
+        let told = self.program.say("info");
+        let books = self.files.counter(usage::TOTAL);
+        assert_eq!(told, format!("0 {}", LIMIT - books));
+        (books, self.card.in_use())
+    }
+
+    /// Both have so many times the size.
+    #[track_caller]
+    fn both(&mut self, times: u64) {
+        assert_eq!(self.books_and_card(), (times * SIZE, times * SIZE));
+    }
+}
+
+#[test]
+fn a_handle_of_which_the_value_is_used_again_names_what_it_names_now() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.create(1);
+    scene.say(&["release 1"]);
+    scene.create(2);
+    scene.say(&["same 1 2"]);
+    scene.map(1, 2);
+    scene.both(1);
+    scene.say(&["release 2"]);
+    scene.both(1);
+    // Still mapped: the value is not free.
+    scene.create(3);
+    assert_eq!(scene.program.say("same 2 3"), "1");
+    scene.both(2);
+    scene.say(&["unmap 1"]);
+    scene.both(1);
+    assert_eq!(scene.program.say("release 2"), "1");
+    scene.create(4);
+    scene.say(&["same 2 4", "release 3", "release 4"]);
+    scene.both(0);
+    scene.program.end();
+}
+
+#[test]
+fn every_reference_to_a_handle_counts() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.create(1);
+    scene.map(1, 1);
+    scene.say(&["retain 2 1", "retain 3 1", "same 1 2", "same 1 3", "release 1", "release 2", "unmap 1"]);
+    scene.both(1);
+    scene.map(2, 3);
+    scene.say(&["release 3"]);
+    scene.both(1);
+    assert_eq!(scene.program.say("release 3"), "1", "a reference that is not there");
+    scene.both(1);
+    scene.say(&["retain 4 2", "unmap 2"]);
+    scene.both(1);
+    scene.say(&["release 4"]);
+    scene.both(0);
+    scene.program.end();
+}
+
+#[test]
+fn memory_that_is_released_while_mapped_and_imported_again_is_charged_once_and_to_the_end() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.create(1);
+    scene.map(1, 1);
+    assert!(scene.program.say("export 1 1").starts_with("0 "));
+    scene.say(&["release 1", "import 2 1", "same 1 2", "close 1", "unmap 1"]);
+    scene.both(1);
+    scene.map(2, 2);
+    scene.say(&["release 2"]);
+    scene.both(1);
+    scene.say(&["unmap 2"]);
+    scene.both(0);
+    scene.program.end();
+}
+
+#[test]
+fn exported_memory_is_charged_until_the_card_gives_it_back() {
+    let Some(mut scene) = Scene::new() else { return };
+    // Nobody else has it any more when it is released: that is seen.
+    scene.create(1);
+    assert!(scene.program.say("export 1 1").starts_with("0 "));
+    scene.say(&["close 1", "release 1"]);
+    scene.both(0);
+    // The descriptor keeps it, and is imported again.
+    scene.create(1);
+    assert!(scene.program.say("export 1 1").starts_with("0 "));
+    scene.say(&["release 1"]);
+    scene.both(1);
+    scene.create(2);
+    scene.say(&["release 2"]);
+    scene.both(1);
+    scene.say(&["import 3 1", "close 1", "release 3"]);
+    scene.both(0);
+    scene.program.end();
+}
+
+#[test]
+fn who_made_memory_pays_for_it_while_another_process_has_it() {
+    let Some(mut scene) = Scene::new() else { return };
+    let mut other = Talk::start(&mut scene.tenant.command(&scene.bench, &scene.path));
+    scene.create(1);
+    let exported = scene.program.say("export 1 1");
+    let descriptor = exported.strip_prefix("0 ").unwrap_or("none");
+    assert_eq!(other.say(&format!("foreign 1 {} {descriptor}", scene.program.pid())), "0");
+    scene.both(1);
+    assert_eq!(other.say(&format!("map 1 1 {SIZE}")), "0");
+    scene.say(&["close 1", "release 1"]);
+    scene.both(1);
+    // What the importer lets go of is not its own.
+    assert_eq!((other.say("release 1"), other.say("unmap 1")), ("0".to_owned(), "0".to_owned()));
+    assert_eq!(scene.books_and_card(), (SIZE, 0), "nobody tells the one who made it");
+    // With its process it goes off the books.
+    scene.program.end();
+    let begun = Instant::now();
+    while other.say("info") != format!("0 {LIMIT}") {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the books keep what a dead process held");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    other.end();
+}
+
+#[test]
+fn memory_behind_a_sparse_array_is_charged_until_it_is_taken_away() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say(&["array 1"]);
+    scene.create(1);
+    scene.create(2);
+    scene.say(&["put 1 0 1", "put 1 64 2", "release 1", "release 2"]);
+    scene.both(2);
+    scene.say(&["take 1 0 64"]);
+    scene.both(1);
+    scene.create(3);
+    // What it is put over is let go of.
+    scene.say(&["put 1 64 3"]);
+    scene.both(1);
+    scene.say(&["put 1 256 3", "release 3", "take 1 0 128"]);
+    scene.both(1);
+    scene.say(&["destroy 1"]);
+    scene.both(0);
+    // A call that the driver refuses changes nothing.
+    scene.say(&["array 1"]);
+    scene.create(4);
+    scene.say(&["put 1 0 4", "release 4"]);
+    assert_eq!(scene.program.say("take 1 0 32"), "1", "a part that is cut");
+    scene.both(1);
+    // The stream has not come to it yet.
+    scene.say(&["work 20000000000", "take 1 0 64"]);
+    let (books, _) = scene.books_and_card();
+    assert_eq!((books, scene.program.say("query")), (SIZE, "600".to_owned()));
+}
