@@ -129,6 +129,15 @@ impl Meter {
         }
     }
 
+    /// Forgets it if nothing is in the books for it.
+    pub(crate) fn forget_idle(self) {
+        METERS.with(|meters| {
+            if meters.get(self.key()).is_some_and(|known| known.growth.is_idle()) {
+                meters.take(self.key());
+            }
+        });
+    }
+
     fn change<R>(self, inside: impl FnOnce(&mut Growth) -> R) -> Option<R> {
         METERS.with(|meters| meters.get(self.key()).map(|known| inside(&mut known.growth))).flatten()
     }
@@ -213,13 +222,13 @@ impl Meter {
     /// Puts into the books what the driver says now.
     pub(crate) fn refresh(self, ledger: Ledger) -> Ended {
         // More than the books say is charged, whatever the limit: it is held.
-        Running { meter: self, operation: Operation::default(), ledger, _moving: None }.end()
+        Running { meter: self, operation: Operation::default(), ledger, _moving: None }.end(SUCCESS)
     }
 }
 
 impl Running {
-    /// The vendor's call is over, whatever it answered.
-    pub(crate) fn end(self) -> Ended {
+    /// The vendor's call is over, with this answer.
+    pub(crate) fn end(self, answer: i32) -> Ended {
         for _ in 0..TRIES_MAX {
             let Some(stamp) = self.meter.change(|growth| growth.stamp()) else { break };
             let Some(reserved) = self.meter.reserved() else { break };
@@ -238,10 +247,18 @@ impl Running {
                 None => break,
             }
         }
-        if self.meter.change(|growth| growth.keep(self.operation)).is_none() {
+        self.end_unasked(answer);
+        Ended::Fits
+    }
+
+    /// The driver does not tell: what it refused took nothing, and what it granted may have taken the worst.
+    #[cold]
+    fn end_unasked(&self, answer: i32) {
+        let end = if answer == SUCCESS { Growth::keep } else { Growth::cancel };
+        let is_known = self.meter.change(|growth| end(growth, self.operation)).is_some();
+        if answer != SUCCESS || !is_known {
             self.ledger.release(Bytes(self.operation.worst));
         }
-        Ended::Fits
     }
 
     /// It grew by more than was reserved: a pool, because the unit is larger than was known.

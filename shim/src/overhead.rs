@@ -130,7 +130,7 @@ pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, und
     if answer == SUCCESS && known.is_none() {
         measure(ledger, device, context.read());
     }
-    if running.end() == Ended::Fits || answer != SUCCESS {
+    if running.end(answer) == Ended::Fits || answer != SUCCESS {
         if answer == SUCCESS
             && let Some(primary) = primary(device)
         {

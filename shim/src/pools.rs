@@ -47,7 +47,16 @@ pub(crate) enum Source {
     /// No such pool any more.
     Gone,
     /// This pool's, of this ledger.
-    Charged(Meter, Ledger),
+    Charged(Meter, Ledger, Acquaintance),
+}
+
+/// Since when a pool is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acquaintance {
+    /// From an earlier call.
+    Old,
+    /// From this call, which may name any number as a pool.
+    New,
 }
 
 impl Location {
@@ -116,7 +125,10 @@ fn source(handle: u64, device: impl FnOnce() -> Option<Device>) -> Source {
         (State::Charged, Account::Counted(_)) if known.is_none() && !meter.note(device, state) => {
             Source::Closed
         }
-        (State::Charged, Account::Counted(ledger)) => Source::Charged(meter, ledger),
+        (State::Charged, Account::Counted(ledger)) => {
+            let since = if known.is_some() { Acquaintance::Old } else { Acquaintance::New };
+            Source::Charged(meter, ledger, since)
+        }
     }
 }
 
@@ -143,7 +155,7 @@ pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Source {
     let _errno = KeepErrno::new();
     let source = source(handle, vendor::current_device);
     match source {
-        Source::Charged(meter, _) if vendor::is_capturing(stream, mode) => {
+        Source::Charged(meter, ..) if vendor::is_capturing(stream, mode) => {
             if let Some(known) = meter.known() {
                 crate::graphs::watch(known.device);
             }
@@ -160,20 +172,38 @@ pub(crate) fn allocate(
     real: impl Fn() -> i32,
     back: impl Fn(u64) -> i32,
 ) -> i32 {
-    let (meter, ledger) = match source {
-        Source::Vendors => return real(),
-        Source::Closed => return OUT_OF_MEMORY,
-        Source::Gone => return INVALID_VALUE,
-        // The vendor says what is wrong with it.
-        Source::Charged(..) if request.bytes == 0 || request.address.0.is_null() => return real(),
-        Source::Charged(meter, ledger) => (meter, ledger),
-    };
+    match source {
+        Source::Vendors => real(),
+        Source::Closed => OUT_OF_MEMORY,
+        Source::Gone => INVALID_VALUE,
+        Source::Charged(meter, ledger, since) => {
+            let answer = match request {
+                // The vendor says what is wrong with it.
+                Request { bytes: 0, .. } => real(),
+                Request { address, .. } if address.is_null() => real(),
+                request => allocate_charged(meter, ledger, request, real, back),
+            };
+            if answer != SUCCESS && since == Acquaintance::New {
+                meter.forget_idle();
+            }
+            answer
+        }
+    }
+}
+
+fn allocate_charged(
+    meter: Meter,
+    ledger: Ledger,
+    request: Request,
+    real: impl Fn() -> i32,
+    back: impl Fn(u64) -> i32,
+) -> i32 {
     let bytes = Bytes(u64::try_from(request.bytes).unwrap_or(u64::MAX));
     let Some(running) = meter.enter(ledger, bytes) else { return ledger.refuse() };
     let before = request.address.read();
     let answer = real();
     let _errno = KeepErrno::new();
-    if running.end() == Ended::Fits || answer != SUCCESS {
+    if running.end(answer) == Ended::Fits || answer != SUCCESS {
         return answer;
     }
     let _freed = back(request.address.read());

@@ -3,6 +3,7 @@
 
      alloc <slot> <bytes>          cuMemAllocAsync on the stream
      from <slot> <bytes> <pool>    cuMemAllocFromPoolAsync
+     nonsense <handle> <bytes>     the same, from what is no pool
      free <slot>, freeasync <slot> cuMemFree, cuMemFreeAsync
      pool <pool> <device>          cuMemPoolCreate
      hostpool <pool>               the same in host memory
@@ -130,6 +131,8 @@ int main(void)
             if (!code)
                 slots[a] = out;
             answer(code, out);
+        } else if (!strcmp(word, "nonsense")) {
+            answer(CALL(cuMemAllocFromPoolAsync, &out, (size_t)b, a, stream), out);
         } else if (!strcmp(word, "free")) {
             answer(CALL(cuMemFree_v2, slots[a]), out);
         } else if (!strcmp(word, "freeasync")) {

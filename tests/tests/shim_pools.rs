@@ -178,6 +178,34 @@ fn a_refused_call_is_counted_once_however_often_it_is_tried() {
 }
 
 #[test]
+fn what_is_no_pool_costs_nothing_however_often_it_is_named() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say(&format!("alloc 0 {MIB}"), "0");
+    scene.say("pool 1 0", "0");
+    scene.say("from 1 1 1", "0");
+    scene.say("free 1", "0");
+    scene.say("destroy 1", "0");
+    assert_eq!(scene.settled(), UNIT);
+    // More of them than are remembered, and so much that seven would be the limit.
+    for n in 0..4_000_u64 {
+        scene.say(&format!("from 1 {MIB} 1"), "1");
+        scene.say(&format!("nonsense {} {}", 0x12_3456_7000 + (n << 12), UNIT * 2), "1");
+        scene.say(&format!("nonsense {} 0", 0x12_3456_7001 + (n << 12)), "1");
+        if n % 1_000 == 0 {
+            assert_eq!(scene.settled(), UNIT);
+        }
+    }
+    assert_eq!(scene.settled(), UNIT);
+    // A new pool, maybe of an old handle, is as good as any.
+    scene.say("pool 1 0", "0");
+    scene.say(&format!("from 1 {} 1", LIMIT - UNIT), "0");
+    scene.say("freeasync 0", "0");
+    scene.say("sync", "0");
+    assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (LIMIT - UNIT, 0));
+    scene.program.end();
+}
+
+#[test]
 fn an_allocation_in_a_capture_takes_nothing() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say(&format!("capture {}", 2 * LIMIT), "0");

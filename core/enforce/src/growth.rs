@@ -128,6 +128,19 @@ impl Growth {
         Settled::Release(cap - self.held)
     }
 
+    /// An operation was refused, and the driver could not be asked: it took nothing, and what it reserved is given back.
+    pub fn cancel(&mut self, operation: Operation) {
+        self.pending = self.pending.saturating_sub(operation.worst);
+        self.promised = self.promised.saturating_sub(operation.promised);
+        self.ended = self.ended.wrapping_add(1);
+    }
+
+    /// Whether the books hold nothing for it, and no operation counts on it.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.in_books() == 0 && self.promised == 0
+    }
+
     /// An operation ended and the driver could not be asked: what it reserved stays in the books until the next answer.
     pub fn keep(&mut self, operation: Operation) {
         self.pending = self.pending.saturating_sub(operation.worst);

@@ -41,6 +41,7 @@ enum Action {
     Take(usize),
     Read(usize),
     Settle(usize),
+    Cancel(usize),
     Free,
     Trim,
     Refresh,
@@ -109,6 +110,13 @@ impl World {
                     assert!(!matches!(self.settle(at), Settled::Charge(_)), "more than was reserved");
                 }
             }
+            Action::Cancel(at) => {
+                if self.running.get(at).is_some_and(|running| !running.taken) {
+                    let operation = self.running.remove(at).operation;
+                    self.growth.cancel(operation);
+                    self.books -= operation.worst;
+                }
+            }
             Action::Free => self.pool.size.used -= self.blocks.pop().unwrap_or(0),
             Action::Trim => self.pool.trim(),
             Action::Refresh => {
@@ -130,6 +138,7 @@ proptest! {
             4 => (0..4_usize).prop_map(Action::Take),
             2 => (0..4_usize).prop_map(Action::Read),
             3 => (0..4_usize).prop_map(Action::Settle),
+            1 => (0..4_usize).prop_map(Action::Cancel),
             2 => Just(Action::Free),
             2 => Just(Action::Trim),
             2 => Just(Action::Refresh),
@@ -148,6 +157,7 @@ proptest! {
         }
         world.act(Action::Refresh);
         prop_assert_eq!(world.books, world.pool.size.reserved);
+        prop_assert_eq!(world.growth.is_idle(), world.books == 0);
     }
 }
 
