@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aliquot_core::units::Bytes;
-use aliquot_sim_device::{Card, CardFacts, Device, Node, OpenError};
+use aliquot_sim_device::{Card, CardFacts, Device, Node, OpenError, monotonic_nanos};
 
 use super::look::{Driver, DriverProcess, Health};
 use super::processes::{command, grants_of};
@@ -95,9 +95,11 @@ fn own(dir: &Path) -> Result<(), String> {
 
 /// A card that somebody has used.
 fn used(card: &Card, whole: bool, clock: &impl Fn() -> Duration) -> Driver {
-    let busy_nanos = card.busy_nanos();
-    let at = clock();
-    let processes = card.processes().into_iter().map(|process| DriverProcess {
+    let moment = card.moment();
+    // The figures are of that moment, however long this process waited for its processor since.
+    let since = Duration::from_nanos(monotonic_nanos().saturating_sub(moment.at));
+    let at = clock().saturating_sub(since);
+    let processes = moment.processes.into_iter().map(|process| DriverProcess {
         pid: process.pid,
         held: Bytes(process.held_bytes),
         device_nanos: process.device_nanos,
@@ -105,9 +107,9 @@ fn used(card: &Card, whole: bool, clock: &impl Fn() -> Duration) -> Driver {
         grants: grants_of(process.pid),
     });
     Driver {
-        in_use: Bytes(card.in_use()),
-        high_water: Bytes(card.high_water()),
-        busy_nanos,
+        in_use: Bytes(moment.in_use),
+        high_water: Bytes(moment.high_water),
+        busy_nanos: moment.busy_nanos,
         health: match card.health() {
             aliquot_sim_device::Health::Well => Health::Well,
             aliquot_sim_device::Health::Lost => Health::Lost,

@@ -115,6 +115,21 @@ pub struct Process {
     pub utilization: u32,
 }
 
+/// A card at one moment: figures that were read at different times do not fit each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// When, in nanoseconds of the monotonic clock; the card has been played up to then.
+    pub at: u64,
+    /// Bytes in use, by the living.
+    pub in_use: u64,
+    /// The most bytes ever in use at once.
+    pub high_water: u64,
+    /// Card time anybody ever had, in nanoseconds.
+    pub busy_nanos: u64,
+    /// Everybody on the card, by seat.
+    pub processes: Vec<Process>,
+}
+
 /// A stretch with the point of the seat's work where it began.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -174,6 +189,16 @@ pub struct Card {
 pub struct Seat {
     card: Card,
     index: usize,
+}
+
+// === impl Moment ===
+
+impl Moment {
+    /// Card time process `pid` had so far, in nanoseconds; 0 for one that is not on the card.
+    #[must_use]
+    pub fn device_nanos(&self, pid: u32) -> u64 {
+        self.processes.iter().filter(|process| process.pid == pid).map(|process| process.device_nanos).sum()
+    }
 }
 
 // === impl Windows ===
@@ -397,32 +422,38 @@ impl Card {
         });
     }
 
-    /// Everybody on the card, by seat.
+    /// All figures of one moment, without what dead processes held.
     #[must_use]
-    pub fn processes(&self) -> Vec<Process> {
-        self.reap();
-        let now = monotonic_nanos();
+    pub fn moment(&self) -> Moment {
         self.with(|state| {
-            let used = state.used();
-            let seats = state.seats.iter().zip(&state.works).take(used);
-            seats
-                .filter(|(seat, _)| seat.pid != 0)
-                .map(|(seat, work)| Process {
-                    pid: u32::try_from(seat.pid).unwrap_or(0),
-                    held_bytes: seat.held_bytes(),
-                    held_by_kind: seat.held,
-                    high_water_bytes: seat.high_water,
-                    device_nanos: work.done,
-                    utilization: seat.windows.percent(now),
-                })
-                .collect()
+            // The clock is read inside: whoever waits for the lock, or for a processor, is late with the figures and the clock
+            // alike.
+            let at = monotonic_nanos();
+            state.play(self.node.slice_nanos, at);
+            self.reap_locked(state, at);
+            let seats = state.seats.iter().zip(&state.works).take(state.used());
+            let processes = seats.filter(|(seat, _)| seat.pid != 0).map(|(seat, work)| Process {
+                pid: u32::try_from(seat.pid).unwrap_or(0),
+                held_bytes: seat.held_bytes(),
+                held_by_kind: seat.held,
+                high_water_bytes: seat.high_water,
+                device_nanos: work.done,
+                utilization: seat.windows.percent(at),
+            });
+            Moment {
+                at,
+                in_use: state.in_use,
+                high_water: state.high_water,
+                busy_nanos: state.busy_total,
+                processes: processes.collect(),
+            }
         })
     }
 
-    /// Card time process `pid` had so far, in nanoseconds; 0 for one that is not on the card.
+    /// Everybody on the card, by seat.
     #[must_use]
-    pub fn device_nanos(&self, pid: u32) -> u64 {
-        self.processes().iter().filter(|process| process.pid == pid).map(|process| process.device_nanos).sum()
+    pub fn processes(&self) -> Vec<Process> {
+        self.moment().processes
     }
 
     /// The last stretches of card time process `pid` had, oldest first; at most 4096.
@@ -441,8 +472,7 @@ impl Card {
     /// Card time anybody ever had, in nanoseconds.
     #[must_use]
     pub fn busy_nanos(&self) -> u64 {
-        self.reap();
-        self.with(|state| state.busy_total)
+        self.moment().busy_nanos
     }
 
     /// Percent of the last full utilisation window in which somebody ran.

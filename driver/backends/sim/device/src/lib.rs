@@ -23,7 +23,7 @@ mod mapping;
 mod node;
 pub mod schedule;
 
-pub use card::{Busy, Card, Full, Health, Kind, Mark, Process, Seat, SeatError, WINDOW_NANOS};
+pub use card::{Busy, Card, Full, Health, Kind, Mark, Moment, Process, Seat, SeatError, WINDOW_NANOS};
 pub use fault::{Action, Plan, PlanError, Struck};
 pub use install::{InstallError, install};
 pub use mapping::{OpenError, monotonic_nanos};
