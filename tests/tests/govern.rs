@@ -8,27 +8,50 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aliquot_driver::region::{Seen, USAGE};
-use aliquot_sim_device::{Card, monotonic_nanos};
+use aliquot_sim_device::Card;
+use aliquot_sim_device::processor::Lack;
 use aliquot_tests::generate::Random;
 use aliquot_tests::local::{Local, aliquot, wait_for};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+/// In which shares are measured.
+const WINDOW: Duration = Duration::from_millis(500);
+/// Windows in which a share may become what it is to be.
+const WINDOWS: usize = 40;
+/// The first of them, in which it is on its way there.
+const LEARNING: usize = 4;
 
 fn kill(pid: u32) {
-    assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap());
+    nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
 }
 
-/// Percent of the card's time that a process has, once it is within the bounds; on a busy machine that may take a while.
+/// Waits until a process has this part of the card's time, in percent, in a window of half a second. Where the machine is too
+/// busy for that, no window may miss it by more than the part of it in which one of those on the card had no processor.
 fn share_becomes(card: &Card, pid: u32, from: u64, to: u64) {
-    let mut last = 0;
-    for _ in 0..20 {
-        let (before, begun) = (card.device_nanos(pid), monotonic_nanos());
-        std::thread::sleep(Duration::from_millis(500));
-        let (after, now) = (card.device_nanos(pid), monotonic_nanos());
-        last = (after.saturating_sub(before)) * 100 / (now - begun);
-        if (from..=to).contains(&last) {
+    let mut missed = Vec::new();
+    // A minute at most; what is to become of it is there after two windows.
+    for _ in 0..WINDOWS {
+        let before = card.moment();
+        let lack = Lack::of(before.processes.iter().map(|process| process.pid));
+        std::thread::sleep(WINDOW);
+        let after = card.moment();
+        let had = after.device_nanos(pid).saturating_sub(before.device_nanos(pid)) * 100;
+        let share = had / (after.at - before.at);
+        if (from..=to).contains(&share) {
             return;
         }
+        let off = from.saturating_sub(share).max(share.saturating_sub(to));
+        missed.push((share, off, lack.most().as_millis() * 100 / WINDOW.as_millis()));
     }
-    panic!("process {pid} has {last} % of the card's time, not {from} to {to}");
+    let explained = |(_, off, lacked): &(u64, u64, u128)| u128::from(*off) <= *lacked;
+    if missed.iter().skip(LEARNING).all(explained) {
+        return println!("stood aside: the machine is too busy to show {from} to {to} %: {missed:?}");
+    }
+    panic!(
+        "process {pid} has not {from} to {to} % of the card's time; had, off by, without processor: {missed:?}"
+    );
 }
 
 #[test]
@@ -78,7 +101,7 @@ fn what_killed_processes_held_is_back_within_a_tenth_of_a_second() {
             String::from_utf8_lossy(entry).split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()))
         })
         .collect();
-    let mut worst = Duration::ZERO;
+    let mut took = Vec::new();
     for _ in 0..10 {
         let mut other = Command::new(aliquot());
         other.args(["demo-tenant", "fill", "1024"]).env_clear().envs(environ.iter().cloned());
@@ -87,15 +110,20 @@ fn what_killed_processes_held_is_back_within_a_tenth_of_a_second() {
         assert!(lines.next().unwrap().unwrap().starts_with("filled"));
         assert!(total().0 >= alone.0 + (1 << 30));
         std::thread::sleep(Duration::from_millis(u64::try_from(random.below(60)).unwrap()));
+        // The dying, the governor that sees it, and this test, which sees the governor's work, wait for each other.
+        let lack = Lack::of([other.id(), keeper.child.id(), std::process::id()]);
         let begun = Instant::now();
         kill(other.id());
         wait_for("the books", || total() == alone);
-        worst = worst.max(begun.elapsed());
+        took.push(begun.elapsed().saturating_sub(lack.sum()));
         other.wait().unwrap();
     }
-    println!("worst: {worst:?}");
-    // A tenth of a second, and what a busy machine may keep the governor waiting.
-    assert!(worst < Duration::from_millis(400), "{worst:?}");
+    took.sort();
+    println!(
+        "time until the books are right again, without what was spent waiting for a processor: {took:?}"
+    );
+    // One of ten may have met what no account shows, such as a page of the books on its way to a disk.
+    assert!(took[8] < Duration::from_millis(100), "{took:?}");
     keeper.end();
     local.settle();
 }

@@ -21,6 +21,7 @@ mod fault;
 mod install;
 mod mapping;
 mod node;
+pub mod processor;
 pub mod schedule;
 
 pub use card::{Busy, Card, Full, Health, Kind, Mark, Moment, Process, Seat, SeatError, WINDOW_NANOS};
