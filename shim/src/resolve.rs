@@ -17,6 +17,7 @@ use crate::sys::KeepErrno;
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+type Dlerror = unsafe extern "C" fn() -> *const c_char;
 type Dladdr1 = unsafe extern "C" fn(*const c_void, *mut libc::Dl_info, *mut *const LinkMap, c_int) -> c_int;
 
 /// RTLD_DL_LINKMAP
@@ -33,6 +34,7 @@ pub(crate) static DLVSYM: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 pub(crate) static WALK: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 static DLOPEN: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 static DLADDR1: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
+static DLERROR: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 
 impl Real {
     /// The function of this name; null where nobody has it.
@@ -69,6 +71,18 @@ pub(crate) fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c
     let real = unsafe { core::mem::transmute::<*const (), Dlvsym>(real) };
     // SAFETY: a caller's handle and C strings.
     unsafe { real(handle, name, version) }.cast_const().cast()
+}
+
+/// Takes away what a look-up of ours that found nothing has left to be told.
+pub(crate) fn forget_error() {
+    let real = DLERROR.get(c"dlerror");
+    if real.is_null() {
+        return;
+    }
+    // SAFETY: the address of the C library's function.
+    let real = unsafe { core::mem::transmute::<*const (), Dlerror>(real) };
+    // SAFETY: it may always be called.
+    let _said = unsafe { real() };
 }
 
 // === The vendor's libraries ===
@@ -189,7 +203,11 @@ pub(crate) fn keep(library: Library) {
     // SAFETY: the address of the C library's function.
     let real = unsafe { core::mem::transmute::<*const (), Dlopen>(real) };
     // SAFETY: a C string. Nothing is loaded.
-    let _kept = unsafe { real(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let kept = unsafe { real(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if kept.is_null() {
+        // It goes by another name, or lies in another namespace: then who loaded it keeps it.
+        forget_error();
+    }
 }
 
 /// What lies behind our own export of a name, for a program that found ours.
@@ -219,7 +237,14 @@ pub(crate) fn behind(library: Library, name: &CStr) -> Behind {
 /// tables finds another library in between.
 pub(crate) fn behind_link(library: Library, name: &CStr) -> Behind {
     let first = elf::behind_here(name);
-    if first.is_none() || first == vendor(library, name) { Behind::Vendor } else { behind(library, name) }
+    if first.is_none() || first == vendor(library, name) {
+        return Behind::Vendor;
+    }
+    let behind = behind(library, name);
+    if matches!(behind, Behind::Nothing) {
+        forget_error();
+    }
+    behind
 }
 
 /// A vendor function's address, looked up once it is there.

@@ -152,6 +152,8 @@ int main(int argc, char **argv) {
     }
     if (early) return printf("%zu\n", early), 0;
     if (!function) return printf("null %s\n", dlerror() ? "told" : "silent"), 0;
+    const char *said = dlerror();
+    if (said) printf("found, and yet %s\n", said);
     printf("%zu\n", total(function));
     int *asked = dlsym(RTLD_DEFAULT, "interposer_asked"), *passed = dlsym(RTLD_DEFAULT, "passed");
     if (asked && !*asked) puts("the interposer was passed by");

@@ -101,6 +101,8 @@ impl Question<'_> {
                 Behind::Vendor => hook.entry(),
                 Behind::Other(other) => other,
                 Behind::Nothing if self.is_late() && resolve::vendor(hook.library, hook.export).is_some() => {
+                    // The caller finds it: nothing is to be told.
+                    resolve::forget_error();
                     hook.entry()
                 }
                 Behind::Nothing => core::ptr::null(),
