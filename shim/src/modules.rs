@@ -23,7 +23,7 @@ use crate::measured::{Reading, Taken, read, taken};
 use crate::plain;
 use crate::pools::Place;
 use crate::sys::KeepErrno;
-use crate::vendor::{self, SUCCESS};
+use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
 
 /// Modules that are charged at once, each in each context.
 const MODULES_MAX: usize = 1 << 14;
@@ -34,6 +34,8 @@ struct Charged {
     of: u64,
     tie: u32,
     grant: u32,
+    /// 1: the driver has loaded it there.
+    loaded: u32,
     bytes: u64,
 }
 
@@ -69,7 +71,8 @@ struct Watched {
     stage: Stage,
     worst: Bytes,
     before: Reading,
-    moving: Moving,
+    /// `None`: the call is over.
+    moving: Option<Moving>,
 }
 
 impl Object {
@@ -78,26 +81,37 @@ impl Object {
         (self.0 ^ u64::from(tie.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
     }
 
-    /// Notes the first use in a context; whether it was that.
-    fn claim(self, current: Current, ledger: Ledger) -> Stage {
+    /// Which use in a context the next one is: the first one until the driver is known to have loaded it.
+    fn stage(self, current: Current) -> Stage {
+        let key = self.key(current.tie);
+        let loaded = MODULES.with(|modules| modules.get(key).is_some_and(|charged| charged.loaded != 0));
+        if loaded == Some(true) { Stage::Later } else { Stage::First }
+    }
+
+    /// Changes what is known of it in a context; `None`: there is no place for that.
+    fn note<R>(self, current: Current, ledger: Ledger, change: impl FnOnce(&mut Charged) -> R) -> Option<R> {
         let key = self.key(current.tie);
         let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-        let fresh = Charged { of: self.0, tie: current.tie.0, grant, bytes: 0 };
-        let is_known = MODULES.with(|modules| {
-            modules.get(key).is_some() || {
+        let fresh = Charged { of: self.0, tie: current.tie.0, grant, loaded: 0, bytes: 0 };
+        let inside = |modules: &mut Table<Charged, MODULES_MAX>| {
+            if modules.get(key).is_none() {
                 modules.set(key, fresh);
-                false
             }
-        });
-        if is_known == Some(true) { Stage::Later } else { Stage::First }
+            modules.get(key).map(change)
+        };
+        MODULES.with(inside).flatten()
+    }
+
+    /// The driver has loaded it; whether that is news. Without a place to note it, it always is.
+    fn loaded(self, current: Current, ledger: Ledger) -> bool {
+        let news = |charged: &mut Charged| core::mem::replace(&mut charged.loaded, 1) == 0;
+        self.note(current, ledger, news).unwrap_or(true)
     }
 
     /// Adds to what it holds. False: there is no place to note it.
     fn add(self, current: Current, ledger: Ledger, bytes: Bytes) -> bool {
-        self.claim(current, ledger);
         let add = |charged: &mut Charged| charged.bytes = charged.bytes.saturating_add(bytes.0);
-        let key = self.key(current.tie);
-        MODULES.with(|modules| modules.get(key).map(add)).flatten().is_some()
+        self.note(current, ledger, add).is_some()
     }
 
     /// Gives back part of what it holds.
@@ -168,46 +182,62 @@ fn learnt(ledger: Ledger) -> Bytes {
 
 impl Watched {
     /// Before the call. `Ok(None)`: there is nothing to watch.
-    fn begin(stage: impl FnOnce(Current, Ledger) -> Stage) -> Result<Option<Self>, i32> {
+    fn begin(stage: impl FnOnce(Current) -> Stage) -> Result<Option<Self>, i32> {
         let _errno = KeepErrno::new();
         let Some(current) = contexts::current() else { return Ok(None) };
         let Account::Counted(ledger) = account::of(current.device) else { return Ok(None) };
-        let stage = stage(current, ledger);
+        let stage = stage(current);
         let worst = if stage.takes_module() { learnt(ledger) } else { Bytes(0) };
         ledger.reserve(worst).map_err(|_| ledger.refuse())?;
         let Some(before) = read(ledger) else {
             ledger.release(worst);
             return Ok(None);
         };
-        Ok(Some(Self { ledger, current, stage, worst, before, moving: ledger.moving() }))
+        Ok(Some(Self { ledger, current, stage, worst, before, moving: Some(ledger.moving()) }))
     }
 
-    /// After the call: charges what it took to `object`. An error: so much does not fit; it is charged all the same.
-    fn end(self, object: Object) -> Result<(), Bytes> {
-        let _errno = KeepErrno::new();
-        let Self { ledger, current, stage, worst, before, moving } = self;
-        drop(moving);
-        let bytes = match read(ledger).map(|after| taken(&before, &after)) {
-            None => Bytes(0),
-            Some(Taken::Sure(bytes)) => {
+    /// What the call took, by what was read before and after.
+    fn took(&self, object: Object, taken: Taken, answer: i32) -> Bytes {
+        let Self { ledger, current, stage, .. } = *self;
+        let is_module = stage.takes_module();
+        match taken {
+            Taken::Sure(bytes) => {
                 if bytes.0 > 0
                     && stage != Stage::Limit
                     && let Some(learnt) = LEARNT.get(ledger.number())
                 {
                     learnt.store(bytes.0, Ordering::Release);
                 }
+                if is_module && (bytes.0 > 0 || answer == SUCCESS) {
+                    let _news = object.loaded(current, ledger);
+                }
                 bytes
             }
-            Some(Taken::Given(bytes)) => {
+            Taken::Given(bytes) => {
                 if stage == Stage::Limit {
                     object.give_back(current, ledger, bytes);
                 }
                 Bytes(0)
             }
-            Some(Taken::Doubtful(_)) if !stage.takes_module() => Bytes(0),
-            Some(Taken::Doubtful(measured)) if learnt(ledger).0 == 0 => measured,
-            Some(Taken::Doubtful(_)) => learnt(ledger),
-        };
+            // What the driver had no memory for is not there. Else one call of several at once pays.
+            Taken::Doubtful(_)
+                if !is_module || answer == OUT_OF_MEMORY || !object.loaded(current, ledger) =>
+            {
+                Bytes(0)
+            }
+            Taken::Doubtful(measured) if learnt(ledger).0 == 0 => measured,
+            Taken::Doubtful(_) => learnt(ledger),
+        }
+    }
+
+    /// After the call, and what it answered: charges what it took to `object`. An error: so much does not fit; it is charged all
+    /// the same.
+    fn end(mut self, object: Object, answer: i32) -> Result<(), Bytes> {
+        let _errno = KeepErrno::new();
+        drop(self.moving.take());
+        let bytes = read(self.ledger).map(|after| self.took(object, taken(&self.before, &after), answer));
+        let bytes = bytes.unwrap_or(Bytes(0));
+        let Self { ledger, current, worst, .. } = self;
         let more = Bytes(bytes.0.saturating_sub(worst.0));
         let fits = ledger.reserve(more).is_ok();
         if !fits {
@@ -232,7 +262,7 @@ pub(crate) fn load(handle: Place, real: impl Fn() -> i32, unload: impl Fn(u64) -
     if handle.is_null() {
         return real();
     }
-    let watched = match Watched::begin(|_, _| Stage::Load) {
+    let watched = match Watched::begin(|_| Stage::Load) {
         Ok(Some(watched)) => watched,
         Ok(None) => return real(),
         Err(answer) => return answer,
@@ -246,7 +276,7 @@ pub(crate) fn load(handle: Place, real: impl Fn() -> i32, unload: impl Fn(u64) -
     let (object, ledger) = (Object(handle.read()), watched.ledger);
     // One that ended unseen may have had this handle.
     object.forget();
-    if watched.end(object).is_ok() {
+    if watched.end(object, answer).is_ok() {
         return SUCCESS;
     }
     let _answer = unload(object.0);
@@ -257,7 +287,7 @@ pub(crate) fn load(handle: Place, real: impl Fn() -> i32, unload: impl Fn(u64) -
 
 /// Something is got from a module or library, or made ready in it.
 pub(crate) fn get(object: Object, place: Option<Place>, real: impl Fn() -> i32) -> i32 {
-    let watched = match Watched::begin(|current, ledger| object.claim(current, ledger)) {
+    let watched = match Watched::begin(|current| object.stage(current)) {
         Ok(Some(watched)) => watched,
         Ok(None) => return real(),
         Err(answer) => return answer,
@@ -266,7 +296,7 @@ pub(crate) fn get(object: Object, place: Option<Place>, real: impl Fn() -> i32) 
     let (before, ledger) = (place.map(Place::read), watched.ledger);
     let answer = real();
     // Asked for a name that is not there, the driver may have loaded the module all the same.
-    if watched.end(object).is_ok() || answer != SUCCESS {
+    if watched.end(object, answer).is_ok() || answer != SUCCESS {
         return answer;
     }
     if let (Some(place), Some(before)) = (place, before) {
@@ -278,7 +308,7 @@ pub(crate) fn get(object: Object, place: Option<Place>, real: impl Fn() -> i32) 
 /// A limit of the current context is changed; `undo` puts the old one back.
 pub(crate) fn limit(real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
     let Some(context) = vendor::current_context() else { return real() };
-    let watched = match Watched::begin(|_, _| Stage::Limit) {
+    let watched = match Watched::begin(|_| Stage::Limit) {
         Ok(Some(watched)) => watched,
         Ok(None) => return real(),
         Err(answer) => return answer,
@@ -291,7 +321,7 @@ pub(crate) fn limit(real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
     // The context's own handle names nothing else here.
     let object = Object(context);
     let (ledger, current) = (watched.ledger, watched.current);
-    let Err(bytes) = watched.end(object) else { return SUCCESS };
+    let Err(bytes) = watched.end(object, answer) else { return SUCCESS };
     let _undone = undo();
     object.give_back(current, ledger, bytes);
     ledger.refuse()

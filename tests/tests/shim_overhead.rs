@@ -188,6 +188,41 @@ fn a_module_that_does_not_fit_is_out_of_memory_and_what_is_there_is_charged() {
 }
 
 #[test]
+fn a_module_that_was_refused_once_is_charged_when_it_is_had() {
+    let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+    let mut program = scene.start();
+    for line in ["retain 0", "load 1 1", "function 1 1", "unload 1"] {
+        say(&mut program, line, "0");
+    }
+    // From now on nothing that is measured is sure.
+    let mut other = scene.start();
+    say(&mut other, "retain 0", "0");
+    for (way, generation) in [(1, 2), (4, 4)] {
+        let limits = |generation, bytes| Limits {
+            generation,
+            context_bytes: CONTEXT,
+            ..memory_limit(&scene.card.facts().uuid, bytes)
+        };
+        scene.files.change(&limits(generation, 2 * CONTEXT + MODULE - 1));
+        say(&mut program, &format!("load 2 {way}"), "0");
+        for _ in 0..2 {
+            say(&mut program, "function 2 1", "2");
+            assert_eq!(scene.books(), 2 * CONTEXT);
+        }
+        scene.files.change(&limits(generation + 1, LIMIT));
+        for _ in 0..2 {
+            say(&mut program, "function 2 1", "0");
+            assert_eq!(scene.books(), 2 * CONTEXT + MODULE);
+        }
+        say(&mut program, "unload 2", "0");
+        assert_eq!(scene.books(), 2 * CONTEXT);
+    }
+    assert_eq!(scene.files.counter(usage::DENIED), 4);
+    program.end();
+    other.end();
+}
+
+#[test]
 fn stacks_that_a_limit_asks_for_are_charged_to_their_context() {
     let Some(scene) = Scene::new(CONTEXT + 600 * MIB, Size::Published) else { return };
     let threads = 2048 * u64::from(scene.card.facts().sms);
