@@ -114,7 +114,13 @@ struct Open<'a> {
 
 enum OpenKind<'a> {
     List(Vec<Node<'a>>),
-    Map { entries: Vec<Entry<'a>>, key: Option<(Cow<'a, str>, usize)> },
+    Map {
+        entries: Vec<Entry<'a>>,
+        /// Read, and its value is not.
+        key: Option<(Cow<'a, str>, usize, Style)>,
+        /// `<<`, which is no entry.
+        merges: Vec<Entry<'a>>,
+    },
 }
 
 // === impl Documents ===
@@ -208,7 +214,7 @@ impl<'a> Builder<'a> {
             }
             Event::SequenceStart(_, anchor, _) => self.begin(line, anchor, OpenKind::List(Vec::new())),
             Event::MappingStart(_, anchor, _) => {
-                self.begin(line, anchor, OpenKind::Map { entries: Vec::new(), key: None })
+                self.begin(line, anchor, OpenKind::Map { entries: Vec::new(), key: None, merges: Vec::new() })
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(line),
             Event::Alias(anchor) => {
@@ -242,7 +248,7 @@ impl<'a> Builder<'a> {
         let Some(open) = self.open.pop() else { return Err(TreeError::at(line, "unbalanced end")) };
         let value = match open.kind {
             OpenKind::List(items) => Value::List(items),
-            OpenKind::Map { entries, .. } => Value::Map(self.finish_map(entries)?),
+            OpenKind::Map { entries, merges, .. } => Value::Map(self.finish_map(entries, merges)?),
         };
         self.complete(Node { line: open.line, value }, open.anchor)
     }
@@ -256,10 +262,14 @@ impl<'a> Builder<'a> {
         match self.open.last_mut().map(|open| &mut open.kind) {
             None => return Ok(Some(node)),
             Some(OpenKind::List(items)) => items.push(node),
-            Some(OpenKind::Map { entries, key }) => match key.take() {
-                Some((key, line)) => entries.push(Entry { key, line, value: node }),
+            Some(OpenKind::Map { entries, key, merges }) => match key.take() {
+                // In quotes it is a key like any other.
+                Some((key, line, Style::Plain)) if key == "<<" => {
+                    merges.push(Entry { key, line, value: node });
+                }
+                Some((key, line, _)) => entries.push(Entry { key, line, value: node }),
                 None => match node.value {
-                    Value::Scalar(text, _) => *key = Some((text, node.line)),
+                    Value::Scalar(text, style) => *key = Some((text, node.line, style)),
                     _ => return Err(TreeError::at(node.line, "a key is a list or a map; expected text")),
                 },
             },
@@ -267,9 +277,15 @@ impl<'a> Builder<'a> {
         Ok(None)
     }
 
-    fn finish_map(&mut self, mut entries: Vec<Entry<'a>>) -> Result<Vec<Entry<'a>>, TreeError> {
-        if let Some(at) = entries.iter().position(|e| e.key == "<<") {
-            let merge = entries.remove(at);
+    fn finish_map(
+        &mut self,
+        mut entries: Vec<Entry<'a>>,
+        merges: Vec<Entry<'a>>,
+    ) -> Result<Vec<Entry<'a>>, TreeError> {
+        if let Some(again) = twice(&merges) {
+            return Err(TreeError::at(again.line, "the key `<<` appears twice"));
+        }
+        for merge in merges {
             self.merge(&mut entries, merge)?;
         }
         match twice(&entries) {
@@ -451,6 +467,10 @@ mod tests {
         let nodes = all("a: &x {n: 1}\nb: *x\nc:\n  <<: *x\n  m: 2\n").unwrap();
         assert_eq!(nodes[0].get("b").unwrap().get("n").unwrap().text(), Some("1"));
         assert_eq!(nodes[0].get("c").unwrap().get("n").unwrap().text(), Some("1"));
+        let nodes = all("a: &x {n: 1}\nc:\n  '<<': *x\n  \"n\": 2\n").unwrap();
+        assert!(nodes[0].get("c").unwrap().get("<<").is_some(), "in quotes it is a key");
+        assert!(error("a: &x {n: 1}\nc:\n  <<: *x\n  <<: *x\n").contains("4: the key `<<` appears twice"));
+        assert!(error("a: {<<: 1}\n").contains("merges maps"));
         let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
         for i in 1..12 {
             let list = vec![format!("*a{}", i - 1); 10].join(",");
