@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-BOUND = 30
+BOUND = 60
 
 
 def shell():

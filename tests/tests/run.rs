@@ -26,6 +26,12 @@ fn kill(signal: &str, pid: u32) {
     let _ = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
+/// Whether a process has ended, seen by whoever started it or not: an orphan may find nobody who asks.
+fn has_ended(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+}
+
 /// Starts a run whose script says `ready`, and what it said before that.
 fn start(local: &Local, arguments: &[&str], script: &str) -> (Child, Vec<String>) {
     let mut command = local.run(arguments);
@@ -169,7 +175,7 @@ fn a_command_keeps_its_part_when_its_supervisor_is_killed() {
     assert_eq!(code(&refused), 125, "its command still runs: {refused:?}");
     assert_eq!((local.claims(), local.records()), (1, 1));
     kill("-KILL", command);
-    wait_for("its end", || !Path::new(&format!("/proc/{command}")).exists());
+    wait_for("its end", || has_ended(command));
     assert_eq!(code(&local.shell(&["--memory", "100Gi"], "exit 5")), 5);
     assert_eq!((local.claims(), local.records()), (0, 0));
 }
@@ -188,7 +194,7 @@ fn what_a_command_leaves_running_keeps_the_part() {
     assert_eq!((local.claims(), local.records()), (1, 1));
     let left: u32 = fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
     kill("-KILL", left);
-    wait_for("its end", || !Path::new(&format!("/proc/{left}")).exists());
+    wait_for("its end", || has_ended(left));
     local.settle();
 }
 
@@ -214,8 +220,8 @@ fn killed_at_random_the_next_call_cleans_up() {
             child.kill().unwrap();
         }
         child.wait().unwrap();
-        // Whatever is left, the node can be opened and agrees.
-        assert!(local.claims() <= 2, "round {round}");
+        // Whatever is left, the node can be opened and agrees; commands of earlier rounds may run yet.
+        assert!(local.claims() <= round + 1, "round {round}");
     }
     local.settle();
     let node = local.open();

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::{slot, usage};
+use aliquot_sim_device::processor::Lack;
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
@@ -110,14 +111,18 @@ fn lock(file: &File, start: usize, length: usize) {
     fcntl(file, FcntlArg::F_SETLK(&lock)).unwrap();
 }
 
-/// What the dead held is had by others at most so long after.
+/// What the dead held is had by others at most so long after, but for the time in which those who ask had no processor.
 const BACK_IN: Duration = Duration::from_millis(100);
 
 /// Asks for what somebody dead or gone held, until it is granted: that takes no longer than promised.
 fn granted(process: &mut Talk, bytes: u64) {
-    let begun = Instant::now();
+    let (lack, begun) = (Lack::of([process.pid(), std::process::id()]), Instant::now());
     while process.say(&format!("alloc {bytes}")) != GRANTED {
-        assert!(begun.elapsed() < BACK_IN, "still refused");
+        let (elapsed, lacked) = (begun.elapsed(), lack.sum());
+        assert!(
+            elapsed < BACK_IN + lacked,
+            "still refused after {elapsed:?}, {lacked:?} without a processor"
+        );
     }
 }
 

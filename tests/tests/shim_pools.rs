@@ -242,8 +242,8 @@ fn memory_of_graphs_is_charged_when_the_driver_takes_it_and_credited_when_it_is_
 fn nothing_waits_for_work_in_the_stream() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say("alloc 0 1", "0");
-    // Ten seconds of work: whoever waited for it would find the stream done.
-    scene.say("work 10000000000", "0");
+    // Ten minutes of work: whoever waited for it would find the stream done, if the test lasted so long.
+    scene.say("work 600000000000", "0");
     scene.say(&format!("alloc 1 {UNIT}"), "0");
     scene.say("freeasync 1", "0");
     scene.say(&format!("alloc 2 {LIMIT}"), "2");

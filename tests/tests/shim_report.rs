@@ -184,7 +184,7 @@ fn work_is_that_of_the_container_as_a_part_of_its_share() {
     // Somebody else's work fills the card.
     let (card, start) = (scene.bench.card(), Instant::now());
     let seat = card.join().unwrap();
-    seat.submit(20_000_000_000);
+    seat.submit(600_000_000_000);
     while card.utilization() == 0 {
         assert!(start.elapsed() < Duration::from_secs(60), "no work is seen");
         std::thread::yield_now();

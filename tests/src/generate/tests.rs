@@ -1,8 +1,6 @@
-use std::collections::BTreeMap;
-use std::time::Instant;
-
 use super::*;
 use crate::oracle::Oracle;
+use std::collections::BTreeMap;
 
 #[test]
 fn the_same_seed_gives_the_same_case_and_others_differ() {
@@ -46,10 +44,10 @@ fn nearly_every_object_is_valid() {
 fn cases_are_placed_refused_and_failed_and_quickly_decided() {
     let Some(mut oracle) = Oracle::start_or_say_why_not().unwrap() else { return };
     let cases = 600;
-    let begin = Instant::now();
+    let begin = oracle.processor_time();
     let answers =
         oracle.ask_all((0..cases).map(|seed| Case::from_seed(seed, KnownDefects::Avoid).request())).unwrap();
-    let seconds = begin.elapsed().as_secs_f64();
+    let seconds = (oracle.processor_time() - begin).as_secs_f64();
     let mut outcomes = BTreeMap::new();
     for answer in &answers {
         let outcome = if answer["placed"] == json!(true) {
@@ -59,13 +57,16 @@ fn cases_are_placed_refused_and_failed_and_quickly_decided() {
         };
         *outcomes.entry(outcome).or_insert(0) += 1;
     }
-    println!("{cases} cases in {seconds:.2} s: {outcomes:?}");
+    println!("{cases} cases in {seconds:.2} s of a processor: {outcomes:?}");
     for outcome in ["placed", "refused"] {
         assert!(outcomes.get(outcome).is_some_and(|count| count * 5 >= cases), "{outcomes:?}");
     }
     assert!(outcomes.contains_key("abort") && outcomes.contains_key("node"), "{outcomes:?}");
     assert!(!outcomes.contains_key("timeout"), "{outcomes:?}");
-    assert!(seconds < 30.0, "{cases} cases took {seconds} s, expected 200 a second and never fewer than 20");
+    assert!(
+        seconds < 30.0,
+        "{cases} cases took {seconds} s of a processor, expected 200 a second and never fewer than 20"
+    );
 }
 
 #[test]
