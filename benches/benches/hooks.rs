@@ -12,6 +12,9 @@ use tempfile::TempDir;
 /// The card of `tests/programs/bare_driver.c`.
 const CARD: &str = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f";
 
+/// The card of `tests/programs/shim_info_cost.c`.
+const INFO_CARD: &str = "GPU-01010101-0101-0101-0101-010101010101";
+
 /// Allocations that are live beside those measured.
 const LIVE: [u32; 3] = [100, 20_000, 200_000];
 
@@ -88,6 +91,57 @@ fn alloc(report: &mut Report, effort: Effort, place: &Place) -> Result<(), Strin
     Ok(())
 }
 
+/// Questions about memory, and look-ups, over libraries that answer at once.
+fn info(report: &mut Report, effort: Effort) -> Result<(), String> {
+    let place = TempDir::new().map_err(|error| error.to_string())?;
+    let program = place.path().join("shim_info_cost");
+    let cc = |arguments: &[&str], to: &Path| {
+        let mut command = Command::new("cc");
+        command.args(["-O2", "-Wall", "-Werror", "-o"]).arg(to);
+        command.arg(root().join("tests/programs/shim_info_cost.c")).args(arguments);
+        run(&mut command).map(|_| ()).map_err(|error| error.to_string())
+    };
+    cc(&["-ldl"], &program)?;
+    for (define, soname) in [("-DCUDA", "libcuda.so.1"), ("-DNVML", "libnvidia-ml.so.1")] {
+        let name = format!("-Wl,-soname,{soname}");
+        cc(&["-shared", "-fPIC", define, &name], &place.path().join(soname))?;
+    }
+    let (tenant, _files) = Tenant::with(&memory_limit(INFO_CARD, 8 << 30));
+    let (mut bare, mut with) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);
+    for _ in 0..effort.pick(11, 1) {
+        for (samples, shim_there) in [(&mut bare, false), (&mut with, true)] {
+            let mut command = Command::new(&program);
+            command.env("LD_LIBRARY_PATH", place.path());
+            if shim_there {
+                command.env("LD_PRELOAD", shim()).env("ALIQUOT_GRANTS", tenant.grants());
+            }
+            let said = run(&mut command).map_err(|error| error.to_string())?;
+            let figures: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            let [memory, nvml, look_up] = figures[..] else { return Err(format!("no figures: {said}")) };
+            samples.iter_mut().zip([memory, nvml, look_up]).for_each(|(all, one)| all.push(one));
+        }
+    }
+    let mut rows = Vec::new();
+    // 500 look-ups at start-up are then at most half a millisecond.
+    for (number, (call, most)) in
+        [("cuMemGetInfo", 50.0), ("nvmlDeviceGetMemoryInfo", 50.0), ("dlsym", 1_000.0)]
+            .into_iter()
+            .enumerate()
+    {
+        let spread = |samples: &[f64]| Spread::of(samples).ok_or("nothing was measured");
+        let (bare, with) = (spread(&bare[number])?, spread(&with[number])?);
+        let more = with.min - bare.min;
+        rows.push([call.to_owned(), bare.to_string(), with.to_string(), figures(more)]);
+        report.promise(format!("{call}: ns more"), more, Promise::AtMost(most));
+    }
+    report.table(
+        "Memory information and a look-up, ns of processor time, lowest / median / highest of the quickest batches.",
+        ["call", "without", "with", "lowest more"],
+        &rows,
+    );
+    Ok(())
+}
+
 fn measure() -> Result<ExitCode, String> {
     let effort = Effort::from_args();
     let mut report = Report::new("What a call through the shim costs", effort);
@@ -97,6 +151,7 @@ fn measure() -> Result<ExitCode, String> {
     }
     let place = Place::new()?;
     alloc(&mut report, effort, &place)?;
+    info(&mut report, effort)?;
     Ok(report.finish())
 }
 
