@@ -262,6 +262,9 @@ pub fn said(output: &Output) -> String {
     text.into_owned()
 }
 
+/// Longest time in which packages are fetched, in seconds.
+const PIP_SECONDS_MAX: &str = "900";
+
 /// A Python with these packages, kept between runs.
 ///
 /// # Errors
@@ -270,13 +273,26 @@ pub fn said(output: &Output) -> String {
 pub fn python(name: &str, packages: &[&str], alone: &[&str]) -> Result<PathBuf, StoodAside> {
     let place = kept(name);
     let (python, marker) = (place.join("bin/python"), place.join("complete"));
+    let fault = |error: std::io::Error| StoodAside(format!("{}: {error}", place.display()));
+    std::fs::create_dir_all(built().join("simulated")).map_err(fault)?;
+    // Tests that run side by side want the same one: the first makes it, the others wait.
+    let lock = std::fs::File::create(place.with_extension("lock")).map_err(fault)?;
+    lock.lock().map_err(fault)?;
     if marker.exists() {
         return Ok(python);
     }
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))?;
     let install = |packages: &[&str], with: &[&str]| {
-        let mut pip = Command::new(&python);
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"]);
+        let mut pip = Command::new("timeout");
+        pip.arg(PIP_SECONDS_MAX).arg(&python).args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--retries",
+            "1",
+        ]);
         run(pip.args(["--timeout", "20"]).args(with).args(packages))
     };
     install(packages, &[])?;
