@@ -19,7 +19,9 @@ use aliquot_core::id::{CardUuid, CounterName, Vendor};
 use aliquot_core::partition::{Part, Template};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
-use aliquot_sim_device::{Card as SimulatedCard, CardFacts, DIR_ENV, Node as SimulatedNode, WINDOW_NANOS};
+use aliquot_sim_device::{
+    Card as SimulatedCard, CardFacts, DIR_ENV, MigMode, Node as SimulatedNode, WINDOW_NANOS,
+};
 
 use super::cards::{Cards, Meter, Reach, Spent};
 use crate::disk::{Disk, Mode};
@@ -143,7 +145,9 @@ fn of_card(card: &Card) -> CardFacts {
         major,
         minor,
         bus: 0x10 + card.index,
+        mig: if card.table().is_some() { MigMode::Off } else { MigMode::None },
         serial: format!("16500000000{:02}", card.index),
+        ..CardFacts::default()
     }
 }
 
@@ -154,6 +158,7 @@ fn of_partition(card: &Card, template: &Template, visible: &CardUuid) -> CardFac
         uuid: visible.to_string(),
         memory_bytes: template.memory.0,
         sms: multiprocessors(template).unwrap_or(of_card.sms),
+        mig: MigMode::None,
         ..of_card
     }
 }
@@ -197,14 +202,19 @@ fn text(facts: &[CardFacts]) -> String {
     let mut text =
         String::from("# Cards of this node; the other keys are in driver/backends/sim/README.md.\n");
     for card in facts {
-        let CardFacts { name, uuid, memory_bytes, sms, major, minor, bus, serial } = card;
+        let CardFacts { name, uuid, memory_bytes, sms, major, minor, bus, serial, mig, .. } = card;
+        let mig = match mig {
+            MigMode::None => "none",
+            MigMode::Off => "off",
+            MigMode::On => "on",
+        };
         let name: String = name.chars().filter(|c| !c.is_control() && *c != '"' && *c != '\\').collect();
         let memory = Bytes(*memory_bytes).0;
         // Writing to a String cannot fail.
         let written = write!(
             text,
             "\n[[card]]\nname = \"{name}\"\nuuid = \"{uuid}\"\nmemory_bytes = {memory}\nsms = {sms}\n\
-             major = {major}\nminor = {minor}\nbus = {bus}\nserial = \"{serial}\"\n"
+             major = {major}\nminor = {minor}\nbus = {bus}\nserial = \"{serial}\"\nmig = \"{mig}\"\n"
         );
         debug_assert!(written.is_ok(), "text takes what is written");
     }

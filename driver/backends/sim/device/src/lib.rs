@@ -28,7 +28,7 @@ pub use card::{Busy, Card, Full, Health, Kind, Mark, Moment, Process, Seat, Seat
 pub use fault::{Action, Plan, PlanError, Struck};
 pub use install::{InstallError, install};
 pub use mapping::{OpenError, monotonic_nanos};
-pub use node::{CardFacts, Node, NodeError};
+pub use node::{CardFacts, MigMode, Node, NodeError};
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -58,8 +58,24 @@ pub struct CardFacts {
     pub minor: u32,
     /// PCI bus number.
     pub bus: u32,
+    /// PCI device number in the upper half, vendor's in the lower.
+    pub pci_id: u32,
+    /// How MIG mode is set.
+    pub mig: MigMode,
     /// Serial number.
     pub serial: String,
+}
+
+/// MIG mode, as NVML tells it: a card that is in it has no instances here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MigMode {
+    /// The card has none.
+    None,
+    /// Off.
+    Off,
+    /// On.
+    On,
 }
 
 /// Why `node.toml` was refused.
@@ -132,6 +148,8 @@ impl CardFacts {
             major: 9,
             minor: 0,
             bus: 0x10 + index,
+            pci_id: 0x2330_10de,
+            mig: MigMode::Off,
             serial: format!("16500000000{index:02}"),
         }
     }

@@ -4,6 +4,7 @@ use super::pointer::Out;
 use super::system::whole_text;
 use crate::code::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::library;
+use aliquot_sim_device::MigMode;
 
 /// The vendor's PCI information, third version.
 #[derive(Clone, Copy)]
@@ -20,8 +21,6 @@ pub(crate) struct PciInfo {
 
 const _: () = assert!(size_of::<PciInfo>() == 68);
 
-/// Device and vendor number of the default model.
-const PCI_ID: u32 = 0x2330_10de;
 /// Power of an idle and of a fully used card, in milliwatts.
 const POWER: (u64, u64) = (70_000, 700_000);
 /// Temperature of the same, in degrees Celsius.
@@ -79,8 +78,8 @@ exports! {
             domain: 0,
             bus: facts.bus,
             device: 0,
-            device_id: PCI_ID,
-            subsystem_id: PCI_ID,
+            device_id: facts.pci_id,
+            subsystem_id: facts.pci_id,
             address: text_into(&facts.pci()),
         })
     }
@@ -96,8 +95,13 @@ exports! {
     fn nvmlDeviceGetMaxMigDeviceCount(handle: u64, count: Out<u32>) { constant(handle, count, 0) }
     fn nvmlDeviceIsMigDeviceHandle(handle: u64, is: Out<u32>) { constant(handle, is, 0) }
     fn nvmlDeviceGetMigMode(handle: u64, current: Out<u32>, pending: Out<u32>) {
-        constant(handle, current, 0)?;
-        pending.set(0)
+        let on = match library::card(handle)?.facts().mig {
+            MigMode::None => return Err(NOT_SUPPORTED),
+            MigMode::Off => 0,
+            MigMode::On => 1,
+        };
+        current.set(on)?;
+        pending.set(on)
     }
     fn nvmlDeviceGetEccMode(handle: u64, current: Out<u32>, pending: Out<u32>) {
         constant(handle, current, 1)?;
