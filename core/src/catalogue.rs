@@ -15,6 +15,7 @@
 mod check;
 mod embedded;
 mod error;
+mod found;
 mod table;
 mod text;
 

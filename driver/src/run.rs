@@ -14,6 +14,7 @@
 pub mod ask;
 pub mod cards;
 pub mod governor;
+pub mod machine;
 pub mod record;
 pub mod simulated;
 pub mod supervise;

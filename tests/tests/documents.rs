@@ -1,7 +1,7 @@
 //! What the documents tell a reader to type, typed: commands of the README, and the example of each page on a file.
 //!
 //! A command counts as a line of a `console` block that begins with `aliquot`. Those about files that only a reader has
-//! (`READERS_OWN`) are left out.
+//! (`READERS_OWN`) are left out; those for a real card stand in blocks of another kind, and are typed in `nvidia.rs`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

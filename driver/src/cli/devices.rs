@@ -10,18 +10,24 @@ use aliquot_core::offer::{CardOutcome, LayoutKind, OfferedPart, PoolKind, pool_n
 use aliquot_core::partition::Part;
 use serde_json::{Value, json};
 
+use crate::config::state_home;
+
 use super::failure::{Answer, Failure};
+use super::hardware::open_machine;
 use super::manual;
-use super::nodes::{Fleet, FleetNode, NodeArgs};
+use super::nodes::{Fleet, FleetNode, NodeArgs, catalogue};
 use super::output::{Format, Side, Terminal, Tone};
 
 const EXAMPLES: &str = "\
 Examples:
+  aliquot devices
   aliquot devices --node mixed
   aliquot devices --node 8xh100 --policy layouts.toml
   aliquot devices --node mixed -o json";
 
 /// Show cards: layout and why, what is free, the largest hole, who holds what
+///
+/// Without --node they are this machine's own NVIDIA cards, and what local runs hold on them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
@@ -34,7 +40,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
-    let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
+    let fleet = if args.nodes.nodes.is_empty() {
+        own_cards(args, terminal)?
+    } else {
+        Fleet::load(&args.nodes, terminal)?
+    };
     for node in &fleet.nodes {
         for stray in strays(node) {
             terminal.note(format_args!("warning: {stray}"))?;
@@ -48,6 +58,17 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         }
     }
     Ok(fleet.answer(Answer::Yes))
+}
+
+/// This machine's own cards, and what local runs hold on them.
+fn own_cards(args: &Args, terminal: &mut Terminal<'_>) -> Result<Fleet, Failure> {
+    let machine = open_machine(&catalogue(&args.nodes)?)?;
+    for trouble in machine.trouble() {
+        terminal.note(format_args!("warning: {trouble}"))?;
+    }
+    let runs = || state_home().filter(|home| home.join("journal").exists());
+    let state = args.nodes.state.clone().or_else(runs);
+    Fleet::look_at_machine(&args.nodes, &machine, state.as_deref(), terminal)
 }
 
 /// Claims on devices that the node does not offer: the card is gone, or is another one now.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
+use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_backend_sim::SimNode;
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::Catalogue;
@@ -12,6 +14,16 @@ use aliquot_core::ports::DeviceBackend;
 use super::failure::Failure;
 use super::node_spec::NodeSpec;
 use super::state::chain;
+
+/// Name of this machine as a node: claims keep it, so that it must not change with the name of the host.
+const MACHINE: &str = "machine";
+
+/// Looks for this machine's own cards.
+pub(super) fn open_machine(catalogue: &Catalogue) -> Result<Arc<NvidiaNode>, Failure> {
+    let advice = "Without cards, --node names simulated ones, such as --node h100-8";
+    let opened = NvidiaNode::open(catalogue);
+    opened.map(Arc::new).map_err(|error| Failure::Node(format!("{}. {advice}", chain(&error))))
+}
 
 /// Hardware of one node.
 pub(super) struct Hardware {
@@ -28,6 +40,8 @@ pub(super) struct Hardware {
 pub(super) enum Kind {
     /// They are described, and nothing else.
     Simulated,
+    /// They are in this machine.
+    Machine,
 }
 
 // === impl Hardware ===
@@ -57,6 +71,17 @@ impl Hardware {
         }
     }
 
+    /// This machine's own cards.
+    pub(super) fn machine(node: &Arc<NvidiaNode>) -> Result<Self, Failure> {
+        Ok(Self {
+            name: NodeName::new(MACHINE).map_err(|error| Failure::Node(error.to_string()))?,
+            kind: Kind::Machine,
+            about: format!("NVIDIA driver {}", node.driver()),
+            labels: BTreeMap::new(),
+            backend: Box::new(Arc::clone(node)),
+        })
+    }
+
     /// The cards as they are now.
     pub(super) fn discover(&self) -> Result<Inventory, Failure> {
         self.backend.discover().map_err(|error| Failure::Node(chain(&error)))
@@ -70,6 +95,7 @@ impl Kind {
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Simulated => "simulated",
+            Self::Machine => "this machine's own",
         }
     }
 }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
+use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_backend_sim::{NodeFile, Personality};
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::{CardModel, Catalogue, Maturity};
@@ -180,18 +182,22 @@ impl Fleet {
 
     /// Adds all copies of a node, with hardware that lives in memory.
     pub(super) fn add_spec(&mut self, spec: &NodeSpec) -> Result<(), Failure> {
-        let hardware = Hardware::in_memory(spec, &self.catalogue)?;
+        self.add(&Hardware::in_memory(spec, &self.catalogue)?, spec.copies)
+    }
+
+    /// Adds all copies of a node on which nothing can be held.
+    fn add(&mut self, hardware: &Hardware, copies: usize) -> Result<(), Failure> {
         let inventory = hardware.discover()?;
-        if self.nodes.len() + spec.copies > NODES_MAX {
-            let found = self.nodes.len() + spec.copies;
+        if self.nodes.len() + copies > NODES_MAX {
+            let found = self.nodes.len() + copies;
             return Err(Failure::Usage(format!("{found} nodes; at most {NODES_MAX} are planned at once")));
         }
         let inventory = Rc::new(inventory);
-        let first = self.free_name(&hardware.name, 0, spec.copies)?;
+        let first = self.free_name(&hardware.name, 0, copies)?;
         let made = offers(&first, &inventory, &self.policy, self.server, &UsageHint::default());
         let made = Rc::new(made);
-        for copy in 0..spec.copies {
-            let name = self.free_name(&hardware.name, copy, spec.copies)?;
+        for copy in 0..copies {
+            let name = self.free_name(&hardware.name, copy, copies)?;
             let slices = made.slices_on(&inventory, &first, &name);
             self.names.insert(name.clone());
             self.nodes.push(FleetNode {
@@ -240,6 +246,37 @@ impl Fleet {
         state::make(state, access)?;
         let hardware = Hardware::simulated(&spec, &fleet.catalogue, state)?;
         fleet.open(hardware, state, access, terminal)
+    }
+
+    /// This machine's own cards, with what is held on them where there is state; nothing is changed.
+    pub(super) fn look_at_machine(
+        args: &NodeArgs,
+        machine: &Arc<NvidiaNode>,
+        state: Option<&Path>,
+        terminal: &mut Terminal<'_>,
+    ) -> Result<Self, Failure> {
+        if let Some(state) = state {
+            return Ok(Self::open_machine(args, machine, state, Access::Read, terminal)?.1);
+        }
+        let mut fleet = Self::empty(args)?;
+        fleet.catalogue = machine.catalogue().clone();
+        fleet.add(&Hardware::machine(machine)?, 1)?;
+        fleet.warn(terminal)?;
+        Ok(fleet)
+    }
+
+    /// This machine's own cards, on their state.
+    pub(super) fn open_machine(
+        args: &NodeArgs,
+        machine: &Arc<NvidiaNode>,
+        state: &Path,
+        access: Access,
+        terminal: &mut Terminal<'_>,
+    ) -> Result<(Node, Self), Failure> {
+        let mut fleet = Self::empty(args)?;
+        fleet.catalogue = machine.catalogue().clone();
+        state::make(state, access)?;
+        fleet.open(Hardware::machine(machine)?, state, access, terminal)
     }
 
     /// Opens a node on its state, and makes it the only node of the fleet.

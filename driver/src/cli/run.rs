@@ -11,13 +11,12 @@ use aliquot_core::card::Inventory;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::fraction::{Choice, parse_ask, resolve};
 use aliquot_core::grant::{ComputePolicy, FailMode, Priority, ShareSettings, Spelled};
-use aliquot_core::id::{CardUuid, TemplateName, Vendor};
+use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::quantity::Quantity;
 use aliquot_core::units::{Bytes, Cores};
 
 use crate::config::prepended;
 use crate::manifest::Manifests;
-use crate::node::Access;
 use crate::region;
 use crate::run::ask::{self, Alternative, Ask};
 use crate::run::cards::Reach;
@@ -42,6 +41,7 @@ const NOT_FOUND: u8 = 127;
 
 const EXAMPLES: &str = "\
 Examples:
+  aliquot run --memory 8Gi --cores 25 -- python serve.py
   aliquot run --node h100-8 --memory 8Gi --cores 25 -- python serve.py
   aliquot run --node h100-8 --template 1g.10gb -- ./train
   aliquot run --node t4-2 --fraction 1/4 --policy burst -- ./batch";
@@ -97,7 +97,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODE", default_value = "closed", value_parser = spelled::<FailMode>)]
     fail_mode: FailMode,
 
-    /// Simulated cards: node file, built-in node, or COUNTxMODEL
+    /// Simulated cards: node file, built-in node, or COUNTxMODEL; without it, this machine's own NVIDIA cards
     #[arg(long, value_name = "NODE", visible_alias = "sim")]
     node: Option<String>,
 
@@ -131,6 +131,7 @@ enum Policy {
 
 /// A prepared run: what its command is given.
 struct Prepared {
+    home: Home,
     run: Run,
     grants: PathBuf,
     scope: Scope,
@@ -193,6 +194,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
 /// Places and prepares the part; `Ok(Err(…))`: it cannot be had.
 fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, String>, Failure> {
     let home = Home::of(args)?;
+    home.warn(terminal)?;
     let failed = |error| home.failed("write", error);
     let shim = aliquot_libraries::install_shim(&home.libraries).map_err(failed)?;
     let (mut node, mut fleet) = home.open(terminal)?;
@@ -204,7 +206,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
             node.name()
         )));
     }
-    let ask = wanted(args, vendor, &fleet, &cards)?;
+    let ask = wanted(args, &home, &fleet, &cards)?;
     let run = Run::register(&home.state).map_err(failed)?;
     let claim = ask.claim(&name_of(args), &run.uid);
     let placed = place(claim, &mut fleet, terminal)?;
@@ -236,7 +238,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
         election: home.state.join("governors").join(visible.as_str()),
         meter: reach.meter,
     };
-    Ok(Ok(Prepared { run, grants, scope, environment }))
+    Ok(Ok(Prepared { home, run, grants, scope, environment }))
 }
 
 /// What the command is asked to find: the shim, the driver libraries, its grant, its card.
@@ -261,7 +263,7 @@ fn environment(
 }
 
 /// What the arguments ask for.
-fn wanted(args: &Args, vendor: Vendor, fleet: &Fleet, cards: &Inventory) -> Result<Ask, Failure> {
+fn wanted(args: &Args, home: &Home, fleet: &Fleet, cards: &Inventory) -> Result<Ask, Failure> {
     let compute = match (args.policy, args.cores) {
         (Policy::Of(policy), _) => policy,
         (Policy::BestEffort, None | Some(Cores::NONE)) => ComputePolicy::default(),
@@ -278,12 +280,12 @@ fn wanted(args: &Args, vendor: Vendor, fleet: &Fleet, cards: &Inventory) -> Resu
     let alternatives = match (&args.fraction, &args.template) {
         (Some(text), _) => fraction(text, fleet)?,
         (None, Some(text)) => {
-            let known = template(text, fleet)?;
+            let known = template(text, home, fleet)?;
             vec![plain(Some(known))]
         }
         (None, None) => vec![plain(None)],
     };
-    Ok(Ask { vendor, card, alternatives, settings })
+    Ok(Ask { vendor: home.cards.vendor(), card, alternatives, settings })
 }
 
 /// The card that a text means.
@@ -302,7 +304,15 @@ fn card(text: &str, cards: &Inventory) -> Result<CardUuid, Failure> {
 }
 
 /// A template as the cards of the node spell it.
-fn template(text: &str, fleet: &Fleet) -> Result<TemplateName, Failure> {
+fn template(text: &str, home: &Home, fleet: &Fleet) -> Result<TemplateName, Failure> {
+    let why = home.cards.no_partitions();
+    if !why.is_empty() {
+        return Err(Failure::Usage(format!(
+            "--template {text}: found no card that gives partitions, expected one: {}; ask for a share with --memory and \
+             --cores, or with --fraction",
+            why.join("; ")
+        )));
+    }
     let ask = parse_ask(text).map_err(|error| Failure::Usage(error.to_string()))?;
     let answers = resolve(&ask, &fleet.models()).map_err(|error| Failure::Usage(error.to_string()))?;
     let mut named = answers.into_iter().filter_map(|answer| match answer.choice {
@@ -377,7 +387,7 @@ fn place(
 
 /// Runs the command to its end and gives its part back.
 fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Result<u8, Failure> {
-    let Prepared { mut run, grants, scope, environment } = prepared;
+    let Prepared { home, mut run, grants, scope, environment } = prepared;
     terminal.out.flush()?;
     let code = match execute(args, &mut run, scope, environment) {
         Ok(code) => code,
@@ -387,7 +397,7 @@ fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Re
             if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }
         }
     };
-    if let Err(failure) = give_back(args, run, &grants, terminal) {
+    if let Err(failure) = give_back(&home, run, &grants, terminal) {
         terminal.note(format_args!("warning: the part goes back at the next call: {failure}"))?;
     }
     Ok(code)
@@ -415,15 +425,14 @@ fn execute(
 }
 
 /// Releases the claim, unless something that the command started still runs.
-fn give_back(args: &Args, run: Run, grants: &Path, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-    let home = Home::of(args)?;
+fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     if anybody_lives(grants, None) {
         terminal.note(
             "note: something that the command started still runs; the part goes back when it ends, at the next call",
         )?;
         return Ok(());
     }
-    let (mut node, _) = Fleet::open_one(&home.node, Access::Change, terminal)?;
+    let (mut node, _) = home.open_as_it_is(terminal)?;
     node.release(&run.uid).map_err(|error| Failure::Node(chain(&error)))?;
     home.forget_partitions(&node)?;
     run.forget().map_err(|error| home.failed("write", error))

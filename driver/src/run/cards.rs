@@ -27,6 +27,9 @@ pub trait Cards {
     /// What it needs cannot be made or asked.
     fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<Reach>;
 
+    /// Why none of them gives partitions, a card each; empty: they do.
+    fn no_partitions(&self) -> &[String];
+
     /// Takes away what was made for parts that are not among the visible ones.
     ///
     /// # Errors

@@ -98,6 +98,10 @@ impl Cards for Simulated {
         Ok(Reach { libraries: Some(libraries), environment, meter })
     }
 
+    fn no_partitions(&self) -> &[String] {
+        &[]
+    }
+
     fn remove_others(&self, visible: &dyn Fn(&str) -> bool) -> io::Result<()> {
         for entry in fs::read_dir(&self.state)? {
             let entry = entry?;

@@ -2,16 +2,21 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aliquot_backend_nvidia::NvidiaNode;
 
 use crate::checkpoint::Making;
 use crate::config::state_home;
 use crate::node::{Access, Node};
 use crate::run::cards::Cards;
+use crate::run::machine::Machine;
 use crate::run::record::{Swept, sweep};
 use crate::run::simulated::Simulated;
 
 use super::super::failure::Failure;
+use super::super::hardware::open_machine;
 use super::super::node_spec::node_spec;
 use super::super::nodes::{Fleet, NodeArgs, catalogue};
 use super::super::output::Terminal;
@@ -20,7 +25,9 @@ use super::Args;
 
 /// One node's local runs.
 pub(super) struct Home {
-    pub(super) node: NodeArgs,
+    node: NodeArgs,
+    /// This machine's own cards, where the runs are on these.
+    machine: Option<Arc<NvidiaNode>>,
     pub(super) state: PathBuf,
     /// Below it libraries are installed.
     pub(super) libraries: PathBuf,
@@ -32,43 +39,71 @@ pub(super) struct Home {
 impl Home {
     /// Where the runs on these cards keep things; makes the directories above.
     pub(super) fn of(args: &Args) -> Result<Self, Failure> {
-        let Some(node) = &args.node else {
-            return Err(Failure::Usage(
-                "there is no backend for real cards in this version: name simulated ones, such as --node h100-8"
-                    .to_owned(),
-            ));
-        };
-        let mut node = NodeArgs {
-            nodes: vec![node.clone()],
+        let node = NodeArgs {
+            nodes: args.node.iter().cloned().collect(),
             policy: args.layouts.clone(),
             catalogue: args.catalogue.clone(),
+            state: args.state.clone(),
             ..NodeArgs::default()
         };
-        let (state, libraries) = match &args.state {
+        match &args.node {
+            Some(name) => Self::of_simulated(name, node),
+            None => Self::of_machine(node),
+        }
+    }
+
+    fn of_simulated(name: &str, mut node: NodeArgs) -> Result<Self, Failure> {
+        let (state, libraries) = match &node.state {
             Some(state) => (state.clone(), state.join("lib")),
             None => {
-                let home = state_home().ok_or_else(|| {
-                    Failure::Usage(
-                        "neither HOME nor XDG_STATE_HOME is set: name a directory with --state".to_owned(),
-                    )
-                })?;
-                let spec = node_spec(&node.nodes[0], &catalogue(&node)?)?;
+                let home = home_of_user()?;
+                let spec = node_spec(name, &catalogue(&node)?)?;
                 let name = spec.file.node_name().map_err(|error| Failure::Usage(error.to_string()))?;
                 let above = home.join("simulated");
-                let advice = "Name another directory with --state";
-                fs::create_dir_all(&above).map_err(|source| Failure::path("make", &above, source, advice))?;
+                make_all(&above)?;
                 (above.join(name.as_str()), home.join("lib"))
             }
         };
         node.state = Some(state.clone());
         let cards = Box::new(Simulated { state: state.clone(), libraries: libraries.clone() });
-        Ok(Self { node, state, libraries, cards })
+        Ok(Self { node, machine: None, state, libraries, cards })
+    }
+
+    fn of_machine(node: NodeArgs) -> Result<Self, Failure> {
+        let machine = open_machine(&catalogue(&node)?)?;
+        let state = match &node.state {
+            Some(state) => state.clone(),
+            None => {
+                let home = home_of_user()?;
+                make_all(&home)?;
+                home
+            }
+        };
+        let cards = Box::new(Machine(Arc::clone(&machine)));
+        Ok(Self { node, machine: Some(machine), libraries: state.join("lib"), state, cards })
+    }
+
+    /// Says what is wrong with cards that are left out.
+    pub(super) fn warn(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+        let trouble = self.machine.iter().flat_map(|machine| machine.trouble());
+        for trouble in trouble {
+            terminal.note(format_args!("warning: {trouble}"))?;
+        }
+        Ok(())
+    }
+
+    /// Opens the node for changes.
+    pub(super) fn open_as_it_is(&self, terminal: &mut Terminal<'_>) -> Result<(Node, Fleet), Failure> {
+        match &self.machine {
+            None => Fleet::open_one(&self.node, Access::Change, terminal),
+            Some(machine) => Fleet::open_machine(&self.node, machine, &self.state, Access::Change, terminal),
+        }
     }
 
     /// Opens the node for changes, and cleans up after runs that died.
     pub(super) fn open(&self, terminal: &mut Terminal<'_>) -> Result<(Node, Fleet), Failure> {
         loop {
-            let (mut node, fleet) = Fleet::open_one(&self.node, Access::Change, terminal)?;
+            let (mut node, fleet) = self.open_as_it_is(terminal)?;
             let swept = sweep(&mut node, &self.state).map_err(|error| self.failed("clean up", error))?;
             let mut released = false;
             for swept in swept {
@@ -105,4 +140,15 @@ impl Home {
     pub(super) fn failed(&self, verb: &'static str, source: io::Error) -> Failure {
         Failure::path(verb, &self.state, source, "Check the directory given with --state")
     }
+}
+
+fn home_of_user() -> Result<PathBuf, Failure> {
+    state_home().ok_or_else(|| {
+        Failure::Usage("neither HOME nor XDG_STATE_HOME is set: name a directory with --state".to_owned())
+    })
+}
+
+fn make_all(dir: &Path) -> Result<(), Failure> {
+    let advice = "Name another directory with --state";
+    fs::create_dir_all(dir).map_err(|source| Failure::path("make", dir, source, advice))
 }

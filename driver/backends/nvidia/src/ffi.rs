@@ -1,0 +1,216 @@
+//! The vendor's management library, NVML: the only place that knows it. `nvml-wrapper` finds it when it is needed, and
+//! each of its functions when that is called; what comes out is plain data, and errors that say which kind they are.
+
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+
+use crate::partition::MigMode;
+
+/// Result codes of NVML that mean something of their own here.
+const NOT_SUPPORTED: u32 = 3;
+const NOT_FOUND: u32 = 6;
+const DRIVER_NOT_LOADED: u32 = 9;
+const GPU_IS_LOST: u32 = 15;
+const RESET_REQUIRED: u32 = 16;
+
+/// Why the library gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// It cannot be loaded.
+    #[error("{0}")]
+    NotLoaded(String),
+    /// It lacks a function.
+    #[error("no such function: {0}")]
+    NoFunction(String),
+    /// It answered with an error.
+    #[error("NVML error {code}: {text}")]
+    Code {
+        /// The vendor's code.
+        code: u32,
+        /// What it means.
+        text: String,
+    },
+}
+
+/// The library, initialised until dropped.
+#[derive(Debug)]
+pub(crate) struct Library(Nvml);
+
+/// What the library says of one card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) index: u32,
+    pub(crate) uuid: String,
+    pub(crate) name: String,
+    /// Number in the name of its device file.
+    pub(crate) minor: Option<u32>,
+    /// Address as the library writes it, such as `00000000:81:00.0`.
+    pub(crate) pci: String,
+    /// Device number in the upper half, vendor's in the lower.
+    pub(crate) pci_id: u32,
+    /// Bytes that tenants and their contexts can have: all but what the driver keeps for itself.
+    pub(crate) memory: Result<u64, Fault>,
+    /// Compute capability.
+    pub(crate) capability: (i32, i32),
+    pub(crate) mig: Result<MigMode, Fault>,
+}
+
+/// Bytes of a card and of the processes on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) total: u64,
+    pub(crate) in_use: u64,
+    /// Number and bytes; `None`: the driver does not say.
+    pub(crate) processes: Vec<(u32, Option<u64>)>,
+}
+
+/// Part of a card's time that a process had, when it was sampled last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sampled {
+    pub(crate) pid: u32,
+    pub(crate) percent: u32,
+    /// The driver's time of the sample, in microseconds.
+    pub(crate) micros: u64,
+}
+
+// === impl Fault ===
+
+impl Fault {
+    fn is(&self, wanted: u32) -> bool {
+        matches!(self, Self::Code { code, .. } if *code == wanted)
+    }
+
+    /// Whether the card has no such thing.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        self.is(NOT_SUPPORTED)
+    }
+
+    /// Whether there is nothing to tell.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.is(NOT_FOUND)
+    }
+
+    /// Whether the card is there no more, or no use until it is reset.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is(GPU_IS_LOST) || self.is(RESET_REQUIRED)
+    }
+
+    /// Whether the library found no driver in the kernel.
+    pub(crate) fn is_no_driver(&self) -> bool {
+        self.is(DRIVER_NOT_LOADED)
+    }
+}
+
+impl From<NvmlError> for Fault {
+    fn from(error: NvmlError) -> Self {
+        match error {
+            NvmlError::LibloadingError(why) => Self::NotLoaded(why.to_string()),
+            NvmlError::FailedToLoadSymbol(why) => Self::NoFunction(why),
+            other => {
+                let text = other.to_string();
+                Self::Code { code: u32::from(other), text }
+            }
+        }
+    }
+}
+
+// === impl Library ===
+
+impl Library {
+    /// Loads and initialises it.
+    pub(crate) fn load() -> Result<Self, Fault> {
+        Ok(Self(Nvml::init()?))
+    }
+
+    /// Version of the driver, such as `580.65.06`.
+    pub(crate) fn driver(&self) -> Result<String, Fault> {
+        Ok(self.0.sys_driver_version()?)
+    }
+
+    /// Number of cards.
+    pub(crate) fn count(&self) -> Result<u32, Fault> {
+        Ok(self.0.device_count()?)
+    }
+
+    /// What a card says of itself.
+    pub(crate) fn facts(&self, index: u32) -> Result<Facts, Fault> {
+        let device = self.0.device_by_index(index)?;
+        let pci = device.pci_info()?;
+        let capability = device.cuda_compute_capability()?;
+        Ok(Facts {
+            index,
+            uuid: device.uuid()?,
+            name: device.name()?,
+            minor: optional(device.minor_number())?,
+            pci: pci.bus_id,
+            pci_id: pci.pci_device_id,
+            memory: memory(&device),
+            capability: (capability.major, capability.minor),
+            mig: mig(&device),
+        })
+    }
+
+    /// Who holds what on a card.
+    pub(crate) fn held(&self, uuid: &str) -> Result<Held, Fault> {
+        let device = self.0.device_by_uuid(uuid)?;
+        let memory = device.memory_info()?;
+        let bytes = |memory: UsedGpuMemory| match memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        let mut processes = Vec::new();
+        for process in device
+            .running_compute_processes()?
+            .into_iter()
+            .chain(optional(device.running_graphics_processes())?.unwrap_or_default())
+        {
+            // Who computes and draws is in both lists, with the same bytes.
+            if !processes.iter().any(|(pid, _)| *pid == process.pid) {
+                processes.push((process.pid, bytes(process.used_gpu_memory)));
+            }
+        }
+        Ok(Held { total: memory.total.saturating_sub(memory.reserved), in_use: memory.used, processes })
+    }
+
+    /// Percent of the driver's last sampling period in which anything ran on the card.
+    pub(crate) fn busy(&self, uuid: &str) -> Result<u32, Fault> {
+        Ok(self.0.device_by_uuid(uuid)?.utilization_rates()?.gpu)
+    }
+
+    /// Samples of processes that are newer than a time of the driver's.
+    pub(crate) fn sampled(&self, uuid: &str, since_micros: u64) -> Result<Vec<Sampled>, Fault> {
+        let device = self.0.device_by_uuid(uuid)?;
+        let found = device.process_utilization_stats(since_micros).map_err(Fault::from);
+        let found = match found {
+            Err(fault) if fault.is_nothing() => Vec::new(),
+            other => other?,
+        };
+        // The driver fills places that it has no sample for with what lay there.
+        let sampled =
+            found.into_iter().filter(|s| s.pid != 0 && s.sm_util <= 100 && s.timestamp > since_micros);
+        Ok(sampled.map(|s| Sampled { pid: s.pid, percent: s.sm_util, micros: s.timestamp }).collect())
+    }
+}
+
+/// An answer that a card need not have.
+fn optional<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, Fault> {
+    match answer.map_err(Fault::from) {
+        Ok(answer) => Ok(Some(answer)),
+        Err(fault) if fault.is_unsupported() => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+fn memory(device: &Device<'_>) -> Result<u64, Fault> {
+    let memory = device.memory_info()?;
+    Ok(memory.total.saturating_sub(memory.reserved))
+}
+
+fn mig(device: &Device<'_>) -> Result<MigMode, Fault> {
+    Ok(match optional(device.mig_mode())? {
+        None => MigMode::None,
+        Some(mode) if mode.current == 0 => MigMode::Off,
+        Some(_) => MigMode::On,
+    })
+}

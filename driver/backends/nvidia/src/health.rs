@@ -1,0 +1,103 @@
+//! What goes wrong, in words: what was asked, what was found, what was expected, what to do.
+
+use aliquot_core::ports::BackendError;
+
+use crate::ffi::Fault;
+
+/// Oldest driver whose library has every function that is used.
+pub const DRIVER_MIN: u32 = 510;
+
+/// Why a machine has no NVIDIA cards for us.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The library is not there or cannot be loaded.
+    #[error(
+        "NVIDIA driver library: found no libnvidia-ml.so.1 that can be loaded, expected that of driver {DRIVER_MIN} or \
+         newer: install NVIDIA's driver, or name the directory of its libraries in LD_LIBRARY_PATH"
+    )]
+    NoLibrary(#[source] Fault),
+    /// The library finds no driver.
+    #[error(
+        "NVIDIA driver: found its library, and none in the kernel, expected {DRIVER_MIN} or newer: load it \
+         (modprobe nvidia), or give this container the card's device files"
+    )]
+    NoDriver(#[source] Fault),
+    /// The driver is older than what we know.
+    #[error("NVIDIA driver: found version {found}, expected {DRIVER_MIN} or newer: install a newer driver")]
+    TooOld {
+        /// Its version.
+        found: String,
+    },
+    /// The library lacks a function that every driver of its version has.
+    #[error(
+        "NVIDIA driver library: found it without a function, expected all of driver {DRIVER_MIN}: library and driver may \
+         be of different versions, install them anew"
+    )]
+    NoFunction(#[source] Fault),
+    /// The library gives no answer.
+    #[error(
+        "NVIDIA driver library: {what}: found an error, expected an answer: see what nvidia-smi and the kernel's log say"
+    )]
+    NoAnswer {
+        /// What was asked.
+        what: &'static str,
+        /// What came.
+        #[source]
+        source: Fault,
+    },
+    /// No card can be used.
+    #[error("NVIDIA cards: found none, expected at least one{}", Reasons(trouble))]
+    NoCards {
+        /// What is wrong with those that there are.
+        trouble: Vec<String>,
+    },
+}
+
+/// Sentences behind a message.
+struct Reasons<'a>(&'a [String]);
+
+impl std::fmt::Display for Reasons<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|reason| write!(f, "; {reason}"))
+    }
+}
+
+// === impl OpenError ===
+
+impl OpenError {
+    /// A fault in answer to a question.
+    pub(crate) fn of(what: &'static str, fault: Fault) -> Self {
+        match fault {
+            Fault::NotLoaded(_) => Self::NoLibrary(fault),
+            Fault::NoFunction(_) => Self::NoFunction(fault),
+            _ if fault.is_no_driver() => Self::NoDriver(fault),
+            source => Self::NoAnswer { what, source },
+        }
+    }
+
+    /// Whether there is simply no NVIDIA driver on this machine.
+    #[must_use]
+    pub const fn is_absence(&self) -> bool {
+        matches!(self, Self::NoLibrary(_) | Self::NoDriver(_))
+    }
+}
+
+/// A fault as every backend reports it.
+pub(crate) fn error(what: String, fault: Fault) -> BackendError {
+    match fault {
+        Fault::Code { code, text } => {
+            BackendError::Vendor { what, code: i32::try_from(code).unwrap_or(i32::MAX), message: text }
+        }
+        other => BackendError::Unreachable { what, source: Box::new(other) },
+    }
+}
+
+/// What is wrong with a card that does not answer.
+pub(crate) fn unanswered(fault: &Fault) -> String {
+    if fault.is_lost() {
+        return format!(
+            "{fault}: stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the machine"
+        );
+    }
+    format!("{fault}: see what nvidia-smi and the kernel's log say of it")
+}

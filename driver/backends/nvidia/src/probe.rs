@@ -1,0 +1,226 @@
+//! Discovery: what the library says of a card becomes a card. The catalogue says what it is called and belongs to; what was
+//! read of the card itself wins.
+
+use std::fs;
+use std::path::Path;
+
+use aliquot_core::card::{Card, Health, Topology};
+use aliquot_core::catalogue::{CardIdentity, CardModel, Catalogue, Sighting};
+use aliquot_core::id::{CardUuid, PciAddress, Vendor};
+use aliquot_core::units::Bytes;
+
+use crate::ffi::{Facts, Fault};
+use crate::health::unanswered;
+
+/// Where the kernel tells of PCI devices.
+const PCI_DEVICES: &str = "/sys/bus/pci/devices";
+/// Unit of memory that can be handed out.
+const MEMORY_STEP: u64 = 1 << 20;
+
+/// What discovery comes to: cards in the order of the library, and what is wrong with those that are left out.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) cards: Vec<Card>,
+    /// Their models as they are here: without partitions, and with the memory that was read.
+    pub(crate) models: Vec<CardModel>,
+    pub(crate) facts: Vec<Facts>,
+    pub(crate) trouble: Vec<String>,
+}
+
+// === impl Found ===
+
+impl Found {
+    /// Adds what was found at an index.
+    pub(crate) fn add(
+        &mut self,
+        index: u32,
+        facts: Result<Facts, Fault>,
+        driver: &str,
+        catalogue: &Catalogue,
+    ) {
+        let facts = match facts {
+            Ok(facts) => facts,
+            // Nobody can say which card it is, so that it cannot be one of ours.
+            Err(fault) => return self.trouble.push(format!("card {index}: {}", unanswered(&fault))),
+        };
+        match card(&facts, driver, catalogue) {
+            Ok((card, mut model)) => {
+                // Parts of a model are to fit on each of its cards.
+                model.memory = card.memory;
+                match self.models.iter_mut().find(|known| known.id == model.id) {
+                    Some(known) => known.memory = known.memory.min(model.memory),
+                    None => self.models.push(model),
+                }
+                self.cards.push(card);
+                self.facts.push(facts);
+            }
+            Err(why) => self.trouble.push(format!("card {index}: {why}")),
+        }
+    }
+}
+
+/// NVIDIA.
+pub(crate) fn vendor() -> Vendor {
+    #[expect(clippy::expect_used, reason = "a constant that is a vendor name")]
+    let vendor = Vendor::new("nvidia").expect("a name");
+    vendor
+}
+
+fn card(facts: &Facts, driver: &str, catalogue: &Catalogue) -> Result<(Card, CardModel), String> {
+    let uuid = CardUuid::new(facts.uuid.as_str()).map_err(|error| error.to_string())?;
+    let memory = match &facts.memory {
+        Ok(bytes) if *bytes >= MEMORY_STEP => Bytes(bytes - bytes % MEMORY_STEP),
+        Ok(bytes) => return Err(format!("memory: found {bytes} bytes, expected at least {MEMORY_STEP}")),
+        Err(fault) => return Err(format!("memory: found no size, expected bytes: {}", unanswered(fault))),
+    };
+    let model = model(facts, memory, catalogue)?.without_partitions();
+    let pci = pci_address(&facts.pci);
+    let trouble = match &facts.mig {
+        Ok(mode) => mode.trouble(facts.index),
+        // A card in MIG mode must not be shared, so that one that does not say is not shared either.
+        Err(fault) => Some(format!("MIG mode: found no answer, expected on or off: {}", unanswered(fault))),
+    };
+    let card = model.card(CardIdentity {
+        uuid,
+        index: facts.index,
+        product_name: Some(facts.name.clone()),
+        memory: Some(memory),
+        driver_version: driver.to_owned(),
+        pcie_root: pci.as_ref().and_then(pcie_root),
+        numa_node: pci.as_ref().and_then(numa_node),
+        pci,
+        topology: Topology::default(),
+        mode: None,
+        health: trouble.map_or(Health::Healthy, Health::Unhealthy),
+        found: Vec::new(),
+    });
+    Ok((card, model))
+}
+
+/// The model of the catalogue, or one made up of what was read.
+fn model(facts: &Facts, memory: Bytes, catalogue: &Catalogue) -> Result<CardModel, String> {
+    let (device, vendor_id) = (facts.pci_id >> 16, facts.pci_id & 0xffff);
+    let seen = Sighting {
+        product_name: Some(facts.name.clone()),
+        pci_id: Some(format!("{vendor_id:04x}:{device:04x}")),
+        memory: Some(memory),
+        ..Sighting::default()
+    };
+    if let Some(model) = catalogue.matching(&seen).first() {
+        return Ok((*model).clone());
+    }
+    CardModel::unlisted(vendor(), &facts.name, architecture(facts.capability), memory)
+        .map_err(|error| error.to_string())
+}
+
+/// Name of the architecture with this compute capability.
+fn architecture(capability: (i32, i32)) -> &'static str {
+    match capability {
+        (..=4, _) => "unknown",
+        (5, _) => "Maxwell",
+        (6, _) => "Pascal",
+        (7, 5) => "Turing",
+        (7, _) => "Volta",
+        (8, 9) => "Ada",
+        (8, _) => "Ampere",
+        (9, _) => "Hopper",
+        (10..=12, _) => "Blackwell",
+        _ => "unknown",
+    }
+}
+
+/// `00000000:81:00.0` as the kernel writes it: `0000:81:00.0`.
+fn pci_address(text: &str) -> Option<PciAddress> {
+    let (domain, rest) = text.split_once(':')?;
+    let domain = u32::from_str_radix(domain, 16).ok()?;
+    PciAddress::new(format!("{domain:04x}:{rest}").to_ascii_lowercase()).ok()
+}
+
+fn numa_node(pci: &PciAddress) -> Option<u32> {
+    let text = fs::read_to_string(Path::new(PCI_DEVICES).join(pci.as_str()).join("numa_node")).ok()?;
+    // -1: the machine has no such nodes.
+    text.trim().parse().ok()
+}
+
+/// The root complex: the first part of the path to the device, such as `pci0000:80`.
+fn pcie_root(pci: &PciAddress) -> Option<String> {
+    let path = fs::canonicalize(Path::new(PCI_DEVICES).join(pci.as_str())).ok()?;
+    let mut parts = path.components().filter_map(|part| part.as_os_str().to_str());
+    parts.find(|part| part.starts_with("pci") && part.contains(':')).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::partition::MigMode;
+
+    fn facts(name: &str, pci_id: u32) -> Facts {
+        Facts {
+            index: 3,
+            uuid: "GPU-00000000-0000-0000-0000-000000000003".to_owned(),
+            name: name.to_owned(),
+            minor: Some(3),
+            pci: "00000000:81:00.0".to_owned(),
+            pci_id,
+            memory: Ok(81_000 * MEMORY_STEP + 17),
+            capability: (9, 0),
+            mig: Ok(MigMode::Off),
+        }
+    }
+
+    fn found(facts: Facts) -> Found {
+        let mut found = Found::default();
+        found.add(facts.index, Ok(facts), "580.65.06", &Catalogue::embedded());
+        found
+    }
+
+    #[test]
+    fn a_card_is_of_the_model_that_name_and_number_agree_on() {
+        let h100 = found(facts("NVIDIA H100 80GB HBM3", 0x2330_10de));
+        let card = &h100.cards[0];
+        assert_eq!((card.model.as_str(), card.memory), ("nvidia-h100-80gb-sxm", Bytes(81_000 * MEMORY_STEP)));
+        assert_eq!((card.index, card.pci.as_ref().unwrap().as_str()), (3, "0000:81:00.0"));
+        assert_eq!((&card.health, card.table()), (&Health::Healthy, None), "no partitions while MIG is off");
+        // A number that the catalogue does not have under that name is another card.
+        let other = found(facts("NVIDIA H100 80GB HBM3", 0x9999_10de));
+        assert_eq!(other.cards[0].model.as_str(), "nvidia-h100-80gb-hbm3");
+        let unlisted = found(facts("NVIDIA GeForce RTX 4090", 0x2684_10de));
+        let card = &unlisted.cards[0];
+        assert_eq!((card.model.as_str(), card.architecture.as_str()), ("nvidia-geforce-rtx-4090", "Hopper"));
+        assert_eq!(card.memory, Bytes(81_000 * MEMORY_STEP));
+    }
+
+    #[test]
+    fn what_a_card_does_not_say_keeps_it_from_being_handed_out() {
+        let lost = Fault::Code { code: 15, text: "lost".to_owned() };
+        let on = Facts { mig: Ok(MigMode::On), ..facts("NVIDIA L4", 0x27b8_10de) };
+        let silent = Facts { mig: Err(lost.clone()), ..facts("NVIDIA L4", 0x27b8_10de) };
+        for (facts, words) in
+            [(on, "MIG mode: found on, expected off"), (silent, "MIG mode: found no answer")]
+        {
+            let found = found(facts);
+            let Health::Unhealthy(why) = &found.cards[0].health else { unreachable!("{found:?}") };
+            assert!(why.contains(words), "{why}");
+        }
+        let unsized_card = Facts { memory: Err(lost.clone()), ..facts("NVIDIA L4", 0x27b8_10de) };
+        let nothing = Facts { memory: Ok(0), ..facts("NVIDIA L4", 0x27b8_10de) };
+        let unnamed = Facts { uuid: "../GPU".to_owned(), ..facts("NVIDIA L4", 0x27b8_10de) };
+        for (facts, words) in
+            [(unsized_card, "memory: found no size"), (nothing, "memory: found 0 bytes"), (unnamed, "../GPU")]
+        {
+            let found = found(facts);
+            assert!(found.cards.is_empty() && found.trouble[0].contains(words), "{found:?}");
+        }
+        let mut gone = Found::default();
+        gone.add(1, Err(lost), "580.65.06", &Catalogue::embedded());
+        assert!(gone.trouble[0].starts_with("card 1: NVML error 15: lost: "), "{gone:?}");
+    }
+
+    #[test]
+    fn addresses_are_written_as_the_kernel_does() {
+        assert_eq!(pci_address("00000000:0A:1F.7").unwrap().as_str(), "0000:0a:1f.7");
+        assert_eq!(pci_address("0001:0A:1F.7").unwrap().as_str(), "0001:0a:1f.7");
+        assert_eq!(pci_address("00010000:0A:1F.7"), None);
+        assert_eq!(pci_address("nothing"), None);
+    }
+}

@@ -1,0 +1,346 @@
+//! This machine's own NVIDIA cards, without `--node`: found through the vendor's management library, handed out, held.
+//!
+//! The vendor's libraries are the simulated ones, put where a loader finds real ones; `aliquot` is told nothing of that. What
+//! is judged is the card's side.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use aliquot_sim_device::{Card, Health};
+use aliquot_tests::local::{aliquot, wait_for};
+use aliquot_tests::simulated::Bench;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Three cards: one of the catalogue, one of it without MIG, one that it does not have.
+const CARDS: &str = r#"
+[[card]]
+[[card]]
+name = "Tesla T4"
+uuid = "GPU-74740000-0000-0000-0000-000000000001"
+memory_bytes = 16106127360
+pci_id = 0x1eb810de
+major = 7
+minor = 5
+bus = 33
+mig = "none"
+[[card]]
+name = "NVIDIA GeForce RTX 4090"
+uuid = "GPU-40900000-0000-0000-0000-000000000002"
+memory_bytes = 25757220864
+pci_id = 0x268410de
+major = 8
+minor = 9
+bus = 34
+mig = "none"
+"#;
+
+const GIB: u64 = 1 << 30;
+
+/// A machine with NVIDIA's libraries.
+struct Machine {
+    bench: Bench,
+    place: TempDir,
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self::with(Bench::new())
+    }
+
+    fn with(bench: Bench) -> Self {
+        let place = TempDir::new().unwrap();
+        fs::create_dir(place.path().join("state")).unwrap();
+        Self { bench, place }
+    }
+
+    /// With these cards and what else the text says.
+    fn of(text: &str) -> Self {
+        let machine = Self::new();
+        machine.bench.write("node.toml", text);
+        machine
+    }
+
+    fn state(&self) -> PathBuf {
+        self.place.path().join("state")
+    }
+
+    fn aliquot(&self, command: &str, arguments: &[&str]) -> Command {
+        let mut aliquot = self.bench.command(aliquot());
+        aliquot.arg(command).arg("--state").arg(self.state()).args(arguments);
+        aliquot
+    }
+
+    fn devices(&self) -> Vec<Value> {
+        let output = self.aliquot("devices", &["-o", "json"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        value["nodes"][0]["cards"].as_array().unwrap().clone()
+    }
+
+    /// A run of a tenant of the demo, and the words that it said first.
+    fn tenant(&self, grant: &[&str], what: &[&str]) -> (Child, Vec<String>) {
+        let mut command = self.aliquot("run", grant);
+        command.arg("--").arg(aliquot()).arg("demo-tenant").args(what);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let line = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        (child, line.split(' ').map(str::to_owned).collect())
+    }
+
+    fn claims(&self) -> usize {
+        fs::read_dir(self.state().join("grants")).map_or(0, Iterator::count)
+    }
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn end(mut child: Child) -> Option<i32> {
+    drop(child.stdin.take());
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn cards_are_found_with_what_their_driver_says_of_them() {
+    let machine = Machine::of(CARDS);
+    let cards = machine.devices();
+    let found = |card: &Value| {
+        ["uuid", "model", "memory", "productName", "layout"].map(|key| card[key].as_str().unwrap().to_owned())
+    };
+    let found: Vec<[String; 5]> = cards.iter().map(found).collect();
+    let h100 = "GPU-a11c0de0-51a0-4c4d-8000-000000000000";
+    assert_eq!(found[0], [h100, "nvidia-h100-80gb-sxm", "81559Mi", "NVIDIA H100 80GB HBM3", "shared"]);
+    let t4 = "GPU-74740000-0000-0000-0000-000000000001";
+    assert_eq!(found[1], [t4, "nvidia-t4-16gb", "15Gi", "Tesla T4", "shared"]);
+    let rtx = ["GPU-40900000-0000-0000-0000-000000000002", "nvidia-geforce-rtx-4090", "24564Mi"];
+    assert_eq!(found[2], [rtx[0], rtx[1], rtx[2], "NVIDIA GeForce RTX 4090", "shared"]);
+    let table = machine.aliquot("devices", &[]).output().unwrap();
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(
+        table.starts_with("Node machine: NVIDIA driver 580.65.06 (3 cards, this machine's own)\n"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_command_gets_its_part_of_a_card_and_no_more() {
+    let machine = Machine::of(CARDS);
+    let script =
+        r#"echo "$CUDA_VISIBLE_DEVICES|${LD_PRELOAD##*/}|$LD_LIBRARY_PATH"; ls $ALIQUOT_GRANTS/*; exit 7"#;
+    let output = machine
+        .aliquot("run", &["--memory", "8Gi", "--cores", "25", "--card", "1", "--", "sh", "-c", script])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let libraries = machine.bench.libraries();
+    let expected = format!(
+        "GPU-74740000-0000-0000-0000-000000000001|libaliquot.so|{}\ngrant.json\nlimits\nusage\n",
+        libraries.display()
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        expected,
+        "the vendor's libraries are where they were"
+    );
+    assert_eq!((machine.claims(), err(&output)), (0, String::new()));
+
+    let card = machine.bench.card();
+    let (child, words) = machine.tenant(&["--memory", "4Gi", "--card", "0"], &["fill", "16384"]);
+    assert_eq!((words[0].as_str(), words[4].as_str()), ("filled", "CUDA_ERROR_OUT_OF_MEMORY"), "{words:?}");
+    assert_eq!(words[6].parse::<u64>().unwrap(), 4 * GIB, "the part is shown as the card: {words:?}");
+    let held = card.high_water();
+    assert!(held <= 4 * GIB && held > 3 * GIB, "{held} bytes of {}", 4 * GIB);
+    let in_use = &machine.devices()[0]["inUse"][0];
+    assert_eq!((in_use["memoryUsed"].as_str(), in_use["memory"].as_str()), (Some("4Gi"), Some("81559Mi")));
+    // Without the shim the same program has what it asks for.
+    let mut bare = machine.bench.command(aliquot());
+    let mut bare = bare
+        .args(["demo-tenant", "fill", "16384"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    BufReader::new(bare.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    assert!(card.high_water() > 16 * GIB, "{}", card.high_water());
+    assert_eq!(end(bare), Some(0));
+    assert_eq!(end(child), Some(0));
+}
+
+#[test]
+fn runs_share_a_card_on_one_ledger() {
+    let machine = Machine::of("[[card]]");
+    let (one, _) = machine.tenant(&["--memory", "55Gi", "--cores", "60"], &["fill", "1"]);
+    for (ask, words) in
+        [(["--memory", "30Gi"], "too little `memory` left"), (["--cores", "50"], "too little `cores` left")]
+    {
+        let refused = machine.aliquot("run", &ask).args(["--", "true"]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+        assert!(err(&refused).contains(words), "{}", err(&refused));
+    }
+    let quarter = machine
+        .aliquot("run", &["--fraction", "1/4", "--", "sh", "-c", "cat $ALIQUOT_GRANTS/*/grant.json"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&quarter.stdout).into_owned();
+    assert!(said.contains("25") && quarter.status.success(), "{quarter:?}");
+    assert_eq!(end(one), Some(0));
+}
+
+#[test]
+fn what_a_killed_supervisor_left_goes_back_with_the_next_call() {
+    let machine = Machine::of("[[card]]");
+    let (mut child, words) = machine.tenant(&["--memory", "60Gi"], &["fill", "1"]);
+    let tenant = words[1].clone();
+    // Its input stays open, so that the command lives on without its supervisor.
+    let input = child.stdin.take();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let refused = machine.aliquot("run", &["--memory", "60Gi", "--", "true"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(125), "the command still runs: {refused:?}");
+    drop(input);
+    wait_for("its end", || !Path::new(&format!("/proc/{tenant}")).exists());
+    let next = machine.aliquot("run", &["--memory", "60Gi", "--", "sh", "-c", "exit 3"]).output().unwrap();
+    assert_eq!((next.status.code(), machine.claims()), (Some(3), 0), "{next:?}");
+}
+
+#[test]
+fn a_card_in_mig_mode_takes_nobody_and_no_mode_is_switched() {
+    let machine = Machine::of(
+        "[[card]]\nmig = \"on\"\n[[card]]\nuuid = \"GPU-00000000-0000-0000-0000-000000000001\"\nbus = 17",
+    );
+    let log = machine.place.path().join("log");
+    let aliquot = |command: &str, arguments: &[&str]| {
+        let mut aliquot = machine.aliquot(command, arguments);
+        aliquot.env("ALIQUOT_SIM_LOG", &log).output().unwrap()
+    };
+    let cards = machine.devices();
+    let why = cards[0]["health"]["why"].as_str().unwrap();
+    assert!(
+        why.contains("MIG mode: found on, expected off") && why.contains("nvidia-smi -i 0 -mig 0"),
+        "{why}"
+    );
+    assert_eq!(cards[1]["health"]["state"], "healthy");
+    let output = aliquot("run", &["--memory", "1Gi", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "GPU-00000000-0000-0000-0000-000000000001\n",
+        "{output:?}"
+    );
+    let refused = aliquot("run", &["--card", "0", "--memory", "1Gi", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(err(&refused).contains("aliquot.dev/unhealthy"), "{}", err(&refused));
+    let refused = aliquot("run", &["--template", "1g.10gb", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    for words in [
+        "--template 1g.10gb: found no card that gives partitions",
+        "card 0 (NVIDIA H100 80GB HBM3): its MIG mode is on",
+        "card 1 (NVIDIA H100 80GB HBM3): its MIG mode is off, and nothing here switches it",
+        "ask for a share with --memory and --cores",
+    ] {
+        assert!(err(&refused).contains(words), "{words}: {}", err(&refused));
+    }
+    // Calls that the simulated library has no behaviour for are on its log: whatever changes a card is among them.
+    let log = fs::read_to_string(&log).unwrap_or_default();
+    assert_eq!(log, "");
+    // A library that cannot tell the mode: no card of it is shared.
+    let silent = Machine::with(Bench::without(&["nvmlDeviceGetMigMode"]));
+    for card in silent.devices() {
+        assert!(card["health"]["why"].as_str().unwrap().contains("MIG mode: found no answer"), "{card}");
+    }
+}
+
+#[test]
+fn a_lost_card_is_named_and_the_others_serve() {
+    let machine = Machine::new();
+    let card = |index: usize| -> Card { machine.bench.device().card(index).unwrap().clone() };
+    card(0).set_health(Health::Lost);
+    let output = machine
+        .aliquot("run", &["--memory", "1Gi", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exit 4"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "GPU-a11c0de0-51a0-4c4d-8000-000000000001\n");
+    assert!(err(&output).starts_with("warning: card 0: NVML error 15: "), "{}", err(&output));
+    assert!(err(&output).contains("reset it"), "{}", err(&output));
+    let refused = machine.aliquot("run", &["--card", "0", "--", "true"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(
+        err(&refused).contains("--card 0: there is no such card; there are 1 (GPU-"),
+        "{}",
+        err(&refused)
+    );
+    card(1).set_health(Health::Lost);
+    let refused = machine.aliquot("devices", &[]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    assert!(
+        err(&refused).contains("NVIDIA cards: found none, expected at least one; card 0: NVML error 15"),
+        "{}",
+        err(&refused)
+    );
+    // A claim outlives the loss of its card, and goes back with it gone.
+    card(1).set_health(Health::Well);
+    let (child, _) = machine.tenant(&["--memory", "1Gi"], &["fill", "1"]);
+    card(1).set_health(Health::Lost);
+    card(0).set_health(Health::Well);
+    assert!(end(child).is_some());
+    let next = machine.aliquot("run", &["--memory", "1Gi", "--", "sh", "-c", "exit 5"]).output().unwrap();
+    assert_eq!((next.status.code(), machine.claims()), (Some(5), 0), "{next:?}");
+}
+
+#[test]
+fn a_driver_that_cannot_be_used_is_refused_with_what_to_do() {
+    let broken = Machine::new();
+    fs::remove_file(broken.bench.libraries().join("libnvidia-ml.so.1")).unwrap();
+    fs::write(broken.bench.libraries().join("libnvidia-ml.so.1"), "no library").unwrap();
+    let fails = Machine::new();
+    fails
+        .bench
+        .write("faults.toml", "[[fault]]\nsymbol = \"nvmlDeviceGetCount_v2\"\naction = { error = 999 }\n");
+    let without = |symbol: &str| Machine::with(Bench::without(&[symbol]));
+    for (machine, words) in [
+        (
+            broken,
+            "NVIDIA driver library: found no libnvidia-ml.so.1 that can be loaded, expected that of driver 510",
+        ),
+        (
+            Machine::of("driver = \"470.57.02\""),
+            "NVIDIA driver: found version 470.57.02, expected 510 or newer: install",
+        ),
+        (Machine::of("driver = \"none\""), "NVIDIA driver: found version none, expected 510"),
+        (
+            Machine::of("no node file"),
+            "NVIDIA driver: found its library, and none in the kernel, expected 510",
+        ),
+        (Machine::of("card = []"), "NVIDIA cards: found none, expected at least one"),
+        (without("nvmlInit_v2"), "nvmlInit_v2"),
+        (without("nvmlDeviceGetUUID"), "nvmlDeviceGetUUID"),
+        (without("nvmlDeviceGetMemoryInfo_v2"), "memory: found no size, expected bytes"),
+        (fails, "number of cards: found an error, expected an answer"),
+    ] {
+        for (command, code) in [("devices", 3), ("run", 125)] {
+            let rest: &[&str] = if command == "run" { &["--", "true"] } else { &[] };
+            let output = machine.aliquot(command, rest).output().unwrap();
+            assert_eq!(output.status.code(), Some(code), "{words}: {output:?}");
+            let said = err(&output);
+            assert!(said.starts_with("error: NVIDIA ") && said.contains(words), "{words}: {said}");
+            assert!(said.contains("--node h100-8"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_machine_without_nvidia_is_told_so() {
+    let listed = Command::new("sh").args(["-c", "PATH=$PATH:/sbin ldconfig -p"]).output().unwrap();
+    if String::from_utf8_lossy(&listed.stdout).contains("libnvidia-ml.so.1") {
+        println!("stood aside: this machine has NVIDIA's library");
+        return;
+    }
+    let output = Command::new(aliquot()).env_remove("LD_LIBRARY_PATH").arg("devices").output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(err(&output).contains("install NVIDIA's driver, or name the directory"), "{}", err(&output));
+}
