@@ -32,21 +32,31 @@ pub(crate) struct AnyNode {
     memory: MemoryNode,
 }
 
-impl MemoryNode {
-    /// A graph has got such a node.
-    pub(crate) fn added(self) {
-        if self.location_kind == vendor::LOCATION_DEVICE {
-            watch(Device(self.location));
-        }
+/// A description of a node.
+pub(crate) trait Described: Copy {
+    /// 64-bit words of the vendor's whole structure.
+    const WORDS: usize;
+
+    /// The card whose memory the node takes; `None`: it takes none.
+    fn device(self) -> Option<Device>;
+}
+
+/// Words of the longest.
+pub(crate) const WORDS_MAX: usize = 32;
+
+impl Described for MemoryNode {
+    const WORDS: usize = 15;
+
+    fn device(self) -> Option<Device> {
+        (self.location_kind == vendor::LOCATION_DEVICE).then_some(Device(self.location))
     }
 }
 
-impl AnyNode {
-    /// A graph has got such a node.
-    pub(crate) fn added(self) {
-        if self.kind == MEMORY_NODE {
-            self.memory.added();
-        }
+impl Described for AnyNode {
+    const WORDS: usize = WORDS_MAX;
+
+    fn device(self) -> Option<Device> {
+        if self.kind == MEMORY_NODE { self.memory.device() } else { None }
     }
 }
 

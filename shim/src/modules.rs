@@ -185,7 +185,11 @@ impl Watched {
     fn begin(stage: impl FnOnce(Current) -> Stage) -> Result<Option<Self>, i32> {
         let _errno = KeepErrno::new();
         let Some(current) = contexts::current() else { return Ok(None) };
-        let Account::Counted(ledger) = account::of(current.device) else { return Ok(None) };
+        let ledger = match account::of(current.device) {
+            Account::Counted(ledger) => ledger,
+            Account::Uncounted => return Ok(None),
+            Account::Closed => return Err(OUT_OF_MEMORY),
+        };
         let stage = stage(current);
         let worst = if stage.takes_module() { learnt(ledger) } else { Bytes(0) };
         ledger.reserve(worst).map_err(|_| ledger.refuse())?;

@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger};
 use crate::alloc_map::{AllocMap, Held, Key, Tie};
+use crate::closed;
 use crate::contexts;
 use crate::grants::GRANTS_MAX;
 use crate::meter::{Ended, Meter, State};
@@ -114,10 +115,14 @@ fn probe(device: Device) -> Option<Bytes> {
 
 /// A primary context is retained: the first time it is made. `undo` is the vendor's release.
 pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
-    let Account::Counted(ledger) = account::of(device) else { return uncounted(device, context, real) };
     if context.is_null() {
         return real();
     }
+    let ledger = match account::of(device) {
+        Account::Counted(ledger) => ledger,
+        Account::Uncounted => return uncounted(device, context, real),
+        Account::Closed => return closed::refuse_handle(device, context, real, |_| undo()),
+    };
     let meter = Meter::Primary(device);
     let known = size(ledger);
     let worst = if is_active(device) == Some(true) { None } else { known };
@@ -149,7 +154,6 @@ pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, und
 fn uncounted(device: Device, context: Place, real: impl Fn() -> i32) -> i32 {
     let answer = real();
     if answer == SUCCESS
-        && !context.is_null()
         && let Some(primary) = primary(device)
     {
         primary.handle.store(context.read(), Ordering::Release);
@@ -209,10 +213,14 @@ pub(crate) fn create(
     real: impl Fn() -> i32,
     undo: impl Fn(u64) -> i32,
 ) -> i32 {
-    let Account::Counted(ledger) = account::of(device) else { return real() };
     if context.is_null() {
         return real();
     }
+    let ledger = match account::of(device) {
+        Account::Counted(ledger) => ledger,
+        Account::Uncounted => return real(),
+        Account::Closed => return closed::refuse_handle(device, context, real, undo),
+    };
     let known = size(ledger);
     let worst = known.unwrap_or(Bytes(0));
     if ledger.reserve(worst).is_err() {

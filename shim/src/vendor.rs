@@ -49,6 +49,7 @@ calls! {
     fn cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64);
     fn cuDeviceGraphMemTrim(device: i32);
     fn cuGraphExecDestroy(exec: u64);
+    fn cuGraphDestroyNode(node: u64);
     /// Free and total memory of the current context's card.
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32);

@@ -4,10 +4,11 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::{header, limits, usage};
-use aliquot_abi::limits::{FailMode, Limits};
+use aliquot_abi::limits::{ComputePolicy, FailMode, Limits};
 use aliquot_tests::preload::{Tenant, memory_limit, unlimited};
-use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use aliquot_tests::talk::Talk;
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, symlink};
@@ -19,7 +20,7 @@ const GIB: u64 = 1 << 30;
 /// More than a context takes, less than the card has.
 const LIMIT: u64 = 2 * GIB;
 
-/// What came of two allocations, one below the limit and one above it.
+/// What came of two allocations of every family, one below the limit and one above it, and of contexts and modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Closed,
@@ -30,16 +31,18 @@ enum Verdict {
 struct Scene {
     bench: Bench,
     program: PathBuf,
+    verdict: PathBuf,
     card: String,
 }
 
 /// `None` where there is no compiler, and the test says so.
 fn scene() -> Option<Scene> {
     let bench = Bench::new();
-    match bench.compile("shim_shown", Link::Opened) {
-        Ok(program) => {
+    let compiled = |name| bench.compile(name, Link::Opened);
+    match compiled("shim_shown").and_then(|program| Ok((program, compiled("shim_verdict")?))) {
+        Ok((program, verdict)) => {
             let card = bench.card().facts().uuid.clone();
-            Some(Scene { bench, program, card })
+            Some(Scene { bench, program, verdict, card })
         }
         Err(StoodAside(why)) => {
             println!("stood aside: {why}");
@@ -49,25 +52,42 @@ fn scene() -> Option<Scene> {
 }
 
 impl Scene {
+    /// The answers by family: the small allocation's, the large one's.
+    fn answers(&self, command: &mut Command) -> BTreeMap<String, (String, String)> {
+        let told = said(&command.arg((2 * LIMIT).to_string()).output().unwrap());
+        let family = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            let [name, small, large] = words.try_into().unwrap_or_else(|_| panic!("{told}"));
+            (name, (small, large))
+        };
+        told.lines().map(family).collect()
+    }
+
+    /// What all families agree on.
     fn try_out(&self, command: &mut Command) -> Verdict {
-        let mut talk = Talk::start(command);
-        let (small, large) = (talk.say("take 1048576"), talk.say(&format!("take {}", 2 * LIMIT)));
-        match (small.as_str(), large.as_str()) {
-            ("2", "2") => Verdict::Closed,
-            ("0", "2") => Verdict::Held,
-            ("0", "0") => Verdict::Open,
-            other => panic!("{other:?}"),
-        }
+        let answers = self.answers(command);
+        let is = |verdict: Verdict| {
+            answers.values().all(|(small, large)| match (small.as_str(), large.as_str()) {
+                ("-", "-") => true,
+                ("2", "2" | "-") => verdict == Verdict::Closed,
+                ("0", "-") => verdict != Verdict::Closed,
+                ("0", "2") => verdict == Verdict::Held,
+                ("0", "0") => verdict == Verdict::Open,
+                _ => false,
+            })
+        };
+        let all = [Verdict::Closed, Verdict::Held, Verdict::Open];
+        all.into_iter().find(|verdict| is(*verdict)).unwrap_or_else(|| panic!("{answers:#?}"))
     }
 
     fn run(&self, tenant: &Tenant) -> Verdict {
-        self.try_out(&mut tenant.command(&self.bench, &self.program))
+        self.try_out(&mut tenant.command(&self.bench, &self.verdict))
     }
 
     /// With the variable set to this.
     fn pointed(&self, place: Option<&Path>) -> Verdict {
         let tenant = Tenant::new();
-        let mut command = tenant.command(&self.bench, &self.program);
+        let mut command = tenant.command(&self.bench, &self.verdict);
         match place {
             Some(place) => command.env("ALIQUOT_GRANTS", place),
             None => command.env_remove("ALIQUOT_GRANTS"),
@@ -157,6 +177,8 @@ fn limits_that_cannot_be_read_are_closed_whatever_they_would_say() {
             assert_eq!(verdict, Verdict::Closed, "{name}, {mode:?}");
         }
     }
+    let context = scene.bench.device().node().context_bytes;
+    assert_eq!(scene.bench.card().high_water(), context, "the one that the program got past the hooks");
 }
 
 #[test]
@@ -200,6 +222,41 @@ fn a_card_that_no_grant_names_is_closed_unless_all_say_open() {
         let verdict = scene.run(&tenant);
         assert_eq!(verdict, expected, "{} {}", first.card.as_str(), second.card.as_str());
     }
+}
+
+#[test]
+fn grants_that_limit_compute_alone_leave_memory_alone_and_other_cards_closed() {
+    let Some(scene) = scene() else { return };
+    let half = |card: &str| Limits {
+        policy: ComputePolicy::Cap,
+        share_ppm: 500_000,
+        granted_ppm: 500_000,
+        own_ppm: 500_000,
+        ..unlimited(card)
+    };
+    let (tenant, files) = Tenant::with(&half(&scene.card));
+    assert_eq!(scene.run(&tenant), Verdict::Open);
+    cut(files.dir().join("usage"), 0);
+    assert_eq!(scene.run(&tenant), Verdict::Open);
+    // Without a context there is nothing else to be had.
+    let (tenant, _files) = Tenant::with(&half("GPU-00000000-0000-0000-0000-000000000000"));
+    let answers = scene.answers(&mut tenant.command(&scene.bench, &scene.verdict));
+    let contexts = ["primary-context", "context-1", "context-2", "context-3", "context-4"];
+    for name in contexts.into_iter().chain(["physical", "graph-node", "any-node", "edged-node"]) {
+        assert_eq!(answers[name].0, "2", "{name}");
+    }
+}
+
+#[test]
+fn a_call_that_names_no_card_has_the_drivers_own_error() {
+    let Some(scene) = scene() else { return };
+    let errors = |mut command: Command| said(&command.arg("errors").output().unwrap());
+    let bare = errors(scene.bench.command(&scene.verdict));
+    assert_eq!(bare.lines().filter(|line| line.ends_with(" untouched")).count(), 3, "{bare}");
+    let (held, _files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
+    assert_eq!(errors(held.command(&scene.bench, &scene.verdict)), bare);
+    let closed = Tenant::new();
+    assert_eq!(errors(closed.command(&scene.bench, &scene.verdict)), bare);
 }
 
 #[test]
@@ -375,13 +432,13 @@ fn drivers_that_are_absent_older_or_newer_are_no_way_round() {
         let bench = Bench::without(missing);
         bench.write("node.toml", &format!("cuda_version = {version}\n"));
         let (tenant, _files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
-        let verdict = scene.try_out(&mut tenant.command(&bench, &scene.program));
+        let verdict = scene.try_out(&mut tenant.command(&bench, &scene.verdict));
         assert_eq!(verdict, Verdict::Held, "driver {version}");
     }
     // Without a way to tell cards apart none can be used.
     let bench = Bench::without(&["cuDeviceGetUuid_v2", "cuDeviceGetUuid"]);
     let (tenant, _files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
-    assert_eq!(scene.try_out(&mut tenant.command(&bench, &scene.program)), Verdict::Closed);
+    assert_eq!(scene.try_out(&mut tenant.command(&bench, &scene.verdict)), Verdict::Closed);
     // Without a library the program hears what it hears without the shim.
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
         let bench = Bench::new();

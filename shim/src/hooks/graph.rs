@@ -5,12 +5,15 @@
 
 use core::ffi::{c_char, c_void};
 
-use crate::graphs::{self, AnyNode, MemoryNode};
+use crate::account::{self, Account};
+use crate::closed;
+use crate::graphs::{self, AnyNode, Described, MemoryNode, WORDS_MAX};
 use crate::pools::Place;
-use crate::vendor::SUCCESS;
+use crate::vendor::{self, SUCCESS};
 
 hooks! {
-    Cuda, Memory;
+    // As for physical memory: closed cards are looked at whatever the grants limit.
+    Cuda, Use;
     fn cuGraphAddMemAllocNode(
         node: *mut u64,
         graph: u64,
@@ -18,20 +21,10 @@ hooks! {
         count: usize,
         given: *mut MemoryNode,
     ) {
-        let answer = cuGraphAddMemAllocNode::real(node, graph, after, count, given);
-        if answer == SUCCESS && !given.is_null() {
-            // SAFETY: the driver has read it.
-            unsafe { given.read_unaligned() }.added();
-        }
-        answer
+        add(node, given, |node, given| cuGraphAddMemAllocNode::real(node, graph, after, count, given))
     }
     fn cuGraphAddNode(node: *mut u64, graph: u64, after: *const u64, count: usize, given: *mut AnyNode) {
-        let answer = cuGraphAddNode::real(node, graph, after, count, given);
-        if answer == SUCCESS && !given.is_null() {
-            // SAFETY: the driver has read it.
-            unsafe { given.read_unaligned() }.added();
-        }
-        answer
+        add(node, given, |node, given| cuGraphAddNode::real(node, graph, after, count, given))
     }
     fn cuGraphAddNode_v2(
         node: *mut u64,
@@ -41,12 +34,7 @@ hooks! {
         count: usize,
         given: *mut AnyNode,
     ) {
-        let answer = cuGraphAddNode_v2::real(node, graph, after, edges, count, given);
-        if answer == SUCCESS && !given.is_null() {
-            // SAFETY: the driver has read it.
-            unsafe { given.read_unaligned() }.added();
-        }
-        answer
+        add(node, given, |node, given| cuGraphAddNode_v2::real(node, graph, after, edges, count, given))
     }
     fn cuGraphInstantiate(exec: *mut u64, graph: u64, failed: *mut u64, log: *mut c_char, size: usize) {
         let real = || cuGraphInstantiate::real(exec, graph, failed, log, size);
@@ -85,6 +73,41 @@ hooks! {
     }
 }
 
+/// A graph gets a node, which may be one of memory.
+fn add<N: Described>(node: *mut u64, given: *mut N, real: impl Fn(*mut u64, *mut N) -> i32) -> i32 {
+    if node.is_null() || given.is_null() {
+        return real(node, given);
+    }
+    // SAFETY: the caller's description, which the driver reads, too.
+    let Some(device) = unsafe { given.read_unaligned() }.device() else { return real(node, given) };
+    match account::of(device) {
+        Account::Uncounted => real(node, given),
+        Account::Counted(_) => {
+            let answer = real(node, given);
+            if answer == SUCCESS {
+                graphs::watch(device);
+            }
+            answer
+        }
+        Account::Closed => {
+            // The driver writes into a description: it gets one of ours.
+            let mut copy = [0_u64; WORDS_MAX];
+            let words = N::WORDS.min(WORDS_MAX);
+            let (from, to) = (given.cast::<u8>(), copy.as_mut_ptr().cast::<u8>());
+            // SAFETY: so long is the vendor's structure, and ours no shorter.
+            unsafe { core::ptr::copy_nonoverlapping(from, to, words * 8) };
+            let make = || {
+                let mut made = 0;
+                match real(&raw mut made, copy.as_mut_ptr().cast()) {
+                    SUCCESS => Ok(made),
+                    error => Err(error),
+                }
+            };
+            closed::refuse(device, make, |made| vendor::cuGraphDestroyNode(made).unwrap_or(SUCCESS))
+        }
+    }
+}
+
 fn destroy(exec: u64) -> i32 {
-    crate::vendor::cuGraphExecDestroy(exec).unwrap_or(SUCCESS)
+    vendor::cuGraphExecDestroy(exec).unwrap_or(SUCCESS)
 }

@@ -4,7 +4,8 @@
 // UNSAFETY: out-parameters and a structure of the caller.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
 
-use crate::account::{self, Bytes};
+use crate::account::{self, Account, Bytes};
+use crate::closed;
 use core::ffi::c_void;
 
 use crate::physical;
@@ -54,7 +55,8 @@ const DEVICE: u32 = 1;
 const LOCALITY_DOMAIN: u32 = 6;
 
 hooks! {
-    Cuda, Memory;
+    // No context is needed: so cards that are closed are looked at here whatever the grants limit.
+    Cuda, Use;
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) {
         let device = if handle.is_null() { None } else { device_of(properties) };
         let Some(device) = device else {
@@ -72,8 +74,12 @@ hooks! {
                 error => Err(error),
             }
         };
+        let account = account::of(device);
+        if matches!(account, Account::Closed) {
+            return closed::refuse(device, make, cuMemRelease::real);
+        }
         let size = Bytes(u64::try_from(bytes).unwrap_or(u64::MAX));
-        answer(handle, physical::create(account::of(device), size, make, cuMemRelease::real))
+        answer(handle, physical::create(account, size, make, cuMemRelease::real))
     }
     fn cuMemRelease(handle: u64) {
         physical::release(handle, || cuMemRelease::real(handle))

@@ -1,6 +1,7 @@
 //! Contexts, primary and own.
 
 use super::pointer::{In, Out};
+use crate::boundary::enter;
 use crate::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
 use crate::process::{self, lock};
 use crate::stream::PRIORITIES;
@@ -8,6 +9,29 @@ use crate::stream::PRIORITIES;
 /// Limits a context has, by the vendor's numbers, with what they are at first.
 const STACK_SIZE: u32 = 0;
 const LIMITS: [usize; 8] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0];
+
+/// What cuGetExportTable gives. Runtime libraries get their primary context by such a table, past every export; the vendor's
+/// tables are its own, so this one has a name of ours.
+#[repr(C)]
+pub(crate) struct InnerTable {
+    bytes: usize,
+    reserved: usize,
+    /// In the third place, where the runtime's table has it, too.
+    primary_context: extern "C" fn(Out<u64>, i32) -> u32,
+}
+
+impl InnerTable {
+    pub(crate) const ID: [u8; 16] = *b"aliquot-sim-ctx\x01";
+    pub(crate) const TABLE: &'static Self =
+        &Self { bytes: size_of::<Self>(), reserved: 0, primary_context: inner_primary_context };
+}
+
+extern "C" fn inner_primary_context(context: Out<u64>, device: i32) -> u32 {
+    enter("cuGetExportTable", || {
+        context.check()?;
+        context.set(process::primary_retain(device)?)
+    })
+}
 
 exports! {
     fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) {

@@ -1,5 +1,6 @@
 //! Initialisation, devices, and the search for exports.
 
+use super::context::InnerTable;
 use super::pointer::{In, Out, Text, write_text};
 use crate::code::{self, Answer, INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
 use crate::pool::POOLS;
@@ -119,7 +120,10 @@ exports! {
         function.set(address)
     }
 
-    fn cuGetExportTable(table: Out<*const ()>, _id: In<[u8; 16]>) {
+    fn cuGetExportTable(table: Out<*const ()>, id: In<[u8; 16]>) {
+        if id.get()? == InnerTable::ID {
+            return table.set(std::ptr::from_ref(InnerTable::TABLE).cast());
+        }
         table.set(std::ptr::null())?;
         Err(NOT_FOUND)
     }

@@ -1,0 +1,261 @@
+/* Tries to take memory of card 0 by every family of calls, and says what came of it, a family a line: "NAME SMALL LARGE", the
+   answers to 1 MiB and to the bytes of the argument; "-" where a family has no sizes, or this driver not the function.
+   Where it is refused a context it gets one past every function that has a name, as runtime libraries do.
+   With the argument "errors": the answers of calls that name no card, before cuInit and after it. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef uint64_t u64;
+#define CALL(name, ...) ((int (*)())sym(#name))(__VA_ARGS__)
+#define HAS(name) (dlsym(library, #name) != NULL)
+#define UNTOUCHED 0xfeedfacecafebeefull
+
+static void *library, *stream;
+static u64 pool;
+
+static void *sym(const char *name)
+{
+    void *found = dlsym(library, name);
+    if (!found) {
+        printf("no %s\n", name);
+        exit(1);
+    }
+    return found;
+}
+
+static void must(int code, const char *what)
+{
+    if (code) {
+        printf("%s: %d\n", what, code);
+        exit(2);
+    }
+}
+
+/* An answer; one that fails and changes an out-parameter is nobody's. */
+static int refused(int code, u64 out) { return code && out != UNTOUCHED ? 1000 + code : code; }
+
+typedef struct { unsigned allocation, handles, kind; int number; u64 rest[9]; } Props;
+typedef struct { Props props; void *access; u64 accesses, bytes, address; } Node;
+typedef struct { unsigned kind, reserved[3]; Node memory; u64 rest[15]; } Any;
+typedef struct { size_t width, height, depth; unsigned format, channels, flags; } Deep;
+
+static const Props CARD = {1, 0, 1, 0, {0}};
+
+static int plain(size_t bytes)
+{
+    u64 out = UNTOUCHED;
+    return refused(CALL(cuMemAlloc_v2, &out, bytes), out);
+}
+
+static int pitched(size_t bytes)
+{
+    u64 out = UNTOUCHED, pitch = UNTOUCHED;
+    int code = refused(CALL(cuMemAllocPitch_v2, &out, &pitch, bytes / 1024, (size_t)1024, 4u), out);
+    return refused(code, pitch);
+}
+
+static int managed(size_t bytes)
+{
+    u64 out = UNTOUCHED;
+    return refused(CALL(cuMemAllocManaged, &out, bytes, 1u), out);
+}
+
+static Deep square(size_t bytes)
+{
+    size_t side = 16;
+    while (side * side * 4 < bytes)
+        side *= 2;
+    return (Deep){side, side, 0, 0x20, 1, 0};
+}
+
+static int array(size_t bytes)
+{
+    u64 out = UNTOUCHED;
+    Deep shape = square(bytes);
+    return refused(CALL(cuArray3DCreate_v2, &out, &shape), out);
+}
+
+static int mipmapped(size_t bytes)
+{
+    u64 out = UNTOUCHED;
+    Deep shape = square(bytes);
+    return refused(CALL(cuMipmappedArrayCreate, &out, &shape, 1u), out);
+}
+
+static int physical(size_t bytes)
+{
+    u64 out = UNTOUCHED;
+    return refused(CALL(cuMemCreate, &out, (bytes + (2 << 20) - 1) & ~(size_t)((2 << 20) - 1), &CARD, 0ull), out);
+}
+
+static int ordered(size_t bytes)
+{
+    u64 out = UNTOUCHED;
+    return refused(CALL(cuMemAllocAsync, &out, bytes, stream), out);
+}
+
+static int pooled(size_t bytes)
+{
+    u64 out = UNTOUCHED;
+    if (!pool)
+        must(CALL(cuMemPoolCreate, &pool, &CARD), "pool");
+    return refused(CALL(cuMemAllocFromPoolAsync, &out, bytes, pool, stream), out);
+}
+
+static int instantiated(int code, void *graph)
+{
+    u64 out = UNTOUCHED;
+    return code ? code : refused(CALL(cuGraphInstantiateWithFlags, &out, graph, 0ull), out);
+}
+
+static int graph_node(size_t bytes)
+{
+    void *graph = NULL;
+    u64 out = UNTOUCHED;
+    Node node = {CARD, NULL, 0, bytes, 0};
+    must(CALL(cuGraphCreate, &graph, 0u), "graph");
+    return instantiated(refused(CALL(cuGraphAddMemAllocNode, &out, graph, NULL, (size_t)0, &node), out), graph);
+}
+
+static int any_node(size_t bytes)
+{
+    void *graph = NULL;
+    u64 out = UNTOUCHED;
+    Any node = {10, {0}, {CARD, NULL, 0, bytes, 0}, {0}};
+    must(CALL(cuGraphCreate, &graph, 0u), "graph");
+    return instantiated(refused(CALL(cuGraphAddNode, &out, graph, NULL, (size_t)0, &node), out), graph);
+}
+
+static int edged_node(size_t bytes)
+{
+    void *graph = NULL;
+    u64 out = UNTOUCHED;
+    Any node = {10, {0}, {CARD, NULL, 0, bytes, 0}, {0}};
+    must(CALL(cuGraphCreate, &graph, 0u), "graph");
+    return instantiated(refused(CALL(cuGraphAddNode_v2, &out, graph, NULL, NULL, (size_t)0, &node), out), graph);
+}
+
+static int captured(size_t bytes)
+{
+    void *graph = NULL;
+    u64 out = UNTOUCHED;
+    must(CALL(cuStreamBeginCapture_v2, stream, 0u), "capture");
+    int code = refused(CALL(cuMemAllocAsync, &out, bytes, stream), out);
+    must(CALL(cuStreamEndCapture, stream, &graph), "end of the capture");
+    return instantiated(code, graph);
+}
+
+static const struct {
+    const char *name, *needs;
+    int (*take)(size_t);
+} FAMILIES[] = {
+    {"plain", "cuMemAlloc_v2", plain},
+    {"pitched", "cuMemAllocPitch_v2", pitched},
+    {"managed", "cuMemAllocManaged", managed},
+    {"array", "cuArray3DCreate_v2", array},
+    {"mipmapped", "cuMipmappedArrayCreate", mipmapped},
+    {"physical", "cuMemCreate", physical},
+    {"ordered", "cuMemAllocAsync", ordered},
+    {"pooled", "cuMemAllocFromPoolAsync", pooled},
+    {"graph-node", "cuGraphAddMemAllocNode", graph_node},
+    {"any-node", "cuGraphAddNode", any_node},
+    {"edged-node", "cuGraphAddNode_v2", edged_node},
+    {"captured", "cuMemAllocAsync", captured},
+};
+
+static void own_context(int version)
+{
+    u64 out = UNTOUCHED;
+    int code = version == 1   ? CALL(cuCtxCreate, &out, 0u, 0)
+               : version == 2 ? CALL(cuCtxCreate_v2, &out, 0u, 0)
+               : version == 3 ? CALL(cuCtxCreate_v3, &out, NULL, 0, 0u, 0)
+                              : CALL(cuCtxCreate_v4, &out, NULL, 0u, 0);
+    printf("context-%d %d -\n", version, refused(code, out));
+    if (!code)
+        must(CALL(cuCtxDestroy_v2, out), "destroy");
+}
+
+static void contexts(void)
+{
+    u64 out = UNTOUCHED;
+    int code = CALL(cuDevicePrimaryCtxRetain, &out, 0);
+    printf("primary-context %d -\n", refused(code, out));
+    if (code) {
+        void **table = NULL;
+        must(CALL(cuGetExportTable, &table, "aliquot-sim-ctx\1"), "table");
+        must(((int (*)(u64 *, int))table[2])(&out, 0), "the other way to a context");
+    }
+    must(CALL(cuCtxSetCurrent, out), "current");
+    for (int version = 1; version <= 4; version++)
+        own_context(version);
+}
+
+static void modules(void)
+{
+    u64 out = UNTOUCHED, got = UNTOUCHED;
+    int code = CALL(cuModuleLoadData, &out, "image");
+    printf("module %d -\n", refused(code, out));
+    if (!code)
+        printf("function %d -\n", refused(CALL(cuModuleGetFunction, &got, out, "k_1"), got));
+    if (!HAS(cuLibraryLoadData))
+        return;
+    out = got = UNTOUCHED;
+    code = CALL(cuLibraryLoadData, &out, "image", NULL, NULL, 0u, NULL, NULL, 0u);
+    printf("library %d -\n", refused(code, out));
+    if (!code)
+        printf("kernel %d -\n", refused(CALL(cuLibraryGetKernel, &got, out, "k_1"), got));
+    printf("stacks %d -\n", CALL(cuCtxSetLimit, 0u, (size_t)1032));
+}
+
+static void errors(int device)
+{
+    u64 out = UNTOUCHED;
+    void *graph = NULL;
+    Props card = {1, 0, 1, device, {0}};
+    Node node = {card, NULL, 0, 1 << 20, 0};
+    Any any = {10, {0}, {card, NULL, 0, 1 << 20, 0}, {0}};
+    printf(" %d", CALL(cuDevicePrimaryCtxRetain, &out, device));
+    printf(" %d", CALL(cuDevicePrimaryCtxRetain, NULL, device));
+    printf(" %d", CALL(cuCtxCreate_v2, &out, 0u, device));
+    printf(" %d", CALL(cuCtxCreate_v4, &out, NULL, 0u, device));
+    printf(" %d", CALL(cuMemCreate, &out, (size_t)2 << 20, &card, 0ull));
+    printf(" %d", CALL(cuMemAlloc_v2, &out, (size_t)1 << 20));
+    printf(" %d", CALL(cuMemAllocAsync, &out, (size_t)1 << 20, NULL));
+    printf(" %d", CALL(cuModuleLoadData, &out, "image"));
+    CALL(cuGraphCreate, &graph, 0u);
+    printf(" %d", CALL(cuGraphAddMemAllocNode, &out, graph, NULL, (size_t)0, &node));
+    printf(" %d", CALL(cuGraphAddNode, &out, graph, NULL, (size_t)0, &any));
+    printf(" %s\n", out == UNTOUCHED ? "untouched" : "touched");
+}
+
+int main(int count, char **arguments)
+{
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library || count < 2)
+        return 1;
+    int only_errors = !strcmp(arguments[1], "errors");
+    if (only_errors)
+        errors(0);
+    must(CALL(cuInit, 0u), "cuInit");
+    if (only_errors) {
+        errors(99);
+        errors(-1);
+        return 0;
+    }
+    contexts();
+    must(CALL(cuStreamCreate, &stream, 1u), "stream");
+    modules();
+    for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++) {
+        if (!dlsym(library, FAMILIES[i].needs)) {
+            printf("%s - -\n", FAMILIES[i].name);
+            continue;
+        }
+        int small = FAMILIES[i].take(1 << 20);
+        printf("%s %d %d\n", FAMILIES[i].name, small, FAMILIES[i].take(strtoull(arguments[1], NULL, 10)));
+    }
+    return 0;
+}
