@@ -35,10 +35,13 @@ mod workload;
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use failure::{Answer, Failure};
 pub use output::{Colour, Format, Progress, Screen, Terminal};
+
+/// Width of a manual that goes to no terminal, whatever terminal the other streams have.
+const COLUMNS_ELSEWHERE: usize = 100;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -74,26 +77,22 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    // What stands at an `Args` is its manual; a line here would take its place.
     /// Show cards: layout and why, what is free, the largest hole, who holds what
     Devices(devices::Args),
-    /// Place Pods and claims, without touching anything
     Plan(plan::Args),
-    /// Say why claims do not fit, and the smallest change that would place them
     Explain(explain::Args),
     /// Print DeviceClasses for what nodes offer
     Classes(classes::Args),
     /// Print the ResourceSlices that nodes would publish
     Slices(slices::Args),
-    /// Make claims ready on a simulated node: partitions, grants, CDI files
     Prepare(prepare::Args),
     /// Give back what claims hold on a simulated node
     Release(release::Args),
-    /// Run a command on a part of a card: no cluster needed
     Run(run::Args),
     /// Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
     #[command(long_about = top::ABOUT)]
     Top(top::Args),
-    /// Run real manifests on a simulated node: no accelerator, cluster or privileges needed
     Demo(demo::Args),
     /// A program that uses a card, for the demo
     #[command(hide = true)]
@@ -110,7 +109,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>
     let args: Vec<OsString> = args.into_iter().collect();
     // A command that is run has exit codes of its own, so that ours must be another one.
     let wrong = if args.get(1).is_some_and(|name| name == "run") { run::OWN_FAILURE } else { 2 };
-    let outcome = match Cli::try_parse_from(&args) {
+    let outcome = match parse(&args, terminal.screen) {
         Ok(cli) => dispatch(cli.command, terminal),
         Err(error) => match classes::signed_part(&error, &args) {
             Some(failure) => Err(failure),
@@ -127,6 +126,15 @@ pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>
             if terminal.note(format_args!("error: {failure}")).is_err() { 3 } else { code }
         }
     }
+}
+
+fn parse(args: &[OsString], screen: Screen) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    if screen == Screen::None {
+        command = command.term_width(COLUMNS_ELSEWHERE);
+    }
+    let matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// Help and version are answers; everything else that the parser says is a fault of the command line.

@@ -55,8 +55,8 @@ Exit codes:
 
 The part stays the command's until it and everything it started have ended, whatever
 happens to `aliquot run` itself; the next call on the same state gives back what nobody
-uses any more. State lies in /var/lib/aliquot for root, else in $XDG_STATE_HOME/aliquot or
-~/.local/state/aliquot.";
+uses any more. State lies below /var/lib/aliquot for root, else below
+$XDG_STATE_HOME/aliquot or ~/.local/state/aliquot.";
 
 /// Run a command on a part of a card: no cluster needed
 ///

@@ -38,20 +38,36 @@ Examples:
 pub(super) const ABOUT: &str = "\
 Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
 
-Reads what lies on disk and changes nothing: the journal of each state directory, the region of each share, and the
-driver's figures of simulated cards. Live in a terminal; once where standard output is none, with --once or with -o.
+Reads what lies on disk and changes nothing: the journal of each state directory, the region of \
+each share, and the driver's figures of simulated cards. Live in a terminal; once where standard \
+output is none, with --once or with -o.
 
-USED     bytes in the books of grants            DENIED   allocations refused
-DRIVER   bytes that the driver says are in use   REAPED   dead processes whose memory went back
-PEAK     the most that ever was in use           UNKNOWN  calls of driver functions that the shim does not know
-LIMIT    the most that may be in use             SHARE    compute promised; NOW: granted at this moment
+USED     bytes in the books of grants
+DRIVER   bytes that the driver says are in use
+PEAK     the most that ever was in use
+LIMIT    the most that may be in use
+DENIED   allocations refused
+REAPED   dead processes whose memory went back
+UNKNOWN  calls of driver functions that the shim does not know
+SHARE    compute promised; NOW: granted at this moment
 TIME     device time used since the last look, in percent of the card's or partition's
 
-STATE of a share: observed: its processes use the shim; unseen: no process came so far; bypassed: a process of it is
-on the card without the shim; unlimited: all of the part is granted, nothing is to be held; absent: nothing holds
-limits here; broken: its region cannot be used, the warning says why. STATE of a process: shim: it holds a slot in its
-grant's books; named: a slot names it; dead: its slot is to be given back; no shim: of a grant, on the card without a
-slot; no grant: of no grant. Columns give way to a narrow terminal; docs/top.md has the keys of -o json, with units.";
+STATE of a share:
+observed   its processes use the shim
+unseen     no process came so far
+bypassed   a process of it is on the card without the shim
+unlimited  all of the part is granted, nothing is to be held
+absent     nothing holds limits here
+broken     its region cannot be used, the warning says why
+
+STATE of a process:
+shim      it holds a slot in its grant's books
+named     a slot names it
+dead      its slot is to be given back
+no shim   of a grant, on the card without a slot
+no grant  of no grant
+
+Columns give way to a narrow terminal; docs/top.md has the keys of -o json, with units.";
 
 const CODES: &str = "\
 Keys of the live form:
@@ -63,14 +79,15 @@ Exit codes:
   2  the command line or a file is not what it should be
   3  a named state directory cannot be read, or the terminal is gone
 
-Ended by SIGTERM or SIGHUP, the live form gives the terminal back as it was and ends by that signal.
+Ended by SIGTERM, SIGHUP or SIGQUIT, the live form gives the terminal back as it was and ends by
+that signal.
 Standard output carries the answer alone; NO_COLOR=1 switches colours off.";
 
 /// Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{CODES}"))]
 pub(super) struct Args {
-    /// State directory to look at; repeatable. Default: those of this user's and root's local runs
+    /// State directory to look at; repeatable. Default: root's and this user's own, with those of local runs
     #[arg(long = "state", value_name = "DIR")]
     states: Vec<PathBuf>,
 
