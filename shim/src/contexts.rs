@@ -46,7 +46,13 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 pub(crate) fn current() -> Option<Current> {
     let device = vendor::current_device()?;
     let handle = vendor::current_context()?;
-    Some(Current { device, tie: find(handle).unwrap_or_else(|| enter(handle)) })
+    Some(Current { device, tie: find(handle).unwrap_or_else(|| first_use(device, handle)) })
+}
+
+#[cold]
+fn first_use(device: Device, handle: u64) -> Tie {
+    crate::overhead::noticed(device, handle);
+    enter(handle)
 }
 
 /// Where a handle's place is looked for first.

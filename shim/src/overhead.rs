@@ -8,7 +8,8 @@
 //!
 //! A size that is known is reserved before a context is made, and given back when it is gone. Nothing is known before the
 //! first context of a process unless the host published it: that one is made first, measured, and taken away again where it
-//! does not fit. Where measuring fails a context is not charged.
+//! does not fit. Where measuring fails a context is not charged. A primary context that a runtime library got past the hooks is
+//! charged when memory is first asked for in it.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -148,6 +149,38 @@ pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, und
     context.write(before);
     meter.refresh(ledger);
     ledger.refuse()
+}
+
+/// Something is done in a context for the first time. Runtime libraries get their primary context past every function with a
+/// name: it is charged here, whether it fits or not, as it is there.
+pub(crate) fn noticed(device: Device, context: u64) {
+    let Account::Counted(ledger) = account::of(device) else { return };
+    let _errno = KeepErrno::new();
+    let meter = Meter::Primary(device);
+    let is_charged = meter.known().is_some_and(|known| known.in_books() > 0);
+    if is_charged || is_active(device) != Some(true) || !meter.note(device, State::Charged) {
+        return;
+    }
+    let handle = vendor::relaxed(|| {
+        if size(ledger).is_none() {
+            measure(ledger, device, context);
+        }
+        primary_handle(device)
+    });
+    if let (Some(primary), Some(handle)) = (primary(device), handle) {
+        primary.handle.store(handle, Ordering::Release);
+    }
+    meter.refresh(ledger);
+}
+
+/// The driver tells it only to who retains it.
+fn primary_handle(device: Device) -> Option<u64> {
+    let mut handle = 0;
+    if vendor::cuDevicePrimaryCtxRetain(&raw mut handle, device.0)? != SUCCESS {
+        return None;
+    }
+    vendor::cuDevicePrimaryCtxRelease_v2(device.0)?;
+    Some(handle)
 }
 
 /// Where memory is not counted the context is remembered all the same: markers end with it.

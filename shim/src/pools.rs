@@ -215,16 +215,11 @@ fn allocate_charged(
 
 /// Has a pool give back to the card what it does not use; in any capture that may go on, too.
 fn trim(meter: Meter) {
-    let mut mode = vendor::CAPTURE_RELAXED;
-    let exchanged = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode) == Some(SUCCESS);
-    let _answer = match meter {
+    let _answer = vendor::relaxed(|| match meter {
         Meter::Pool(handle) => vendor::cuMemPoolTrimTo(handle, 0),
         Meter::Graphs(device) => vendor::cuDeviceGraphMemTrim(device.0),
         Meter::Primary(_) => None,
-    };
-    if exchanged {
-        let _back = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode);
-    }
+    });
 }
 
 /// The stores of graphs give back what no graph uses.

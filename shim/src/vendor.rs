@@ -52,6 +52,8 @@ calls! {
     fn cuGraphDestroyNode(node: u64);
     /// Free and total memory of the current context's card.
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32);
+    fn cuDevicePrimaryCtxRelease_v2(device: i32);
     fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32);
     fn cuCtxCreate_v2(context: *mut u64, flags: u32, device: i32);
     fn cuCtxDestroy_v2(context: u64);
@@ -164,6 +166,17 @@ pub(crate) fn with_context<R>(context: u64, inside: impl FnOnce() -> Option<R>) 
     let answer = inside();
     let mut popped = 0;
     cuCtxPopCurrent_v2(&raw mut popped);
+    answer
+}
+
+/// Does something that a capture of this thread would forbid, or be spoilt by.
+pub(crate) fn relaxed<R>(inside: impl FnOnce() -> R) -> R {
+    let mut mode = CAPTURE_RELAXED;
+    let exchanged = cuThreadExchangeStreamCaptureMode(&raw mut mode) == Some(SUCCESS);
+    let answer = inside();
+    if exchanged {
+        let _back = cuThreadExchangeStreamCaptureMode(&raw mut mode);
+    }
     answer
 }
 

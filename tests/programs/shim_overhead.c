@@ -2,6 +2,7 @@
    "touched" behind it where an out-parameter changed although the call failed.
 
      retain <device>, release <device>, reset <device>
+     inner <device>                        the primary context as runtime libraries get it, past every function with a name
      create <slot> <device> <version>      cuCtxCreate, _v2, _v3, _v4: it becomes current
      destroy <slot>
      current <slot>                        cuCtxSetCurrent; slot 0 is the primary context last retained
@@ -162,6 +163,12 @@ int main(void)
             int code = CALL(cuDevicePrimaryCtxRetain, &out, (int)a);
             if (!code)
                 CALL(cuCtxSetCurrent, contexts[0] = out);
+            answer(code, out);
+        } else if (!strcmp(word, "inner")) {
+            void **table = NULL;
+            int code = CALL(cuGetExportTable, &table, "aliquot-sim-ctx\1");
+            code = code ? code : ((int (*)(u64 *, int))table[2])(&out, (int)a);
+            code = code ? code : CALL(cuCtxSetCurrent, contexts[0] = out);
             answer(code, out);
         } else if (!strcmp(word, "release")) {
             answer(CALL(cuDevicePrimaryCtxRelease_v2, (int)a), out);

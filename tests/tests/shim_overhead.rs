@@ -89,6 +89,53 @@ fn a_primary_context_is_charged_once_while_it_is_there() {
 }
 
 #[test]
+fn a_primary_context_got_past_the_hooks_is_charged_when_it_is_first_used() {
+    for size in [Size::Published, Size::Unknown] {
+        let Some(scene) = Scene::new(LIMIT, size) else { return };
+        let mut program = scene.start();
+        for end in ["release 0", "reset 0"] {
+            say(&mut program, "inner 0", "0");
+            assert_eq!(
+                (scene.files.counter(usage::TOTAL), scene.card.in_use()),
+                (0, CONTEXT),
+                "not yet seen"
+            );
+            say(&mut program, &format!("alloc {MIB}"), "0");
+            assert_eq!(scene.books(), CONTEXT + MIB, "{size:?}");
+            say(&mut program, "load 1 1", "0");
+            say(&mut program, "function 1 1", "0");
+            assert_eq!(scene.books(), CONTEXT + MIB + MODULE, "{size:?}");
+            say(&mut program, end, "0");
+            assert_eq!(scene.books(), 0, "everything in it goes with it: {end}, {size:?}");
+        }
+        say(&mut program, "inner 0", "0");
+        say(&mut program, &format!("alloc {MIB}"), "0");
+        say(&mut program, "retain 0", "0");
+        say(&mut program, "create 1 0 2", "0");
+        say(&mut program, &format!("alloc {MIB}"), "0");
+        assert_eq!(scene.books(), 2 * CONTEXT + 2 * MIB, "{size:?}");
+        say(&mut program, "destroy 1", "0");
+        say(&mut program, "release 0", "0");
+        assert_eq!(scene.books(), CONTEXT + MIB, "{size:?}");
+        say(&mut program, "release 0", "0");
+        assert_eq!(scene.books(), 0, "{size:?}");
+        program.end();
+    }
+}
+
+#[test]
+fn a_primary_context_got_past_the_hooks_that_does_not_fit_leaves_room_for_nothing() {
+    for size in [Size::Published, Size::Unknown] {
+        let Some(scene) = Scene::new(CONTEXT, size) else { return };
+        let mut program = scene.start();
+        say(&mut program, "inner 0", "0");
+        say(&mut program, "alloc 1", "2");
+        assert_eq!(scene.books(), CONTEXT, "{size:?}");
+        program.end();
+    }
+}
+
+#[test]
 fn a_context_that_does_not_fit_is_out_of_memory_and_is_not_there() {
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(CONTEXT - 1, size) else { return };
