@@ -12,5 +12,6 @@ pub mod node;
 pub mod oracle;
 pub mod preload;
 pub mod scenes;
+pub mod shares;
 pub mod simulated;
 pub mod talk;

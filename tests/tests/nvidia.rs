@@ -12,6 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use aliquot_sim_device::{Card, Health};
 use aliquot_tests::local::{aliquot, wait_for};
+use aliquot_tests::shares::share_becomes;
 use aliquot_tests::simulated::Bench;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -343,4 +344,17 @@ fn a_machine_without_nvidia_is_told_so() {
     let output = Command::new(aliquot()).env_remove("LD_LIBRARY_PATH").arg("devices").output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(err(&output).contains("install NVIDIA's driver, or name the directory"), "{}", err(&output));
+}
+
+#[test]
+fn runs_have_their_parts_of_a_cards_time() {
+    let machine = Machine::of("[[card]]");
+    let work = ["work", "1000000"];
+    let pid = |words: &[String]| words[1].parse::<u32>().unwrap();
+    let (quarter, first) = machine.tenant(&["--memory", "1Gi", "--cores", "25"], &work);
+    let (rest, second) = machine.tenant(&["--memory", "1Gi", "--cores", "50"], &work);
+    let card = machine.bench.card();
+    share_becomes(&card, pid(&first), 22, 28);
+    share_becomes(&card, pid(&second), 47, 53);
+    assert_eq!((end(quarter).is_some(), end(rest).is_some()), (true, true));
 }

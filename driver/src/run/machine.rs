@@ -1,18 +1,42 @@
-//! This machine's own cards, as commands on them find them: their driver's libraries are where every program finds them.
+//! This machine's own cards, as commands on them find them: their driver's libraries are where every program finds them, and
+//! what its samples say is what governors measure.
 
 use std::io;
 use std::sync::Arc;
 
-use aliquot_backend_nvidia::NvidiaNode;
+use aliquot_backend_nvidia::{NvidiaNode, Samples};
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::id::{CardUuid, Vendor};
+use aliquot_enforce::units::Nanos;
 
-use super::cards::{Cards, Reach};
+use super::cards::{Cards, Meter, Reach, Spent};
+
+/// Time between two questions to the driver: as often as it samples at most.
+const PERIOD: Nanos = Nanos(166_666_667);
+/// A driver samples once a second at least: without a newer sample for so long nobody ran.
+const SILENCE: Nanos = Nanos::from_millis(1_000);
 
 /// The NVIDIA cards of this machine.
 #[derive(Clone, Debug)]
 pub struct Machine(pub Arc<NvidiaNode>);
+
+/// The driver's word on one card.
+#[derive(Debug)]
+struct OfCard {
+    node: Arc<NvidiaNode>,
+    card: CardUuid,
+    windows: Windows,
+    asked: Option<Nanos>,
+}
+
+/// Samples as time: each stands for the time from the one before it, as long as that is not too long ago.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Windows {
+    longest: Nanos,
+    begun: Option<Nanos>,
+    newest_micros: u64,
+}
 
 // === impl Machine ===
 
@@ -21,8 +45,10 @@ impl Cards for Machine {
         NvidiaNode::vendor()
     }
 
-    fn reach(&self, _: &Grant, _: &CardUuid, _: &Inventory) -> io::Result<Reach> {
-        Ok(Reach { libraries: None, environment: Vec::new(), meter: None })
+    fn reach(&self, _: &Grant, visible: &CardUuid, _: &Inventory) -> io::Result<Reach> {
+        let (node, card) = (Arc::clone(&self.0), visible.clone());
+        let meter = Box::new(OfCard { node, card, windows: Windows::of_at_most(SILENCE), asked: None });
+        Ok(Reach { libraries: None, environment: Vec::new(), meter: Some(meter) })
     }
 
     fn no_partitions(&self) -> &[String] {
@@ -32,5 +58,85 @@ impl Cards for Machine {
     fn remove_others(&self, _: &dyn Fn(&str) -> bool) -> io::Result<()> {
         // Nothing was made.
         Ok(())
+    }
+}
+
+// === impl OfCard ===
+
+impl Meter for OfCard {
+    fn window(&mut self, now: Nanos) -> Option<Vec<Spent>> {
+        if self.asked.is_some_and(|asked| now.minus(asked) < PERIOD) {
+            return None;
+        }
+        self.asked = Some(now);
+        // A card that does not say is governed by the tenants' own bills.
+        let samples = self.node.samples(&self.card, self.windows.since_micros()).ok()??;
+        self.windows.end(now, &samples)
+    }
+}
+
+// === impl Windows ===
+
+impl Windows {
+    /// Windows of so long at most.
+    pub(crate) const fn of_at_most(longest: Nanos) -> Self {
+        Self { longest, begun: None, newest_micros: 0 }
+    }
+
+    /// The driver's time of the newest sample.
+    pub(crate) const fn since_micros(&self) -> u64 {
+        self.newest_micros
+    }
+
+    /// What processes had since the window before, by samples that are newer; `None`: there are none yet.
+    pub(crate) fn end(&mut self, now: Nanos, samples: &Samples) -> Option<Vec<Spent>> {
+        let begun = *self.begun.get_or_insert(now);
+        let passed = now.minus(begun);
+        let first = self.newest_micros == 0 && passed == Nanos::ZERO;
+        if first || (samples.newest_micros == 0 && passed < SILENCE) {
+            self.newest_micros = self.newest_micros.max(samples.newest_micros);
+            return None;
+        }
+        self.begun = Some(now);
+        self.newest_micros = self.newest_micros.max(samples.newest_micros);
+        let length = passed.min(self.longest);
+        // The vendor rounds up to whole percent.
+        let time = |percent: u32| {
+            Nanos((length.0 / 200).saturating_mul(u64::from(percent).saturating_mul(2).saturating_sub(1)))
+        };
+        Some(
+            samples
+                .processes
+                .iter()
+                .map(|(pid, percent)| Spent { pid: *pid, time: time(*percent) })
+                .collect(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(newest_micros: u64, processes: &[(u32, u32)]) -> Samples {
+        Samples { processes: processes.to_vec(), newest_micros }
+    }
+
+    #[test]
+    fn a_sample_stands_for_the_time_since_the_one_before() {
+        let at = Nanos::from_millis;
+        let mut windows = Windows::of_at_most(SILENCE);
+        assert_eq!(windows.end(at(5_000), &samples(70, &[(1, 50)])), None, "of which time nobody knows");
+        assert_eq!(windows.since_micros(), 70);
+        let spent = |pid, micros: u64| Spent { pid, time: Nanos::from_micros(micros) };
+        let second = windows.end(at(5_200), &samples(90, &[(1, 50), (2, 1), (3, 0)]));
+        assert_eq!(second, Some(vec![spent(1, 99_000), spent(2, 1_000), spent(3, 0)]));
+        // The driver has nothing newer yet: the next sample stands for both times.
+        assert_eq!(windows.end(at(5_300), &samples(0, &[])), None);
+        assert_eq!(windows.since_micros(), 90);
+        assert_eq!(windows.end(at(5_400), &samples(95, &[(1, 100)])), Some(vec![spent(1, 199_000)]));
+        // Nothing for a second: nobody ran. A look that is late counts no more than a second.
+        assert_eq!(windows.end(at(6_400), &samples(0, &[])), Some(vec![]));
+        assert_eq!(windows.end(at(9_000), &samples(99, &[(1, 100)])), Some(vec![spent(1, 995_000)]));
     }
 }
