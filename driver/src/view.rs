@@ -3,18 +3,34 @@
 //! ```text
 //!   journal ──────┐
 //!   regions ──────┤                ┌─ the look before ─┐
-//!   simulated ────┼─ look ─▶ Look ─┴───────────────────┴─▶ model::picture ─▶ Picture: cards, shares, processes, problems
-//!   cards, /proc ─┘
+//!   cards, real ──┼─ look ─▶ Look ─┴───────────────────┴─▶ model::picture ─▶ Picture: cards, shares, processes, problems
+//!   or simulated ─┤
+//!   /proc ────────┘
 //! ```
 //!
 //! Nothing is changed, locked or waited for. What cannot be read becomes a problem with its reason, and the rest is
 //! shown; words of tenants are shown as such. The simulated driver, when it is asked, takes back what dead processes
 //! held, as any query of it does.
 
+use std::error::Error;
+
 pub mod look;
+mod machine;
 pub mod model;
 mod processes;
 mod simulated;
 mod state;
 
 pub use look::Looker;
+
+/// An error with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

@@ -39,8 +39,8 @@ pub(super) const ABOUT: &str = "\
 Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
 
 Reads what lies on disk and changes nothing: the journal of each state directory, the region of \
-each share, and the driver's figures of simulated cards. Live in a terminal; once where standard \
-output is none, with --once or with -o.
+each share, and the driver's figures of simulated cards and of this machine's own NVIDIA cards. \
+Live in a terminal; once where standard output is none, with --once or with -o.
 
 USED     bytes in the books of grants
 DRIVER   bytes that the driver says are in use
@@ -91,8 +91,8 @@ pub(super) struct Args {
     #[arg(long = "state", value_name = "DIR")]
     states: Vec<PathBuf>,
 
-    /// Node file, built-in node, or COUNTxMODEL that says which cards there are; without it, cards that are simulated or
-    /// granted are shown
+    /// Node file, built-in node, or COUNTxMODEL that says which cards there are; without it, this machine's own NVIDIA cards
+    /// and cards that are simulated or granted are shown
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
 
@@ -132,6 +132,8 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             .map_err(|source| Failure::path("read directory of cards", cards, source, "Check --cards"))?;
     }
     let looker = Looker::new(args.states.clone(), homes, args.cards.clone(), inventory);
+    // Who describes cards, or names simulated ones, means these.
+    let looker = if args.node.is_none() && args.cards.is_empty() { looker.with_machine() } else { looker };
     let live = terminal.screen == Screen::Drawable && !args.once && args.output.is_none();
     if live {
         let every = args.interval.max(LIVE_INTERVAL_MIN);

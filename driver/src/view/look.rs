@@ -1,14 +1,16 @@
 //! One look: plain data, as it was found at one moment, and who collects it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use aliquot_abi::limits::Limits;
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
+use aliquot_core::id::CardUuid;
 use aliquot_core::units::Bytes;
 
+use super::machine::Machine;
 use super::simulated::Drivers;
 use super::state;
 use crate::checkpoint::Phase;
@@ -24,8 +26,8 @@ pub struct Look {
     pub inventory: Inventory,
     /// Cards, and parts of cards, as their driver shows them.
     pub drivers: Vec<Driver>,
-    /// Directories of simulated cards that cannot be used, and why.
-    pub unusable: Vec<(PathBuf, String)>,
+    /// Cards that cannot be asked, and why.
+    pub unusable: Vec<(String, String)>,
 }
 
 /// One state directory.
@@ -109,10 +111,10 @@ pub struct Driver {
     pub whole: bool,
     /// Bytes in use by the living.
     pub in_use: Bytes,
-    /// The most that ever was in use.
-    pub high_water: Bytes,
-    /// Device time used by anybody, in nanoseconds.
-    pub busy_nanos: u64,
+    /// The most that ever was in use; `None`: the driver does not say.
+    pub high_water: Option<Bytes>,
+    /// Device time used by anybody, in nanoseconds; `None`: the driver does not say.
+    pub busy_nanos: Option<u64>,
     /// Whether it fell off the bus.
     pub health: Health,
     /// Its processes.
@@ -135,10 +137,10 @@ pub enum Health {
 pub struct DriverProcess {
     /// Its number.
     pub pid: u32,
-    /// Bytes it holds.
-    pub held: Bytes,
-    /// Device time it had, in nanoseconds.
-    pub device_nanos: u64,
+    /// Bytes it holds; `None`: the driver does not say.
+    pub held: Option<Bytes>,
+    /// Device time it had, in nanoseconds; `None`: the driver does not say.
+    pub device_nanos: Option<u64>,
     /// Name of its program, as the kernel has it; it may say anything.
     pub command: Option<String>,
     /// Directories of grants that it was started with; relative ones are `claim/share`.
@@ -153,7 +155,26 @@ pub struct Looker {
     cards: Vec<PathBuf>,
     inventory: Inventory,
     drivers: Drivers,
+    machine: Option<Machine>,
     begun: Instant,
+}
+
+// === impl Look ===
+
+impl Look {
+    /// What is promised, by state directory.
+    pub(super) fn promised(&self) -> impl Iterator<Item = (&Path, &Promised)> {
+        self.states.iter().filter_map(|state| Some((state.dir.as_path(), state.promised.as_ref().ok()?)))
+    }
+}
+
+// === impl Promised ===
+
+impl Promised {
+    fn is_on(&self, card: &CardUuid) -> bool {
+        self.shares.iter().any(|share| share.grant.card == *card)
+            || self.partitions.iter().any(|partition| partition.at.card == *card)
+    }
 }
 
 // === impl Looker ===
@@ -166,7 +187,14 @@ impl Looker {
         // One name a directory, as processes have it in their environment.
         let plain = |dir: PathBuf| dir.canonicalize().unwrap_or(dir);
         let [states, homes] = [states, homes].map(|dirs| dirs.into_iter().map(plain).collect());
-        Self { states, homes, cards, inventory, drivers: Drivers::default(), begun: now() }
+        Self { states, homes, cards, inventory, drivers: Drivers::default(), machine: None, begun: now() }
+    }
+
+    /// Looks at this machine's own cards as well: all of them, or where state directories were named those on which something
+    /// is promised there.
+    #[must_use]
+    pub fn with_machine(self) -> Self {
+        Self { machine: Some(Machine::open()), ..self }
     }
 
     /// One look.
@@ -185,6 +213,16 @@ impl Looker {
         let mut dirs: Vec<(PathBuf, Option<PathBuf>)> = named.iter().flat_map(lies_in).collect();
         dirs.extend(self.cards.iter().map(|dir| (dir.clone(), None)));
         let (drivers, unusable) = self.drivers.look(&dirs, &clock);
-        Look { states, inventory: self.inventory.clone(), drivers, unusable }
+        let mut look = Look { states, inventory: self.inventory.clone(), drivers, unusable };
+        if let Some(machine) = &mut self.machine {
+            let known = |card: &CardUuid| {
+                self.states.is_empty() || look.promised().any(|(_, promised)| promised.is_on(card))
+            };
+            let found = machine.look(&known, &clock);
+            look.drivers.extend(found.drivers);
+            look.unusable.extend(found.trouble);
+            look.inventory.cards.extend(found.cards);
+        }
+        look
     }
 }

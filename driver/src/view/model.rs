@@ -15,7 +15,7 @@ use aliquot_core::card::{Card, Health as Found};
 use aliquot_core::id::CardUuid;
 use aliquot_core::units::Bytes;
 
-use super::look::{Health, Look, Partition, Promised, Share};
+use super::look::{Health, Look, Partition, Share};
 use crate::checkpoint::Phase;
 
 pub use place::{DriverRow, Enforcement, Place, ProcessRow, ShareRow, Shim};
@@ -111,11 +111,8 @@ struct Looks<'a> {
 #[must_use]
 pub fn picture(before: Option<&Look>, now: &Look) -> Picture {
     let looks = Looks { before, now };
-    let mut problems: Vec<Problem> = now
-        .unusable
-        .iter()
-        .map(|(dir, why)| Problem::new(format!("cards in {}", dir.display()), why))
-        .collect();
+    let mut problems: Vec<Problem> =
+        now.unusable.iter().map(|(subject, why)| Problem::new(subject, why)).collect();
     let mut states = Vec::new();
     for state in &now.states {
         let shares = state.promised.as_ref().map(|promised| promised.shares.len());
@@ -215,10 +212,6 @@ impl Problem {
 // === impl Look ===
 
 impl Look {
-    fn promised(&self) -> impl Iterator<Item = (&Path, &Promised)> {
-        self.states.iter().filter_map(|state| Some((state.dir.as_path(), state.promised.as_ref().ok()?)))
-    }
-
     fn described(&self, uuid: &str) -> Option<&Card> {
         self.inventory.cards.iter().find(|card| card.uuid.as_str() == uuid)
     }

@@ -1,7 +1,6 @@
 //! The driver's side of simulated cards: who holds what and who ran how long, whatever any grant says.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use std::time::Duration;
 use aliquot_core::units::Bytes;
 use aliquot_sim_device::{Card, CardFacts, Device, Node, OpenError, monotonic_nanos};
 
+use super::chain;
 use super::look::{Driver, DriverProcess, Health};
 use super::processes::{command, grants_of};
 
@@ -35,14 +35,14 @@ impl Drivers {
         &mut self,
         dirs: &[(PathBuf, Option<PathBuf>)],
         clock: &impl Fn() -> Duration,
-    ) -> (Vec<Driver>, Vec<(PathBuf, String)>) {
+    ) -> (Vec<Driver>, Vec<(String, String)>) {
         let (mut drivers, mut unusable) = (Vec::new(), Vec::new());
         for (dir, state) in dirs {
             match self.one(dir, clock) {
                 Ok(found) => drivers.extend(found.into_iter().map(|d| Driver { state: state.clone(), ..d })),
                 // It went away between two looks, with the partition that it was for.
                 Err(_) if !dir.exists() => {}
-                Err(error) => unusable.push((dir.clone(), error)),
+                Err(error) => unusable.push((format!("cards in {}", dir.display()), error)),
             }
         }
         (drivers, unusable)
@@ -101,15 +101,15 @@ fn used(card: &Card, whole: bool, clock: &impl Fn() -> Duration) -> Driver {
     let at = clock().saturating_sub(since);
     let processes = moment.processes.into_iter().map(|process| DriverProcess {
         pid: process.pid,
-        held: Bytes(process.held_bytes),
-        device_nanos: process.device_nanos,
+        held: Some(Bytes(process.held_bytes)),
+        device_nanos: Some(process.device_nanos),
         command: command(process.pid),
         grants: grants_of(process.pid),
     });
     Driver {
         in_use: Bytes(moment.in_use),
-        high_water: Bytes(moment.high_water),
-        busy_nanos: moment.busy_nanos,
+        high_water: Some(Bytes(moment.high_water)),
+        busy_nanos: Some(moment.busy_nanos),
         health: match card.health() {
             aliquot_sim_device::Health::Well => Health::Well,
             aliquot_sim_device::Health::Lost => Health::Lost,
@@ -127,22 +127,10 @@ fn unused(facts: &CardFacts, whole: bool, at: Duration) -> Driver {
         memory: Bytes(facts.memory_bytes),
         whole,
         in_use: Bytes(0),
-        high_water: Bytes(0),
-        busy_nanos: 0,
+        high_water: Some(Bytes(0)),
+        busy_nanos: Some(0),
         health: Health::Well,
         processes: Vec::new(),
         at,
     }
-}
-
-/// An error with its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
 }

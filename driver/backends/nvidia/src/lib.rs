@@ -154,6 +154,15 @@ impl NvidiaNode {
         &self.no_partitions
     }
 
+    /// The cards as they are now, and what is wrong with those that are left out.
+    ///
+    /// # Errors
+    /// The library does not answer.
+    pub fn cards(&self) -> Result<(Inventory, Vec<String>), BackendError> {
+        let found = self.look().map_err(|fault| health::error("discover NVIDIA cards".to_owned(), fault))?;
+        Ok((Inventory { cards: found.cards }, found.trouble))
+    }
+
     /// Who holds what on a card, and how much it works.
     ///
     /// # Errors
@@ -192,8 +201,7 @@ impl NvidiaNode {
 
 impl DeviceBackend for NvidiaNode {
     fn discover(&self) -> Result<Inventory, BackendError> {
-        let found = self.look().map_err(|fault| health::error("discover NVIDIA cards".to_owned(), fault))?;
-        Ok(Inventory { cards: found.cards })
+        Ok(self.cards()?.0)
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {

@@ -72,7 +72,7 @@ fn place(place: &Place) -> Value {
     let driver = place.driver.map(|driver| {
         json!({
             "usedBytes": driver.in_use.0,
-            "highWaterBytes": driver.high_water.0,
+            "highWaterBytes": bytes(driver.high_water),
             "unattributedBytes": driver.unattributed.0,
             "busyPercent": percent(driver.busy),
         })

@@ -154,7 +154,7 @@ fn place_row(name: String, place: &Place, state: String, tone: Tone) -> Row {
     let cells = Cells {
         used: human(place.books),
         driver: driver.map(|driver| human(driver.in_use)).unwrap_or_default(),
-        peak: driver.map(|driver| human(driver.high_water)).unwrap_or_default(),
+        peak: driver.and_then(|driver| driver.high_water).map(human).unwrap_or_default(),
         limit: place.memory.map(human).unwrap_or_default(),
         time: driver.map(|driver| percent(driver.busy)).unwrap_or_default(),
         state,

@@ -37,7 +37,7 @@ fn place(processes: usize, command: &str) -> Place {
         books: Bytes(0),
         driver: Some(DriverRow {
             in_use: Bytes(1_234_567_890),
-            high_water: Bytes(u64::MAX),
+            high_water: Some(Bytes(u64::MAX)),
             unattributed: Bytes(1),
             busy: Measured::Implausible,
         }),

@@ -34,8 +34,8 @@ pub struct Place {
 pub struct DriverRow {
     /// Bytes in use.
     pub in_use: Bytes,
-    /// The most that ever was in use.
-    pub high_water: Bytes,
+    /// The most that ever was in use; `None`: it does not say.
+    pub high_water: Option<Bytes>,
     /// Bytes in use that no books have.
     pub unattributed: Bytes,
     /// Time in which it worked.
@@ -144,7 +144,8 @@ pub(super) fn place(
             Belongs::Slot { share, process: number } => {
                 let row = rows.get_mut(share).and_then(|row| row.processes.get_mut(number));
                 if let Some(row) = row {
-                    row.driver = Some(sum(row.driver.into_iter().chain([process.held])));
+                    row.driver =
+                        process.held.map(|held| sum(row.driver.into_iter().chain([held]))).or(row.driver);
                     row.command = row.command.take().or_else(|| process.command.clone());
                 }
             }
@@ -168,7 +169,7 @@ pub(super) fn place(
             in_use: driver.in_use,
             high_water: driver.high_water,
             unattributed: Bytes(driver.in_use.0.saturating_sub(books.0)),
-            busy: Measured::of(before.map(Driver::reading), driver.reading()),
+            busy: Measured::between(before.and_then(Driver::reading), driver.reading()),
         }),
         shares: rows,
         outside,
@@ -182,10 +183,11 @@ fn on_card(
     driver: Option<&Driver>,
     before: Option<&Driver>,
 ) -> ProcessRow {
-    let reading =
-        |driver: &Driver, process: &DriverProcess| Reading { nanos: process.device_nanos, at: driver.at };
+    let reading = |driver: &Driver, process: &DriverProcess| {
+        Some(Reading { nanos: process.device_nanos?, at: driver.at })
+    };
     let earlier = before.and_then(|before| {
-        Some(reading(before, before.processes.iter().find(|earlier| earlier.pid == process.pid)?))
+        reading(before, before.processes.iter().find(|earlier| earlier.pid == process.pid)?)
     });
     ProcessRow {
         pid: Some(process.pid),
@@ -193,8 +195,8 @@ fn on_card(
         command: process.command.clone(),
         shim,
         books: None,
-        driver: Some(process.held),
-        measured: driver.map_or(Measured::Unknown, |driver| Measured::of(earlier, reading(driver, process))),
+        driver: process.held,
+        measured: Measured::between(earlier, driver.and_then(|driver| reading(driver, process))),
     }
 }
 
@@ -235,10 +237,7 @@ fn share_row(looks: Looks<'_>, share: &Share, problems: &mut Vec<Problem>) -> Sh
             if all { Enforcement::Unlimited } else { Enforcement::Unseen }
         }
     };
-    let measured = match (before.and_then(Share::reading), share.reading()) {
-        (before, Some(now)) => Measured::of(before, now),
-        (_, None) => Measured::Unknown,
-    };
+    let measured = Measured::between(before.and_then(Share::reading), share.reading());
     let subject = || format!("share {} ({})", share.claim, share.grant.share);
     let wrong = untrue(share, limits.as_ref(), usage, measured);
     problems.extend(wrong.into_iter().map(|text| Problem::new(subject(), text)));
@@ -313,7 +312,7 @@ fn in_slot(process: &SeenProcess, share: &Share, before: Option<&Share>) -> Proc
         shim,
         books: Some(process.used),
         driver: None,
-        measured: reading(share, process).map_or(Measured::Unknown, |now| Measured::of(earlier, now)),
+        measured: Measured::between(earlier, reading(share, process)),
     }
 }
 
@@ -363,8 +362,8 @@ impl Shim {
 // === impl Driver ===
 
 impl Driver {
-    fn reading(&self) -> Reading {
-        Reading { nanos: self.busy_nanos, at: self.at }
+    fn reading(&self) -> Option<Reading> {
+        Some(Reading { nanos: self.busy_nanos?, at: self.at })
     }
 }
 

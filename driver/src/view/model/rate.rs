@@ -27,6 +27,11 @@ pub(super) struct Reading {
 // === impl Measured ===
 
 impl Measured {
+    /// From one reading to the next, where there are two.
+    pub(super) fn between(before: Option<Reading>, now: Option<Reading>) -> Self {
+        now.map_or(Self::Unknown, |now| Self::of(before, now))
+    }
+
     /// From one reading to the next.
     pub(super) fn of(before: Option<Reading>, now: Reading) -> Self {
         let Some(before) = before else { return Self::Unknown };

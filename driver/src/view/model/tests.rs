@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::region::{Life, Seen, SeenProcess};
-use crate::view::look::{Driver, DriverProcess, Files, Partition, Region, State};
+use crate::view::look::{Driver, DriverProcess, Files, Partition, Promised, Region, State};
 
 const CARD: &str = "GPU-c6358f19-ae39-feb5-26ba-7f8d1a14d9ef";
 const MIG: &str = "MIG-c6358f19-ae39-feb5-26ba-7f8d1a14d9ef";
@@ -91,8 +91,8 @@ fn driver(uuid: &str, processes: &[(u32, u64, Option<&str>)], busy_nanos: u64, a
         .iter()
         .map(|(pid, held, grants)| DriverProcess {
             pid: *pid,
-            held: Bytes(*held),
-            device_nanos: busy_nanos,
+            held: Some(Bytes(*held)),
+            device_nanos: Some(busy_nanos),
             command: Some("python".to_owned()),
             grants: grants.iter().map(PathBuf::from).collect(),
         })
@@ -103,9 +103,9 @@ fn driver(uuid: &str, processes: &[(u32, u64, Option<&str>)], busy_nanos: u64, a
         name: "Tesla T4".to_owned(),
         memory: Bytes(16 << 30),
         whole: true,
-        in_use: Bytes(processes.iter().map(|process| process.held.0).sum()),
-        high_water: Bytes(1 << 30),
-        busy_nanos,
+        in_use: Bytes(processes.iter().filter_map(|process| process.held).map(|held| held.0).sum()),
+        high_water: Some(Bytes(1 << 30)),
+        busy_nanos: Some(busy_nanos),
         health: Health::Well,
         processes,
         at,

@@ -1,0 +1,135 @@
+//! The driver's side of this machine's own cards. It tells how much of a moment anybody and each process had, not how much
+//! time altogether: that is added up here, from look to look.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aliquot_backend_nvidia::{NvidiaNode, OpenError, Usage};
+use aliquot_core::card::Card;
+use aliquot_core::catalogue::Catalogue;
+use aliquot_core::id::CardUuid;
+use aliquot_enforce::units::Nanos;
+
+use super::chain;
+use super::look::{Driver, DriverProcess, Health};
+use super::processes::{command, grants_of};
+use crate::run::machine::Windows;
+
+/// What there is, and what became of time on it so far.
+#[derive(Debug)]
+pub(super) struct Machine {
+    node: Result<NvidiaNode, OpenError>,
+    spent: BTreeMap<CardUuid, Time>,
+}
+
+/// What one look at it found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) cards: Vec<Card>,
+    pub(super) drivers: Vec<Driver>,
+    /// What cannot be asked, and why.
+    pub(super) trouble: Vec<(String, String)>,
+}
+
+/// Device time of a card, in nanoseconds since the first look.
+#[derive(Debug)]
+struct Time {
+    looked_at: Duration,
+    busy: u64,
+    windows: Windows,
+    processes: BTreeMap<u32, u64>,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    pub(super) fn open() -> Self {
+        Self { node: NvidiaNode::open(&Catalogue::embedded()), spent: BTreeMap::new() }
+    }
+
+    /// The cards that are wanted, as they are now. A machine without a driver has none, and that is no trouble.
+    pub(super) fn look(
+        &mut self,
+        wanted: &dyn Fn(&CardUuid) -> bool,
+        clock: &impl Fn() -> Duration,
+    ) -> Found {
+        let mut found = Found::default();
+        let subject = || "this machine's cards".to_owned();
+        let node = match &self.node {
+            Ok(node) => node,
+            Err(error) if error.is_absence() => return found,
+            Err(error) => {
+                found.trouble.push((subject(), chain(error)));
+                return found;
+            }
+        };
+        let (cards, trouble) = match node.cards() {
+            Ok(found) => found,
+            Err(error) => {
+                found.trouble.push((subject(), chain(&error)));
+                return found;
+            }
+        };
+        found.trouble.extend(trouble.into_iter().map(|why| (subject(), why)));
+        for card in cards.cards.into_iter().filter(|card| wanted(&card.uuid)) {
+            match node.usage(&card.uuid) {
+                Ok(usage) => {
+                    let at = clock();
+                    let time = self.spent.entry(card.uuid.clone()).or_insert_with(|| Time::from(at));
+                    time.add(node, &card.uuid, &usage, at);
+                    found.drivers.push(driver(&card, usage, time, at));
+                }
+                Err(error) => found.trouble.push((format!("card {}", card.uuid), chain(&error))),
+            }
+            found.cards.push(card);
+        }
+        found
+    }
+}
+
+fn driver(card: &Card, usage: Usage, time: &Time, at: Duration) -> Driver {
+    let processes = usage.processes.into_iter().map(|(pid, held)| DriverProcess {
+        pid,
+        held,
+        device_nanos: Some(time.processes.get(&pid).copied().unwrap_or(0)),
+        command: command(pid),
+        grants: grants_of(pid),
+    });
+    Driver {
+        state: None,
+        uuid: card.uuid.to_string(),
+        name: card.product_name.clone(),
+        memory: card.memory,
+        whole: true,
+        in_use: usage.in_use,
+        high_water: None,
+        busy_nanos: usage.busy_percent.map(|_| time.busy),
+        health: Health::Well,
+        processes: processes.collect(),
+        at,
+    }
+}
+
+// === impl Time ===
+
+impl Time {
+    const fn from(at: Duration) -> Self {
+        // A sample stands for all of the time between two looks, however rare these are.
+        let windows = Windows::of_at_most(Nanos::MAX);
+        Self { looked_at: at, busy: 0, windows, processes: BTreeMap::new() }
+    }
+
+    fn add(&mut self, node: &NvidiaNode, card: &CardUuid, usage: &Usage, at: Duration) {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let passed = nanos(at.saturating_sub(self.looked_at));
+        self.looked_at = at;
+        let percent = u64::from(usage.busy_percent.unwrap_or(0).min(100));
+        self.busy = self.busy.saturating_add((passed / 100).saturating_mul(percent));
+        // Cards that do not say have processes without time.
+        let Ok(Some(samples)) = node.samples(card, self.windows.since_micros()) else { return };
+        for spent in self.windows.end(Nanos(nanos(at)), &samples).into_iter().flatten() {
+            let time = self.processes.entry(spent.pid).or_insert(0);
+            *time = time.saturating_add(spent.time.0);
+        }
+    }
+}
