@@ -5,7 +5,7 @@
 //! and does not fit is taken away again; growth by a launch can only be charged, and nothing more is granted until it fits.
 
 use crate::account::{self, Account, Ledger};
-use crate::meter::{self, Ended, Meter, State};
+use crate::meter::{self, Ended, Kind, Meter, State};
 use crate::pools::{self, Place};
 use crate::sys::KeepErrno;
 use crate::vendor::{self, Device, SUCCESS};
@@ -81,7 +81,7 @@ fn settle() -> Option<Ledger> {
 
 /// A graph is instantiated; `destroy` is the vendor's way back.
 pub(crate) fn instantiate(exec: Place, real: impl Fn() -> i32, destroy: impl Fn(u64) -> i32) -> i32 {
-    if exec.is_null() || meter::none() {
+    if exec.is_null() || !Kind::Graphs.is_there() {
         return real();
     }
     let before = exec.read();
@@ -99,7 +99,7 @@ pub(crate) fn instantiate(exec: Place, real: impl Fn() -> i32, destroy: impl Fn(
 
 /// The driver's store may have changed.
 pub(crate) fn changed() {
-    if !meter::none() {
+    if Kind::Graphs.is_there() {
         let _errno = KeepErrno::new();
         // What is held is charged, whether it fits or not.
         let _over = settle();

@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "private tables lie in a mapping")]
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::sys::{self, KeepErrno};
 
@@ -88,74 +88,97 @@ impl<T> Locked<T> {
 }
 
 /// Values by key, `N` at most, a power of two. Key 0 is no key.
+///
+/// Entries lie side by side, so a walk costs what there is and not what there may be; the index says where each one lies.
 pub(crate) struct Table<V, const N: usize> {
     count: usize,
+    /// Where an entry lies, plus one; 0: nowhere.
+    index: [u16; N],
     entries: [(u64, V); N],
 }
 
-// SAFETY: zeros are no keys, and V's zeros are values by its own promise.
+// SAFETY: zeros are no keys and no places, and V's zeros are values by its own promise.
 unsafe impl<V: Empty, const N: usize> Empty for Table<V, N> {}
 
 impl<V: Copy, const N: usize> Table<V, N> {
+    const FITS: () = assert!(N.is_power_of_two() && N <= 1 << 15);
+
     fn home(key: u64) -> usize {
+        let () = Self::FITS;
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         usize::try_from(mixed).unwrap_or(0) % N
     }
 
-    /// Where a key is, or the empty place where it would be.
-    fn place(&self, key: u64) -> Option<usize> {
+    /// Where the entry of a slot of the index lies.
+    fn place(&self, slot: usize) -> Option<usize> {
+        usize::from(*self.index.get(slot)?).checked_sub(1)
+    }
+
+    fn point(&mut self, slot: usize, place: Option<usize>) {
+        if let Some(pointer) = self.index.get_mut(slot) {
+            *pointer = place.and_then(|place| u16::try_from(place + 1).ok()).unwrap_or(0);
+        }
+    }
+
+    /// The slot of a key, or the empty one where it would be.
+    fn slot(&self, key: u64) -> Option<usize> {
         let home = Self::home(key);
-        (0..N)
-            .map(|step| (home + step) % N)
-            .find(|place| self.entries.get(*place).is_some_and(|(found, _)| *found == key || *found == 0))
+        (0..N).map(|step| (home + step) % N).find(|slot| match self.place(*slot) {
+            Some(place) => self.entries.get(place).is_some_and(|(found, _)| *found == key),
+            None => true,
+        })
     }
 
     /// The value of a key.
     pub(crate) fn get(&mut self, key: u64) -> Option<&mut V> {
-        let place = self.place(key)?;
-        self.entries.get_mut(place).filter(|entry| entry.0 == key && key != 0).map(|entry| &mut entry.1)
+        let place = self.place(self.slot(key)?)?;
+        self.entries.get_mut(place).map(|entry| &mut entry.1)
     }
 
     /// Sets the value of a key; false: the table is full.
     pub(crate) fn set(&mut self, key: u64, value: V) -> bool {
-        if key == 0 {
+        let Some(slot) = self.slot(key).filter(|_| key != 0) else { return false };
+        let known = self.place(slot);
+        // Some slots stay empty, so that a search for what is not there ends soon.
+        if known.is_none() && self.count >= N / 4 * 3 {
             return false;
         }
-        let Some(entry) = self.place(key).and_then(|place| self.entries.get_mut(place)) else { return false };
-        if entry.0 != key {
-            // Some places stay empty, so that a search for what is not there ends soon.
-            if self.count >= N / 4 * 3 {
-                return false;
-            }
+        let place = known.unwrap_or(self.count);
+        let Some(entry) = self.entries.get_mut(place) else { return false };
+        *entry = (key, value);
+        if known.is_none() {
+            self.point(slot, Some(place));
             self.count += 1;
         }
-        *entry = (key, value);
         true
     }
 
     /// Takes a key out.
     pub(crate) fn take(&mut self, key: u64) -> Option<V> {
-        let mut hole = self.place(key)?;
-        let value = self.entries.get(hole).filter(|entry| entry.0 == key && key != 0)?.1;
-        self.count = self.count.saturating_sub(1);
-        // What stands behind moves up, so that no search ends too early.
+        let mut hole = self.slot(key)?;
+        let place = self.place(hole)?;
+        let value = self.entries.get(place)?.1;
+        // The last entry takes its place.
+        let last = *self.entries.get(self.count.checked_sub(1)?)?;
+        let slot_of_last = self.slot(last.0)?;
+        *self.entries.get_mut(place)? = last;
+        self.point(slot_of_last, Some(place));
+        self.count -= 1;
+        // What stands behind in the index moves up, so that no search ends too early.
         while let Some(from) = self.successor(hole) {
-            let moved = self.entries.get(from).copied()?;
-            *self.entries.get_mut(hole)? = moved;
+            let moved = self.place(from);
+            self.point(hole, moved);
             hole = from;
         }
-        self.entries.get_mut(hole)?.0 = 0;
+        self.point(hole, None);
         Some(value)
     }
 
-    /// The entry that may move into a hole: the next one whose home is not behind the hole.
+    /// The slot that may move into a hole: the next one whose home is not behind the hole.
     fn successor(&self, hole: usize) -> Option<usize> {
         for step in 1..N {
             let at = (hole + step) % N;
-            let key = self.entries.get(at)?.0;
-            if key == 0 {
-                return None;
-            }
+            let key = self.entries.get(self.place(at)?)?.0;
             if (at + N - Self::home(key)) % N >= step {
                 return Some(at);
             }
@@ -165,29 +188,65 @@ impl<V: Copy, const N: usize> Table<V, N> {
 
     /// Takes out every entry that `wanted` says yes to, and hands it over.
     pub(crate) fn sweep(&mut self, wanted: impl Fn(&V) -> bool, mut taken: impl FnMut(u64, V)) {
-        let mut place = 0;
-        while let Some((next, key, value)) = self.from(place) {
+        let mut place = self.count;
+        while let Some((at, key, value)) = self.before(place) {
             if wanted(&value) {
                 self.take(key);
                 taken(key, value);
-                // Another may have moved up to where this one was.
-                place = next - 1;
-            } else {
-                place = next;
             }
+            place = at;
         }
     }
 
-    /// The first entry at or behind a place, and the place behind it: for walks that let the lock go in between.
-    pub(crate) fn from(&self, place: usize) -> Option<(usize, u64, V)> {
-        let rest = self.entries.get(place..)?;
-        let (step, entry) = rest.iter().enumerate().find(|(_, entry)| entry.0 != 0)?;
-        Some((place + step + 1, entry.0, entry.1))
+    /// The last entry before a place, and where it lies: for walks from the end that let the lock go in between. What is taken out
+    /// meanwhile is replaced by an entry from behind, so a walk may meet one twice and misses none that stays.
+    pub(crate) fn before(&self, place: usize) -> Option<(usize, u64, V)> {
+        let at = place.min(self.count).checked_sub(1)?;
+        let entry = self.entries.get(at)?;
+        Some((at, entry.0, entry.1))
     }
 
     /// How many there are.
-    pub(crate) fn count(&self) -> usize {
+    #[cfg(test)]
+    fn count(&self) -> usize {
         self.count
+    }
+}
+
+/// Numbers that were noted, the last of each place: looked up without a lock. A forked child finds none.
+pub(crate) struct Noted<const N: usize>(AtomicPtr<AtomicU64>);
+
+impl<const N: usize> Noted<N> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    fn place(base: *mut AtomicU64, number: u64) -> Option<&'static AtomicU64> {
+        // SAFETY: null, or a mapping of so many zeroed words, which is never unmapped; the place is within it.
+        (!base.is_null()).then(|| unsafe { &*base.add(Table::<(), N>::home(number)) })
+    }
+
+    /// Whether a number, not 0, is there.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        let place = Self::place(self.0.load(Ordering::Acquire), number);
+        place.is_some_and(|place| place.load(Ordering::Relaxed) == number)
+    }
+
+    /// Notes a number, in place of what was there.
+    pub(crate) fn note(&self, number: u64) {
+        let mut base = self.0.load(Ordering::Acquire);
+        if base.is_null() {
+            let _errno = KeepErrno::new();
+            let Some(made) = sys::map_wiped_on_fork(N * size_of::<AtomicU64>()) else { return };
+            let made = made.cast::<AtomicU64>().as_ptr();
+            let first =
+                self.0.compare_exchange(core::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+            // Two threads at once leave one untouched mapping behind, once.
+            base = first.err().unwrap_or(made);
+        }
+        if let Some(place) = Self::place(base, number) {
+            place.store(number, Ordering::Relaxed);
+        }
     }
 }
 
@@ -240,7 +299,7 @@ mod tests {
             }
         });
         assert_eq!(
-            table.with(|table| table.from(0)).flatten().map(|(_, key, value)| (key, value)),
+            table.with(|table| table.before(usize::MAX)).flatten().map(|(_, key, value)| (key, value)),
             Some((7, 80_000))
         );
     }
@@ -261,16 +320,37 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_meets_every_entry_once() {
-        let table = table();
-        for key in 1..=9 {
-            table.with(|table| table.set(key, 1));
+    fn a_walk_misses_nothing_that_stays_whatever_is_taken_out_meanwhile() {
+        for gone in 1..=9 {
+            let table = table();
+            for key in 1..=9 {
+                table.with(|table| table.set(key, 1));
+            }
+            let (mut place, mut met) = (usize::MAX, Vec::new());
+            while let Some((at, key, _)) = table.with(|table| table.before(place)).flatten() {
+                (place, _) = (at, met.push(key));
+                if met.len() == 4 {
+                    table.with(|table| table.take(gone));
+                }
+            }
+            met.sort_unstable();
+            met.dedup();
+            met.retain(|key| *key != gone);
+            assert_eq!(met, (1..=9).filter(|key| *key != gone).collect::<Vec<_>>(), "{gone} is gone");
         }
-        let (mut place, mut met) = (0, Vec::new());
-        while let Some((next, key, _)) = table.with(|table| table.from(place)).flatten() {
-            (place, _) = (next, met.push(key));
+    }
+
+    #[test]
+    fn what_was_noted_is_there_until_another_takes_its_place() {
+        let noted = Noted::<16>::new();
+        assert!(!noted.has(7));
+        noted.note(7);
+        noted.note(7);
+        assert!(noted.has(7) && !noted.has(8));
+        for number in 1..=1_000 {
+            noted.note(number);
+            assert!(noted.has(number));
         }
-        met.sort_unstable();
-        assert_eq!(met, (1..=9).collect::<Vec<_>>());
+        assert_eq!((1..=1_000).filter(|number| noted.has(*number)).count(), 16);
     }
 }

@@ -32,6 +32,7 @@ mod hook;
 
 mod account;
 mod alloc_map;
+mod asked;
 mod closed;
 mod contexts;
 mod elf;

@@ -8,7 +8,7 @@
 //!
 //! Asking the driver how large a pool is touches no stream and waits for nothing.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::growth::{Growth, Operation, Promise, Settled, Size};
 
@@ -64,7 +64,32 @@ pub(crate) enum State {
 #[expect(unsafe_code, reason = "zeros are promised to be a value")]
 unsafe impl Empty for Known {}
 
-static METERS: Kept<Table<Known, METERS_MAX>> = Kept::new();
+/// What is metered, and how much of it there is of which kind.
+struct Meters {
+    table: Table<Known, METERS_MAX>,
+    tally: [u32; KINDS],
+}
+
+// SAFETY: a table, and integers.
+#[expect(unsafe_code, reason = "zeros are promised to be a value")]
+unsafe impl Empty for Meters {}
+
+/// What the books are to follow without being told; counted, because most programs have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Graphs, and pools with something in the books: they grow or shrink on their own.
+    Follows = 0,
+    /// Graphs.
+    Graphs = 1,
+    /// Pools that the program destroyed with blocks in use.
+    Going = 2,
+}
+
+const KINDS: usize = 3;
+
+static METERS: Kept<Meters> = Kept::new();
+/// [`Meters::tally`] for who looks without the lock; after a fork too high until the first change.
+static TALLY: [AtomicU32; KINDS] = [const { AtomicU32::new(0) }; KINDS];
 static UNIT: AtomicU64 = AtomicU64::new(UNIT_FIRST);
 
 /// A vendor call on its way.
@@ -102,27 +127,32 @@ impl Meter {
 
     /// What is known of it.
     pub(crate) fn known(self) -> Option<Known> {
-        METERS.with(|meters| meters.get(self.key()).copied()).flatten()
+        METERS.with(|meters| meters.table.get(self.key()).copied()).flatten()
     }
 
     /// Notes where it is, unless that is known. False: there is no room to note it.
     pub(crate) fn note(self, device: Device, state: State) -> bool {
         let known = Known { device, state, growth: Growth::default() };
-        let noted = |meters: &mut Table<Known, METERS_MAX>| {
-            meters.get(self.key()).is_some() || meters.set(self.key(), known)
+        let noted = |meters: &mut Meters| {
+            meters.table.get(self.key()).is_some() || {
+                let is_set = meters.table.set(self.key(), known);
+                if is_set {
+                    meters.count([0; KINDS], self.kinds(&known));
+                }
+                is_set
+            }
         };
         METERS.with(noted) == Some(true)
     }
 
     /// Changes how it stands.
     pub(crate) fn stand(self, state: State) {
-        METERS.with(|meters| meters.get(self.key()).map(|known| known.state = state));
+        self.change_known(|known| known.state = state);
     }
 
     /// Forgets it, and gives back what the books hold for it.
     pub(crate) fn forget(self) {
-        let known = METERS.with(|meters| meters.take(self.key())).flatten();
-        if let Some(known) = known
+        if let Some(known) = self.take(|_| true)
             && let Account::Counted(ledger) = account::of(known.device)
         {
             ledger.release(Bytes(known.growth.in_books()));
@@ -131,15 +161,40 @@ impl Meter {
 
     /// Forgets it if nothing is in the books for it.
     pub(crate) fn forget_idle(self) {
-        METERS.with(|meters| {
-            if meters.get(self.key()).is_some_and(|known| known.growth.is_idle()) {
-                meters.take(self.key());
-            }
-        });
+        let _known = self.take(|known| known.growth.is_idle());
+    }
+
+    fn take(self, wanted: impl FnOnce(&Known) -> bool) -> Option<Known> {
+        let taken = |meters: &mut Meters| {
+            meters.table.get(self.key()).filter(|known| wanted(known))?;
+            let known = meters.table.take(self.key())?;
+            meters.count(self.kinds(&known), [0; KINDS]);
+            Some(known)
+        };
+        METERS.with(taken).flatten()
     }
 
     fn change<R>(self, inside: impl FnOnce(&mut Growth) -> R) -> Option<R> {
-        METERS.with(|meters| meters.get(self.key()).map(|known| inside(&mut known.growth))).flatten()
+        self.change_known(|known| inside(&mut known.growth))
+    }
+
+    fn change_known<R>(self, inside: impl FnOnce(&mut Known) -> R) -> Option<R> {
+        let changed = |meters: &mut Meters| {
+            let known = meters.table.get(self.key())?;
+            let before = self.kinds(known);
+            let answer = inside(known);
+            let after = self.kinds(known);
+            meters.count(before, after);
+            Some(answer)
+        };
+        METERS.with(changed).flatten()
+    }
+
+    /// What it counts as.
+    fn kinds(self, known: &Known) -> [u32; KINDS] {
+        let is_graphs = matches!(self, Self::Graphs(_));
+        let follows = is_graphs || (self.is_pool() && known.in_books() > 0);
+        [follows, is_graphs, known.state == State::Going].map(u32::from)
     }
 
     /// Asks the driver.
@@ -219,6 +274,12 @@ impl Meter {
         None
     }
 
+    /// The same, where `known` was copied a moment ago: mostly nothing has changed, which takes no lock.
+    pub(crate) fn follow(self, known: &Known, ledger: Ledger) -> Ended {
+        let same = self.reserved().is_some_and(|reserved| known.growth.is_settled_at(reserved));
+        if same { Ended::Fits } else { self.refresh(ledger) }
+    }
+
     /// Puts into the books what the driver says now.
     pub(crate) fn refresh(self, ledger: Ledger) -> Ended {
         // More than the books say is charged, whatever the limit: it is held.
@@ -287,23 +348,18 @@ fn learn(reserved: u64) {
 
 /// Calls `visit` for everything metered on cards of this ledger's grant; nothing is locked meanwhile.
 pub(crate) fn each(ledger: Ledger, mut visit: impl FnMut(Meter, Known)) {
-    let mut place = 0;
-    while let Some((next, key, known)) = METERS.with(|meters| meters.from(place)).flatten() {
-        place = next;
-        if known.state != State::Free
-            && let Account::Counted(other) = account::of(known.device)
-            && other.number() == ledger.number()
-        {
-            visit(Meter::of_key(key, &known), known);
+    each_charged(|meter, known, other| {
+        if other.number() == ledger.number() {
+            visit(meter, known);
         }
-    }
+    });
 }
 
 /// The same for all grants.
 pub(crate) fn each_charged(mut visit: impl FnMut(Meter, Known, Ledger)) {
-    let mut place = 0;
-    while let Some((next, key, known)) = METERS.with(|meters| meters.from(place)).flatten() {
-        place = next;
+    let mut end = usize::MAX;
+    while let Some((place, key, known)) = METERS.with(|meters| meters.table.before(end)).flatten() {
+        end = place;
         if known.state != State::Free
             && let Account::Counted(ledger) = account::of(known.device)
         {
@@ -312,14 +368,30 @@ pub(crate) fn each_charged(mut visit: impl FnMut(Meter, Known, Ledger)) {
     }
 }
 
+impl Meters {
+    /// Something that counted as `before` counts as `after` now.
+    fn count(&mut self, before: [u32; KINDS], after: [u32; KINDS]) {
+        for (number, (before, after)) in
+            before.into_iter().zip(after).enumerate().filter(|(_, (b, a))| b != a)
+        {
+            if let (Some(tally), Some(told)) = (self.tally.get_mut(number), TALLY.get(number)) {
+                *tally = tally.wrapping_sub(before).wrapping_add(after);
+                told.store(*tally, Ordering::Release);
+            }
+        }
+    }
+}
+
+impl Kind {
+    /// Whether there is one; takes no lock.
+    pub(crate) fn is_there(self) -> bool {
+        TALLY.get(self as usize).is_none_or(|tally| tally.load(Ordering::Acquire) != 0)
+    }
+}
+
 impl Known {
     /// Bytes in the books for it.
     pub(crate) fn in_books(&self) -> u64 {
         self.growth.in_books()
     }
-}
-
-/// Whether nothing is metered: most programs have no pool.
-pub(crate) fn none() -> bool {
-    METERS.with(|meters| meters.count()) == Some(0)
 }

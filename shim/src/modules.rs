@@ -8,7 +8,8 @@
 //! A driver that loads lazily takes memory when a function is first got, an eager one when the module is loaded; so both are
 //! measured, as the difference of free memory, corrected by what the books of this container moved meanwhile. Where something
 //! else of this process moved memory meanwhile, or the container has other processes, the difference may be theirs: then the
-//! size last measured well on this card stands for the first use of a module, and nothing for later ones.
+//! size last measured well on this card stands for the first use of a module, and nothing for later ones. What is got a second
+//! time takes nothing and is not measured (see [`crate::asked`]).
 //!
 //! A kernel that a program launches without ever having got it, in a context of its own, is not seen.
 
@@ -16,6 +17,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::Tie;
+use crate::asked::{self, Asked};
 use crate::contexts::{self, Current};
 use crate::grants::GRANTS_MAX;
 use crate::kept::{Empty, Kept, Table};
@@ -129,7 +131,15 @@ impl Object {
     /// Takes out what it holds in all contexts, and gives it back.
     fn forget(self) {
         let mut sums = Sums::default();
-        MODULES.with(|modules| modules.sweep(|charged| charged.of == self.0, |_, charged| sums.add(charged)));
+        let mut was_there = false;
+        let each = |_, charged| {
+            was_there = true;
+            sums.add(charged);
+        };
+        MODULES.with(|modules| modules.sweep(|charged| charged.of == self.0, each));
+        if was_there {
+            asked::ended();
+        }
         sums.credit();
     }
 }
@@ -155,6 +165,7 @@ impl Sums {
 
 /// A context ended, and with it what was loaded into it.
 pub(crate) fn context_ended(tie: Tie) {
+    asked::ended();
     let mut sums = Sums::default();
     MODULES.with(|modules| modules.sweep(|charged| charged.tie == tie.0, |_, charged| sums.add(charged)));
     sums.credit();
@@ -289,8 +300,21 @@ pub(crate) fn load(handle: Place, real: impl Fn() -> i32, unload: impl Fn(u64) -
     ledger.refuse()
 }
 
-/// Something is got from a module or library, or made ready in it.
-pub(crate) fn get(object: Object, place: Option<Place>, real: impl Fn() -> i32) -> i32 {
+/// Something is got from a module or library, or made ready in it; what was had before takes nothing.
+pub(crate) fn get(object: Object, asked: Option<Asked>, place: Option<Place>, real: impl Fn() -> i32) -> i32 {
+    if asked.is_some_and(Asked::is_known) {
+        return real();
+    }
+    let answer = get_watched(object, place, real);
+    if answer == SUCCESS
+        && let Some(asked) = asked
+    {
+        asked.note();
+    }
+    answer
+}
+
+fn get_watched(object: Object, place: Option<Place>, real: impl Fn() -> i32) -> i32 {
     let watched = match Watched::begin(|current| object.stage(current)) {
         Ok(Some(watched)) => watched,
         Ok(None) => return real(),
@@ -338,6 +362,7 @@ pub(crate) fn unload(object: Object, real: impl FnOnce() -> i32) -> i32 {
         _ => None,
     };
     // Out before the driver may give the handle to another thread.
+    asked::ended();
     let mut sums = Sums::default();
     let mut kept = None;
     MODULES.with(|modules| {

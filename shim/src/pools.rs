@@ -1,14 +1,14 @@
 //! Stream-ordered pools: what a pool takes from the card is charged, not the blocks in it.
 //!
 //! A pool grows with an allocation and shrinks to its release threshold when somebody synchronises; the books follow at the
-//! next allocation, free, trim, question for memory, or refusal. An allocation in a capture takes nothing: it becomes a node
+//! next allocation, `cuMemFree`, trim, question for memory, or refusal. An allocation in a capture takes nothing: it becomes a node
 //! of the graph (see [`crate::graphs`]). An imported pool is its exporter's, who pays.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger};
 use crate::grants::{self, Standing};
-use crate::meter::{self, Ended, Meter, State};
+use crate::meter::{self, Ended, Kind, Known, Meter, State};
 use crate::sys::KeepErrno;
 use crate::vendor::{self, Device, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, StreamMode};
 
@@ -227,7 +227,7 @@ pub(crate) fn trim_graphs() {
     meter::each_charged(|meter, known, ledger| {
         if matches!(meter, Meter::Graphs(_)) {
             trim(meter);
-            settle(meter, known.state, ledger);
+            settle(meter, &known, ledger);
         }
     });
 }
@@ -240,37 +240,45 @@ pub(crate) fn relieve(ledger: Ledger) {
     meter::each(ledger, |meter, known| {
         if known.in_books() > 0 {
             trim(meter);
-            settle(meter, known.state, ledger);
+            settle(meter, &known, ledger);
         }
     });
 }
 
-/// Brings the books to what the driver says of every pool.
+/// Brings the books to what the driver says of every pool that holds something, and of graphs.
 pub(crate) fn refresh() {
     crate::sparse::settle();
-    if meter::none() {
+    if !Kind::Follows.is_there() {
         return;
     }
     let _errno = KeepErrno::new();
-    meter::each_charged(|meter, known, ledger| {
+    meter::each_charged(|meter, known, ledger| match meter {
+        Meter::Pool(_) if known.in_books() == 0 => {}
+        // Its calls settle it, and relieve().
+        Meter::Primary(_) => {}
         // A store of graphs grows at launches, which nobody else tells.
-        if known.in_books() > 0 || matches!(meter, Meter::Graphs(_)) {
-            settle(meter, known.state, ledger);
-        }
+        Meter::Pool(_) | Meter::Graphs(_) => settle(meter, &known, ledger),
     });
 }
 
-/// Something was freed that may have been a block of a pool.
+/// Something was freed at once that may have been a block of a pool.
 pub(crate) fn freed() {
     refresh();
+}
+
+/// Something was freed in the order of its stream: no pool has shrunk by that yet, but one that goes may be empty.
+pub(crate) fn freed_in_order() {
+    if Kind::Going.is_there() {
+        refresh();
+    }
 }
 
 /// A thread buries pools; nobody waits for it.
 static BURYING: AtomicU32 = AtomicU32::new(0);
 
-fn settle(meter: Meter, state: State, ledger: Ledger) {
-    if state != State::Going {
-        meter.refresh(ledger);
+fn settle(meter: Meter, known: &Known, ledger: Ledger) {
+    if known.state != State::Going {
+        meter.follow(known, ledger);
         return;
     }
     if BURYING.swap(1, Ordering::AcqRel) != 0 {

@@ -5,6 +5,7 @@
 //!                                   └──▶ oracle (Go)  ──▶ upstream's ──┴──▶ equal, or a minimal case
 //! ```
 
+pub mod bare;
 pub mod fault;
 pub mod generate;
 pub mod local;

@@ -141,6 +141,12 @@ impl Growth {
         self.in_books() == 0 && self.promised == 0
     }
 
+    /// Whether a size that was read later says nothing new, and nothing is under way.
+    #[must_use]
+    pub fn is_settled_at(&self, reserved: u64) -> bool {
+        (self.held, self.pending, self.promised) == (reserved, 0, 0)
+    }
+
     /// An operation ended and the driver could not be asked: what it reserved stays in the books until the next answer.
     pub fn keep(&mut self, operation: Operation) {
         self.pending = self.pending.saturating_sub(operation.worst);

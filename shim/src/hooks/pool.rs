@@ -76,7 +76,7 @@ hooks! {
 fn free(address: u64, real: impl FnOnce() -> i32, is_capturing: impl FnOnce() -> bool) -> i32 {
     let Some(freeing) = plain::before_free(&POINTERS, Key(address)) else {
         let answer = real();
-        pools::freed();
+        pools::freed_in_order();
         return answer;
     };
     let written_down = is_capturing();
