@@ -17,7 +17,7 @@ use std::error::Error;
 pub mod look;
 mod machine;
 pub mod model;
-mod processes;
+pub(crate) mod processes;
 mod simulated;
 mod state;
 

@@ -207,6 +207,32 @@ fn runs_share_a_card_on_one_ledger() {
 }
 
 #[test]
+fn who_holds_what_was_promised_is_named() {
+    let machine = Machine::of("[[card]]");
+    let run = |memory: &str| machine.aliquot("run", &["--memory", memory, "--", "true"]).output().unwrap();
+    let mut stranger = machine.bench.command(aliquot());
+    stranger.args(["demo-tenant", "fill", "51200"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut stranger = stranger.spawn().unwrap();
+    BufReader::new(stranger.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let short = run("40Gi");
+    let words = format!(
+        "of 81559Mi in all; the card may refuse what was promised until these processes end: {}",
+        stranger.id()
+    );
+    assert_eq!(short.status.code(), Some(0), "{short:?}");
+    assert!(
+        err(&short).contains("40Gi are promised here and") && err(&short).contains(&words),
+        "{}",
+        err(&short)
+    );
+    // What fits beside it is no news, and who has a grant is no stranger.
+    let (held, _) = machine.tenant(&["--memory", "20Gi"], &["fill", "10240"]);
+    let beside = run("5Gi");
+    assert_eq!((beside.status.code(), err(&beside)), (Some(0), String::new()));
+    assert_eq!((end(stranger).is_some(), end(held).is_some()), (true, true));
+}
+
+#[test]
 fn what_a_killed_supervisor_left_goes_back_with_the_next_call() {
     let machine = Machine::of("[[card]]");
     let (mut child, words) = machine.tenant(&["--memory", "60Gi"], &["fill", "1"]);

@@ -10,13 +10,14 @@ use std::process::Command;
 use aliquot_core::card::Inventory;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::fraction::{Choice, parse_ask, resolve};
-use aliquot_core::grant::{ComputePolicy, FailMode, Priority, ShareSettings, Spelled};
+use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSettings, Spelled};
 use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::quantity::Quantity;
 use aliquot_core::units::{Bytes, Cores};
 
 use crate::config::prepended;
 use crate::manifest::Manifests;
+use crate::node::Node;
 use crate::region;
 use crate::run::ask::{self, Alternative, Ask};
 use crate::run::cards::Reach;
@@ -229,6 +230,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     };
     let limits = region::read(&place.limits()).map_err(failed)?;
     let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
+    warn_of_others(&home, &node, grant, &visible, &cards, terminal)?;
     let reach = home.cards.reach(grant, &visible, &cards).map_err(failed)?;
     let environment = environment(&home, &shim, &visible, &grants, &reach)?;
     let scope = Scope {
@@ -239,6 +241,33 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
         meter: reach.meter,
     };
     Ok(Ok(Prepared { home, run, grants, scope, environment }))
+}
+
+/// Says who holds memory that was promised here: the ledger knows what it promised, and the card who came without.
+fn warn_of_others(
+    home: &Home,
+    node: &Node,
+    grant: &Grant,
+    visible: &CardUuid,
+    cards: &Inventory,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    let sum = |sum: u64, bytes: Bytes| sum.saturating_add(bytes.0);
+    let others = home.cards.others(visible, node.grants_dir());
+    let held = others.iter().map(|(_, held)| *held).fold(0, sum);
+    let promised =
+        node.grants().filter(|other| other.card == grant.card).map(|other| other.memory).fold(0, sum);
+    let memory = cards.card(&grant.card).map_or(0, |card| card.memory.0);
+    if held == 0 || promised.saturating_add(held) <= memory {
+        return Ok(());
+    }
+    let pids = others.iter().map(|(pid, _)| pid.to_string()).collect::<Vec<_>>().join(", ");
+    terminal.note(format_args!(
+        "warning: card {visible}: {} are promised here and {} are held without a grant of this state, of {} in all; the card may \
+         refuse what was promised until these processes end: {pids}",
+        Bytes(promised), Bytes(held), Bytes(memory)
+    ))?;
+    Ok(())
 }
 
 /// What the command is asked to find: the shim, the driver libraries, its grant, its card.

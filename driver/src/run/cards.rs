@@ -9,11 +9,12 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::id::{CardUuid, Vendor};
+use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
 /// The cards of a node, as commands on them find them.
@@ -29,6 +30,9 @@ pub trait Cards {
 
     /// Why none of them gives partitions, a card each; empty: they do.
     fn no_partitions(&self) -> &[String];
+
+    /// Processes that hold memory of a card without a grant below this directory, as far as the driver says.
+    fn others(&self, visible: &CardUuid, grants: &Path) -> Vec<(u32, Bytes)>;
 
     /// Takes away what was made for parts that are not among the visible ones.
     ///

@@ -2,15 +2,18 @@
 //! what its samples say is what governors measure.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use aliquot_backend_nvidia::{NvidiaNode, Samples};
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::id::{CardUuid, Vendor};
+use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
 use super::cards::{Cards, Meter, Reach, Spent};
+use crate::view::processes::grants_of;
 
 /// Time between two questions to the driver: as often as it samples at most.
 const PERIOD: Nanos = Nanos(166_666_667);
@@ -53,6 +56,13 @@ impl Cards for Machine {
 
     fn no_partitions(&self) -> &[String] {
         self.0.no_partitions()
+    }
+
+    fn others(&self, visible: &CardUuid, grants: &Path) -> Vec<(u32, Bytes)> {
+        // A card that does not answer now is met by the command itself.
+        let processes = self.0.usage(visible).map(|usage| usage.processes).unwrap_or_default();
+        let held = processes.into_iter().filter_map(|(pid, held)| Some((pid, held?)));
+        held.filter(|(pid, _)| !grants_of(*pid).iter().any(|dir| dir.starts_with(grants))).collect()
     }
 
     fn remove_others(&self, _: &dyn Fn(&str) -> bool) -> io::Result<()> {

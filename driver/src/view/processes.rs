@@ -21,7 +21,7 @@ pub(super) fn command(pid: u32) -> Option<String> {
 
 /// Directories of the grants that a process was started with: by name from its environment, as `claim/share` from its
 /// mounts. None for one that has no grant or that may not be looked at.
-pub(super) fn grants_of(pid: u32) -> Vec<PathBuf> {
+pub(crate) fn grants_of(pid: u32) -> Vec<PathBuf> {
     let environment = bounded(&format!("/proc/{pid}/environ"));
     let named = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(VARIABLE));
     let named = named.filter(|path| !path.is_empty()).map(|path| PathBuf::from(OsStr::from_bytes(path)));
