@@ -14,9 +14,9 @@ use std::time::Duration;
 
 /// Most that a share may be off in a window, in parts per million.
 const OFF_MAX: u64 = 30_000;
-/// Most that it may be too little where kernels of different lengths lie in several streams of several processes: where the
-/// queues run dry between two markers, the gap is billed.
-const MIXED_TOO_LITTLE_MAX: u64 = 80_000;
+/// Most that it may be too little where kernels of different lengths lie in several streams of several processes: what one costs
+/// is learnt from few of them, and slowly where the machine keeps the programs waiting.
+const MIXED_TOO_LITTLE_MAX: u64 = 50_000;
 /// Windows measured, after one that is left out.
 const WINDOWS: u64 = 4;
 
@@ -238,8 +238,8 @@ fn time_on_the_books_is_time_on_the_card() {
     drop(running);
     let (booked, truth) = (files.counter(usage::DEVICE_NANOS), card.busy_nanos());
     println!("booked {booked} ns, truth {truth} ns; for {lacked} ns a program had no processor");
-    // Gaps between kernels of several streams are billed, and so are those in which a program was kept from launching the next
-    // one; nothing that ran is left out.
+    // What a launch costs is an upper bound until it was measured often, and gaps in which a program was kept from launching the
+    // next one may be billed; nothing that ran is left out.
     assert!(
         booked <= truth + truth / 8 + lacked,
         "{booked} ns on the books, {truth} ns on the card, {lacked}"

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Where a stream's last marker is still pending when the next batch opens, it is the beginning of that as well; a stream at
-//! rest gets a marker of its own. Between `start` and `end` the process had work on the card. The device can have been idle
+//! rest gets a marker of its own, and so does a batch that is to be measured between other streams'. Between `start` and `end` the process had work on the card. The device can have been idle
 //! there only while the host was still handing in: until `closed_at`. So the work took at most `end − start`, and at least that
 //! less what lies before `closed_at`; in between, the sum of what its launches are known to cost decides.
 //!
@@ -90,6 +90,15 @@ pub enum Known {
     AtMost,
     /// Such launches took this.
     Exactly,
+}
+
+/// Where a batch begins on a stream that is not at rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// At the stream's last marker, whatever other streams have handed in since.
+    Last,
+    /// At a marker of its own, where other streams may have handed in since.
+    Own,
 }
 
 /// A batch that the device has done.
@@ -202,19 +211,29 @@ impl Marks {
     }
 
     /// A batch opens on `stream`: where nothing is pending there, it gets a marker of its own.
-    pub fn open(&mut self, now: Nanos, stream: u64, events: &mut impl Events) {
+    pub fn open(&mut self, now: Nanos, stream: u64, begin: Begin, events: &mut impl Events) {
         if self.base.is_none() {
             let Some(event) = self.take(stream, events) else { return };
             self.base = Some(Base { event, device: Nanos::ZERO, passed: false });
             self.offset = Offset { earliest: now, latest: Nanos::MAX };
         }
         let waits = self.pending.iter().flatten().any(|pending| pending.batch.stream == stream);
-        let begin = if waits { None } else { self.take(stream, events) };
+        let last = begin == Begin::Last || self.streams(stream) == Streams::One;
+        let begin = if waits && last { None } else { self.take(stream, events) };
         if let Some(old) = self.stream(now, stream).begin {
             self.release(old);
         }
         let known = self.stream(now, stream);
         (known.begin, known.opened_at) = (begin, now);
+    }
+
+    /// Whether other streams were launched on since this one was.
+    #[must_use]
+    pub fn streams(&self, stream: u64) -> Streams {
+        let known = self.streams.iter().flatten();
+        let used = known.clone().find(|it| it.handle == stream).map_or(Nanos::ZERO, |it| it.used_at);
+        let others = known.filter(|it| it.handle != stream).any(|it| it.used_at >= used);
+        if others { Streams::Several } else { Streams::One }
     }
 
     /// Puts a marker behind `batch`. Whether it could: without one the batch stays charged as it was.

@@ -33,14 +33,17 @@
 //! Bounds, whatever the shared words hold: no wait without a deadline of at most [`WAIT_STEP`], and after [`WAIT_MAX`] a
 //! launch goes on credit.
 
+mod lane;
+
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::bucket::{Bucket, CREDIT_MAX};
 use crate::cells::{Cells, Stretch};
 use crate::cost::{Costs, Estimate, Key, Shape, Trust};
-use crate::marks::{Batch, Done, Due, Events, Known, Marks, Streams};
+use crate::marks::{Begin, Done, Due, Events, Known, Marks, Streams};
 use crate::sure::Sure;
 use crate::units::{Nanos, Ppm};
+use lane::{BOUNDED_COST, Lane, PROBE_NEVER, UNKNOWN_COST};
 
 /// Credit that a process takes at a time.
 pub const QUANTUM: Nanos = Nanos::from_micros(500);
@@ -77,8 +80,9 @@ const ACTIVE_FOR: Nanos = Nanos::from_millis(4);
 const SIBLING_FOR: Nanos = Nanos::from_millis(250);
 /// How long another thread may be at the markers before we go on without.
 const MARKS_WAIT_MAX: Nanos = Nanos::from_millis(5);
-/// In mixed launches every so many-th question is a chance to measure one launch by itself.
-const PROBE_EVERY: u32 = 8;
+/// Where launches differ, one in so many is measured by itself, in the mean: what it costs the device's time and ours is noticed
+/// less than a cost that was never measured.
+const PROBE_EVERY: u32 = 16;
 /// How much more may have been charged than is sure before sure time counts again: sixteen processes that take turns report
 /// sixteen times the stretch.
 const SURE_BEHIND_MAX: Nanos = Nanos::from_millis(50);
@@ -186,32 +190,6 @@ impl Ticket {
     }
 }
 
-/// Launches on one stream since its last marker. Two threads on one stream may lose each other's counts; bills do not depend
-/// on them. A cache line of its own.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Lane {
-    stream: AtomicU64,
-    /// Part of the process's lease that launches on this stream may use up, in device nanoseconds.
-    left: AtomicI64,
-    /// What was put there and charged apart from it since the lane opened.
-    given: AtomicI64,
-    key: AtomicU64,
-    family: AtomicU64,
-    blocks: AtomicU64,
-    launches: AtomicU32,
-    state: AtomicU32,
-}
-
-/// Bits of a lane's state.
-const OPEN: u32 = 1;
-/// Launches differ.
-const MIXED: u32 = 2;
-/// A charge is not known at all.
-const UNKNOWN_COST: u32 = 4;
-/// A charge is only bounded.
-const BOUNDED_COST: u32 = 8;
-
 /// The controller of one process and card. Private memory; any number of threads.
 #[derive(Debug)]
 pub struct Pace {
@@ -222,102 +200,6 @@ pub struct Pace {
     sibling_at: AtomicU64,
     /// Up to when time with work is counted.
     counted_until: AtomicU64,
-}
-
-// === impl Lane ===
-
-impl Lane {
-    const fn new() -> Self {
-        Self {
-            stream: AtomicU64::new(0),
-            left: AtomicI64::new(0),
-            given: AtomicI64::new(0),
-            key: AtomicU64::new(0),
-            family: AtomicU64::new(0),
-            blocks: AtomicU64::new(0),
-            launches: AtomicU32::new(0),
-            state: AtomicU32::new(0),
-        }
-    }
-
-    fn has(&self, bits: u32) -> bool {
-        self.state.load(Ordering::Relaxed) & bits != 0
-    }
-
-    fn set(&self, bits: u32) {
-        self.state.store(self.state.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
-    }
-
-    fn is_open(&self) -> bool {
-        self.has(OPEN)
-    }
-
-    fn is_open_for(&self, stream: u64) -> bool {
-        self.stream.load(Ordering::Relaxed) == stream && self.is_open()
-    }
-
-    /// Takes the cost from what is left. Loads and stores instead of read-modify-write: a lane is one thread's as a rule.
-    #[inline]
-    fn take(&self, key: Key, cost: i64) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
-        if left < cost {
-            return false;
-        }
-        self.left.store(left - cost, Ordering::Relaxed);
-        self.count(key);
-        true
-    }
-
-    #[inline]
-    fn count(&self, key: Key) {
-        if self.key.load(Ordering::Relaxed) != key.number() {
-            self.set(MIXED);
-        }
-        self.launches.store(self.launches.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
-    /// What the launches since the lane opened were charged.
-    fn charged(&self) -> Nanos {
-        let given = self.given.load(Ordering::Relaxed);
-        let charged = given.saturating_sub(self.left.load(Ordering::Relaxed).max(0));
-        Nanos(u64::try_from(charged).unwrap_or(0))
-    }
-
-    fn give(&self, amount: i64) {
-        self.given.store(self.given.load(Ordering::Relaxed).saturating_add(amount), Ordering::Relaxed);
-    }
-
-    fn open_for(&self, stream: u64, shape: &Shape) {
-        let [key, family, blocks] = shape.numbers();
-        self.stream.store(stream, Ordering::Relaxed);
-        self.key.store(key, Ordering::Relaxed);
-        self.family.store(family, Ordering::Relaxed);
-        self.blocks.store(blocks, Ordering::Relaxed);
-        self.launches.store(0, Ordering::Relaxed);
-        self.given.store(0, Ordering::Relaxed);
-        self.state.store(OPEN, Ordering::Relaxed);
-    }
-
-    /// Ends the batch; what is left of the lease is the second answer.
-    fn close(&self) -> (Batch, i64) {
-        let charged = self.charged();
-        let numbers = [&self.key, &self.family, &self.blocks].map(|word| word.load(Ordering::Relaxed));
-        let batch = Batch {
-            stream: self.stream.load(Ordering::Relaxed),
-            charged,
-            launches: self.launches.load(Ordering::Relaxed),
-            shape: if self.has(MIXED) { None } else { Shape::from_numbers(numbers) },
-            known: if self.has(UNKNOWN_COST) {
-                Known::Not
-            } else if self.has(BOUNDED_COST) {
-                Known::AtMost
-            } else {
-                Known::Exactly
-            },
-        };
-        self.state.store(0, Ordering::Relaxed);
-        (batch, self.left.swap(0, Ordering::Relaxed).max(0))
-    }
 }
 
 const fn lane_of(stream: u64) -> usize {
@@ -347,7 +229,7 @@ impl Pace {
     fn lane(&self, stream: u64) -> Option<(usize, &Lane)> {
         let (first, second) = (lane_of(stream), lane_of(stream) ^ 1);
         let (one, other) = (self.lanes.get(first)?, self.lanes.get(second)?);
-        let is_here = |lane: &Lane| lane.stream.load(Ordering::Relaxed) == stream;
+        let is_here = |lane: &Lane| lane.is_of(stream);
         if is_here(one) || (!is_here(other) && !one.is_open()) {
             Some((first, one))
         } else {
@@ -362,7 +244,7 @@ impl Pace {
         let at = lane_of(stream);
         for at in [at, at ^ 1] {
             let Some(lane) = self.lanes.get(at) else { return Pass::Ask };
-            if lane.stream.load(Ordering::Relaxed) == stream {
+            if lane.is_of(stream) {
                 let taken = cost < QUANTUM && lane.take(key, cost.signed());
                 return if taken { Pass::Go(cost) } else { Pass::Ask };
             }
@@ -409,6 +291,9 @@ impl Pace {
         let Some((at, lane)) = self.lane(ask.stream) else {
             return Verdict::Go(Ticket { charged: cost, mark: None });
         };
+        if lane.is_open_for(ask.stream) {
+            self.take_back(lane.reclaim());
+        }
         if let Err(until) = self.pay(ask, cost, marks.due(), shared, world) {
             // The stream will rest: what it did until now is a batch of its own.
             if lane.is_open_for(ask.stream) {
@@ -416,14 +301,17 @@ impl Pace {
             }
             return Verdict::Wait(until);
         }
-        let alone = must_mark || self.probes(lane);
+        let streams = if known == Known::AtMost { marks.streams(ask.stream) } else { Streams::One };
+        let alone = self.probes(lane, ask.shape.key, streams) || must_mark;
+        let mut begin = if alone { Begin::Own } else { Begin::Last };
         if alone && lane.is_open_for(ask.stream) {
             self.mark(ask.now, lane, marks, world);
+            begin = Begin::Last;
         }
         if !lane.is_open_for(ask.stream) {
             self.take_back(lane.close().1);
             lane.open_for(ask.stream, ask.shape);
-            marks.open(ask.now, ask.stream, world);
+            marks.open(ask.now, ask.stream, begin, world);
         }
         lane.give(cost.signed());
         lane.count(ask.shape.key);
@@ -449,10 +337,19 @@ impl Pace {
         }
     }
 
-    /// Whether the next launch of a lane with different ones is measured by itself.
-    fn probes(&self, lane: &Lane) -> bool {
+    /// Whether this launch is measured by itself: among different ones, or between those of other streams, nothing else tells
+    /// what one costs.
+    fn probes(&self, lane: &Lane, key: Key, streams: Streams) -> bool {
+        if streams == Streams::One && !lane.differs(key) {
+            lane.set_probe_in(PROBE_NEVER);
+            return false;
+        }
+        // Spread: launches that come in a round must not meet it at the same of them each time.
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        lane.has(MIXED) && asked.is_multiple_of(PROBE_EVERY)
+        let next = 1 + (asked.wrapping_mul(0x9e37_79b9) >> 16) % (2 * PROBE_EVERY);
+        let due = lane.probe_in() == 0;
+        lane.set_probe_in(if due { next } else { next.min(lane.probe_in()) });
+        due
     }
 
     fn mark(&self, now: Nanos, lane: &Lane, marks: &mut Marks, world: &mut impl World) {
@@ -466,12 +363,10 @@ impl Pace {
 
     /// Puts the process's lease at a lane's disposal, as far as its next marker.
     fn lend(&self, lane: &Lane) {
-        let room = MARK_EVERY.minus(lane.charged()).signed() - lane.left.load(Ordering::Relaxed);
-        let lease = self.lease.load(Ordering::Relaxed).min(room).max(0);
+        let lease = self.lease.load(Ordering::Relaxed).min(lane.room(MARK_EVERY)).max(0);
         if lease > 0 {
             self.lease.fetch_sub(lease, Ordering::AcqRel);
-            lane.give(lease);
-            lane.left.store(lane.left.load(Ordering::Relaxed).saturating_add(lease), Ordering::Relaxed);
+            lane.lend(lease);
         }
     }
 
@@ -565,8 +460,7 @@ impl Pace {
         let interval = done.end.minus(done.start);
         let siblings = self.has_siblings(now, shared);
         let handle = done.batch.stream;
-        let others =
-            self.lanes.iter().any(|lane| lane.is_open() && lane.stream.load(Ordering::Relaxed) != handle);
+        let others = self.lanes.iter().any(|lane| lane.is_open() && !lane.is_of(handle));
         let alone = terms.own == Ppm::ALL && !siblings && !others && done.streams == Streams::One;
         let counted = Nanos(shared.counted_until.fetch_max(done.end.0, Ordering::AcqRel));
         let ours = Nanos(self.counted_until.fetch_max(done.end.0, Ordering::Relaxed));

@@ -40,6 +40,13 @@ fn off(granted: Option<u32>, percent: u32, programs: &[Program], seed: u64) -> (
     (shares.iter().map(|share| share.abs_diff(wanted)).max().unwrap_or(u64::MAX), shares)
 }
 
+/// Each stream has each of five kernels in turn.
+fn five_on_four() -> Program {
+    let lengths = [30, 900, 120, 300, 60];
+    let kernels = (0..).zip(lengths).map(|(number, micros)| (1, 1 + 64 * number, micros * MICRO)).collect();
+    Program { kernels, streams: 4, ..Program::of(0) }
+}
+
 fn shapes() -> Vec<(&'static str, Program)> {
     let mut shapes: Vec<(&str, Program)> = [
         ("10 us", 10 * MICRO),
@@ -55,6 +62,7 @@ fn shapes() -> Vec<(&'static str, Program)> {
     let mixed =
         vec![(1, 1, 10 * MICRO), (2, 1_000_000, 3 * MILLI), (1, 4096, 400 * MICRO), (3, 7, 25 * MICRO)];
     shapes.push(("mixed on four streams", Program { kernels: mixed, streams: 4, ..Program::of(0) }));
+    shapes.push(("five lengths on four streams", five_on_four()));
     let growing = (1..40).map(|n| (1, 64, n * 50 * MICRO)).collect();
     shapes.push((
         "one function, 0.05 to 2 ms by its arguments",
@@ -80,6 +88,36 @@ fn the_share_holds_for_every_shape_of_work_and_number_of_processes() {
         }
     }
     assert!(worst.is_empty(), "{worst:#?}");
+}
+
+/// Kernels of different lengths in several streams, and processes that come late or not: what is on the books is what the card
+/// did.
+#[test]
+fn what_mixed_streams_are_billed_is_what_the_card_did() {
+    println!("seed {SEED:#x}");
+    let mut wrong = Vec::new();
+    for jitter in [20, 200, 1_000] {
+        for processes in [1, 2, 3, 16] {
+            for percent in [30, 70] {
+                let mut bench = Bench::new(SEED);
+                bench.jitter = jitter * MICRO;
+                bench.tenant(Some(Ppm::new(percent * 10_000)), &vec![five_on_four(); processes]);
+                let time = 4 * SECOND;
+                bench.run(time);
+                let booked = bench.regions[0].words[0].load(Relaxed);
+                let busy = bench.share(0, 0, time) * (time / 1_000_000);
+                let line =
+                    format!("late by {jitter} us, {percent} %, {processes} processes: {booked} of {busy} ns");
+                println!("{line}");
+                // Of sixteen processes that all launch late, each learns alone and slowly.
+                let most = if processes == 16 { 20 } else { 10 };
+                if booked * 1_000 > busy * (1_000 + most) || booked * 1_000 < busy * 990 {
+                    wrong.push(line);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Without the controller the same check fails for each shape: the device is simply full.

@@ -1,0 +1,184 @@
+//! Launches on one stream since its last marker, in private memory: what the fast path touches.
+
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use crate::cost::{Key, Shape};
+use crate::marks::{Batch, Known};
+use crate::units::Nanos;
+
+/// No launch is measured by itself before so many: half of what the count can tell apart.
+pub(super) const PROBE_NEVER: u32 = u32::MAX / 2;
+
+/// Launches on one stream since its last marker. Two threads on one stream may lose each other's counts; bills do not depend
+/// on them. A cache line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Lane {
+    stream: AtomicU64,
+    /// Part of the process's lease that launches on this stream may use up, in device nanoseconds.
+    left: AtomicI64,
+    /// What was put there and charged apart from it since the lane opened.
+    given: AtomicI64,
+    key: AtomicU64,
+    family: AtomicU64,
+    blocks: AtomicU64,
+    /// Launches ever, round and round.
+    seen: AtomicU32,
+    /// As many as there were when the lane opened.
+    seen_before: AtomicU32,
+    /// As many as there are when one is to be measured by itself.
+    probe_at: AtomicU32,
+    state: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Lane>() == 64);
+
+/// Bits of a lane's state.
+const OPEN: u32 = 1;
+/// Launches differ.
+const MIXED: u32 = 2;
+/// A charge is not known at all.
+pub(super) const UNKNOWN_COST: u32 = 4;
+/// A charge is only bounded.
+pub(super) const BOUNDED_COST: u32 = 8;
+
+// === impl Lane ===
+
+impl Lane {
+    pub(super) const fn new() -> Self {
+        Self {
+            stream: AtomicU64::new(0),
+            left: AtomicI64::new(0),
+            given: AtomicI64::new(0),
+            key: AtomicU64::new(0),
+            family: AtomicU64::new(0),
+            blocks: AtomicU64::new(0),
+            seen: AtomicU32::new(0),
+            seen_before: AtomicU32::new(0),
+            probe_at: AtomicU32::new(0),
+            state: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn has(&self, bits: u32) -> bool {
+        self.state.load(Ordering::Relaxed) & bits != 0
+    }
+
+    pub(super) fn set(&self, bits: u32) {
+        self.state.store(self.state.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.has(OPEN)
+    }
+
+    #[inline]
+    pub(super) fn is_of(&self, stream: u64) -> bool {
+        self.stream.load(Ordering::Relaxed) == stream
+    }
+
+    pub(super) fn is_open_for(&self, stream: u64) -> bool {
+        self.is_of(stream) && self.is_open()
+    }
+
+    /// Takes the cost from what is left. Loads and stores instead of read-modify-write: a lane is one thread's as a rule.
+    #[inline]
+    pub(super) fn take(&self, key: Key, cost: i64) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        if left < cost || self.probe_in() == 0 {
+            return false;
+        }
+        self.left.store(left - cost, Ordering::Relaxed);
+        self.count(key);
+        true
+    }
+
+    #[inline]
+    pub(super) fn count(&self, key: Key) {
+        if self.key.load(Ordering::Relaxed) != key.number() {
+            self.set(MIXED);
+        }
+        self.seen.store(self.seen.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Launches before the one that is to be measured by itself.
+    #[inline]
+    pub(super) fn probe_in(&self) -> u32 {
+        let ahead = self.probe_at.load(Ordering::Relaxed).wrapping_sub(self.seen.load(Ordering::Relaxed));
+        // Two threads may have counted past it.
+        if ahead > PROBE_NEVER { 0 } else { ahead }
+    }
+
+    pub(super) fn set_probe_in(&self, launches: u32) {
+        self.probe_at.store(self.seen.load(Ordering::Relaxed).wrapping_add(launches), Ordering::Relaxed);
+    }
+
+    /// Whether launches on it differ from this one, as far back as it remembers.
+    pub(super) fn differs(&self, key: Key) -> bool {
+        self.has(MIXED) || self.key.load(Ordering::Relaxed) != key.number()
+    }
+
+    /// What the launches since the lane opened were charged.
+    pub(super) fn charged(&self) -> Nanos {
+        let given = self.given.load(Ordering::Relaxed);
+        let charged = given.saturating_sub(self.left.load(Ordering::Relaxed).max(0));
+        Nanos(u64::try_from(charged).unwrap_or(0))
+    }
+
+    pub(super) fn give(&self, amount: i64) {
+        self.given.store(self.given.load(Ordering::Relaxed).saturating_add(amount), Ordering::Relaxed);
+    }
+
+    /// Lease that it may still be given, up to a marker after so much.
+    pub(super) fn room(&self, mark_every: Nanos) -> i64 {
+        mark_every.minus(self.charged()).signed() - self.left.load(Ordering::Relaxed)
+    }
+
+    /// Puts so much of the lease at its disposal.
+    pub(super) fn lend(&self, lease: i64) {
+        self.give(lease);
+        self.left.store(self.left.load(Ordering::Relaxed).saturating_add(lease), Ordering::Relaxed);
+    }
+
+    /// Takes back what is left of the lease.
+    pub(super) fn reclaim(&self) -> i64 {
+        let left = self.left.swap(0, Ordering::Relaxed).max(0);
+        self.give(-left);
+        left
+    }
+
+    pub(super) fn open_for(&self, stream: u64, shape: &Shape) {
+        let [key, family, blocks] = shape.numbers();
+        self.stream.store(stream, Ordering::Relaxed);
+        self.key.store(key, Ordering::Relaxed);
+        self.family.store(family, Ordering::Relaxed);
+        self.blocks.store(blocks, Ordering::Relaxed);
+        self.seen_before.store(self.seen.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.given.store(0, Ordering::Relaxed);
+        self.state.store(OPEN, Ordering::Relaxed);
+    }
+
+    /// Ends the batch; what is left of the lease is the second answer.
+    pub(super) fn close(&self) -> (Batch, i64) {
+        let charged = self.charged();
+        let numbers = [&self.key, &self.family, &self.blocks].map(|word| word.load(Ordering::Relaxed));
+        let batch = Batch {
+            stream: self.stream.load(Ordering::Relaxed),
+            charged,
+            launches: self
+                .seen
+                .load(Ordering::Relaxed)
+                .wrapping_sub(self.seen_before.load(Ordering::Relaxed)),
+            shape: if self.has(MIXED) { None } else { Shape::from_numbers(numbers) },
+            known: if self.has(UNKNOWN_COST) {
+                Known::Not
+            } else if self.has(BOUNDED_COST) {
+                Known::AtMost
+            } else {
+                Known::Exactly
+            },
+        };
+        self.state.store(0, Ordering::Relaxed);
+        (batch, self.left.swap(0, Ordering::Relaxed).max(0))
+    }
+}
