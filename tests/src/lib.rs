@@ -9,6 +9,7 @@ pub mod bare;
 pub mod fault;
 pub mod generate;
 pub mod local;
+pub mod machine;
 pub mod node;
 pub mod oracle;
 pub mod preload;

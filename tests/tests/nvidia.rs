@@ -1,107 +1,24 @@
-//! This machine's own NVIDIA cards, without `--node`: found through the vendor's management library, handed out, held.
-//!
-//! The vendor's libraries are the simulated ones, put where a loader finds real ones; `aliquot` is told nothing of that. What
+//! This machine's own NVIDIA cards, without `--node`: found through the vendor's management library, handed out, held. What
 //! is judged is the card's side.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use aliquot_sim_device::{Card, Health};
 use aliquot_tests::local::{aliquot, wait_for};
+use aliquot_tests::machine::{CARDS, Machine};
 use aliquot_tests::shares::share_becomes;
 use aliquot_tests::simulated::Bench;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Three cards: one of the catalogue, one of it without MIG, one that it does not have.
-const CARDS: &str = r#"
-[[card]]
-[[card]]
-name = "Tesla T4"
-uuid = "GPU-74740000-0000-0000-0000-000000000001"
-memory_bytes = 16106127360
-pci_id = 0x1eb810de
-major = 7
-minor = 5
-bus = 33
-mig = "none"
-[[card]]
-name = "NVIDIA GeForce RTX 4090"
-uuid = "GPU-40900000-0000-0000-0000-000000000002"
-memory_bytes = 25757220864
-pci_id = 0x268410de
-major = 8
-minor = 9
-bus = 34
-mig = "none"
-"#;
-
 const GIB: u64 = 1 << 30;
-
-/// A machine with NVIDIA's libraries.
-struct Machine {
-    bench: Bench,
-    place: TempDir,
-}
-
-impl Machine {
-    fn new() -> Self {
-        Self::with(Bench::new())
-    }
-
-    fn with(bench: Bench) -> Self {
-        let place = TempDir::new().unwrap();
-        fs::create_dir(place.path().join("state")).unwrap();
-        Self { bench, place }
-    }
-
-    /// With these cards and what else the text says.
-    fn of(text: &str) -> Self {
-        let machine = Self::new();
-        machine.bench.write("node.toml", text);
-        machine
-    }
-
-    fn state(&self) -> PathBuf {
-        self.place.path().join("state")
-    }
-
-    fn aliquot(&self, command: &str, arguments: &[&str]) -> Command {
-        let mut aliquot = self.bench.command(aliquot());
-        aliquot.arg(command).arg("--state").arg(self.state()).args(arguments);
-        aliquot
-    }
-
-    fn devices(&self) -> Vec<Value> {
-        let output = self.aliquot("devices", &["-o", "json"]).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
-        value["nodes"][0]["cards"].as_array().unwrap().clone()
-    }
-
-    /// A run of a tenant of the demo, and the words that it said first.
-    fn tenant(&self, grant: &[&str], what: &[&str]) -> (Child, Vec<String>) {
-        let mut command = self.aliquot("run", grant);
-        command.arg("--").arg(aliquot()).arg("demo-tenant").args(what);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let line = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
-        (child, line.split(' ').map(str::to_owned).collect())
-    }
-
-    fn top(&self, arguments: &[&str]) -> Value {
-        let output = self.aliquot("top", &["-o", "json"]).args(arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    fn claims(&self) -> usize {
-        fs::read_dir(self.state().join("grants")).map_or(0, Iterator::count)
-    }
-}
 
 /// The one that a list has.
 fn only(list: &Value) -> &Value {
@@ -254,7 +171,7 @@ fn a_card_in_mig_mode_takes_nobody_and_no_mode_is_switched() {
     let machine = Machine::of(
         "[[card]]\nmig = \"on\"\n[[card]]\nuuid = \"GPU-00000000-0000-0000-0000-000000000001\"\nbus = 17",
     );
-    let log = machine.place.path().join("log");
+    let log = machine.dir().join("log");
     let aliquot = |command: &str, arguments: &[&str]| {
         let mut aliquot = machine.aliquot(command, arguments);
         aliquot.env("ALIQUOT_SIM_LOG", &log).output().unwrap()
@@ -459,4 +376,50 @@ fn top_shows_who_uses_the_cards_and_whether_limits_are_held() {
     assert_eq!((end(held).is_some(), end(stranger).is_some()), (true, true));
     let old = Machine::of("driver = \"470.57.02\"").top(&["-n", "0"]);
     assert!(old["problems"].to_string().contains("found version 470.57.02, expected 510"), "{old}");
+}
+
+#[test]
+fn an_ordinary_users_runs_are_known_to_all_of_its_commands() {
+    let machine = Machine::of(CARDS);
+    let home = machine.dir().join("home");
+    fs::create_dir(&home).unwrap();
+    // The build directory, and those of a test, may be closed to others.
+    let program = machine.dir().join("aliquot");
+    fs::copy(aliquot(), &program).unwrap();
+    let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
+    let bench = machine.bench.cards();
+    for path in [machine.dir(), bench.parent().unwrap(), &machine.bench.libraries(), &bench, &home, &program]
+    {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let command = |words: &[&str]| {
+        let mut command = machine.bench.command(&program);
+        command.args(words).current_dir(&home).env("HOME", &home).env_remove("XDG_STATE_HOME");
+        if root {
+            command.uid(65534).gid(65534);
+        }
+        command
+    };
+    let run = ["run", "--memory", "2Gi", "--card", "1", "--", "sh", "-c", "echo ready; read line; exit 9"];
+    let mut child = command(&run).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap(), "ready");
+    assert!(
+        home.join(".local/state/aliquot/journal").exists() && home.join(".local/state/aliquot/lib").exists()
+    );
+    let said = |words: &[&str]| {
+        let output = command(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let devices = said(&["devices", "-o", "json"]);
+    assert_eq!(devices["nodes"][0]["cards"][1]["inUse"][0]["memoryUsed"], "2Gi", "{devices}");
+    // Without --state every card is shown, and what is promised on it.
+    let top = said(&["top", "-n", "0", "-o", "json"]);
+    let granted = |uuid: &str| {
+        let cards = top["cards"].as_array().unwrap();
+        cards.iter().find(|card| card["uuid"] == uuid).map(|card| card["grantedBytes"].as_u64())
+    };
+    assert_eq!(granted("GPU-74740000-0000-0000-0000-000000000001"), Some(Some(2 * GIB)), "{top}");
+    assert_eq!(granted("GPU-40900000-0000-0000-0000-000000000002"), Some(Some(0)), "{top}");
+    assert_eq!(end(child), Some(9));
 }
