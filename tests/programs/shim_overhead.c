@@ -13,31 +13,10 @@
      alloc <bytes>                         cuMemAlloc, never freed
      info
      storm <seed> <threads> <rounds>       threads that retain and release, load and unload, allocate and free */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "opened.h"
 
-typedef uint64_t u64;
-#define CALL(name, ...) ((int (*)())sym(#name))(__VA_ARGS__)
-#define UNTOUCHED 0xfeedfacecafebeefull
-
-static void *library;
 static u64 contexts[16], modules[64];
 static int is_library[64];
-
-static void *sym(const char *name)
-{
-    void *found = dlsym(library, name);
-    if (!found) {
-        printf("no %s\n", name);
-        exit(1);
-    }
-    return found;
-}
 
 static void answer(int code, u64 out)
 {

@@ -17,30 +17,10 @@
      launch <slot>, undo <slot>    cuGraphLaunch, cuGraphExecDestroy
      graphtrim                     cuDeviceGraphMemTrim
      storm <seed> <threads> <rounds> <most bytes>   threads that allocate from and free to the current pool, then all free */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "opened.h"
 
-typedef uint64_t u64;
-#define CALL(name, ...) ((int (*)())sym(#name))(__VA_ARGS__)
-#define UNTOUCHED 0xfeedfacecafebeefull
-
-static void *library, *stream;
+static void *stream;
 static u64 slots[256], pools[64];
-
-static void *sym(const char *name)
-{
-    void *found = dlsym(library, name);
-    if (!found) {
-        printf("no %s\n", name);
-        exit(1);
-    }
-    return found;
-}
 
 static void answer(int code, u64 out)
 {

@@ -2,30 +2,12 @@
    answers to 1 MiB and to the bytes of the argument; "-" where a family has no sizes, or this driver not the function.
    Where it is refused a context it gets one past every function that has a name, as runtime libraries do.
    With the argument "errors": the answers of calls that name no card, before cuInit and after it. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "opened.h"
 
-typedef uint64_t u64;
-#define CALL(name, ...) ((int (*)())sym(#name))(__VA_ARGS__)
 #define HAS(name) (dlsym(library, #name) != NULL)
-#define UNTOUCHED 0xfeedfacecafebeefull
 
-static void *library, *stream;
+static void *stream;
 static u64 pool;
-
-static void *sym(const char *name)
-{
-    void *found = dlsym(library, name);
-    if (!found) {
-        printf("no %s\n", name);
-        exit(1);
-    }
-    return found;
-}
 
 static void must(int code, const char *what)
 {
