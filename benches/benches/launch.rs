@@ -13,7 +13,8 @@ use aliquot_tests::preload::{Tenant, memory_limit, shim, unlimited};
 use aliquot_tests::simulated::{StoodAside, root, run as command};
 use tempfile::TempDir;
 
-const CARD: &str = "GPU-a11c0de0-51a0-4c4d-8000-000000000000";
+const CARDS: [&str; 2] =
+    ["GPU-a11c0de0-51a0-4c4d-8000-000000000000", "GPU-a11c0de0-51a0-4c4d-8000-000000000001"];
 
 /// By a pointer that was looked up, and by the linked name; in nanoseconds.
 type Both = [f64; 2];
@@ -31,9 +32,20 @@ fn compile(place: &Path) -> Result<(), StoodAside> {
     cc(&["-L", &library, "-l:libcuda.so.1", "-ldl"], "launch_cost.c", "launch_cost")
 }
 
-fn once(place: &Path, tenant: Option<&Tenant>, bursts: u32) -> Result<Both, String> {
+/// How a program launches.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Cards that it sees; it launches on the first.
+    cards: u32,
+    threads: u32,
+    /// Of 50 launches each.
+    bursts: u32,
+}
+
+fn once(place: &Path, tenant: Option<&Tenant>, shape: Shape) -> Result<Both, String> {
     let mut program = Command::new(place.join("launch_cost"));
-    program.arg(bursts.to_string()).env("LD_LIBRARY_PATH", place);
+    program.args([shape.bursts, shape.threads].map(|number| number.to_string()));
+    program.env("LD_LIBRARY_PATH", place).env("STILL_CARDS", shape.cards.to_string());
     if let Some(tenant) = tenant {
         program.env("LD_PRELOAD", shim()).env("ALIQUOT_GRANTS", tenant.grants());
     }
@@ -53,25 +65,35 @@ fn run() -> Result<ExitCode, String> {
         println!("\nstood aside: {why}");
         return Ok(report.finish());
     }
-    let share = Limits { policy: ComputePolicy::Cap, ..unlimited(CARD) };
-    let (limited, _files) = Tenant::with(&share);
+    let share = |card| Limits { policy: ComputePolicy::Cap, ..unlimited(card) };
+    let (limited, _files) = Tenant::with(&share(CARDS[0]));
+    let _other = limited.grant("other", &share(CARDS[1]));
+    one_thread(&mut report, effort, place.path(), &limited)?;
+    several(&mut report, effort, place.path(), &limited)?;
+    Ok(report.finish())
+}
+
+fn spread_of(samples: &[Both], way: usize) -> Result<Spread, String> {
+    Spread::of(&samples.iter().map(|both| both[way]).collect::<Vec<_>>()).ok_or("no samples".to_owned())
+}
+
+/// One thread and one card.
+fn one_thread(report: &mut Report, effort: Effort, place: &Path, limited: &Tenant) -> Result<(), String> {
     // Memory alone is limited: launches are none of the shim's business.
-    let (memory, _files_too) = Tenant::with(&memory_limit(CARD, 1 << 30));
+    let (memory, _files) = Tenant::with(&memory_limit(CARDS[0], 1 << 30));
     let cases =
-        [("without the shim", None), ("compute not limited", Some(&memory)), ("limited", Some(&limited))];
+        [("without the shim", None), ("compute not limited", Some(&memory)), ("limited", Some(limited))];
     let mut samples = [const { Vec::new() }; 3];
     for _ in 0..effort.pick(15, 1) {
         for ((_, tenant), samples) in cases.iter().zip(&mut samples) {
-            samples.push(once(place.path(), *tenant, effort.pick(4_000, 50))?);
+            let shape = Shape { cards: 1, threads: 1, bursts: effort.pick(4_000, 50) };
+            samples.push(once(place, *tenant, shape)?);
         }
     }
-    let spread = |samples: &[Both], way: usize| {
-        Spread::of(&samples.iter().map(|both| both[way]).collect::<Vec<_>>()).ok_or("no samples".to_owned())
-    };
     let mut rows = Vec::new();
     for ((name, _), samples) in cases.iter().zip(&samples) {
         for (way, by) in ["looked up", "linked"].into_iter().enumerate() {
-            let Spread { min, median, max } = spread(samples, way)?;
+            let Spread { min, median, max } = spread_of(samples, way)?;
             rows.push([(*name).to_owned(), by.to_owned(), figures(min), figures(median), figures(max)]);
         }
     }
@@ -82,7 +104,7 @@ fn run() -> Result<ExitCode, String> {
     );
     for (case, bound) in [(1, 5.0), (2, 20.0)] {
         for (way, by) in ["looked up", "linked"].into_iter().enumerate() {
-            let more = spread(&samples[case], way)?.median - spread(&samples[0], way)?.median;
+            let more = spread_of(&samples[case], way)?.median - spread_of(&samples[0], way)?.median;
             report.promise(
                 format!("{}, {by}: ns more a launch", cases[case].0),
                 more,
@@ -90,7 +112,41 @@ fn run() -> Result<ExitCode, String> {
             );
         }
     }
-    Ok(report.finish())
+    Ok(())
+}
+
+/// Several threads, which share one controller, and several cards, where each launch asks which one is meant. Processor time of the
+/// threads, as they may be more than the processors.
+fn several(report: &mut Report, effort: Effort, place: &Path, limited: &Tenant) -> Result<(), String> {
+    let mut rows = Vec::new();
+    for (cards, threads, bursts) in [(2, 1, 2_000), (1, 16, 200), (2, 16, 200)] {
+        let shape = Shape { cards, threads, bursts: effort.pick(bursts, 10) };
+        let (mut bare, mut with) = (Vec::new(), Vec::new());
+        for _ in 0..effort.pick(9, 1) {
+            bare.push(once(place, None, shape)?);
+            with.push(once(place, Some(limited), shape)?);
+        }
+        let (bare, with) = (spread_of(&bare, 0)?, spread_of(&with, 0)?);
+        let more = with.median - bare.median;
+        rows.push([
+            cards.to_string(),
+            threads.to_string(),
+            bare.to_string(),
+            with.to_string(),
+            figures(more),
+        ]);
+        report.promise(
+            format!("limited, {cards} cards, {threads} threads: ns more a launch"),
+            more,
+            Promise::AtMost(50.0),
+        );
+    }
+    report.table(
+        "Nanoseconds a launch of a limited program by a function that was looked up, lowest / median / highest.",
+        ["cards", "threads", "without the shim", "with", "median more"],
+        &rows,
+    );
+    Ok(())
 }
 
 fn main() -> ExitCode {

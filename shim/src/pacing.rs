@@ -73,6 +73,9 @@ static PLACES: [AtomicPtr<Paced>; GRANTS_MAX] = [const { AtomicPtr::new(core::pt
 /// The only card there is, where there is one and its compute is limited: its grant, found without a question to the driver.
 static SOLE: AtomicPtr<Paced> = AtomicPtr::new(core::ptr::null_mut());
 
+/// Cards that the process sees; 0: nobody asked yet.
+static CARDS: AtomicU32 = AtomicU32::new(0);
+
 /// Captures that were begun and not ended.
 static CAPTURES: AtomicU32 = AtomicU32::new(0);
 
@@ -111,8 +114,13 @@ fn current() -> Option<&'static Paced> {
 #[cold]
 fn look() -> Option<&'static Paced> {
     let meter = of_device(vendor::current_device()?)?;
-    let mut count = 0;
-    if vendor::cuDeviceGetCount(&raw mut count) == Some(SUCCESS) && count == 1 {
+    if CARDS.load(Ordering::Relaxed) == 0 {
+        let mut count = 0;
+        if vendor::cuDeviceGetCount(&raw mut count) == Some(SUCCESS) {
+            CARDS.store(count.unsigned_abs(), Ordering::Relaxed);
+        }
+    }
+    if CARDS.load(Ordering::Relaxed) == 1 {
         SOLE.store(core::ptr::from_ref(meter.paced).cast_mut(), Ordering::Release);
     }
     Some(meter.paced)

@@ -1,14 +1,19 @@
 /* A driver that does nothing but tell what is asked: launches return at once, so what they cost with the shim and without can
-   be told apart. A kernel takes two microseconds of its card, which runs one after the other. */
+   be told apart. A kernel takes two microseconds of its card, which runs one after the other. Launches are counted by thread, so
+   that threads share nothing here. STILL_CARDS says how many cards there are; all contexts are on the first. */
+#include <pthread.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 typedef uint64_t Handle;
 enum { EVENTS = 4096, KERNEL = 2000, NOT_READY = 600 };
 
-static uint64_t launched, recorded, end, at[EVENTS];
+static __thread uint64_t launched, recorded;
+static uint64_t end, at[EVENTS];
 static unsigned made;
+static pthread_mutex_t events = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t now(void)
 {
@@ -19,15 +24,20 @@ static uint64_t now(void)
 
 int cuInit(unsigned flags) { return flags ? 1 : 0; }
 int cuDriverGetVersion(int *version) { *version = 13050; return 0; }
-int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuDeviceGetCount(int *count)
+{
+    const char *given = getenv("STILL_CARDS");
+    *count = given ? atoi(given) : 1;
+    return 0;
+}
 int cuCtxGetDevice(int *device) { *device = 0; return 0; }
 int cuCtxGetCurrent(Handle *context) { *context = 16; return 0; }
 int cuStreamIsCapturing(Handle stream, unsigned *status) { (void)stream; *status = 0; return 0; }
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 {
     static const unsigned char ours[16] = { 0xa1, 0x1c, 0x0d, 0xe0, 0x51, 0xa0, 0x4c, 0x4d, 0x80 };
-    (void)device;
     memcpy(uuid, ours, sizeof ours);
+    uuid[15] = (unsigned char)device;
     return 0;
 }
 
@@ -42,27 +52,31 @@ int cuLaunchKernel(Handle function, unsigned gx, unsigned gy, unsigned gz, unsig
 int cuEventCreate(Handle *event, unsigned flags)
 {
     (void)flags;
-    if (made + 1 >= EVENTS)
-        return 2;
-    *event = ++made;
-    return 0;
+    pthread_mutex_lock(&events);
+    *event = made + 1 < EVENTS ? ++made : 0;
+    pthread_mutex_unlock(&events);
+    return *event ? 0 : 2;
 }
 
 int cuEventRecord(Handle event, Handle stream)
 {
     (void)stream;
+    pthread_mutex_lock(&events);
     uint64_t time = now(), work = (launched - recorded) * KERNEL;
     end = end > time - (work < time ? work : time) ? end + work : time;
     recorded = launched;
     at[event] = end;
+    pthread_mutex_unlock(&events);
     return 0;
 }
 
 int cuEventElapsedTime(float *millis, Handle from, Handle to)
 {
-    uint64_t time = now();
-    if (at[from] > time || at[to] > time)
+    pthread_mutex_lock(&events);
+    uint64_t time = now(), begun = at[from], ended = at[to];
+    pthread_mutex_unlock(&events);
+    if (begun > time || ended > time)
         return NOT_READY;
-    *millis = (float)((double)((int64_t)(at[to] - at[from])) / 1e6);
+    *millis = (float)((double)((int64_t)(ended - begun)) / 1e6);
     return 0;
 }
