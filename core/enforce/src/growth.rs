@@ -10,7 +10,8 @@
 //! use; a [`Stamp`] tells.
 //!
 //! Invariants: `size ≤ held + pending` at every moment, if no operation grows a pool by more than it reserved; and with
-//! nothing under way `held` is the size last read.
+//! nothing under way `held` is the size last read. Room that was promised is covered by what earlier operations reserved,
+//! which is not given back before the promise ends.
 
 /// A pool's part of the books, in bytes. Changed under a lock that is never held while the driver is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,8 +120,9 @@ impl Growth {
             self.ended = self.ended.wrapping_add(1);
             return Settled::Charge(reserved - in_books);
         }
-        // What was promised may be filled again after the pool shrank: until then it stays in the books.
-        let floor = if self.promised > 0 { self.held } else { 0 };
+        // The room that was promised may be gone: given back by a trim, or taken by this operation, which found it there and
+        // grew nothing. Who was promised it then grows the pool, so until nobody counts on room nothing leaves the books.
+        let floor = if self.promised > 0 { cap } else { 0 };
         self.held = cap.min(reserved.max(floor));
         if *self != before {
             self.ended = self.ended.wrapping_add(1);

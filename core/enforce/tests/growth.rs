@@ -190,3 +190,20 @@ fn what_could_not_be_asked_stays_in_the_books() {
     growth.keep(operation);
     assert_eq!(growth.in_books(), 32);
 }
+
+#[test]
+fn promised_room_that_another_operation_took_is_still_covered() {
+    let mut growth = Growth::default();
+    let first = growth.begin(32);
+    assert_eq!(growth.settle(growth.stamp(), first, 32), Settled::Release(0));
+    // 12 of 32 are in use. One comes with room of its own, and one counts on what is there.
+    let with_room = growth.begin(32);
+    let size = Size { reserved: 32, used: 12 };
+    let Promise::Made(promised) = growth.promise(growth.stamp(), 20, 0, size) else {
+        panic!("there is room")
+    };
+    // The first one finds its 10 in the pool, which does not grow; so the second one makes it grow.
+    assert_eq!(growth.settle(growth.stamp(), with_room, 32), Settled::Release(0));
+    assert_eq!(growth.settle(growth.stamp(), promised, 64), Settled::Release(0));
+    assert_eq!(growth.in_books(), 64);
+}
