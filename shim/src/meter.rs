@@ -288,6 +288,11 @@ impl Meter {
 }
 
 impl Running {
+    /// Whose it is.
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.ledger
+    }
+
     /// The vendor's call is over, with this answer.
     pub(crate) fn end(self, answer: i32) -> Ended {
         for _ in 0..TRIES_MAX {

@@ -166,6 +166,15 @@ pub(crate) fn unmap(base: NonNull<u8>, length: usize) {
     unsafe { libc::munmap(base.as_ptr().cast(), length) };
 }
 
+/// Has `inside` use so many words of zeros; not at all where there is no memory for them.
+pub(crate) fn with_words(count: usize, inside: impl FnOnce(&mut [u64])) {
+    let Some(length) = count.checked_mul(size_of::<u64>()) else { return };
+    let Some(base) = map_private(length) else { return };
+    // SAFETY: a mapping of ours of that length, page-aligned, of zeros, of which nobody else knows.
+    inside(unsafe { core::slice::from_raw_parts_mut(base.cast().as_ptr(), count) });
+    unmap(base, length);
+}
+
 /// A variable of the environment.
 pub(crate) fn env(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: a C string.

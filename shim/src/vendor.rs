@@ -50,6 +50,10 @@ calls! {
     fn cuDeviceGraphMemTrim(device: i32);
     fn cuGraphExecDestroy(exec: u64);
     fn cuGraphDestroyNode(node: u64);
+    /// As many nodes as there is room for; without room, how many there are.
+    fn cuGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize);
+    fn cuGraphNodeGetType(node: u64, kind: *mut u32);
+    fn cuGraphMemAllocNodeGetParams(node: u64, parameters: *mut MemoryNodeParameters);
     /// Free and total memory of the current context's card.
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32);
@@ -68,6 +72,37 @@ calls! {
     Nvml;
     /// The card's UUID as text, or that of a MIG instance.
     fn nvmlDeviceGetUUID(device: *mut c_void, uuid: *mut u8, length: u32);
+}
+
+/// The vendor's description of a memory node.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MemoryNodeParameters {
+    allocation: u32,
+    handle_types: u32,
+    pub(crate) location_kind: u32,
+    pub(crate) location: i32,
+    rest: [u64; 9],
+    access: u64,
+    access_count: u64,
+    pub(crate) bytes: u64,
+    address: u64,
+}
+
+const _: () = assert!(size_of::<MemoryNodeParameters>() == 120);
+
+impl MemoryNodeParameters {
+    pub(crate) const EMPTY: Self = Self {
+        allocation: 0,
+        handle_types: 0,
+        location_kind: 0,
+        location: 0,
+        rest: [0; 9],
+        access: 0,
+        access_count: 0,
+        bytes: 0,
+        address: 0,
+    };
 }
 
 /// CUDA_SUCCESS

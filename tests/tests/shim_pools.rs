@@ -168,7 +168,6 @@ fn a_refused_call_is_counted_once_however_often_it_is_tried() {
     scene.say(&format!("graph 4 {}", LIMIT + 1), "2");
     assert_eq!(scene.files.counter(usage::DENIED), 3);
     // What a store of graphs holds under a limit that was lowered is charged without asking.
-    scene.say("trim 3 0", "0");
     scene.say(&format!("graph 4 {UNIT}"), "0");
     scene.files.change(&Limits { generation: 2, ..memory_limit(&scene.card.facts().uuid, UNIT / 2) });
     scene.say("launch 4", "0");
@@ -235,6 +234,11 @@ fn memory_of_graphs_is_charged_when_the_driver_takes_it_and_credited_when_it_is_
     scene.say("undo 0", "0");
     scene.say("alloc 4 1", "0");
     assert_eq!(scene.settled(), LIMIT);
+    // And what pools only keep, before a graph is refused.
+    scene.say("freeasync 3", "0");
+    scene.say(&format!("graph 5 {}", 3 * UNIT), "0");
+    assert_eq!(scene.settled(), LIMIT);
+    assert!(scene.card.high_water() <= LIMIT, "never more, not for a moment");
     scene.program.end();
 }
 

@@ -18,7 +18,7 @@ pub(crate) enum Op {
     /// Device time, and perhaps content.
     Work { what: What, nanos: u64, effect: Option<Effect> },
     /// Memory on a card.
-    Alloc { device: usize, bytes: u64, address: u64 },
+    Alloc { device: usize, bytes: u64, place: Arc<Place> },
     /// Memory of such a node given back within the graph.
     Free,
     /// A function on the host.
@@ -27,6 +27,21 @@ pub(crate) enum Op {
     Child(Vec<Op>),
     /// Order only.
     Empty,
+}
+
+/// Addresses that a memory node stands for, for as long as the node or a copy of it is anywhere.
+pub(crate) struct Place(u64);
+
+impl Place {
+    pub(crate) fn address(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        memory::release_of_graph(self.0);
+    }
 }
 
 /// What takes device time.
@@ -146,7 +161,17 @@ pub(crate) fn alloc_op(device: i32, bytes: u64) -> Answer<(Op, u64)> {
         return Err(INVALID_VALUE);
     }
     let address = memory::place_for_graph(device, bytes)?;
-    Ok((Op::Alloc { device, bytes, address }, address))
+    Ok((Op::Alloc { device, bytes, place: Arc::new(Place(address)) }, address))
+}
+
+/// cuGraphMemAllocNodeGetParams: card, bytes and address.
+pub(crate) fn alloc_of(node: u64) -> Answer<(i32, u64, u64)> {
+    match &*lock(&NODES.get(node)?.op) {
+        Op::Alloc { device, bytes, place } => {
+            Ok((i32::try_from(*device).map_err(|_| INVALID_DEVICE)?, *bytes, place.address()))
+        }
+        _ => Err(INVALID_VALUE),
+    }
 }
 
 /// The work of a graph as another graph's node.
@@ -212,11 +237,6 @@ fn give_back(taken: impl IntoIterator<Item = (usize, u64)>) {
 pub(crate) fn destroy_exec(handle: u64) -> Answer {
     let exec = EXECS.remove(handle)?;
     give_back(exec.memory.clone());
-    for op in lock(&exec.ops).values() {
-        if let Op::Alloc { address, .. } = op {
-            memory::release_of_graph(*address);
-        }
-    }
     Ok(())
 }
 

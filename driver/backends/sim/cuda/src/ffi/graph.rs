@@ -165,8 +165,8 @@ fn any_op(given: In<AnyNode>) -> Answer<Op> {
 
 fn add_any(node: Out<u64>, graph: u64, after: (In<u64>, usize), given: Out<AnyNode>) -> Answer {
     let op = any_op(given.reader())?;
-    if let Op::Alloc { address, .. } = &op {
-        given.cast::<u64>().set_at(ALLOC_ADDRESS_WORD, *address)?;
+    if let Op::Alloc { place, .. } = &op {
+        given.cast::<u64>().set_at(ALLOC_ADDRESS_WORD, place.address())?;
     }
     add(node, graph, after.0, after.1, op)
 }
@@ -233,6 +233,11 @@ exports! {
         wanted.address = address;
         given.set(wanted)?;
         add(node, graph, after, count, op)
+    }
+    fn cuGraphMemAllocNodeGetParams(node: u64, told: Out<AllocNode>) {
+        let (location, bytes, address) = graph::alloc_of(node)?;
+        let pool = PoolProps { kind: 1, handle_types: 0, location_type: 1, location };
+        told.set(AllocNode { pool, pool_rest: [0; 72], access: 0, access_count: 0, bytes, address })
     }
     fn cuGraphAddMemFreeNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, _address: u64) {
         add(node, graph, after, count, Op::Free)
