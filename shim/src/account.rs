@@ -76,15 +76,22 @@ pub(crate) struct Moving(Option<&'static Private>);
 pub(crate) struct Still {
     pub(crate) total: Bytes,
     begun: u32,
-    /// No call was on its way, and no other process holds a slot.
+    /// No call of this process was on its way.
+    quiet: bool,
+    /// No other process holds a slot.
     alone: bool,
 }
 
 impl Still {
-    /// Whether between this moment and a later one nothing moved but by the one call in between.
+    /// Whether between this moment and a later one nothing was seen to move but by the one call in between.
     pub(crate) fn but_for_one_call(&self, later: &Self) -> bool {
         let calls = later.begun.wrapping_sub(self.begun);
-        calls == 1 && self.total == later.total && self.alone && later.alone
+        calls == 1 && self.total == later.total && self.quiet && later.quiet
+    }
+
+    /// Whether no other process of the container could have moved anything unseen.
+    pub(crate) fn alone(&self, later: &Self) -> bool {
+        self.alone && later.alone
     }
 }
 
@@ -334,8 +341,7 @@ impl Ledger {
         let begun = private.begun.load(Ordering::Acquire);
         let total = Bytes(self.usage.view.total().load(Ordering::Acquire) & !FREEZE);
         let own = private.slot.load(Ordering::Acquire).wrapping_sub(1);
-        let alone = begun == ended && life::alone(self.usage, own);
-        Some(Still { total, begun, alone })
+        Some(Still { total, begun, quiet: begun == ended, alone: life::alone(self.usage, own) })
     }
 
     /// Bytes that a context takes on this card, as the host measured it; 0: it did not.

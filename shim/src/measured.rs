@@ -23,6 +23,8 @@ pub(crate) struct Reading {
 pub(crate) enum Taken {
     /// So much, by all that can be seen.
     Sure(Bytes),
+    /// That, unless another process of the container moved memory at that moment.
+    Likely(Bytes),
     /// That, or somebody else's.
     Doubtful(Bytes),
     /// It gave so much back, by all that can be seen.
@@ -46,9 +48,10 @@ pub(crate) fn taken(before: &Reading, after: &Reading) -> Taken {
     let difference = i128::from(before.free) - i128::from(after.free);
     let moved = i128::from(now.total.0) - i128::from(then.total.0);
     let bytes = |signed: i128| Bytes(u64::try_from(signed.max(0)).unwrap_or(0));
-    let sure = before.steady && after.steady && then.but_for_one_call(&now);
+    let calm = before.steady && after.steady && then.but_for_one_call(&now);
     match difference - moved {
-        taken if !sure => Taken::Doubtful(bytes(taken)),
+        taken if !calm => Taken::Doubtful(bytes(taken)),
+        taken if !then.alone(&now) => Taken::Likely(bytes(taken)),
         taken if taken < 0 => Taken::Given(bytes(-taken)),
         taken => Taken::Sure(bytes(taken)),
     }

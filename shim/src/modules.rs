@@ -8,8 +8,9 @@
 //! A driver that loads lazily takes memory when a function is first got, an eager one when the module is loaded; so both are
 //! measured, as the difference of free memory, corrected by what the books of this container moved meanwhile. Where something
 //! else of this process moved memory meanwhile, or the container has other processes, the difference may be theirs: then the
-//! size last measured well on this card stands for the first use of a module, and nothing for later ones. What is got a second
-//! time takes nothing and is not measured (see [`crate::asked`]).
+//! size last measured well on this card stands for the first use of a module, and nothing for later ones; until there is one, the
+//! first that was measured while at least nothing was seen to move. What is got a second time takes nothing and is not measured
+//! (see [`crate::asked`]).
 //!
 //! A kernel that a program launches without ever having got it, in a context of its own, is not seen.
 
@@ -46,7 +47,7 @@ struct Charged {
 unsafe impl Empty for Charged {}
 
 static MODULES: Kept<Table<Charged, MODULES_MAX>> = Kept::new();
-/// Bytes of the last module that was measured well, by grant; 0: none was.
+/// Bytes of the last module that was measured well, or else of the first one of which that is likely, by grant; 0: none was.
 static LEARNT: [AtomicU64; GRANTS_MAX] = [const { AtomicU64::new(0) }; GRANTS_MAX];
 
 /// A module, a library, or a context for what its limits take: by its handle.
@@ -191,6 +192,12 @@ fn learnt(ledger: Ledger) -> Bytes {
     Bytes(LEARNT.get(ledger.number()).map_or(0, |learnt| learnt.load(Ordering::Acquire)))
 }
 
+fn learn(ledger: Ledger, bytes: Bytes) {
+    if let Some(learnt) = LEARNT.get(ledger.number()) {
+        learnt.store(bytes.0, Ordering::Release);
+    }
+}
+
 impl Watched {
     /// Before the call. `Ok(None)`: there is nothing to watch.
     fn begin(stage: impl FnOnce(Current) -> Stage) -> Result<Option<Self>, i32> {
@@ -217,11 +224,8 @@ impl Watched {
         let is_module = stage.takes_module();
         match taken {
             Taken::Sure(bytes) => {
-                if bytes.0 > 0
-                    && stage != Stage::Limit
-                    && let Some(learnt) = LEARNT.get(ledger.number())
-                {
-                    learnt.store(bytes.0, Ordering::Release);
+                if bytes.0 > 0 && stage != Stage::Limit {
+                    learn(ledger, bytes);
                 }
                 if is_module && (bytes.0 > 0 || answer == SUCCESS) {
                     let _news = object.loaded(current, ledger);
@@ -235,13 +239,17 @@ impl Watched {
                 Bytes(0)
             }
             // What the driver had no memory for is not there. Else one call of several at once pays.
-            Taken::Doubtful(_)
+            Taken::Likely(_) | Taken::Doubtful(_)
                 if !is_module || answer == OUT_OF_MEMORY || !object.loaded(current, ledger) =>
             {
                 Bytes(0)
             }
+            Taken::Likely(measured) if learnt(ledger).0 == 0 => {
+                learn(ledger, measured);
+                measured
+            }
             Taken::Doubtful(measured) if learnt(ledger).0 == 0 => measured,
-            Taken::Doubtful(_) => learnt(ledger),
+            Taken::Likely(_) | Taken::Doubtful(_) => learnt(ledger),
         }
     }
 
