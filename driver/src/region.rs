@@ -36,6 +36,7 @@ use aliquot_core::card::Card;
 use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, isolation};
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::{Isolation, Part, ShareSupport};
+use aliquot_core::units::Bytes;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 
@@ -104,7 +105,7 @@ pub fn limits_of(grant: &Grant, card: &Card, visible: &CardUuid) -> Option<Limit
             FailMode::Open => abi::FailMode::Open,
         },
         managed: abi::ManagedPolicy::Charge,
-        // Nobody measured it: each process measures for itself.
+        // Whoever reaches the card may know it ([`Place::publish_context`]); else each process measures for itself.
         context_bytes: 0,
         card: Text::new(visible.as_str())?,
         claim: Text::new(grant.claim.as_str())?,
@@ -132,11 +133,11 @@ fn compute(grant: &Grant, card: &Card, alone: bool) -> (abi::ComputePolicy, u32)
     }
 }
 
-/// Whether two records say the same to the tenant, whoever wrote them and whatever is granted right now.
+/// Whether two records say the same to the tenant, whoever wrote them, whatever is granted right now, and whatever contexts
+/// were found to take since.
 fn same(one: &Limits, other: &Limits) -> bool {
-    let (granted_ppm, own_ppm) = (one.granted_ppm, one.own_ppm);
-    let granted = Limits { generation: one.generation, granted_ppm, own_ppm, ..*other };
-    *one == granted
+    let Limits { generation, granted_ppm, own_ppm, context_bytes, .. } = *one;
+    *one == Limits { generation, granted_ppm, own_ppm, context_bytes, ..*other }
 }
 
 // === impl Place ===
@@ -172,7 +173,11 @@ impl Place {
             return Ok(Made::Nothing);
         }
         disk.before("change limits")?;
-        self.write(|now| Some(Limits { generation: now.map_or(1, |now| now.generation + 1), ..*wanted }))?;
+        self.write(|now| {
+            let (generation, context_bytes) =
+                now.map_or((1, 0), |now| (now.generation + 1, now.context_bytes));
+            Some(Limits { generation, context_bytes, ..*wanted })
+        })?;
         Ok(Made::Something)
     }
 
@@ -201,6 +206,18 @@ impl Place {
         self.write(|now| {
             let next = change(now.as_ref())?;
             Some(Limits { generation: now.map_or(1, |now| now.generation + 1), ..next })
+        })
+    }
+
+    /// Says how much of the card a context takes, as its driver is known to take it: processes that begin from now on are
+    /// refused one that does not fit before it is made, and measure nothing.
+    ///
+    /// # Errors
+    /// As for [`Place::change`].
+    pub fn publish_context(&self, bytes: Bytes) -> io::Result<()> {
+        self.change(|now| {
+            let now = now.filter(|now| now.context_bytes != bytes.0)?;
+            Some(Limits { context_bytes: bytes.0, ..*now })
         })
     }
 

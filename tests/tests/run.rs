@@ -90,6 +90,25 @@ fn the_command_gets_its_words_its_input_and_its_part() {
 }
 
 #[test]
+fn a_command_is_told_what_a_context_takes_on_a_simulated_card() {
+    let local = Local::new("t4-2");
+    let told = |copy: &Path| {
+        let script = "cp $ALIQUOT_GRANTS/*/limits \"$1\" && echo $ALIQUOT_SIM_DIR";
+        let mut command = local.run(&["--memory", "1Gi", "sh", "-c", script, "sh"]);
+        let output = command.arg(copy).output().unwrap();
+        let cards = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        (aliquot_driver::region::read(copy).unwrap().context_bytes, cards)
+    };
+    let place = tempfile::tempdir().unwrap();
+    let (bytes, cards) = told(&place.path().join("first"));
+    assert_eq!(bytes, 480 << 20);
+    let file = Path::new(&cards).join("node.toml");
+    let node = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("context_bytes = 7340032\n{node}")).unwrap();
+    assert_eq!(told(&place.path().join("second")), (7_340_032, cards));
+}
+
+#[test]
 fn signals_reach_the_command_and_it_decides() {
     let local = Local::new("t4-2");
     for (signal, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("USR1", 10)] {

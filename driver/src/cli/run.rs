@@ -232,6 +232,9 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
     warn_of_others(&home, &node, grant, &visible, &cards, terminal)?;
     let reach = home.cards.reach(grant, &visible, &cards).map_err(failed)?;
+    if let Some(context) = reach.context {
+        place.publish_context(context).map_err(failed)?;
+    }
     let environment = environment(&home, &shim, &visible, &grants, &reach)?;
     let scope = Scope {
         visible: visible.to_string(),

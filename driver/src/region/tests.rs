@@ -99,11 +99,18 @@ fn a_second_prepare_changes_limits_in_place_and_never_resets_usage() {
     assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Nothing);
     assert_eq!(read(&place.limits()).unwrap().granted_ppm, 500_000);
 
+    // Nor is what a context was found to take, which stays through other changes.
+    place.publish_context(Bytes(480 * MIB)).unwrap();
+    place.publish_context(Bytes(480 * MIB)).unwrap();
+    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Nothing);
+    assert_eq!(read(&place.limits()).unwrap().generation, 3, "said once");
+
     let inode = |path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
     let before = inode(place.limits());
     assert_eq!(place.ensure(&disk, &wanted(4 * MIB)).unwrap(), Made::Something);
     let second = read(&place.limits()).unwrap();
-    assert_eq!((second.generation, second.memory), (3, MemoryLimit::Bytes(4 * MIB)));
+    assert_eq!((second.generation, second.memory), (4, MemoryLimit::Bytes(4 * MIB)));
+    assert_eq!(second.context_bytes, 480 * MIB);
     assert_eq!(inode(place.limits()), before, "whoever has it mapped sees the change");
     assert_eq!(Seen::of(&place.usage()).unwrap().total, Bytes(77));
 

@@ -48,6 +48,8 @@ pub struct Reach {
     pub libraries: Option<PathBuf>,
     /// What else its environment says.
     pub environment: Vec<(&'static str, OsString)>,
+    /// What a context takes of the card, where that is known.
+    pub context: Option<Bytes>,
     /// Who measures; `None`: nobody says.
     pub meter: Option<Box<dyn Meter>>,
 }

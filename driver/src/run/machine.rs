@@ -51,7 +51,7 @@ impl Cards for Machine {
     fn reach(&self, _: &Grant, visible: &CardUuid, _: &Inventory) -> io::Result<Reach> {
         let (node, card) = (Arc::clone(&self.0), visible.clone());
         let meter = Box::new(OfCard { node, card, windows: Windows::of_at_most(SILENCE), asked: None });
-        Ok(Reach { libraries: None, environment: Vec::new(), meter: Some(meter) })
+        Ok(Reach { libraries: None, environment: Vec::new(), context: None, meter: Some(meter) })
     }
 
     fn no_partitions(&self) -> &[String] {

@@ -95,7 +95,8 @@ impl Cards for Simulated {
         let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
         let meter = card.map(|card| Box::new(OfCard { card, window: 0 }) as Box<dyn Meter>);
         let environment: Vec<(&'static str, OsString)> = vec![(DIR_ENV, dir.canonicalize()?.into())];
-        Ok(Reach { libraries: Some(libraries), environment, meter })
+        let context = Some(Bytes(device.node().context_bytes));
+        Ok(Reach { libraries: Some(libraries), environment, context, meter })
     }
 
     fn no_partitions(&self) -> &[String] {
