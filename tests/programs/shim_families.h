@@ -27,12 +27,32 @@ extern int cuMemAddressFree(Pointer, size_t), cuMemMap(Pointer, size_t, size_t, 
 extern int cuMemUnmap(Pointer, size_t);
 
 enum { OUT_OF_MEMORY = 2 };
+/* The first ones cost what price() says; what the others cost, the driver decides. */
 enum { PLAIN, PITCHED, MANAGED, ARRAY, MIPMAPPED, PHYSICAL, MAPPED, FAMILIES };
+enum { POOLED = FAMILIES, GRAPH, CONTEXT, MODULE, ALL_FAMILIES };
+
+typedef struct {
+    unsigned allocation, handle_types, location_type;
+    int location;
+    uint64_t rest[9];
+    void *access;
+    size_t accesses, bytes;
+    Pointer address;
+} MemoryNode;
+extern int cuMemAllocAsync(Pointer *, size_t, void *), cuMemFreeAsync(Pointer, void *);
+extern int cuGraphCreate(void **, unsigned), cuGraphDestroy(void *), cuGraphExecDestroy(void *);
+extern int cuGraphAddMemAllocNode(void **, void *, const void *, size_t, MemoryNode *);
+extern int cuGraphInstantiateWithFlags(void **, void *, unsigned long long);
+extern int cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *), cuCtxPopCurrent_v2(void **);
+extern int cuModuleLoadData(void **, const void *), cuModuleUnload(void *);
+extern int cuModuleGetFunction(void **, void *, const char *);
 
 typedef struct {
     int family;
     Pointer address;
     void *array;
+    /* A graph made ready, a context, a module. */
+    void *object;
     uint64_t handle;
     size_t charged;
 } Entry;
@@ -112,5 +132,45 @@ static inline int give(Entry *entry)
     case MAPPED:
         return cuMemUnmap(entry->address, entry->charged) || cuMemAddressFree(entry->address, entry->charged);
     default: return cuMemFree_v2(entry->address);
+    }
+}
+
+/* Those of which the driver decides the cost. `stream` is the calling thread's. */
+static inline int take_other(Entry *entry, int family, size_t size, void *stream)
+{
+    MemoryNode node = {1, 0, 1, 0, {0}, NULL, 0, size, 0};
+    void *graph = NULL, *got = NULL;
+    int answer = -1;
+    memset(entry, 0, sizeof *entry);
+    entry->family = family;
+    entry->charged = size;
+    switch (family) {
+    case POOLED: return cuMemAllocAsync(&entry->address, size, stream);
+    case GRAPH:
+        if (cuGraphCreate(&graph, 0) || cuGraphAddMemAllocNode(&got, graph, NULL, 0, &node))
+            return -1;
+        answer = cuGraphInstantiateWithFlags(&entry->object, graph, 0);
+        return cuGraphDestroy(graph) ? -1 : answer;
+    case CONTEXT:
+        if ((answer = cuCtxCreate_v2(&entry->object, 0, 0)))
+            return answer;
+        /* It goes with its context, if it is there. */
+        answer = cuMemAlloc_v2(&entry->address, size);
+        return cuCtxPopCurrent_v2(&got) || got != entry->object || (answer && answer != OUT_OF_MEMORY) ? -1 : 0;
+    default:
+        if ((answer = cuModuleLoadData(&entry->object, "image")))
+            return answer;
+        answer = cuModuleGetFunction(&got, entry->object, "function");
+        return answer && cuModuleUnload(entry->object) ? -1 : answer;
+    }
+}
+
+static inline int give_other(Entry *entry, void *stream)
+{
+    switch (entry->family) {
+    case POOLED: return entry->charged & 1 ? cuMemFree_v2(entry->address) : cuMemFreeAsync(entry->address, stream);
+    case GRAPH: return cuGraphExecDestroy(entry->object);
+    case CONTEXT: return cuCtxDestroy_v2(entry->object);
+    default: return cuModuleUnload(entry->object);
     }
 }

@@ -12,7 +12,7 @@ use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const PROCESSES: u64 = 16;
 const THREADS: u64 = 64;
@@ -32,13 +32,39 @@ struct Scene {
 
 /// Bytes of a context on the card of the quota tests, as the host publishes them: measured beside fifteen processes that move
 /// memory it would come out too large.
-const CONTEXT: u64 = 512;
+const CONTEXT: u64 = 64 << 10;
 
-/// `None`: no C compiler here. Contexts take `context` bytes, which the limits say.
-fn scene(program: &str, limit: u64, context: u64) -> Option<Scene> {
+/// A card on which nothing but allocations takes memory.
+const BARE: &str = "context_bytes = 0\nmodule_bytes = 0\n";
+
+/// A large card on which everything does.
+fn full() -> String {
+    format!(
+        "context_bytes = {CONTEXT}\nmodule_bytes = {MODULE}\npool_bytes = {UNIT}\n[[card]]\nname = \"large\"\n\
+         uuid = \"GPU-a11c0de0-51a0-4c4d-8000-000000000000\"\nmemory_bytes = {CARD}\nsms = 8\n"
+    )
+}
+
+const MODULE: u64 = 192 << 10;
+/// What pools and graphs grow by.
+const UNIT: u64 = 2 << 20;
+const CARD: u64 = 1 << 40;
+
+/// What a process mixes.
+#[derive(Clone, Copy, Debug)]
+enum Mix {
+    /// Families whose cost is known from the request.
+    Plain,
+    /// Blocks of pools, graphs, contexts and modules as well.
+    All,
+}
+
+/// `None`: no C compiler here. What contexts of the node take, the limits say.
+fn scene(program: &str, limit: u64, node: &str) -> Option<Scene> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = Bench::new();
-    bench.write("node.toml", &format!("context_bytes = {context}\nmodule_bytes = 0\n"));
+    bench.write("node.toml", node);
+    let context = bench.card().node().context_bytes;
     match bench.compile(program, Link::Direct) {
         Ok(program) => {
             let limits = memory_limit(&bench.card().facts().uuid, limit);
@@ -79,15 +105,22 @@ impl Scene {
         total
     }
 
-    /// All processes at once, until each has done its work; bytes held, allocations granted and refused.
-    fn mixed(&self, limit: u64) -> (u64, u64) {
-        let operations = asked("ALIQUOT_OPERATIONS", 400_000) / (PROCESSES * THREADS);
+    /// All processes at once, until each has done its work; allocations granted and refused.
+    fn mixed(&self, limit: u64, mix: Mix) -> (u64, u64) {
+        let operations = asked("ALIQUOT_OPERATIONS", 400_000).div_ceil(PROCESSES * THREADS);
         let seed = seed();
         let start = |number: u64| {
             let numbers = [THREADS, operations, KEEP, seed + number].map(|number| number.to_string());
-            Talk::start(self.tenant.command(&self.bench, &self.program).args(numbers))
+            let mix = format!("{mix:?}").to_lowercase();
+            let mut process =
+                Talk::start(self.tenant.command(&self.bench, &self.program).args(numbers).arg(mix));
+            // One after the other: each learns in peace how large a module is.
+            assert_eq!(process.hear(), "ready");
+            process
         };
         let mut processes: Vec<Talk> = (0..PROCESSES).map(start).collect();
+        let begun = Instant::now();
+        processes.iter_mut().for_each(|process| process.tell("go"));
         let (mut granted, mut refused) = (0, 0);
         for process in &mut processes {
             let told = process.hear();
@@ -96,11 +129,20 @@ impl Scene {
             granted += numbers[0];
             refused += numbers[1];
         }
-        assert!(self.agreed() > 0);
+        // Pools and graphs are in the books as each process last heard; asked, it hears how they are.
         for process in &mut processes {
-            assert_eq!(process.say(""), "0", "seed {seed}");
+            process.say("info");
         }
-        assert_eq!(self.agreed(), PROCESSES * CONTEXT, "seed {seed}");
+        assert!(self.agreed() > PROCESSES * CONTEXT, "seed {seed}");
+        assert_eq!(processes[0].say("rest"), "0", "seed {seed}: what is free can be had, and no more");
+        for process in &mut processes {
+            assert_eq!(process.say("give"), "0", "seed {seed}");
+        }
+        for process in &mut processes {
+            process.say("info");
+        }
+        assert_eq!(self.agreed(), PROCESSES * self.bench.card().node().context_bytes, "seed {seed}");
+        println!("{operations} operations a thread in {:.1} s", begun.elapsed().as_secs_f64());
         let (driver, books) = (self.bench.card().high_water(), self.files.counter(usage::HIGH_WATER));
         println!(
             "granted {granted}, refused {refused}, at most {driver} of {limit} on the card, {books} in the books"
@@ -112,9 +154,19 @@ impl Scene {
 
 #[test]
 fn whoever_keeps_to_his_part_is_never_refused() {
-    let limit = PROCESSES * (THREADS * KEEP + CONTEXT);
-    let Some(scene) = scene("shim_quota", limit, CONTEXT) else { return };
-    let (granted, refused) = scene.mixed(limit);
+    let limit = PROCESSES * THREADS * KEEP;
+    let Some(scene) = scene("shim_quota", limit, BARE) else { return };
+    let (granted, refused) = scene.mixed(limit, Mix::Plain);
+    assert_eq!(refused, 0);
+    assert!(granted > 1_000);
+}
+
+#[test]
+fn where_there_is_room_for_everything_nobody_is_refused() {
+    // Each thread's part three times (held, kept by the process's pool, kept by its graphs), and what calls under way may take.
+    let limit = PROCESSES * THREADS * (3 * KEEP + 24 * (CONTEXT + MODULE) + 64 * UNIT);
+    let Some(scene) = scene("shim_quota", limit, &full()) else { return };
+    let (granted, refused) = scene.mixed(limit, Mix::All);
     assert_eq!(refused, 0);
     assert!(granted > 1_000);
 }
@@ -122,15 +174,15 @@ fn whoever_keeps_to_his_part_is_never_refused() {
 #[test]
 fn at_the_limit_not_a_byte_is_had_above_it() {
     let limit = PROCESSES * THREADS * KEEP / 4;
-    let Some(scene) = scene("shim_quota", limit, CONTEXT) else { return };
-    let (granted, refused) = scene.mixed(limit);
+    let Some(scene) = scene("shim_quota", limit, &full()) else { return };
+    let (granted, refused) = scene.mixed(limit, Mix::All);
     assert!(granted > 1_000 && refused > 1_000);
     assert!(scene.bench.card().high_water() > limit / 10 * 9);
 }
 
 fn kill(mode: &str, kills: u64) {
     let limit = 64 << 20;
-    let Some(scene) = scene("shim_kill", limit, 0) else { return };
+    let Some(scene) = scene("shim_kill", limit, BARE) else { return };
     let numbers = [kills, seed(), limit].map(|number| number.to_string());
     let output = scene.tenant.command(&scene.bench, &scene.program).arg(mode).args(numbers).output().unwrap();
     if String::from_utf8_lossy(&output.stdout).contains("it may not be traced") {
