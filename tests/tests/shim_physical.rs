@@ -2,11 +2,11 @@
 
 use aliquot_abi::layout::usage;
 use aliquot_sim_device::Card;
+use aliquot_tests::local::wait_for;
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 const SIZE: u64 = 8 << 20;
 const LIMIT: u64 = 4 * SIZE;
@@ -169,11 +169,7 @@ fn who_made_memory_pays_for_it_while_another_process_has_it() {
     assert_eq!(scene.books_and_card(), (SIZE, 0), "nobody tells the one who made it");
     // With its process it goes off the books.
     scene.program.end();
-    let begun = Instant::now();
-    while other.say("info") != format!("0 {LIMIT}") {
-        assert!(begun.elapsed() < Duration::from_secs(30), "the books keep what a dead process held");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_for("what the dead process held", || other.say("info") == format!("0 {LIMIT}"));
     other.end();
 }
 
