@@ -219,7 +219,8 @@ pub(crate) fn settle() {
             continue;
         }
         let handle = event.handle.load(Ordering::Acquire);
-        if vendor::cuEventQuery(handle) != Some(SUCCESS) {
+        // In any capture that may go on, too: asking for an event would spoil it.
+        if vendor::relaxed(|| vendor::cuEventQuery(handle)) != Some(SUCCESS) {
             event.state.store(AWAITED, Ordering::Release);
             continue;
         }
