@@ -6,6 +6,8 @@
 
 #![no_main]
 
+mod feed;
+
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,6 +21,8 @@ use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Verdict, WAIT_MAX, W
 use aliquot_enforce::share::{self, Lending, Measured, Sample, Tenant, step};
 use aliquot_enforce::sure::Sure;
 use aliquot_enforce::units::{Nanos, Ppm};
+
+use feed::Feed;
 use libfuzzer_sys::fuzz_target;
 
 /// Processes of the tenant.
@@ -49,27 +53,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The input, taken from the front; zeros after its end.
-struct Feed<'a>(&'a [u8]);
-
 impl Feed<'_> {
-    fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        let mut taken = [0; N];
-        let length = N.min(self.0.len());
-        let (front, rest) = self.0.split_at(length);
-        taken[..length].copy_from_slice(front);
-        self.0 = rest;
-        taken
-    }
-
-    fn byte(&mut self) -> u8 {
-        u8::from_le_bytes(self.bytes())
-    }
-
-    fn word(&mut self) -> u64 {
-        u64::from_le_bytes(self.bytes())
-    }
-
     /// A number: small, a power of two or beside one, or any.
     fn number(&mut self) -> u64 {
         let kind = self.byte();

@@ -8,6 +8,8 @@
 
 #![no_main]
 
+mod feed;
+
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,6 +19,8 @@ use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, Memory
 use aliquot_abi::view::{LimitsFault, LimitsView, LimitsWriter, RegionFault, UsageView};
 use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation};
 use aliquot_enforce::reap::{Owner, Recount, Slot, freeze, recount, thaw};
+
+use feed::Feed;
 use libfuzzer_sys::fuzz_target;
 
 /// Processes with books of their own, in the slots of the same numbers.
@@ -35,29 +39,9 @@ fuzz_target!(|data: &[u8]| WORLD.with_borrow_mut(|world| {
     world.run(&mut Feed(data));
 }));
 
-/// The input, taken from the front; zeros after its end.
-struct Feed<'a>(&'a [u8]);
-
 impl Feed<'_> {
-    fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        let mut taken = [0; N];
-        let length = N.min(self.0.len());
-        let (front, rest) = self.0.split_at(length);
-        taken[..length].copy_from_slice(front);
-        self.0 = rest;
-        taken
-    }
-
-    fn byte(&mut self) -> u8 {
-        u8::from_le_bytes(self.bytes())
-    }
-
     fn short(&mut self) -> usize {
         u16::from_le_bytes(self.bytes()).into()
-    }
-
-    fn word(&mut self) -> u64 {
-        u64::from_le_bytes(self.bytes())
     }
 
     /// A size: small, of a usual magnitude, or any.
