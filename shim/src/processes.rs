@@ -87,6 +87,17 @@ pub(crate) trait Entry: Copy {
     }
 }
 
+/// A process of a list that tells nothing else.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Named(u32);
+
+impl Entry for Named {
+    fn pid(&self) -> Pid {
+        Pid(self.0)
+    }
+}
+
 /// An entry that the books alone can make.
 pub(crate) trait Booked: Entry {
     /// One for a process of the books.
@@ -162,6 +173,12 @@ fn holders(ledger: Option<Ledger>) -> impl Iterator<Item = Holder> + Clone {
         let _done_or_elsewhere = ledger.look();
     }
     ledger.into_iter().flat_map(|ledger| life::holders(ledger.usage()))
+}
+
+/// Whether a process is the grant's, and living.
+pub(crate) fn is_ours(ledger: Option<Ledger>, pid: Pid) -> bool {
+    let _errno = KeepErrno::new();
+    holders(ledger).any(|holder| holder.pid == pid)
 }
 
 /// Writes the list into `room` places; how many there are, and NVML's answer.

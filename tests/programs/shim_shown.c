@@ -6,6 +6,7 @@
  *   nvml CARD        prints total, free and used by both versions, then the limit and use that NVML itself holds to
  *   processes CARD   prints pid:bytes by each version of each list, the versions apart by bars
  *   work CARD        prints pid:percent by both calls
+ *   accounted CARD PID  prints the answer and the processes of the list of accounting, a bar, and the answers about the process
  *   uninitialised    prints what NVML answers when it was shut down
  * With an argument it never touches CUDA.
  */
@@ -96,6 +97,18 @@ static void work(U card) {
     puts("");
 }
 
+static void accounted(U card, unsigned pid) {
+    unsigned pids[64], count = 64;
+    U figures[8] = {0}, again[8] = {0};
+    int code = CALL(nvml, "nvmlDeviceGetAccountingPids", (U, unsigned *, unsigned *))(card, &count, pids);
+    printf("%d", code);
+    for (unsigned n = 0; !code && n < count; n++) printf(" %u", pids[n]);
+    *(unsigned *)again = pid;
+    code = CALL(nvml, "nvmlDeviceGetAccountingStats", (U, unsigned, U *))(card, pid, figures);
+    int second = CALL(nvml, "nvmlDeviceGetAccountingStats_v2", (U, U *))(card, again);
+    printf(" | %d %d %d\n", code, second, figures[1] || again[2]);
+}
+
 static void show_cuda(void) {
     size_t free_bytes, total, all;
     unsigned narrow = 0;
@@ -108,6 +121,7 @@ static void show_cuda(void) {
 int main(int argc, char **argv) {
     static U held[4096];
     int first = 0, last = 0, number = 0;
+    unsigned pid = 0;
     char line[128], word[64];
     unsigned long long bytes;
     nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
@@ -131,6 +145,7 @@ int main(int argc, char **argv) {
         } else if (!strncmp(line, "cuda", 4)) show_cuda();
         else if (sscanf(line, "nvml %d", &number) == 1) show_nvml(device(number));
         else if (sscanf(line, "processes %d", &number) == 1) processes(device(number));
+        else if (sscanf(line, "accounted %d %u", &number, &pid) == 2) accounted(device(number), pid);
         else if (sscanf(line, "work %d", &number) == 1) work(device(number));
         else if (sscanf(line, "%63s", word) == 1 && !strcmp(word, "uninitialised")) {
             U card = device(0), count = 0;

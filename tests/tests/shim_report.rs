@@ -195,6 +195,22 @@ fn work_is_that_of_the_container_as_a_part_of_its_share() {
 }
 
 #[test]
+fn accounting_tells_of_the_containers_processes_and_of_nobody_else() {
+    let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return };
+    let (mut user, mut monitor, mut stranger) = (scene.user(), scene.monitor(), scene.stranger());
+    assert_eq!((user.say("take 1000"), stranger.say("take 1000")), ("0".into(), "0".into()));
+    let (ours, other) = (user.pid(), stranger.pid());
+    for talk in [&mut user, &mut monitor] {
+        assert_eq!(talk.say(&format!("accounted 0 {ours}")), format!("0 {ours} | 0 0 1"));
+        assert_eq!(talk.say(&format!("accounted 0 {other}")), format!("0 {ours} | 6 6 0"));
+        // No grant names the other card.
+        assert_eq!(talk.say(&format!("accounted 1 {ours}")), "0 | 6 6 0");
+    }
+    let bare = stranger.say(&format!("accounted 0 {ours}"));
+    assert!(bare.ends_with("| 0 0 1") && bare.contains(&other.to_string()), "{bare}");
+}
+
+#[test]
 fn refusals_of_nvml_stay_its_own() {
     let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return };
     let (mut ours, mut bare) = (scene.monitor(), scene.stranger());

@@ -9,7 +9,10 @@ use core::ffi::{c_char, c_void};
 use crate::account::{Account, Bytes, Ledger};
 use crate::grants::Standing;
 use crate::monitored::{self, Handle};
-use crate::processes::{self, Booked, Entry, Process1, Process2, ProcessDetail, Sample, UtilizationSample};
+use crate::process::Pid;
+use crate::processes::{
+    self, Booked, Entry, Named, Process1, Process2, ProcessDetail, Sample, UtilizationSample,
+};
 use crate::shown::Memory;
 use crate::vendor::SUCCESS;
 
@@ -43,6 +46,10 @@ pub(crate) struct MemoryLimits {
     hard: u64,
     used: u64,
 }
+
+/// nvmlAccountingStats_t: figures of one process, the second version with its number before them.
+type Figures1 = [u64; 7];
+type Figures2 = [u64; 8];
 
 /// nvmlProcessDetailList_v1_t
 #[derive(Clone, Copy)]
@@ -171,11 +178,49 @@ hooks! {
         let (count, list) = unsafe { (&raw mut (*info).count, (*info).list) };
         work_of_ours(answer, Handle(device), count, list)
     }
+    fn nvmlDeviceGetAccountingPids(device: *mut c_void, count: *mut u32, pids: *mut Named) {
+        let answer = nvmlDeviceGetAccountingPids::real(device, count, pids);
+        ours_alone(answer, Handle(device), count, pids)
+    }
+    fn nvmlDeviceGetAccountingStats(device: *mut c_void, pid: u32, figures: *mut Figures1) {
+        if is_shown(Handle(device), pid) {
+            return nvmlDeviceGetAccountingStats::real(device, pid, figures);
+        }
+        let mut hidden: Figures1 = [0; 7];
+        not_found(nvmlDeviceGetAccountingStats::real(device, pid, &raw mut hidden))
+    }
+    fn nvmlDeviceGetAccountingStats_v2(device: *mut c_void, figures: *mut Figures2) {
+        if figures.is_null() {
+            return nvmlDeviceGetAccountingStats_v2::real(device, figures);
+        }
+        // SAFETY: not null: the caller's structure, which begins with the process.
+        let pid = unsafe { figures.cast::<u32>().read_unaligned() };
+        if is_shown(Handle(device), pid) {
+            return nvmlDeviceGetAccountingStats_v2::real(device, figures);
+        }
+        // SAFETY: as above.
+        let mut hidden = unsafe { figures.read_unaligned() };
+        not_found(nvmlDeviceGetAccountingStats_v2::real(device, &raw mut hidden))
+    }
     fn nvmlShutdown() {
         let answer = nvmlShutdown::real();
         monitored::forget();
         answer
     }
+}
+
+/// Whether a process of a card is told about.
+fn is_shown(card: Handle, pid: u32) -> bool {
+    match monitored::account(card) {
+        Account::Uncounted => true,
+        Account::Counted(ledger) => processes::is_ours(Some(ledger), Pid(pid)),
+        Account::Closed => false,
+    }
+}
+
+/// NVML's answer about a process that is not told about: its refusals stay its own.
+const fn not_found(answer: i32) -> i32 {
+    if answer == SUCCESS { NOT_FOUND } else { answer }
 }
 
 /// Lets `with` replace what NVML has just written, where it did.

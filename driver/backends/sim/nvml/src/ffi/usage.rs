@@ -54,6 +54,32 @@ pub(crate) struct Utilization {
     memory: u32,
 }
 
+/// What the vendor keeps of a process, first version.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Accounting {
+    percent: [u32; 2],
+    most: u64,
+    millis: u64,
+    start: u64,
+    running: u32,
+    reserved: [u32; 5],
+}
+
+/// The second version, in which the process is named.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct AccountingV2 {
+    pid: u32,
+    running: u32,
+    percent: [u32; 2],
+    most: u64,
+    samples: u32,
+    sums: [u64; 2],
+    millis: u64,
+    start: u64,
+}
+
 /// The vendor's utilisation of a process.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -113,6 +139,13 @@ fn memory(handle: u64) -> Answer<Memory> {
     card.reap();
     let (total, used) = (card.facts().memory_bytes, card.in_use());
     Ok(Memory { total, free: total.saturating_sub(used), used })
+}
+
+/// What is kept of a process; of those that ended nothing is.
+fn accounting(handle: u64, pid: u32) -> Answer<Accounting> {
+    let found = on_card(handle)?.into_iter().find(|process| process.pid == pid).ok_or(NOT_FOUND)?;
+    let percent = [found.utilization, 0];
+    Ok(Accounting { percent, most: found.held_bytes, millis: 0, start: 0, running: 1, reserved: [0; 5] })
 }
 
 /// Everybody who has a context or anything else on the card.
@@ -211,6 +244,26 @@ exports! {
             return Err(INSUFFICIENT_SIZE);
         }
         fill(&found, count, list)
+    }
+
+    fn nvmlDeviceGetAccountingMode(handle: u64, mode: Out<u32>) {
+        library::card(handle)?;
+        mode.set(1)
+    }
+    fn nvmlDeviceGetAccountingBufferSize(handle: u64, places: Out<u32>) {
+        library::card(handle)?;
+        places.set(4_000)
+    }
+    fn nvmlDeviceGetAccountingPids(handle: u64, count: Out<u32>, pids: Out<u32>) {
+        fill(&on_card(handle)?.iter().map(|process| process.pid).collect::<Vec<_>>(), count, pids)
+    }
+    fn nvmlDeviceGetAccountingStats(handle: u64, pid: u32, stats: Out<Accounting>) {
+        stats.set(accounting(handle, pid)?)
+    }
+    fn nvmlDeviceGetAccountingStats_v2(handle: u64, stats: Out<AccountingV2>) {
+        let pid = stats.cast::<u32>().get()?;
+        let Accounting { percent, most, millis, start, running, .. } = accounting(handle, pid)?;
+        stats.set(AccountingV2 { pid, running, percent, most, samples: 0, sums: [0; 2], millis, start })
     }
 
     fn nvmlDeviceGetComputeRunningProcesses(handle: u64, count: Out<u32>, list: Out<ProcessV1>) {
