@@ -1,8 +1,9 @@
 /* Kills processes that are taking device memory, and asks a sibling after each whether all of it can be had again.
-   usage: shim_kill random|steps|first KILLS SEED LIMIT
-   random: at a random moment of two threads' random work; steps: in turn at every instruction of the shim in one allocation
-   and one free; first: at random instructions of a process's first allocation. Says "KILLS POINTS WORST" (microseconds until
-   everything was free again, without those that the asking process waited for a processor), or what went wrong. */
+   usage: shim_kill random|steps|first KILLS SEED LIMIT [FAMILY]
+   random: at a random moment of two threads' random work; steps: in turn at every step of the shim in what a family does once;
+   where there are more than KILLS, at random where an instruction comes for the first time; first: at random instructions of a process's first
+   allocation. Says "KILLS POINTS WORST" (microseconds until everything was free again, without those that the asking process
+   waited for a processor), or what went wrong. Each time the sibling launches a kernel, too, where the family is "launch". */
 #define _GNU_SOURCE
 #include "shim_families.h"
 #include <errno.h>
@@ -14,8 +15,14 @@
 #include <time.h>
 #include <unistd.h>
 
+extern int cuMemAllocAsync(Pointer *, size_t, void *), cuMemFreeAsync(Pointer, void *), cuStreamSynchronize(void *);
+extern int cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *), cuCtxSynchronize(void);
+extern int cuModuleLoadData(void **, const void *), cuModuleUnload(void *);
+extern int cuModuleGetFunction(void **, void *, const char *);
+extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+
 static size_t limit;
-static void *context;
+static void *context, *kernels[2];
 
 static uint64_t micros(void)
 {
@@ -37,6 +44,69 @@ static void use_card(void)
         _exit(3);
 }
 
+static void load_kernels(void)
+{
+    void *module;
+    if (cuModuleLoadData(&module, "image") || cuModuleGetFunction(&kernels[0], module, "k_1000") ||
+        cuModuleGetFunction(&kernels[1], module, "k_2000"))
+        _exit(5);
+}
+
+static int launch(int which, unsigned blocks)
+{
+    return cuLaunchKernel(kernels[which], blocks, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
+/* What a family does once; takes from the card and gives back. */
+static int plain_once(void)
+{
+    Pointer block;
+    return cuMemAlloc_v2(&block, limit / 2) || cuMemFree_v2(block);
+}
+
+static int pool_once(void)
+{
+    Pointer block;
+    return cuMemAllocAsync(&block, limit / 4, NULL) || cuMemFreeAsync(block, NULL) || cuStreamSynchronize(NULL);
+}
+
+static int physical_once(void)
+{
+    Entry entry;
+    return take(&entry, MAPPED, limit / 2) || give(&entry);
+}
+
+static int context_once(void)
+{
+    void *own;
+    return cuCtxCreate_v2(&own, 0, 0) || cuCtxDestroy_v2(own);
+}
+
+static int module_once(void)
+{
+    void *module, *function;
+    return cuModuleLoadData(&module, "image") || cuModuleGetFunction(&function, module, "k_1") ||
+           cuModuleUnload(module);
+}
+
+/* One kernel that was launched before, and one of a form that was not. */
+static int launch_once(void)
+{
+    static unsigned blocks = 1;
+    return launch(0, 1) || launch(1, blocks++) || cuCtxSynchronize();
+}
+
+static const struct Family {
+    const char *name;
+    int (*once)(void);
+} families[] = {
+    {"plain", plain_once},     {"pool", pool_once},     {"physical", physical_once},
+    {"context", context_once}, {"module", module_once}, {"launch", launch_once},
+};
+static const struct Family *family = &families[0];
+
+static int launches(void) { return family->once == launch_once; }
+
 /* Microseconds that this thread waited for a processor: on a loaded machine they are the others' and not the shim's. */
 static uint64_t waited(void)
 {
@@ -55,6 +125,8 @@ static void sibling(int questions, int answers)
 {
     char question;
     use_card();
+    if (launches())
+        load_kernels();
     while (read(questions, &question, 1) == 1) {
         uint64_t before = waited(), begun = micros(), took = 0, idle;
         Pointer all = 0;
@@ -67,6 +139,11 @@ static void sibling(int questions, int answers)
         took -= idle < took ? idle : took;
         if (answer == 0)
             answer = cuMemFree_v2(all);
+        /* No wait for a turn is without end. */
+        alarm(20);
+        if (answer == 0 && launches())
+            answer = launch(0, 1) || cuCtxSynchronize();
+        alarm(0);
         if (answer)
             took = UINT64_MAX;
         if (write(answers, &took, sizeof took) != sizeof took)
@@ -102,23 +179,34 @@ static void victim(uint64_t seed, int ready)
     work((void *)(uintptr_t)seed);
 }
 
-/* Stops, allocates and frees once, stops. */
+/* Stops, does once what the family does, stops. */
 static void stepped(int first)
 {
-    Pointer one = 0, other = 0;
+    Pointer one = 0;
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
         _exit(4);
     use_card();
-    if (!first && (cuMemAlloc_v2(&one, 4096) || cuMemAlloc_v2(&other, 4096) || cuMemFree_v2(other)))
+    if (launches())
+        load_kernels();
+    if (!first && (cuMemAlloc_v2(&one, 4096) || family->once()))
         _exit(3);
     raise(SIGSTOP);
-    if (cuMemAlloc_v2(&other, limit / 2) == 0)
-        cuMemFree_v2(other);
-    _exit(7);
+    _exit(family->once() ? 8 : 7);
 }
 
 #if defined(__x86_64__)
 static uint64_t shim_begin, shim_end;
+/* Steps that came to an instruction for the first time, while they are counted. */
+static uint64_t *firsts, firsts_count;
+static unsigned char *seen;
+
+static void count_first(uint64_t address, uint64_t step)
+{
+    if (seen && !seen[address - shim_begin]) {
+        seen[address - shim_begin] = 1;
+        firsts[firsts_count++] = step;
+    }
+}
 
 /* Where the shim lies; the same in every fork. */
 static void find_shim(void)
@@ -157,49 +245,82 @@ static int run_to(pid_t child, uint64_t address)
     return 1;
 }
 
-/* Goes through so many instructions of the shim, what it calls being one. 0: the work ended before. */
-static int walk(pid_t child, uint64_t steps)
+/* Whether the instruction at an address is a return. */
+static int is_return(pid_t child, uint64_t address)
 {
-    struct user_regs_struct registers;
-    int status, was_in = 0;
-    while (steps > 0) {
-        ptrace(PTRACE_SINGLESTEP, child, NULL, NULL);
-        if (waitpid(child, &status, 0) != child || !WIFSTOPPED(status) || WSTOPSIG(status) != SIGTRAP)
-            return 0;
-        ptrace(PTRACE_GETREGS, child, NULL, &registers);
-        if (in_shim(registers.rip)) {
-            was_in = 1;
-            steps--;
-            continue;
-        }
-        uint64_t back = ptrace(PTRACE_PEEKDATA, child, registers.rsp, NULL);
-        if (was_in && in_shim(back)) {
-            if (!run_to(child, back))
-                return 0;
-            steps--;
-        }
-    }
-    return 1;
+    long bytes = ptrace(PTRACE_PEEKTEXT, child, address, NULL);
+    return (bytes & 0xff) == 0xc3 || (bytes & 0xffff) == 0xc3f3;
 }
 
-/* Kills after so many steps. 0: there are not so many. */
-static int kill_at(uint64_t steps, int first)
+/* Goes through so many instructions of the shim, what it calls being one. How many there were; fewer: the child is gone. */
+static uint64_t walk(pid_t child, uint64_t steps)
 {
-    int status, reached;
+    struct user_regs_struct registers;
+    uint64_t gone = 0, last = 0;
+    int status;
+    while (gone < steps) {
+        ptrace(PTRACE_SINGLESTEP, child, NULL, NULL);
+        if (waitpid(child, &status, 0) != child)
+            fail("a child is gone", gone);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 7)
+            return gone;
+        if (!WIFSTOPPED(status) || WSTOPSIG(status) != SIGTRAP)
+            fail("the work failed", status);
+        ptrace(PTRACE_GETREGS, child, NULL, &registers);
+        if (in_shim(registers.rip)) {
+            last = registers.rip;
+            count_first(last, ++gone);
+            continue;
+        }
+        /* Left by a call or a jump, not by a return: what is on top of the stack is where it goes on. */
+        if (last && !is_return(child, last)) {
+            uint64_t back = ptrace(PTRACE_PEEKDATA, child, registers.rsp, NULL);
+            if (!run_to(child, back))
+                fail("a call did not return", gone);
+            gone += in_shim(back);
+            last = in_shim(back) ? back : 0;
+            continue;
+        }
+        last = 0;
+    }
+    return gone;
+}
+
+/* Kills after so many steps. How many there were; fewer: it ended before. */
+static uint64_t kill_at(uint64_t steps, int first)
+{
+    int status;
+    uint64_t reached;
     pid_t child = fork();
     if (child == 0)
         stepped(first);
     if (waitpid(child, &status, 0) != child || !WIFSTOPPED(status))
         fail("it may not be traced", WIFEXITED(status) ? WEXITSTATUS(status) : 0);
     reached = walk(child, steps);
+    if (reached < steps)
+        return reached;
     kill(child, SIGKILL);
     while (waitpid(child, &status, 0) == child && WIFSTOPPED(status))
         ;
     return reached;
 }
+/* How many steps there are; which of them are first ones is known from now on. */
+static uint64_t count_steps(void)
+{
+    seen = calloc(shim_end - shim_begin, 1);
+    firsts = malloc((shim_end - shim_begin) * sizeof *firsts);
+    uint64_t steps = kill_at(UINT64_MAX, 0);
+    free(seen);
+    seen = NULL;
+    return steps;
+}
+
+static uint64_t a_first(uint64_t random) { return firsts[random % firsts_count]; }
 #else
 static void find_shim(void) { fail("it may not be traced", 0); }
-static int kill_at(uint64_t steps, int first) { return (int)steps * first * 0; }
+static uint64_t count_steps(void) { return 0; }
+static uint64_t a_first(uint64_t random) { return random; }
+static uint64_t kill_at(uint64_t steps, int first) { return steps * first * 0; }
 #endif
 
 static void kill_at_random(uint64_t seed)
@@ -230,8 +351,11 @@ int main(int count, char **arguments)
         return 1;
     const char *mode = arguments[1];
     uint64_t kills = strtoull(arguments[2], NULL, 10), random = strtoull(arguments[3], NULL, 10) | 1;
-    uint64_t worst = 0, points = 0, took = 0, step = 0, done;
+    uint64_t worst = 0, points = 0, took = 0, done;
     limit = strtoull(arguments[4], NULL, 10);
+    for (size_t i = 0; count > 5 && i < sizeof families / sizeof *families; i++)
+        if (!strcmp(arguments[5], families[i].name))
+            family = &families[i];
     pid_t asked = fork();
     if (asked == 0) {
         close(questions[1]);
@@ -239,17 +363,17 @@ int main(int count, char **arguments)
     }
     if (strcmp(mode, "random"))
         find_shim();
+    if (!strcmp(mode, "steps"))
+        points = count_steps();
     for (done = 0; done < kills; done++) {
         uint64_t seed = next_random(&random);
         if (!strcmp(mode, "random")) {
             kill_at_random(seed);
         } else if (!strcmp(mode, "steps")) {
-            if (kill_at(++step, 0))
-                points = step > points ? step : points;
-            else
-                step = 0;
-        } else if (kill_at(1 + seed % 24000, 1)) {
-            points++;
+            kill_at(points <= kills ? 1 + done % points : a_first(seed), 0);
+        } else {
+            uint64_t step = 1 + seed % 24000;
+            points += kill_at(step, 1) == step;
         }
         if (write(questions[1], "", 1) != 1 || read(answers[0], &took, sizeof took) != sizeof took)
             fail("the sibling is gone", done);
