@@ -17,6 +17,36 @@ if which == "nvml":
     assert nvml.nvmlDeviceGetComputeRunningProcesses(card) == []
     nvml.nvmlShutdown()
 
+if which in ("gpustat", "nvitop"):
+    import ctypes
+    import os
+
+    # This process uses the card; somebody else does, too.
+    cuda, context, block = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+    assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+    assert cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(1 << 30)) == 0
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    used = limit - free.value
+    assert total.value == limit and used > 1 << 30, (free, total)
+
+if which == "gpustat":
+    from gpustat import new_query
+
+    card, other = new_query().gpus[:2]
+    assert (card.memory_total, card.memory_used) == (limit >> 20, used >> 20), card
+    assert [(one["pid"], one["gpu_memory_usage"]) for one in card.processes] == [(os.getpid(), used >> 20)], card.processes
+    assert other.memory_free == 0 and not other.processes, other
+
+if which == "nvitop":
+    from nvitop import Device
+
+    card, other = Device(0), Device(1)
+    assert (card.memory_total(), card.memory_free(), card.memory_used()) == (limit, free.value, used)
+    assert {pid: one.gpu_memory() for pid, one in card.processes().items()} == {os.getpid(): used}, card.processes()
+    assert other.memory_free() == 0 and other.processes() == {}, other
+
 if which == "cuda":
     from cuda.bindings import driver
 

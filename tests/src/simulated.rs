@@ -312,6 +312,17 @@ pub fn small_python() -> Result<PathBuf, StoodAside> {
     python("clients", &["nvidia-ml-py==13.615.71", "cuda-bindings==13.5.0"], &[])
 }
 
+/// A Python with gpustat and nvitop: about 5 MB from PyPI, once.
+///
+/// # Errors
+///
+/// As [`python`].
+pub fn monitor_python() -> Result<PathBuf, StoodAside> {
+    let packages =
+        ["gpustat==1.1.1", "nvitop==1.7.2", "nvidia-ml-py==13.615.71", "psutil==7.2.2", "blessed==1.52.0"];
+    python("monitors", &packages, &[])
+}
+
 /// A Python with numba-cuda: about 260 MB from PyPI, once; the compiler that it drives is most of it.
 ///
 /// # Errors

@@ -1,7 +1,10 @@
 //! Clients from PyPI under the shim, unmodified: they see the grant and are stopped at it with the vendor's error.
 
 use aliquot_tests::preload::{Tenant, memory_limit};
-use aliquot_tests::simulated::{Bench, StoodAside, numba_python, root, said, small_python};
+use aliquot_tests::simulated::{
+    Bench, Link, StoodAside, monitor_python, numba_python, root, said, small_python,
+};
+use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
 
 const LIMIT: u64 = 4 << 30;
@@ -23,6 +26,33 @@ fn client(which: &str, python: Result<PathBuf, StoodAside>) {
 #[test]
 fn nvidia_ml_py_sees_the_grant() {
     client("nvml", small_python());
+}
+
+/// Monitors see the grant, and its processes alone, beside somebody else who has more of the card.
+fn monitor(which: &str) {
+    let (bench, python) = (Bench::new(), monitor_python());
+    let program = bench.compile("shim_shown", Link::Opened);
+    let (python, program) = match python.and_then(|python| Ok((python, program?))) {
+        Ok(both) => both,
+        Err(StoodAside(why)) => return println!("stood aside: {why}"),
+    };
+    let mut stranger = Talk::start(&mut bench.command(&program));
+    assert_eq!(stranger.say("take 5000000000"), "0");
+    let (tenant, _files) = Tenant::with(&memory_limit(&bench.card().facts().uuid, LIMIT));
+    let mut command = tenant.command(&bench, python);
+    command.arg(root().join("tests/programs/shim_client.py")).args([which, &LIMIT.to_string()]);
+    assert_eq!(command.output().map(|output| said(&output)).ok().as_deref(), Some("OK\n"));
+    stranger.end();
+}
+
+#[test]
+fn gpustat_sees_the_grant() {
+    monitor("gpustat");
+}
+
+#[test]
+fn nvitop_sees_the_grant() {
+    monitor("nvitop");
 }
 
 #[test]
