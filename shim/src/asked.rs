@@ -44,7 +44,10 @@ fn digest(first: [u64; 3], bytes: &[u8]) -> u64 {
 impl Asked {
     /// Of a module, which belongs to one context.
     pub(crate) fn of_module(what: What, module: Object, name: Option<&CStr>) -> Self {
-        let age = AGE.load(Ordering::Acquire);
+        Self::at_age(AGE.load(Ordering::Acquire), what, module, name)
+    }
+
+    fn at_age(age: u64, what: What, module: Object, name: Option<&CStr>) -> Self {
         Self(digest([module.0, what as u64, age], name.map_or(&[], CStr::to_bytes)))
     }
 
@@ -84,18 +87,23 @@ mod tests {
 
     #[test]
     fn only_what_was_had_of_what_is_still_there_is_known() {
-        let of = |what, module, name| Asked::of_module(what, Object(module), Some(name));
-        let had = of(What::Function, 0x5000, c"kernel");
+        // Other tests end contexts meanwhile, so ages are given.
+        let of = |age, what, module, name| Asked::at_age(age, what, Object(module), Some(name));
+        let had = of(1, What::Function, 0x5000, c"kernel");
         assert!(!had.is_known());
         had.note();
-        assert!(had.is_known() && of(What::Function, 0x5000, c"kernel").is_known());
-        assert!(!of(What::Variable, 0x5000, c"kernel").is_known());
-        assert!(!of(What::Function, 0x5010, c"kernel").is_known());
-        assert!(!of(What::Function, 0x5000, c"kernel2").is_known());
-        assert!(!Asked::of_module(What::Function, Object(0x5000), None).is_known());
+        assert!(had.is_known() && of(1, What::Function, 0x5000, c"kernel").is_known());
+        assert!(!of(1, What::Variable, 0x5000, c"kernel").is_known());
+        assert!(!of(1, What::Function, 0x5010, c"kernel").is_known());
+        assert!(!of(1, What::Function, 0x5000, c"kernel2").is_known());
+        assert!(!Asked::at_age(1, What::Function, Object(0x5000), None).is_known());
+        assert!(!of(2, What::Function, 0x5000, c"kernel").is_known(), "something ended since");
+    }
+
+    #[test]
+    fn an_end_makes_everything_older() {
+        let before = AGE.load(Ordering::Acquire);
         ended();
-        assert!(!of(What::Function, 0x5000, c"kernel").is_known());
-        had.note();
-        assert!(!of(What::Function, 0x5000, c"kernel").is_known(), "noted too late");
+        assert!(AGE.load(Ordering::Acquire) > before);
     }
 }
