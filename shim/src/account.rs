@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit};
 use aliquot_abi::view::SlotView;
 use aliquot_enforce::memory::{Books, FREEZE, Reservation};
+use aliquot_enforce::units::Ppm;
 
 use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
 use crate::life::{self, Own, Reaped};
@@ -281,11 +282,16 @@ impl Ledger {
             0 | REGISTERING => Own::Unknown,
             number => Own::Slot(number - 1),
         };
-        let answer = life::reap(self.usage, own, &private.reaping);
+        let answer = life::reap(self.usage, self.part(), own, &private.reaping);
         if answer == Reaped::Done {
             private.looked.store(begun, Ordering::Release);
         }
         answer
+    }
+
+    /// The part of the card that is this tenant's while others work, too.
+    fn part(self) -> Ppm {
+        Ppm::new(self.grant.limits().own_ppm.max(1))
     }
 
     fn is_time_to_look(self, nanos: u64) -> bool {
@@ -435,7 +441,7 @@ impl Ledger {
                 break;
             }
         }
-        let taken = life::take_slot(self.usage, &private.reaping);
+        let taken = life::take_slot(self.usage, self.part(), &private.reaping);
         let slot = taken.and_then(|taken| {
             let slot = self.usage.view.slot(usize::try_from(taken.number).ok()?)?;
             private.owner.store(taken.owner, Ordering::Release);

@@ -14,6 +14,7 @@ pub mod pool;
 pub mod proc_address;
 pub mod replay;
 pub mod report;
+pub mod stream;
 
 use crate::hook::Hook;
 
@@ -36,6 +37,7 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
     proc_address::HOOKS,
     replay::HOOKS,
     report::HOOKS,
+    stream::HOOKS,
 ];
 
 /// Their names, in the same order.
@@ -57,4 +59,5 @@ pub(crate) const NAMES: &[&[&str]] = &[
     proc_address::NAMES,
     replay::NAMES,
     report::NAMES,
+    stream::NAMES,
 ];

@@ -33,6 +33,7 @@ mod hook;
 mod account;
 mod alloc_map;
 mod asked;
+mod captures;
 mod closed;
 mod contexts;
 mod elf;

@@ -16,8 +16,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use aliquot_abi::layout;
 use aliquot_abi::view::SlotView;
+use aliquot_enforce::bucket::Bucket;
+use aliquot_enforce::cells::Cells;
 use aliquot_enforce::memory::FREEZE;
 use aliquot_enforce::reap::{self, Owner, Recount, Slot};
+use aliquot_enforce::unbilled;
+use aliquot_enforce::units::{Nanos, Ppm};
 
 use crate::grants::Usage;
 use crate::process::{self, Pid, Start, State};
@@ -78,14 +82,15 @@ fn pid_of(slot: SlotView<'_>) -> Pid {
 }
 
 /// Takes a free slot for this process, which has none. `None`: all are taken by the living.
-pub(crate) fn take_slot(usage: Usage, reaping: &AtomicU32) -> Option<Taken> {
+pub(crate) fn take_slot(usage: Usage, part: Ppm, reaping: &AtomicU32) -> Option<Taken> {
     let me = Identity::own();
-    // What an earlier image of this process held is not this one's.
-    if holds_any(usage, me.pid) {
-        reap(usage, Own::None, reaping);
+    // What an earlier image of this process held is not this one's; and who died with work on the card is billed before
+    // anybody launches.
+    if slots(usage).any(|(_, slot)| pid_of(slot) == me.pid || is_unbilled(slot)) {
+        reap(usage, part, Own::None, reaping);
     }
     take_free(usage, me).or_else(|| {
-        reap(usage, Own::None, reaping);
+        reap(usage, part, Own::None, reaping);
         take_free(usage, me)
     })
 }
@@ -94,8 +99,9 @@ fn slots(usage: Usage) -> impl Iterator<Item = (usize, SlotView<'static>)> + Clo
     (0..layout::usage::SLOT_COUNT).filter_map(move |number| Some((number, usage.view.slot(number)?)))
 }
 
-fn holds_any(usage: Usage, pid: Pid) -> bool {
-    slots(usage).any(|(_, slot)| pid_of(slot) == pid)
+/// Whether its owner may have work on the card that is not on the books.
+fn is_unbilled(slot: SlotView<'_>) -> bool {
+    pid_of(slot).0 != 0 && slot.unbilled_since().load(Ordering::Acquire) != 0
 }
 
 fn take_free(usage: Usage, me: Identity) -> Option<Taken> {
@@ -120,6 +126,7 @@ fn take_free(usage: Usage, me: Identity) -> Option<Taken> {
         slot.used().store(0, Ordering::Release);
         slot.inside().store(0, Ordering::Release);
         slot.device_nanos().store(0, Ordering::Release);
+        slot.unbilled_since().store(0, Ordering::Release);
         if slot.owner().compare_exchange(owner, next, Ordering::AcqRel, Ordering::Acquire).is_err() {
             if let Some(file) = file {
                 sys::unlock_byte(file, lock_place(number));
@@ -138,15 +145,15 @@ pub(crate) fn alone(usage: Usage, own: u32) -> bool {
     slots.all(|(number, slot)| number == own || pid_of(slot).0 == 0)
 }
 
-/// Gives back what the dead held, and opens books that a dead reaper left closed. `reaping` keeps the threads of this process
-/// apart, which record locks do not.
-pub(crate) fn reap(usage: Usage, own: Own, reaping: &AtomicU32) -> Reaped {
+/// Gives back what the dead held, bills what they left on the card, of which `part` is the tenant's, and opens books that a dead
+/// reaper left closed. `reaping` keeps the threads of this process apart, which record locks do not.
+pub(crate) fn reap(usage: Usage, part: Ppm, own: Own, reaping: &AtomicU32) -> Reaped {
     let Some(file) = usage.file() else { return Reaped::Done };
     if reaping.swap(1, Ordering::AcqRel) != 0 {
         return Reaped::Elsewhere;
     }
     let answer = if sys::lock_byte(file, REAPER) {
-        reap_locked(usage, file, own);
+        reap_locked(usage, part, file, own);
         sys::unlock_byte(file, REAPER);
         sys::wake_all(usage.view.wake());
         Reaped::Done
@@ -164,7 +171,7 @@ fn has(set: &Set, number: usize) -> bool {
     set.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
 }
 
-fn reap_locked(usage: Usage, file: i32, own: Own) {
+fn reap_locked(usage: Usage, part: Ppm, file: i32, own: Own) {
     let (mut dead, me) = ([0_u64; layout::usage::SLOT_COUNT / 64], Identity::own());
     if let Own::Slot(number) = own {
         // A program that closed all descriptors lost its lock with them.
@@ -201,7 +208,7 @@ fn reap_locked(usage: Usage, file: i32, own: Own) {
         }
         sys::yield_now();
     }
-    free_slots(usage, &dead);
+    free_slots(usage, part, &dead);
     usage.view.reaped().fetch_add(count, Ordering::Relaxed);
 }
 
@@ -221,8 +228,15 @@ fn is_too_high(usage: Usage) -> bool {
     total > sum && usage.view.total().load(Ordering::SeqCst) == total
 }
 
-fn free_slots(usage: Usage, dead: &Set) {
+fn free_slots(usage: Usage, part: Ppm, dead: &Set) {
+    let (view, now) = (usage.view, Nanos(sys::now()));
+    let books = unbilled::Books {
+        bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
+        cells: Cells::new(view.cells()),
+        device_nanos: view.device_nanos(),
+    };
     for (_, slot) in slots(usage).filter(|(number, _)| has(dead, *number)) {
+        unbilled::bill(now, slot.unbilled_since(), part, &books);
         slot.start_time().store(0, Ordering::Release);
         slot.pid_namespace().store(0, Ordering::Release);
         slot.owner().fetch_and(!0xffff_ffff, Ordering::AcqRel);

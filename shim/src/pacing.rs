@@ -9,46 +9,38 @@
 //! ```
 //!
 //! - A launch into a capture is written down by the driver, not run: it costs nothing and never waits.
-//! - Markers are recorded by the launching thread, on the stream that it is launching on: no handle is used that the program
-//!   may have given up. While any stream of the process is captured no event is touched.
+//! - Markers are recorded on the stream that a thread launches on or waits for, or on one that the process launched on and did
+//!   not destroy: no handle is used that the program has given up. A captured stream gets none.
 //! - One thread at a time works on the markers of a context; nobody waits for it.
+//! - What the program has waited for is billed when the wait ends ([`waiting`]); since when something is not, its slot says, so
+//!   that the work of a process that died is billed by whoever reaps it.
 //! - What a forked child inherits is wiped; it begins anew.
 
 // UNSAFETY: private state lies in a mapping, and is lent to one thread at a time by a word of its own.
 #![expect(unsafe_code, reason = "private state lies in a mapping")]
 
-use core::cell::UnsafeCell;
+mod markers;
+pub(crate) mod waiting;
+
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use aliquot_abi::limits::ComputePolicy;
+use aliquot_abi::limits::{ComputePolicy, FailMode};
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::{Key, Shape};
-use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Ticket, Verdict, World};
+use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Ticket, Verdict};
 use aliquot_enforce::sure::Sure;
 use aliquot_enforce::units::{Nanos, Ppm};
 
 use crate::account;
+use crate::captures;
 use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
+use crate::hook::Need;
 use crate::sys::{self, KeepErrno};
-use crate::vendor::{self, Device, SUCCESS, StreamMode};
+use crate::vendor::{self, Device, NOT_PERMITTED, SUCCESS, StreamMode};
 
-/// Contexts of one card with markers of their own; launches of further ones are charged what is known of them.
-const CONTEXTS_MAX: usize = 8;
-
-/// The markers of one context, lent to the thread that holds `busy`.
-struct Context {
-    busy: AtomicU32,
-    /// 0: nobody's.
-    handle: AtomicU64,
-    marks: UnsafeCell<Marks>,
-    /// The vendor's events by number; 0: not made yet.
-    events: UnsafeCell<[u64; EVENTS]>,
-}
-
-// SAFETY: the cells are touched by the thread that holds `busy` alone.
-unsafe impl Sync for Context {}
+pub(crate) use markers::context_going;
+use markers::{CONTEXTS_MAX, Context};
 
 /// Controller and markers for one grant. All zeros is a controller that knows nothing; markers are put there before `ready`.
 struct Paced {
@@ -62,6 +54,10 @@ struct Paced {
     terms: AtomicU64,
     /// Stands in for the slot's word where the process has no slot.
     unslotted: AtomicU64,
+    /// What the slot says of work that is not on the books.
+    unbilled_since: AtomicU64,
+    /// The same of each context.
+    since: [AtomicU64; CONTEXTS_MAX],
     contexts: [Context; CONTEXTS_MAX],
 }
 
@@ -75,9 +71,6 @@ static SOLE: AtomicPtr<Paced> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Cards that the process sees; 0: nobody asked yet.
 static CARDS: AtomicU32 = AtomicU32::new(0);
-
-/// Captures that were begun and not ended.
-static CAPTURES: AtomicU32 = AtomicU32::new(0);
 
 /// A card whose compute is limited, as one launch needs it.
 #[derive(Clone, Copy)]
@@ -98,22 +91,35 @@ pub(crate) struct Target {
 
 // === finding the meter ===
 
-/// The controller of the current card; `None`: its compute is not limited.
+/// What becomes of launches on a card.
+enum Way {
+    /// They go as they are.
+    Free,
+    /// They go as its share allows.
+    Paced(&'static Paced),
+    /// They are refused: compute is limited, and cannot be metered.
+    Closed,
+}
+
+/// What becomes of launches on the current card.
 #[inline]
-fn current() -> Option<&'static Paced> {
+fn current() -> Way {
     let sole = SOLE.load(Ordering::Acquire);
     if sole.is_null() {
         return look();
     }
     // SAFETY: as in `paced`.
     let paced = unsafe { &*sole };
-    if paced.ready.load(Ordering::Acquire) == READY { Some(paced) } else { look() }
+    if paced.ready.load(Ordering::Acquire) == READY { Way::Paced(paced) } else { look() }
 }
 
 /// Asks which card is meant; with only one, no later launch need ask.
 #[cold]
-fn look() -> Option<&'static Paced> {
-    let meter = of_device(vendor::current_device()?)?;
+fn look() -> Way {
+    // Without a context the driver will refuse.
+    let Some(device) = vendor::current_device() else { return Way::Free };
+    let way = of_device(device);
+    let Way::Paced(paced) = way else { return way };
     if CARDS.load(Ordering::Relaxed) == 0 {
         let mut count = 0;
         if vendor::cuDeviceGetCount(&raw mut count) == Some(SUCCESS) {
@@ -121,16 +127,29 @@ fn look() -> Option<&'static Paced> {
         }
     }
     if CARDS.load(Ordering::Relaxed) == 1 {
-        SOLE.store(core::ptr::from_ref(meter.paced).cast_mut(), Ordering::Release);
+        SOLE.store(core::ptr::from_ref(paced).cast_mut(), Ordering::Release);
     }
-    Some(meter.paced)
+    way
 }
 
-fn of_device(device: Device) -> Option<Meter> {
+fn of_device(device: Device) -> Way {
     match grants::standing(device) {
-        Standing::Granted(grant) => of_grant(grant.number),
-        Standing::Ungoverned | Standing::Closed => None,
+        Standing::Ungoverned => Way::Free,
+        // Graphs are hooked for grants of memory alone, too.
+        Standing::Closed if grants::want(Need::Compute) => Way::Closed,
+        Standing::Closed => Way::Free,
+        Standing::Granted(grant) => match of_grant(grant.number) {
+            Some(meter) => Way::Paced(meter.paced),
+            None if is_closed(grant) => Way::Closed,
+            None => Way::Free,
+        },
     }
+}
+
+/// Whether the grant limits compute, and its usage file cannot be used.
+fn is_closed(grant: &Grant) -> bool {
+    let first = grant.first();
+    first.policy != ComputePolicy::Unlimited && first.fail_mode == FailMode::Closed && grant.usage.is_none()
 }
 
 #[inline]
@@ -174,7 +193,7 @@ fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
             Ok(_) => {
                 for context in &paced.contexts {
                     // SAFETY: `MAKING` is this thread's; nobody else touches markers before `READY`.
-                    unsafe { context.marks.get().write(Marks::new()) };
+                    unsafe { context.make() };
                 }
                 paced.number.store(u32::try_from(number).unwrap_or(u32::MAX), Ordering::Release);
                 paced.ready.store(READY, Ordering::Release);
@@ -184,23 +203,6 @@ fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
             Err(_) => sys::yield_now(),
         }
     }
-}
-
-// === captures ===
-
-/// A capture was begun.
-pub(crate) fn capture_begun() {
-    CAPTURES.fetch_add(1, Ordering::AcqRel);
-}
-
-/// A capture was ended.
-pub(crate) fn capture_ended() {
-    // One that was begun before the hooks came counts from zero.
-    let _none = CAPTURES.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1));
-}
-
-fn is_captured(target: Target) -> bool {
-    CAPTURES.load(Ordering::Acquire) != 0 && vendor::is_capturing(target.stream, target.mode)
 }
 
 // === one launch ===
@@ -213,8 +215,12 @@ pub(crate) fn launch(
     shape: impl FnOnce() -> Shape,
     real: impl FnOnce() -> i32,
 ) -> i32 {
-    let Some(paced) = current() else { return real() };
-    if is_captured(target) {
+    let paced = match current() {
+        Way::Paced(paced) => paced,
+        Way::Free => return real(),
+        Way::Closed => return NOT_PERMITTED,
+    };
+    if captures::holds(target) {
         return real();
     }
     match paced.pace.pass(key, target.lane()) {
@@ -242,13 +248,16 @@ pub(crate) fn launch_on_several(
     real: impl FnOnce() -> i32,
 ) -> i32 {
     for (shape, target) in launches {
-        let device = vendor::device_of(target.stream);
-        if let Some(meter) = device.and_then(of_device)
-            && !is_captured(target)
-            && meter.paced.pace.pass(shape.key, target.lane()) == Pass::Ask
-        {
-            // Nothing is marked: the current context is not that of each stream.
-            meter.turn(&shape, target);
+        let way = vendor::device_of(target.stream).map_or(Way::Free, of_device);
+        match way {
+            Way::Free => {}
+            Way::Closed => return NOT_PERMITTED,
+            Way::Paced(paced) => {
+                if !captures::holds(target) && paced.pace.pass(shape.key, target.lane()) == Pass::Ask {
+                    // Nothing is marked: the current context is not that of each stream.
+                    paced.turn(&shape, target);
+                }
+            }
         }
     }
     real()
@@ -256,7 +265,7 @@ pub(crate) fn launch_on_several(
 
 impl Target {
     /// The stream by a name that is the same from whichever call.
-    const fn lane(self) -> u64 {
+    pub(crate) const fn lane(self) -> u64 {
         match (self.stream, self.mode) {
             (0, StreamMode::Legacy) => 1,
             (0, StreamMode::PerThread) => 2,
@@ -283,8 +292,13 @@ impl Meter {
                 terms: self.terms()?,
                 waited: Nanos(now.saturating_sub(begun)),
             };
-            let verdict =
-                self.with_marks(|marks, world| self.paced.pace.ask(&ask, &self.shared(), marks, world));
+            let verdict = self.with_marks(|marks, world| {
+                let verdict = self.paced.pace.ask(&ask, &self.shared(), marks, world);
+                if world.lacks_markers() && matches!(verdict, Verdict::Go(_)) {
+                    self.paced.pace.unmarked(ask.now, ask.now);
+                }
+                verdict
+            });
             match verdict {
                 Verdict::Go(ticket) => return Some(ticket),
                 Verdict::Wait(until) => {
@@ -349,31 +363,6 @@ impl Meter {
             me,
         }
     }
-
-    /// Lends the markers of the current context, unless another thread has them or a capture forbids events.
-    fn with_marks<R>(&self, inside: impl FnOnce(Option<&mut Marks>, &mut Driver<'_>) -> R) -> R {
-        let mut none = [0; EVENTS];
-        let free = CAPTURES.load(Ordering::Acquire) == 0;
-        let context =
-            if free { vendor::current_context().and_then(|handle| self.paced.context(handle)) } else { None };
-        let Some(context) = context else {
-            return inside(None, &mut Driver { usage: self.usage, events: &mut none });
-        };
-        if context.busy.swap(1, Ordering::Acquire) != 0 {
-            return inside(None, &mut Driver { usage: self.usage, events: &mut none });
-        }
-        // SAFETY: `busy` is this thread's until it is given back below.
-        let (marks, events) = unsafe { (&mut *context.marks.get(), &mut *context.events.get()) };
-        // Another thread may begin a capture meanwhile, which our questions must not spoil.
-        let mut mode = vendor::CAPTURE_RELAXED;
-        let exchanged = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode) == Some(vendor::SUCCESS);
-        let answer = inside(Some(marks), &mut Driver { usage: self.usage, events });
-        if exchanged {
-            let _back = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode);
-        }
-        context.busy.store(0, Ordering::Release);
-        answer
-    }
 }
 
 impl Paced {
@@ -383,117 +372,5 @@ impl Paced {
         let number = usize::try_from(self.number.load(Ordering::Acquire)).ok()?;
         let meter = of_grant(number)?;
         Some((meter, meter.turn(shape, target)?))
-    }
-
-    /// The markers of a context; takes a free place for a new one.
-    fn context(&self, handle: u64) -> Option<&Context> {
-        let is = |context: &&Context| context.handle.load(Ordering::Acquire) == handle;
-        if let Some(known) = self.contexts.iter().find(is) {
-            return Some(known);
-        }
-        let free = |context: &&Context| {
-            context.handle.compare_exchange(0, handle, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        };
-        self.contexts.iter().find(free)
-    }
-}
-
-/// Turns given away for a thread between two vendor calls; past it that thread was cancelled, or a handler of a signal runs on
-/// top of it.
-const GOING_TURNS_MAX: u32 = 100_000;
-
-/// A context is about to end, and its events with it.
-pub(crate) fn context_going(handle: u64) {
-    for place in &PLACES {
-        let base = place.load(Ordering::Acquire);
-        if base.is_null() {
-            continue;
-        }
-        // SAFETY: as in `paced`.
-        let paced = unsafe { &*base };
-        if paced.ready.load(Ordering::Acquire) != READY {
-            continue;
-        }
-        for context in paced.contexts.iter().filter(|it| it.handle.load(Ordering::Acquire) == handle) {
-            // The other thread is between two vendor calls on a context that is being destroyed.
-            let mut turns = 0;
-            while context.busy.swap(1, Ordering::Acquire) != 0 && turns < GOING_TURNS_MAX {
-                turns += 1;
-                sys::yield_now();
-            }
-            if turns == GOING_TURNS_MAX {
-                // Its place is given up: no context has this handle.
-                context.handle.store(u64::MAX, Ordering::Release);
-                continue;
-            }
-            // SAFETY: `busy` is this thread's.
-            unsafe {
-                context.marks.get().write(Marks::new());
-            };
-            // SAFETY: as above.
-            unsafe {
-                context.events.get().write([0; EVENTS]);
-            };
-            context.handle.store(0, Ordering::Release);
-            context.busy.store(0, Ordering::Release);
-        }
-    }
-}
-
-// === the world of the controller ===
-
-/// The vendor's events of one context, and the words that others wait on.
-struct Driver<'a> {
-    usage: Usage,
-    events: &'a mut [u64; EVENTS],
-}
-
-impl Driver<'_> {
-    fn event(&self, event: Event) -> u64 {
-        self.events.get(event.0).copied().unwrap_or(0)
-    }
-}
-
-impl Events for Driver<'_> {
-    fn record(&mut self, event: Event, stream: u64) -> Recorded {
-        let Some(place) = self.events.get_mut(event.0) else { return Recorded::No };
-        if *place == 0 {
-            let mut made = 0;
-            if vendor::cuEventCreate(&raw mut made, 0) != Some(SUCCESS) {
-                return Recorded::No;
-            }
-            *place = made;
-        }
-        let answer = vendor::cuEventRecord(*place, stream);
-        if answer == Some(SUCCESS) { Recorded::Yes } else { Recorded::No }
-    }
-
-    fn passed(&mut self, base: Event, event: Event) -> Passed {
-        let mut millis = 0.0;
-        match vendor::cuEventElapsedTime(&raw mut millis, self.event(base), self.event(event)) {
-            Some(SUCCESS) => Passed::After(nanos(millis)),
-            Some(vendor::NOT_READY) => Passed::NotYet,
-            _ => {
-                // The context is not what it was: events that are left, if any, are its own affair.
-                *self.events = [0; EVENTS];
-                Passed::Lost
-            }
-        }
-    }
-}
-
-/// Milliseconds as the vendor tells them, in nanoseconds.
-#[expect(clippy::cast_possible_truncation, reason = "a cast of a float keeps to the bounds of the integer")]
-fn nanos(millis: f32) -> i64 {
-    (f64::from(millis) * 1e6) as i64
-}
-
-impl World for Driver<'_> {
-    fn wake_agent(&mut self) {
-        sys::wake_all(self.usage.view.demand());
-    }
-
-    fn wake_waiters(&mut self) {
-        sys::wake_all(self.usage.view.wake());
     }
 }

@@ -111,6 +111,8 @@ pub(crate) const SUCCESS: i32 = 0;
 pub(crate) const INVALID_VALUE: i32 = 1;
 /// CUDA_ERROR_OUT_OF_MEMORY
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
+/// CUDA_ERROR_NOT_PERMITTED
+pub(crate) const NOT_PERMITTED: i32 = 800;
 /// CUDA_ERROR_NOT_READY
 pub(crate) const NOT_READY: i32 = 600;
 /// CUDA_ERROR_NOT_FOUND

@@ -1,7 +1,8 @@
 /* Tries to take memory of card 0 by every family of calls, and says what came of it, a family a line: "NAME SMALL LARGE", the
    answers to 1 MiB and to the bytes of the argument; "-" where a family has no sizes, or this driver not the function.
    Where it is refused a context it gets one past every function that has a name, as runtime libraries do.
-   With the argument "errors": the answers of calls that name no card, before cuInit and after it. */
+   With the argument "errors": the answers of calls that name no card, before cuInit and after it.
+   With "launches": the answers to a kernel, a graph, a fill and a copy; "-" where no kernel is to be had. */
 #include "opened.h"
 
 #define HAS(name) (dlsym(library, #name) != NULL)
@@ -214,6 +215,29 @@ static void errors(int device)
     printf(" %s\n", out == UNTOUCHED ? "untouched" : "touched");
 }
 
+static void launches(void)
+{
+    u64 out = 0, address = 0, length = 1000, function = 0;
+    void *parameters[] = {&length}, *graph = NULL, *executable = NULL;
+    char here = 7;
+    if (CALL(cuDevicePrimaryCtxRetain, &out, 0)) {
+        void **table = NULL;
+        must(CALL(cuGetExportTable, &table, "aliquot-sim-ctx\1"), "table");
+        must(((int (*)(u64 *, int))table[2])(&out, 0), "the other way to a context");
+    }
+    must(CALL(cuCtxSetCurrent, out), "current");
+    if (CALL(cuModuleLoadData, &out, "image") || CALL(cuModuleGetFunction, &function, out, "kp"))
+        printf("-");
+    else
+        printf("%d", CALL(cuLaunchKernel, function, 1u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, parameters, NULL));
+    must(CALL(cuGraphCreate, &graph, 0u), "graph");
+    must(CALL(cuGraphInstantiateWithFlags, &executable, graph, 0ull), "instantiate");
+    printf(" %d", CALL(cuGraphLaunch, executable, NULL));
+    CALL(cuMemAlloc_v2, &address, (size_t)4096);
+    printf(" %d", CALL(cuMemsetD8_v2, address, 1, (size_t)1));
+    printf(" %d\n", CALL(cuMemcpyHtoD_v2, address, &here, (size_t)1));
+}
+
 int main(int count, char **arguments)
 {
     library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -226,6 +250,10 @@ int main(int count, char **arguments)
     if (only_errors) {
         errors(99);
         errors(-1);
+        return 0;
+    }
+    if (!strcmp(arguments[1], "launches")) {
+        launches();
         return 0;
     }
     contexts();

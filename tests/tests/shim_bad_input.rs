@@ -224,6 +224,40 @@ fn a_card_that_no_grant_names_is_closed_unless_all_say_open() {
     }
 }
 
+/// Where compute is limited and cannot be metered, launches are refused; where it is not limited they are none of its business.
+#[test]
+fn what_cannot_be_metered_is_refused_where_the_grant_is_closed() {
+    let Some(scene) = scene() else { return };
+    let half = Limits {
+        policy: ComputePolicy::Cap,
+        share_ppm: 500_000,
+        granted_ppm: 500_000,
+        ..unlimited(&scene.card)
+    };
+    let both = Limits { memory: memory_limit(&scene.card, LIMIT).memory, ..half };
+    let elsewhere = Limits { card: memory_limit("GPU-00000000-0000-0000-0000-000000000000", 0).card, ..half };
+    let open = |limits| Limits { fail_mode: FailMode::Open, ..limits };
+    type Spoil<'a> = &'a dyn Fn(&Path);
+    let (whole, cut_usage): (Spoil<'_>, Spoil<'_>) = (&|_| {}, &|dir| cut(dir.join("usage"), 0));
+    let torn_limits: Spoil<'_> = &|dir| cut(dir.join("limits"), 100);
+    for (name, limits, spoil, expected) in [
+        ("whole", half, whole, "0 0 0 0"),
+        ("usage", half, cut_usage, "800 800 800 800"),
+        ("usage, and memory is limited", both, cut_usage, "- 800 800 800"),
+        ("usage, open", open(half), cut_usage, "0 0 0 0"),
+        ("limits", open(half), torn_limits, "- 800 800 800"),
+        ("another card's", elsewhere, whole, "800 800 800 800"),
+        ("another card's, open", open(elsewhere), whole, "0 0 0 0"),
+        // No memory is to be had, so the driver refuses the fill and the copy.
+        ("usage, memory alone", memory_limit(&scene.card, LIMIT), cut_usage, "- 0 1 1"),
+    ] {
+        let (tenant, files) = Tenant::with(&limits);
+        spoil(files.dir());
+        let mut command = tenant.command(&scene.bench, &scene.verdict);
+        assert_eq!(said(&command.arg("launches").output().unwrap()).trim_end(), expected, "{name}");
+    }
+}
+
 #[test]
 fn grants_that_limit_compute_alone_leave_memory_alone_and_other_cards_closed() {
     let Some(scene) = scene() else { return };

@@ -157,6 +157,9 @@ pub mod slot {
     pub const USED: usize = 32;
     /// `u64`, device nanoseconds this process has used.
     pub const DEVICE_NANOS: usize = 40;
+    /// `u64`, monotonic nanoseconds since when this process may have work on the card that is not on the books; 0: it has none.
+    /// A reaper puts what a dead process left onto the books.
+    pub const UNBILLED_SINCE: usize = 48;
 }
 
 const _: () = assert!(limits::RECORDS + 2 * limits::RECORD_BYTES <= limits::BYTES);

@@ -430,4 +430,10 @@ impl<'a> SlotView<'a> {
     pub fn device_nanos(self) -> &'a AtomicU64 {
         self.bytes.word(self.at + slot::DEVICE_NANOS)
     }
+
+    /// [`slot::UNBILLED_SINCE`]
+    #[must_use]
+    pub fn unbilled_since(self) -> &'a AtomicU64 {
+        self.bytes.word(self.at + slot::UNBILLED_SINCE)
+    }
 }

@@ -3,7 +3,7 @@
 //! - [`memory`]: exact memory across threads and processes: reserve → vendor call → keep or give back;
 //! - [`reap`]: the holding of dead processes goes back at once, whoever notices;
 //! - [`pace`]: a measured share of the card's time: [`bucket`] holds it, [`cost`] foretells, [`marks`] measure, [`cells`] and
-//!   [`sure`] add up;
+//!   [`sure`] add up; [`unbilled`] is what a process that died could not settle;
 //! - [`share`]: what each tenant of a card may use now: the governor, which runs on the host.
 //!
 //! No allocation, no clock, no float, no system call, no `unsafe`. Time comes in as a parameter; shared words come in as
@@ -25,6 +25,7 @@ pub mod pace;
 pub mod reap;
 pub mod share;
 pub mod sure;
+pub mod unbilled;
 pub mod units;
 
 #[cfg(feature = "shuttle")]

@@ -389,6 +389,30 @@ impl Marks {
         }
     }
 
+    /// Whether nothing can be told of any time: no marker was ever recorded.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.base.is_none()
+    }
+
+    /// Since when anything is pending; `None` when nothing is.
+    #[must_use]
+    pub fn pending_since(&self) -> Option<Nanos> {
+        self.pending.first()?.as_ref().map(|oldest| oldest.opened_at)
+    }
+
+    /// When the batch that is open on this stream was opened.
+    #[must_use]
+    pub fn opened_at(&self, stream: u64) -> Option<Nanos> {
+        self.streams.iter().flatten().find(|it| it.handle == stream).map(|it| it.opened_at)
+    }
+
+    /// Whether launches on this stream were marked here.
+    #[must_use]
+    pub fn knows(&self, stream: u64) -> bool {
+        self.streams.iter().flatten().any(|it| it.handle == stream)
+    }
+
     /// The context is gone, and with it the events: what was pending stays charged as it was.
     fn forget(&mut self) {
         *self = Self::new();

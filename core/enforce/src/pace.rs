@@ -34,16 +34,20 @@
 //! launch goes on credit.
 
 mod lane;
+mod rest;
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::bucket::{Bucket, CREDIT_MAX};
 use crate::cells::{Cells, Stretch};
 use crate::cost::{Costs, Estimate, Key, Shape, Trust};
-use crate::marks::{Begin, Done, Due, Events, Known, Marks, Streams};
+use crate::marks::{Begin, Done, Due, Events, Known, Marks, Recorded, Streams};
 use crate::sure::Sure;
+use crate::unbilled::{self, Books};
 use crate::units::{Nanos, Ppm};
 use lane::{BOUNDED_COST, Lane, PROBE_NEVER, UNKNOWN_COST};
+
+pub use rest::Waits;
 
 /// Credit that a process takes at a time.
 pub const QUANTUM: Nanos = Nanos::from_micros(500);
@@ -200,6 +204,10 @@ pub struct Pace {
     sibling_at: AtomicU64,
     /// Up to when time with work is counted.
     counted_until: AtomicU64,
+    /// Since when there may be work that no marker is behind and that is not on the books; 0: there is none.
+    unmarked_since: AtomicU64,
+    /// When the last of it was launched.
+    unmarked_at: AtomicU64,
 }
 
 const fn lane_of(stream: u64) -> usize {
@@ -222,6 +230,8 @@ impl Pace {
             asked: AtomicU32::new(0),
             sibling_at: AtomicU64::new(0),
             counted_until: AtomicU64::new(0),
+            unmarked_since: AtomicU64::new(0),
+            unmarked_at: AtomicU64::new(0),
         }
     }
 
@@ -278,12 +288,18 @@ impl Pace {
             Estimate::Unknown => (UNKNOWN, Known::Not),
         };
         let must_mark = known == Known::Not || cost >= QUANTUM;
+        self.bill_unmarked(ask.now, ask.terms, shared);
         let Some(marks) = marks else {
             if must_mark && ask.waited < MARKS_WAIT_MAX {
                 return Verdict::Wait(ask.now.plus(LOOK_AFTER));
             }
             return match self.pay(ask, cost, None, shared, world) {
-                Ok(()) => Verdict::Go(Ticket { charged: cost, mark: None }),
+                Ok(()) => {
+                    if known == Known::Not {
+                        self.unmarked(ask.now, ask.now);
+                    }
+                    Verdict::Go(Ticket { charged: cost, mark: None })
+                }
                 Err(until) => Verdict::Wait(until),
             };
         };
@@ -309,7 +325,9 @@ impl Pace {
             begin = Begin::Last;
         }
         if !lane.is_open_for(ask.stream) {
-            self.take_back(lane.close().1);
+            let (was_open, left) = (lane.is_open(), lane.close().1);
+            // What is left of a closed one was put back by a thread that launched while another closed it.
+            self.take_back(if was_open { left } else { 0 });
             lane.open_for(ask.stream, ask.shape);
             marks.open(ask.now, ask.stream, begin, world);
         }
@@ -355,9 +373,12 @@ impl Pace {
     fn mark(&self, now: Nanos, lane: &Lane, marks: &mut Marks, world: &mut impl World) {
         let (batch, left) = lane.close();
         self.take_back(left);
-        if batch.launches > 0 {
-            // Where no marker can be had, the batch stays charged as it was.
-            let _recorded = marks.close(now, batch, world);
+        let opened_at = marks.opened_at(batch.stream).unwrap_or(now);
+        if batch.launches > 0
+            && marks.close(now, batch, world) == Recorded::No
+            && (batch.known == Known::Not || marks.is_empty())
+        {
+            self.unmarked(opened_at, now);
         }
     }
 
@@ -443,8 +464,21 @@ impl Pace {
         if due.at > now && due.known == Known::Exactly && early {
             return;
         }
+        self.settle_all(now, terms, shared, marks, world);
+    }
+
+    /// The same, whatever should be done by now.
+    pub fn settle_all(
+        &self,
+        now: Nanos,
+        terms: Terms,
+        shared: &Shared<'_>,
+        marks: &mut Marks,
+        world: &mut impl World,
+    ) {
         let mut refund = 0_i64;
         marks.settle(now, world, |done| {
+            self.marked(&done);
             let billed = self.bill(now, terms, shared, &done);
             refund = refund.saturating_add(done.batch.charged.signed().saturating_sub(billed.signed()));
         });

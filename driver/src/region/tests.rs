@@ -11,6 +11,7 @@ use aliquot_core::grant::ShareSettings;
 use aliquot_core::ports::DeviceBackend;
 use aliquot_core::units::{Bytes, Cores};
 use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation};
+use aliquot_enforce::units::Ppm;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
@@ -150,10 +151,10 @@ fn a_tenant_that_cuts_its_usage_short_ends_nobody_but_itself() {
     view.total().store(5, Ordering::SeqCst);
     OpenOptions::new().write(true).open(place.usage()).unwrap().set_len(0).unwrap();
     assert_eq!(view.total().load(Ordering::SeqCst), 0, "a vanished page reads as zeros");
-    assert_eq!(watched.reap().unwrap(), Reaped::Torn);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Torn);
     assert_eq!(fs::metadata(place.usage()).unwrap().len(), 135_168, "it has its length again");
     assert_eq!(place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap(), Made::Something);
-    assert_eq!(Watched::open(&place.usage()).unwrap().reap().unwrap(), Reaped::Nobody);
+    assert_eq!(Watched::open(&place.usage()).unwrap().reap(Ppm::ALL).unwrap(), Reaped::Nobody);
 }
 
 /// A process that holds memory in the books of `dir`; nothing where no test asked for it.
@@ -220,7 +221,7 @@ fn what_the_dead_held_goes_back_and_the_living_keep_theirs() {
         // A zombie is as dead as one that was waited for.
         let bound = Instant::now() + Duration::from_secs(10);
         let reaped = loop {
-            match watched.reap().unwrap() {
+            match watched.reap(Ppm::ALL).unwrap() {
                 Reaped::Nobody | Reaped::Later => assert!(Instant::now() < bound, "round {round}"),
                 reaped => break reaped,
             }
@@ -237,8 +238,30 @@ fn what_the_dead_held_goes_back_and_the_living_keep_theirs() {
     assert_eq!(view.reaped().load(Ordering::SeqCst), rounds);
     living.kill().unwrap();
     living.wait().unwrap();
-    assert!(matches!(watched.reap().unwrap(), Reaped::Dead { processes: 1, .. }));
+    assert!(matches!(watched.reap(Ppm::ALL).unwrap(), Reaped::Dead { processes: 1, .. }));
     assert_eq!(Seen::of(&place.usage()).unwrap().total, Bytes(0));
+}
+
+#[test]
+fn what_the_dead_left_on_the_card_is_billed() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
+    let watched = Watched::open(&place.usage()).unwrap();
+    let view = watched.view().unwrap();
+    let (mut child, number) = start_tenant(dir.path());
+    let left = crate::clock::monotonic().0 - 300_000_000;
+    view.slot(number).unwrap().unbilled_since().store(left, Ordering::SeqCst);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody);
+    assert_eq!(view.device_nanos().load(Ordering::SeqCst), 0, "it lives, and bills itself");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(matches!(watched.reap(Ppm::new(500_000)).unwrap(), Reaped::Dead { processes: 1, .. }));
+    let billed = view.device_nanos().load(Ordering::SeqCst);
+    assert!(billed >= 150_000_000, "half of the time is the tenant's: {billed}");
+    assert_eq!(view.credit_nanos().load(Ordering::SeqCst), -i64::try_from(billed).unwrap());
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody);
+    assert_eq!(view.device_nanos().load(Ordering::SeqCst), billed, "once");
 }
 
 #[test]
@@ -262,7 +285,7 @@ fn any_bytes_in_usage_are_shown_or_refused_and_reaping_ends() {
         assert!(Seen::of(&place.usage()).unwrap().processes.len() <= usage::SLOT_COUNT);
         let watched = Watched::open(&place.usage()).unwrap();
         let begun = Instant::now();
-        watched.reap().unwrap();
+        watched.reap(Ppm::ALL).unwrap();
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
     fs::write(place.usage(), [0xAB; 200_000]).unwrap();

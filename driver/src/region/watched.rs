@@ -14,12 +14,18 @@ use std::time::Duration;
 use aliquot_abi::layout::usage;
 use aliquot_abi::view::UsageView;
 use aliquot_core::units::Bytes;
+use aliquot_enforce::bucket::Bucket;
+use aliquot_enforce::cells::Cells;
 use aliquot_enforce::memory::FREEZE;
 use aliquot_enforce::reap::{Owner, Recount, Slot, freeze, recount, thaw};
+use aliquot_enforce::unbilled;
+use aliquot_enforce::units::Ppm;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use std::os::fd::AsFd;
+
+use crate::clock::monotonic;
 
 use super::liveness::{Processes, Taken, byte_lock, pid_of};
 use super::mapping::{Image, Mapping};
@@ -151,11 +157,12 @@ impl Watched {
         Ok(taken(self.view()?).any(|t| t.liveness(&self.file, &processes) == Owner::Alive))
     }
 
-    /// Looks for dead processes and gives back what they held. Costs one pass over the slots where everybody lives.
+    /// Looks for dead processes, gives back what they held, and bills what they left on the card, of which `part` is the
+    /// tenant's. Costs one pass over the slots where everybody lives.
     ///
     /// # Errors
     /// The file is no usage file any more, or cannot be locked or cut to its size.
-    pub fn reap(&self) -> io::Result<Reaped> {
+    pub fn reap(&self, part: Ppm) -> io::Result<Reaped> {
         self.keep_size()?;
         let view = match self.view() {
             Err(_) if self.mapping.torn() => return Ok(Reaped::Torn),
@@ -169,7 +176,7 @@ impl Watched {
         }
         let alone = REAPING.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = match self.lock(libc::F_WRLCK) {
-            Ok(()) => self.reap_locked(view, &Processes::now()),
+            Ok(()) => self.reap_locked(view, part, &Processes::now()),
             Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Reaped::Later),
             Err(errno) => return Err(errno.into()),
         };
@@ -179,7 +186,7 @@ impl Watched {
     }
 
     /// Freezes, recounts, frees the slots of the dead.
-    fn reap_locked(&self, view: UsageView<'_>, processes: &Processes) -> Reaped {
+    fn reap_locked(&self, view: UsageView<'_>, part: Ppm, processes: &Processes) -> Reaped {
         // From here on nobody's reservation goes through, so who is found now is everybody who holds anything.
         freeze(view.total());
         let slots: Vec<(Taken<'_>, Owner)> =
@@ -204,7 +211,13 @@ impl Watched {
             }
         };
         let mut dead = 0;
+        let books = unbilled::Books {
+            bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
+            cells: Cells::new(view.cells()),
+            device_nanos: view.device_nanos(),
+        };
         for (taken, _) in slots.iter().filter(|(_, owner)| *owner == Owner::Dead) {
+            unbilled::bill(monotonic(), taken.slot.unbilled_since(), part, &books);
             free(*taken);
             dead += 1;
         }

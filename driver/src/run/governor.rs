@@ -212,7 +212,7 @@ impl Reign<'_> {
                 self.grants.insert(dir, grant);
             }
         }
-        self.grants.retain(|_, grant| match grant.usage.reap() {
+        self.grants.retain(|_, grant| match grant.usage.reap(grant.own()) {
             // A tenant that cut its file is looked at anew, with what is left of it.
             Ok(Reaped::Torn) | Err(_) => false,
             Ok(Reaped::Nobody | Reaped::Later | Reaped::Dead { .. }) => true,
@@ -296,6 +296,11 @@ struct Step {
 // === impl Grant ===
 
 impl Grant {
+    /// The part of the card that is its own while others work, too.
+    fn own(&self) -> Ppm {
+        self.tenant.map_or(Ppm::ALL, |tenant| tenant.own())
+    }
+
     fn word(&self) -> u32 {
         self.usage.view().map_or(0, |view| view.demand().load(Ordering::SeqCst))
     }

@@ -9,7 +9,7 @@ pub mod first;
 
 use aliquot_enforce::cost::Shape;
 
-use crate::pacing::{self, Target};
+use crate::pacing::{self, Target, waiting};
 use crate::vendor::StreamMode;
 
 /// The vendor's description of a copy of rows: the head, which tells where, and the extent.
@@ -91,7 +91,9 @@ fn extent<T: Extent>(copy: *const T) -> usize {
 
 fn moved(kind: Kind, bytes: usize, target: Target, real: impl FnOnce() -> i32) -> i32 {
     let shape = Shape::bytes(kind as u64, u64::try_from(bytes).unwrap_or(u64::MAX));
-    pacing::launch(shape.key, target, || shape, real)
+    let launch = || pacing::launch(shape.key, target, || shape, real);
+    // Copies on a default stream return as a rule when they are done, and with them all that was launched there.
+    if target.stream == 0 { waiting::ask(launch) } else { launch() }
 }
 
 hooks! {

@@ -1,4 +1,4 @@
-//! Kernel launches and graph launches in every form, and the beginning and end of captures.
+//! Kernel launches in every form.
 
 // UNSAFETY: launch descriptions of the caller are read.
 #![expect(unsafe_code, reason = "the caller's structures are raw")]
@@ -6,7 +6,7 @@
 use aliquot_enforce::cost::{Key, Shape};
 
 use crate::pacing::{self, Target};
-use crate::vendor::{self, SUCCESS, StreamMode};
+use crate::vendor::StreamMode;
 
 /// The vendor's launch description.
 #[derive(Clone, Copy)]
@@ -102,35 +102,6 @@ hooks! {
     fn cuLaunchGridAsync(function: u64, width: i32, height: i32, stream: u64) {
         kernel(function, [sides(width), sides(height), 1], [1; 3], Target { stream, mode: StreamMode::Legacy }, || cuLaunchGridAsync::real(function, width, height, stream))
     }
-
-    fn cuStreamBeginCapture(stream: u64) { begun(|| cuStreamBeginCapture::real(stream)) }
-    fn cuStreamBeginCapture_ptsz(stream: u64) { begun(|| cuStreamBeginCapture_ptsz::real(stream)) }
-    fn cuStreamBeginCapture_v2(stream: u64, mode: u32) { begun(|| cuStreamBeginCapture_v2::real(stream, mode)) }
-    fn cuStreamBeginCapture_v2_ptsz(stream: u64, mode: u32) {
-        begun(|| cuStreamBeginCapture_v2_ptsz::real(stream, mode))
-    }
-    fn cuStreamBeginCaptureToGraph(
-        stream: u64, graph: u64, dependencies: usize, data: usize, count: usize, mode: u32
-    ) {
-        begun(|| cuStreamBeginCaptureToGraph::real(stream, graph, dependencies, data, count, mode))
-    }
-    fn cuStreamBeginCaptureToGraph_ptsz(
-        stream: u64, graph: u64, dependencies: usize, data: usize, count: usize, mode: u32
-    ) {
-        begun(|| cuStreamBeginCaptureToGraph_ptsz::real(stream, graph, dependencies, data, count, mode))
-    }
-    fn cuStreamBeginRecaptureToGraph(stream: u64, mode: u32, graph: u64, callback: usize, data: usize) {
-        begun(|| cuStreamBeginRecaptureToGraph::real(stream, mode, graph, callback, data))
-    }
-    fn cuStreamBeginRecaptureToGraph_ptsz(stream: u64, mode: u32, graph: u64, callback: usize, data: usize) {
-        begun(|| cuStreamBeginRecaptureToGraph_ptsz::real(stream, mode, graph, callback, data))
-    }
-    fn cuStreamEndCapture(stream: u64, graph: *mut u64) {
-        ended(stream, StreamMode::Legacy, || cuStreamEndCapture::real(stream, graph))
-    }
-    fn cuStreamEndCapture_ptsz(stream: u64, graph: *mut u64) {
-        ended(stream, StreamMode::PerThread, || cuStreamEndCapture_ptsz::real(stream, graph))
-    }
 }
 
 #[inline]
@@ -157,24 +128,4 @@ fn described(
 /// A side of a grid of the first generation; what the vendor will refuse counts as one.
 fn sides(count: i32) -> u32 {
     u32::try_from(count).unwrap_or(1).max(1)
-}
-
-/// Counted before the driver begins, so that no question of ours falls into a capture.
-fn begun(real: impl FnOnce() -> i32) -> i32 {
-    pacing::capture_begun();
-    let answer = real();
-    if answer != SUCCESS {
-        pacing::capture_ended();
-    }
-    answer
-}
-
-/// A capture that was spoilt ends as well, with an error; so the stream is asked, not the answer.
-fn ended(stream: u64, mode: StreamMode, real: impl FnOnce() -> i32) -> i32 {
-    let before = vendor::is_capturing(stream, mode);
-    let answer = real();
-    if before && !vendor::is_capturing(stream, mode) {
-        pacing::capture_ended();
-    }
-    answer
 }

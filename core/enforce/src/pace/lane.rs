@@ -72,6 +72,15 @@ impl Lane {
         self.has(OPEN)
     }
 
+    pub(super) fn stream(&self) -> u64 {
+        self.stream.load(Ordering::Relaxed)
+    }
+
+    /// Forgets what another thread put back while the lane was being closed.
+    pub(super) fn forget_left(&self) {
+        self.left.store(0, Ordering::Relaxed);
+    }
+
     #[inline]
     pub(super) fn is_of(&self, stream: u64) -> bool {
         self.stream.load(Ordering::Relaxed) == stream

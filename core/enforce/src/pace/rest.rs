@@ -1,0 +1,122 @@
+//! Work that comes to rest: the program waits for it, its stream or context ends, or nothing could be put behind it.
+//!
+//! | then | what was open or pending |
+//! |---|---|
+//! | the program is about to wait | gets its markers ([`Pace::waits`]) and is billed after the wait ([`Pace::settle_all`]) |
+//! | a stream ends | the same |
+//! | a context ends, or no marker can be had | is billed by the clock at the next question |
+
+use super::*;
+
+/// Streams that a wait is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// This one.
+    On(u64),
+    /// All of the context.
+    OnAll,
+}
+
+impl Waits {
+    const fn is_on(self, stream: u64) -> bool {
+        match self {
+            Self::On(one) => one == stream,
+            Self::OnAll => true,
+        }
+    }
+}
+
+impl Pace {
+    fn open_lanes(&self) -> impl Iterator<Item = (u64, &Lane)> {
+        let open = self.lanes.iter().filter(|lane| lane.is_open());
+        open.map(|lane| (lane.stream(), lane))
+    }
+
+    /// Before the program waits: puts markers behind what was launched on those streams in this context. `may` says whether
+    /// anything can be put into a stream.
+    pub fn waits(
+        &self,
+        now: Nanos,
+        waits: Waits,
+        marks: &mut Marks,
+        world: &mut impl World,
+        may: impl Fn(u64) -> bool,
+    ) {
+        for (stream, lane) in self.open_lanes() {
+            if waits.is_on(stream) && marks.knows(stream) && may(stream) {
+                self.mark(now, lane, marks, world);
+            }
+        }
+    }
+
+    /// After the program waited: what another thread put back into a lane while it was closed is nobody's.
+    pub(super) fn forget_leftovers(&self) {
+        for lane in self.lanes.iter().filter(|lane| !lane.is_open()) {
+            lane.forget_left();
+        }
+    }
+
+    /// A stream is gone, or a whole context with these marks: nothing can be put behind what was launched there.
+    pub fn ends(&self, now: Nanos, waits: Waits, marks: Option<&Marks>) {
+        for (stream, lane) in self.open_lanes() {
+            if waits.is_on(stream) && marks.is_none_or(|marks| marks.knows(stream)) {
+                let (batch, left) = lane.close();
+                self.take_back(left);
+                if batch.launches > 0 {
+                    self.unmarked(marks.and_then(|marks| marks.opened_at(stream)).unwrap_or(now), now);
+                }
+            }
+        }
+        if let (Waits::OnAll, Some(since)) = (waits, marks.and_then(Marks::pending_since)) {
+            self.unmarked(since, now);
+        }
+    }
+
+    /// Work since then, the last of it launched now, has no marker behind it: the clock bills it, until work that came later is
+    /// done or the program has waited.
+    pub fn unmarked(&self, since: Nanos, now: Nanos) {
+        let earlier = |at: u64| (at == 0 || at > since.0).then_some(since.0.max(1));
+        // A word that says an earlier moment already is right.
+        let _earlier = self.unmarked_since.fetch_update(Ordering::AcqRel, Ordering::Acquire, earlier);
+        self.unmarked_at.fetch_max(now.0, Ordering::AcqRel);
+    }
+
+    /// Bills what has no marker, up to now.
+    pub(super) fn bill_unmarked(&self, now: Nanos, terms: Terms, shared: &Shared<'_>) {
+        if self.unmarked_since.load(Ordering::Relaxed) != 0 {
+            let books =
+                Books { bucket: shared.bucket, cells: shared.cells, device_nanos: shared.device_nanos };
+            let billed = unbilled::bill(now, &self.unmarked_since, terms.own, &books);
+            shared.process_nanos.fetch_add(billed.0, Ordering::Relaxed);
+            self.unmarked_since.store(now.0, Ordering::Release);
+        }
+    }
+
+    /// What was launched after all that has no marker is done.
+    pub(super) fn marked(&self, done: &Done) {
+        if self.unmarked_since.load(Ordering::Relaxed) != 0
+            && done.sure_from.0 > self.unmarked_at.load(Ordering::Acquire)
+        {
+            self.unmarked_since.store(0, Ordering::Release);
+        }
+    }
+
+    /// The program has waited: for all that it launched in this context, or for a part of it.
+    pub fn waited(&self, now: Nanos, waits: Waits, terms: Terms, shared: &Shared<'_>) {
+        self.forget_leftovers();
+        if waits != Waits::OnAll {
+            return;
+        }
+        self.bill_unmarked(now, terms, shared);
+        self.unmarked_since.store(0, Ordering::Release);
+    }
+
+    /// Since when there is work of this context that is not on the books; `None`: there is none.
+    #[must_use]
+    pub fn unbilled_since(&self, marks: &Marks) -> Option<Nanos> {
+        let open = self.open_lanes().filter_map(|(stream, _)| marks.opened_at(stream)).min();
+        let unmarked =
+            Some(Nanos(self.unmarked_since.load(Ordering::Relaxed))).filter(|at| *at != Nanos::ZERO);
+        [open, marks.pending_since(), unmarked].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,85 @@
+//! Waits for work and questions whether it is done: what is done by then is billed. And what begins and ends captures.
+
+// UNSAFETY: the vendor's functions are called through addresses.
+#![expect(unsafe_code, reason = "foreign functions are called through addresses")]
+
+use aliquot_enforce::pace::Waits;
+
+use crate::captures;
+use crate::pacing::{Target, waiting};
+use crate::vendor::StreamMode;
+
+const fn on(stream: u64) -> Target {
+    Target { stream, mode: StreamMode::Legacy }
+}
+
+const fn on_thread(stream: u64) -> Target {
+    Target { stream, mode: StreamMode::PerThread }
+}
+
+hooks! {
+    Cuda, Compute;
+    fn cuCtxSynchronize() { waiting::wait(Waits::OnAll, cuCtxSynchronize::real) }
+    fn cuCtxSynchronize_v2(context: u64) { waiting::wait(Waits::OnAll, || cuCtxSynchronize_v2::real(context)) }
+    fn cuEventSynchronize(event: u64) { waiting::wait(Waits::OnAll, || cuEventSynchronize::real(event)) }
+    fn cuStreamSynchronize(stream: u64) {
+        waiting::wait(Waits::On(on(stream).lane()), || cuStreamSynchronize::real(stream))
+    }
+    fn cuStreamSynchronize_ptsz(stream: u64) {
+        waiting::wait(Waits::On(on_thread(stream).lane()), || cuStreamSynchronize_ptsz::real(stream))
+    }
+    fn cuEventQuery(event: u64) { waiting::ask(|| cuEventQuery::real(event)) }
+    fn cuStreamQuery(stream: u64) { waiting::ask(|| cuStreamQuery::real(stream)) }
+    fn cuStreamQuery_ptsz(stream: u64) { waiting::ask(|| cuStreamQuery_ptsz::real(stream)) }
+
+    fn cuStreamDestroy(stream: u64) { destroyed(stream, || cuStreamDestroy::real(stream)) }
+    fn cuStreamDestroy_v2(stream: u64) { destroyed(stream, || cuStreamDestroy_v2::real(stream)) }
+
+    fn cuStreamBeginCapture(stream: u64) { captures::begin(|| cuStreamBeginCapture::real(stream)) }
+    fn cuStreamBeginCapture_ptsz(stream: u64) { captures::begin(|| cuStreamBeginCapture_ptsz::real(stream)) }
+    fn cuStreamBeginCapture_v2(stream: u64, mode: u32) {
+        captures::begin(|| cuStreamBeginCapture_v2::real(stream, mode))
+    }
+    fn cuStreamBeginCapture_v2_ptsz(stream: u64, mode: u32) {
+        captures::begin(|| cuStreamBeginCapture_v2_ptsz::real(stream, mode))
+    }
+    fn cuStreamBeginCaptureToGraph(
+        stream: u64, graph: u64, dependencies: usize, data: usize, count: usize, mode: u32
+    ) {
+        captures::begin(|| cuStreamBeginCaptureToGraph::real(stream, graph, dependencies, data, count, mode))
+    }
+    fn cuStreamBeginCaptureToGraph_ptsz(
+        stream: u64, graph: u64, dependencies: usize, data: usize, count: usize, mode: u32
+    ) {
+        captures::begin(|| cuStreamBeginCaptureToGraph_ptsz::real(stream, graph, dependencies, data, count, mode))
+    }
+    fn cuStreamBeginRecaptureToGraph(stream: u64, mode: u32, graph: u64, callback: usize, data: usize) {
+        captures::begin(|| cuStreamBeginRecaptureToGraph::real(stream, mode, graph, callback, data))
+    }
+    fn cuStreamBeginRecaptureToGraph_ptsz(stream: u64, mode: u32, graph: u64, callback: usize, data: usize) {
+        captures::begin(|| cuStreamBeginRecaptureToGraph_ptsz::real(stream, mode, graph, callback, data))
+    }
+    fn cuStreamEndCapture(stream: u64, graph: *mut u64) {
+        captures::end(on(stream), || cuStreamEndCapture::real(stream, graph))
+    }
+    fn cuStreamEndCapture_ptsz(stream: u64, graph: *mut u64) {
+        captures::end(on_thread(stream), || cuStreamEndCapture_ptsz::real(stream, graph))
+    }
+    fn cuStreamBeginCaptureToCig(stream: u64, given: usize) {
+        captures::begin_foreign(on(stream), || cuStreamBeginCaptureToCig::real(stream, given))
+    }
+    fn cuStreamBeginCaptureToCig_ptsz(stream: u64, given: usize) {
+        captures::begin_foreign(on_thread(stream), || cuStreamBeginCaptureToCig_ptsz::real(stream, given))
+    }
+    fn cuStreamEndCaptureToCig(stream: u64) {
+        captures::end_foreign(on(stream), || cuStreamEndCaptureToCig::real(stream))
+    }
+    fn cuStreamEndCaptureToCig_ptsz(stream: u64) {
+        captures::end_foreign(on_thread(stream), || cuStreamEndCaptureToCig_ptsz::real(stream))
+    }
+}
+
+fn destroyed(stream: u64, real: impl FnOnce() -> i32) -> i32 {
+    waiting::stream_going(on(stream));
+    captures::destroy(on(stream), real)
+}

@@ -1,0 +1,334 @@
+//! The markers of each context, lent to one thread at a time, and the vendor's events behind them.
+
+// UNSAFETY: markers are lent to one thread at a time by a word of their own.
+#![expect(unsafe_code, reason = "markers are lent by a word of their own")]
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
+use aliquot_enforce::pace::{Terms, Waits, World};
+use aliquot_enforce::units::Nanos;
+
+use super::{Meter, PLACES, Paced, READY, Target, of_grant};
+use crate::account;
+use crate::captures;
+use crate::grants::Usage;
+use crate::sys;
+use crate::vendor::{self, SUCCESS, StreamMode};
+
+/// Contexts of one card with markers of their own at a time; a further one takes the place of one without work. Where all have
+/// work, the clock bills what it launches.
+pub(super) const CONTEXTS_MAX: usize = 8;
+/// Turns given away for a thread between two vendor calls; past it that thread was cancelled, or a handler of a signal runs on
+/// top of it.
+const GOING_TURNS_MAX: u32 = 100_000;
+/// How long a context that ends is waited for its last markers, which take the card microseconds.
+const LAST_MARKERS: Nanos = Nanos::from_micros(200);
+/// Handle of a place that a thread did not give back: no context has it.
+const GIVEN_UP: u64 = u64::MAX;
+/// The legacy default stream, which no event can be put into while streams that it waits for are captured.
+const LEGACY: u64 = 1;
+
+/// The markers of one context, lent to the thread that holds `busy`.
+pub(super) struct Context {
+    busy: AtomicU32,
+    /// 0: nobody's.
+    handle: AtomicU64,
+    marks: UnsafeCell<Marks>,
+    /// The vendor's events by number; 0: not made yet.
+    events: UnsafeCell<[u64; EVENTS]>,
+}
+
+// SAFETY: the cells are touched by the thread that holds `busy` alone.
+unsafe impl Sync for Context {}
+
+/// What a thread borrowed; given back with the value.
+struct Lent<'a> {
+    context: &'a Context,
+    marks: &'a mut Marks,
+    events: &'a mut [u64; EVENTS],
+}
+
+/// Why no markers were lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// They were, or another thread has them.
+    Nothing,
+    /// There are none of this context.
+    Context,
+}
+
+/// While it lives, no question of this thread spoils a capture of another.
+struct Relaxed {
+    mode: u32,
+    exchanged: bool,
+}
+
+impl Relaxed {
+    fn new() -> Self {
+        let mut mode = vendor::CAPTURE_RELAXED;
+        let exchanged = vendor::cuThreadExchangeStreamCaptureMode(&raw mut mode) == Some(SUCCESS);
+        Self { mode, exchanged }
+    }
+
+    /// Whether events may be touched: a driver that cannot exchange the mode is left alone while anything is captured.
+    fn allows(&self) -> bool {
+        self.exchanged || !captures::any()
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        if self.exchanged {
+            let _back = vendor::cuThreadExchangeStreamCaptureMode(&raw mut self.mode);
+        }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.context.busy.store(0, Ordering::Release);
+    }
+}
+
+impl Lent<'_> {
+    /// As if nothing had ever been marked here.
+    fn clear(&mut self) {
+        *self.marks = Marks::new();
+        *self.events = [0; EVENTS];
+    }
+}
+
+impl Context {
+    /// Puts markers where none were: before anybody else can see the place.
+    ///
+    /// # Safety
+    /// Nobody else touches the place.
+    pub(super) unsafe fn make(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.marks.get().write(Marks::new()) };
+    }
+
+    fn is_of(&self, handle: u64) -> bool {
+        self.handle.load(Ordering::Acquire) == handle
+    }
+
+    /// `None`: another thread has them.
+    fn lend(&self) -> Option<Lent<'_>> {
+        if self.busy.swap(1, Ordering::Acquire) != 0 {
+            return None;
+        }
+        // SAFETY: `busy` is this thread's until it is given back.
+        let (marks, events) = unsafe { (&mut *self.marks.get(), &mut *self.events.get()) };
+        Some(Lent { context: self, marks, events })
+    }
+}
+
+/// Whether an event can be put into a stream.
+pub(super) fn may_mark(lane: u64) -> bool {
+    let target = Target { stream: lane, mode: StreamMode::Legacy };
+    !captures::any() || (lane != LEGACY && !captures::holds(target))
+}
+
+impl Meter {
+    /// Lends the markers of the current context, unless another thread has them or there is no place for them.
+    pub(super) fn with_marks<R>(&self, inside: impl FnOnce(Option<&mut Marks>, &mut Driver<'_>) -> R) -> R {
+        let mut none = [0; EVENTS];
+        let relaxed = Relaxed::new();
+        let handle = if relaxed.allows() { vendor::current_context() } else { None };
+        let context = handle.and_then(|handle| self.paced.context(handle).or_else(|| self.evict(handle)));
+        let Some(context) = context else {
+            return inside(None, &mut Driver { usage: self.usage, lack: Lack::Context, events: &mut none });
+        };
+        let Some(mut lent) = context.lend() else {
+            return inside(None, &mut Driver { usage: self.usage, lack: Lack::Nothing, events: &mut none });
+        };
+        let mut driver = Driver { usage: self.usage, lack: Lack::Nothing, events: lent.events };
+        let answer = inside(Some(lent.marks), &mut driver);
+        self.publish(&mut lent);
+        answer
+    }
+
+    /// Says since when there is work that is not on the books.
+    fn publish(&self, lent: &mut Lent<'_>) {
+        let since = self.paced.pace.unbilled_since(lent.marks).map_or(0, |since| since.0);
+        let contexts = self.paced.contexts.iter().zip(&self.paced.since);
+        for (_, place) in contexts.filter(|(context, _)| core::ptr::eq(*context, lent.context)) {
+            place.store(since, Ordering::Release);
+        }
+        let each = self.paced.since.iter().map(|since| since.load(Ordering::Acquire));
+        let since = each.filter(|since| *since != 0).min().unwrap_or(0);
+        if self.paced.unbilled_since.swap(since, Ordering::AcqRel) != since
+            && let Some((_, slot)) = account::slot(self.grant, self.usage)
+        {
+            slot.unbilled_since().store(since, Ordering::Release);
+        }
+    }
+
+    /// Gives a context the place of one that has no work; `None`: all have.
+    #[cold]
+    fn evict(&self, handle: u64) -> Option<&'static Context> {
+        let terms = self.terms()?;
+        self.paced.contexts.iter().find(|context| {
+            let Some(mut lent) = context.lend() else { return false };
+            let old = context.handle.load(Ordering::Acquire);
+            self.settle_other(old, terms, &mut lent);
+            self.publish(&mut lent);
+            if lent.marks.pending_since().is_some() {
+                return false;
+            }
+            self.paced.pace.ends(Nanos(sys::now()), Waits::OnAll, Some(lent.marks));
+            for event in lent.events.iter().filter(|event| **event != 0) {
+                let _gone = vendor::cuEventDestroy_v2(*event);
+            }
+            lent.clear();
+            context.handle.store(handle, Ordering::Release);
+            true
+        })
+    }
+
+    /// Bills what is done in a context that need not be the current one.
+    fn settle_other(&self, handle: u64, terms: Terms, lent: &mut Lent<'_>) {
+        if matches!(handle, 0 | GIVEN_UP) {
+            return;
+        }
+        let mut driver = Driver { usage: self.usage, lack: Lack::Nothing, events: lent.events };
+        // Where it cannot be made current it is going, and its events with it.
+        let _none = vendor::with_context(handle, || {
+            let now = Nanos(sys::now());
+            self.paced.pace.waits(now, Waits::OnAll, lent.marks, &mut driver, may_mark);
+            self.paced.pace.settle_all(now, terms, &self.shared(), lent.marks, &mut driver);
+            Some(())
+        });
+    }
+
+    /// A context of this card is about to end.
+    fn context_going(&self, context: &Context) {
+        // The other thread is between two vendor calls on a context that is being destroyed.
+        let mut turns = 0;
+        let mut lent = loop {
+            if let Some(lent) = context.lend() {
+                break lent;
+            }
+            if turns == GOING_TURNS_MAX {
+                // Its place is given up: no context has this handle.
+                context.handle.store(GIVEN_UP, Ordering::Release);
+                return;
+            }
+            turns += 1;
+            sys::yield_now();
+        };
+        let relaxed = Relaxed::new();
+        let handle = context.handle.load(Ordering::Acquire);
+        let begun = Nanos(sys::now());
+        if let (true, Some(terms)) = (relaxed.allows(), self.terms()) {
+            self.settle_other(handle, terms, &mut lent);
+            while lent.marks.pending_since().is_some() && Nanos(sys::now()).minus(begun) < LAST_MARKERS {
+                sys::yield_now();
+                self.settle_other(handle, terms, &mut lent);
+            }
+        }
+        self.paced.pace.ends(Nanos(sys::now()), Waits::OnAll, Some(lent.marks));
+        lent.clear();
+        self.publish(&mut lent);
+        context.handle.store(0, Ordering::Release);
+    }
+}
+
+impl Paced {
+    /// The markers of a context; takes a free place for a new one.
+    fn context(&self, handle: u64) -> Option<&Context> {
+        if let Some(known) = self.contexts.iter().find(|context| context.is_of(handle)) {
+            return Some(known);
+        }
+        let free = |context: &&Context| {
+            context.handle.compare_exchange(0, handle, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        self.contexts.iter().find(free)
+    }
+}
+
+/// A context is about to end, and its events with it.
+pub(crate) fn context_going(handle: u64) {
+    for (number, place) in PLACES.iter().enumerate() {
+        let base = place.load(Ordering::Acquire);
+        if base.is_null() {
+            continue;
+        }
+        // SAFETY: as in `paced`.
+        let paced = unsafe { &*base };
+        if paced.ready.load(Ordering::Acquire) != READY {
+            continue;
+        }
+        for context in paced.contexts.iter().filter(|context| context.is_of(handle)) {
+            if let Some(meter) = of_grant(number) {
+                meter.context_going(context);
+            }
+        }
+    }
+}
+
+// === the world of the controller ===
+
+/// The vendor's events of one context, and the words that others wait on.
+pub(super) struct Driver<'a> {
+    usage: Usage,
+    lack: Lack,
+    events: &'a mut [u64; EVENTS],
+}
+
+impl Driver<'_> {
+    /// Whether nobody has markers of this context: it has no place, or nothing may be asked.
+    pub(super) fn lacks_markers(&self) -> bool {
+        self.lack == Lack::Context
+    }
+
+    fn event(&self, event: Event) -> u64 {
+        self.events.get(event.0).copied().unwrap_or(0)
+    }
+}
+
+impl Events for Driver<'_> {
+    fn record(&mut self, event: Event, stream: u64) -> Recorded {
+        let Some(place) = self.events.get_mut(event.0) else { return Recorded::No };
+        if *place == 0 {
+            let mut made = 0;
+            if vendor::cuEventCreate(&raw mut made, 0) != Some(SUCCESS) {
+                return Recorded::No;
+            }
+            *place = made;
+        }
+        let answer = vendor::cuEventRecord(*place, stream);
+        if answer == Some(SUCCESS) { Recorded::Yes } else { Recorded::No }
+    }
+
+    fn passed(&mut self, base: Event, event: Event) -> Passed {
+        let mut millis = 0.0;
+        match vendor::cuEventElapsedTime(&raw mut millis, self.event(base), self.event(event)) {
+            Some(SUCCESS) => Passed::After(nanos(millis)),
+            Some(vendor::NOT_READY) => Passed::NotYet,
+            _ => {
+                // The context is not what it was: events that are left, if any, are its own affair.
+                *self.events = [0; EVENTS];
+                Passed::Lost
+            }
+        }
+    }
+}
+
+/// Milliseconds as the vendor tells them, in nanoseconds.
+#[expect(clippy::cast_possible_truncation, reason = "a cast of a float keeps to the bounds of the integer")]
+fn nanos(millis: f32) -> i64 {
+    (f64::from(millis) * 1e6) as i64
+}
+
+impl World for Driver<'_> {
+    fn wake_agent(&mut self) {
+        sys::wake_all(self.usage.view.demand());
+    }
+
+    fn wake_waiters(&mut self) {
+        sys::wake_all(self.usage.view.wake());
+    }
+}

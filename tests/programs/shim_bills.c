@@ -1,0 +1,164 @@
+/* Work that is hard to bill, for some time; says "ok" and how many kernels it launched.
+   usage: shim_bills SCENE NANOSECONDS MILLISECONDS */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef void *Handle;
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(Handle *, int), cuCtxSetCurrent(Handle), cuCtxCreate_v2(Handle *, unsigned, int);
+extern int cuModuleLoadData(Handle *, const void *), cuModuleGetFunction(Handle *, Handle, const char *);
+extern int cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
+extern int cuStreamCreate(Handle *, unsigned), cuStreamSynchronize(Handle), cuStreamDestroy_v2(Handle), cuCtxSynchronize(void);
+extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamQuery(Handle);
+extern int cuEventCreate(Handle *, unsigned), cuEventRecord(Handle, Handle), cuEventSynchronize(Handle);
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            printf("line %d: %s\n", __LINE__, #condition); \
+            exit(1); \
+        } \
+    } while (0)
+
+enum { SHORT = 20000, CONTEXTS = 12, FEW = 20, MANY = 200 };
+
+static Handle function, stream, other;
+static uint64_t number, until;
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static void rest(uint64_t nanos)
+{
+    struct timespec time = { (time_t)(nanos / 1000000000u), (long)(nanos % 1000000000u) };
+    nanosleep(&time, NULL);
+}
+
+static void launch(uint64_t nanos)
+{
+    void *parameters[] = { &nanos };
+    CHECK(cuLaunchKernel(function, 4, 1, 1, 64, 1, 1, 0, stream, parameters, NULL) == 0);
+    number++;
+}
+
+static void load(void)
+{
+    Handle module;
+    CHECK(cuModuleLoadData(&module, "image") == 0 && cuModuleGetFunction(&function, module, "kp") == 0);
+}
+
+/* One kernel, then the process ends: after a wait of the driver's, of an event, by asking, or without a word. */
+static void once(uint64_t nanos)
+{
+    launch(nanos);
+    CHECK(cuCtxSynchronize() == 0);
+}
+
+static void once_by_event(uint64_t nanos)
+{
+    Handle event;
+    CHECK(cuEventCreate(&event, 0) == 0);
+    launch(nanos);
+    CHECK(cuEventRecord(event, stream) == 0 && cuEventSynchronize(event) == 0);
+}
+
+static void once_by_asking(uint64_t nanos)
+{
+    launch(nanos);
+    while (cuStreamQuery(stream))
+        rest(500000);
+}
+
+static void once_in_silence(uint64_t nanos)
+{
+    launch(nanos);
+    rest(nanos + nanos / 10);
+}
+
+/* Learns that the kernel is short, then it is long, four at a time. */
+static void grows(uint64_t nanos)
+{
+    for (int one = 0; one < 2 * MANY; one++)
+        launch(SHORT);
+    CHECK(cuStreamSynchronize(stream) == 0);
+    while (now() < until) {
+        for (int one = 0; one < 4; one++)
+            launch(nanos);
+        CHECK(cuStreamSynchronize(stream) == 0);
+    }
+}
+
+static void captured(uint64_t nanos)
+{
+    CHECK(cuStreamBeginCapture_v2(other, 2) == 0);
+    grows(nanos);
+}
+
+static void capture_lost(uint64_t nanos)
+{
+    CHECK(cuStreamBeginCapture_v2(other, 2) == 0 && cuStreamDestroy_v2(other) == 0);
+    grows(nanos);
+}
+
+/* One function of two lengths, in turns, each followed by a wait. */
+static void two_lengths(uint64_t nanos)
+{
+    while (now() < until) {
+        for (int one = 0; one < MANY; one++)
+            launch(SHORT);
+        CHECK(cuStreamSynchronize(stream) == 0);
+        for (int one = 0; one < FEW; one++)
+            launch(nanos);
+        CHECK(cuStreamSynchronize(stream) == 0);
+    }
+}
+
+/* Every context has had work; the last one works on. */
+static void many_contexts(uint64_t nanos)
+{
+    for (int one = 0; one < CONTEXTS; one++) {
+        Handle context;
+        CHECK(cuCtxCreate_v2(&context, 0, 0) == 0);
+        load();
+        stream = NULL;
+        launch(1000);
+        CHECK(cuCtxSynchronize() == 0);
+    }
+    while (now() < until) {
+        launch(nanos);
+        if (number % 3 == 0)
+            CHECK(cuCtxSynchronize() == 0);
+    }
+}
+
+int main(int count, char **words)
+{
+    static const struct {
+        const char *name;
+        void (*play)(uint64_t);
+    } scenes[] = { { "once", once }, { "once_by_event", once_by_event }, { "once_by_asking", once_by_asking },
+        { "once_in_silence", once_in_silence }, { "grows", grows }, { "captured", captured }, { "capture_lost", capture_lost },
+        { "two_lengths", two_lengths }, { "many_contexts", many_contexts } };
+    CHECK(count == 4);
+    void (*play)(uint64_t) = NULL;
+    for (size_t scene = 0; scene < sizeof scenes / sizeof *scenes; scene++)
+        if (strcmp(words[1], scenes[scene].name) == 0)
+            play = scenes[scene].play;
+    CHECK(play);
+    Handle context;
+    CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
+    load();
+    CHECK(cuStreamCreate(&stream, 1) == 0 && cuStreamCreate(&other, 1) == 0);
+    until = now() + strtoull(words[3], NULL, 10) * 1000000u;
+    play(strtoull(words[2], NULL, 10));
+    printf("ok %llu\n", (unsigned long long)number);
+    fflush(stdout);
+    _exit(0);
+}

@@ -1,0 +1,130 @@
+//! Work that is hard to bill is billed: processes that end at once, captures that never end, many contexts, functions of two
+//! lengths. Judged by the card's own time against the clock; a machine that is busy only makes less of it.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use aliquot_abi::limits::{ComputePolicy, Limits};
+use aliquot_sim_device::{Card, monotonic_nanos};
+use aliquot_tests::preload::{Tenant, unlimited};
+use aliquot_tests::simulated::{Bench, Link, said};
+use std::path::PathBuf;
+use std::process::Command;
+
+const MILLI: u64 = 1_000_000;
+/// The cap of all scenes, in percent.
+const CAP: u64 = 10;
+
+struct Scene {
+    bench: Bench,
+    program: PathBuf,
+}
+
+/// Card time and clock of a stretch, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Spent {
+    card: u64,
+    clock: u64,
+}
+
+/// `None` where there is no compiler, and the test says so.
+fn scene() -> Option<Scene> {
+    let bench = Bench::new();
+    match bench.compile("shim_bills", Link::Direct) {
+        Ok(program) => Some(Scene { bench, program }),
+        Err(why) => {
+            println!("stood aside: {why}");
+            None
+        }
+    }
+}
+
+fn cap(card: &Card) -> Limits {
+    let ppm = u32::try_from(CAP * 10_000).unwrap();
+    Limits { share_ppm: ppm, granted_ppm: ppm, policy: ComputePolicy::Cap, ..unlimited(&card.facts().uuid) }
+}
+
+impl Spent {
+    /// Whether it is the cap at most, and `once` nanoseconds that may run before anything is known, and 3 points.
+    fn is_within_cap(self, once: u64) -> bool {
+        self.card <= self.clock / 100 * (CAP + 3) + once
+    }
+}
+
+impl Scene {
+    fn play(&self, mut command: Command, name: &str, nanos: u64, millis: u64) {
+        let words = [nanos.to_string(), millis.to_string()];
+        assert!(said(&command.arg(name).args(words).output().unwrap()).starts_with("ok "));
+    }
+
+    /// What the card does while `work` goes on under the cap, and after it for as long as debt is paid back.
+    fn capped(&self, work: impl Fn(&dyn Fn() -> Command)) -> Spent {
+        let card = self.bench.card();
+        let (tenant, _files) = Tenant::with(&cap(&card));
+        self.measured(|| work(&|| tenant.command(&self.bench, &self.program)))
+    }
+
+    fn measured(&self, work: impl FnOnce()) -> Spent {
+        let card = self.bench.card();
+        let (begun, before) = (monotonic_nanos(), card.busy_nanos());
+        work();
+        Spent { card: card.busy_nanos() - before, clock: monotonic_nanos() - begun }
+    }
+
+    /// One process after the other, for so long; each launches one kernel.
+    fn in_turns(&self, command: &dyn Fn() -> Command, name: &str, nanos: u64, millis: u64) {
+        let begun = monotonic_nanos();
+        while monotonic_nanos() - begun < millis * MILLI {
+            self.play(command(), name, nanos, 0);
+        }
+    }
+}
+
+#[test]
+fn processes_that_launch_one_kernel_and_end_are_held_to_the_share_together() {
+    let Some(scene) = scene() else { return };
+    let cases = [
+        ("once", 200),
+        ("once", 20),
+        ("once_by_event", 50),
+        ("once_by_asking", 50),
+        ("once_in_silence", 100),
+    ];
+    for (name, kernel) in cases {
+        let spent = scene.capped(|command| scene.in_turns(command, name, kernel * MILLI, 4_000));
+        println!("{name} {kernel} ms: {spent:?}");
+        assert!(spent.is_within_cap(kernel * MILLI), "{name} {kernel} ms: {spent:?}");
+    }
+}
+
+#[test]
+fn a_capture_that_never_ends_and_a_tenth_context_are_no_way_round_the_share() {
+    let Some(scene) = scene() else { return };
+    for (name, kernel) in [("captured", 5), ("capture_lost", 5), ("many_contexts", 50)] {
+        let spent = scene.capped(|command| scene.play(command(), name, kernel * MILLI, 4_000));
+        println!("{name} {kernel} ms: {spent:?}");
+        assert!(spent.is_within_cap(6 * kernel * MILLI), "{name} {kernel} ms: {spent:?}");
+    }
+}
+
+#[test]
+fn a_function_of_two_lengths_is_billed_what_it_took() {
+    let Some(scene) = scene() else { return };
+    for (name, kernel) in [("grows", 5), ("two_lengths", 5), ("two_lengths", 1)] {
+        let spent = scene.capped(|command| scene.play(command(), name, kernel * MILLI, 6_000));
+        println!("{name} {kernel} ms: {spent:?}");
+        assert!(spent.is_within_cap(20 * kernel * MILLI), "{name} {kernel} ms: {spent:?}");
+    }
+}
+
+/// Without the shim the same scenes fill the card.
+#[test]
+fn without_the_shim_the_same_checks_fail() {
+    let Some(scene) = scene() else { return };
+    let command = || scene.bench.command(&scene.program);
+    let spent = scene.measured(|| scene.in_turns(&command, "once", 200 * MILLI, 2_000));
+    assert!(!spent.is_within_cap(200 * MILLI), "{spent:?}");
+    for name in ["captured", "many_contexts", "two_lengths"] {
+        let spent = scene.measured(|| scene.play(command(), name, 5 * MILLI, 2_000));
+        assert!(!spent.is_within_cap(200 * MILLI), "{name}: {spent:?}");
+    }
+}
