@@ -75,9 +75,9 @@ pub(crate) fn begin_foreign(target: Target, real: impl FnOnce() -> i32) -> i32 {
         stream.compare_exchange(0, target.lane(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     };
     // Without a place the driver's word is all there is.
-    let _taken = is_foreign(target) || FOREIGN.iter().any(take);
+    let taken = !is_foreign(target) && FOREIGN.iter().any(take);
     let answer = begin(real);
-    if answer != SUCCESS {
+    if answer != SUCCESS && taken {
         forget(target);
     }
     answer

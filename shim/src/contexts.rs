@@ -133,6 +133,7 @@ pub(crate) fn going(handle: usize) -> Going {
 impl Going {
     /// It ended: so did everything allocated in it.
     pub(crate) fn gone(self) {
+        crate::pacing::context_gone();
         if let Some(tie) = self.tie {
             crate::plain::credit_all_of(tie);
         }

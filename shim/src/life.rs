@@ -229,14 +229,15 @@ fn is_too_high(usage: Usage) -> bool {
 }
 
 fn free_slots(usage: Usage, part: Ppm, dead: &Set) {
-    let (view, now) = (usage.view, Nanos(sys::now()));
+    let view = usage.view;
+    let mut pass = unbilled::Pass::new(Nanos(sys::now()));
     let books = unbilled::Books {
         bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
         cells: Cells::new(view.cells()),
         device_nanos: view.device_nanos(),
     };
     for (_, slot) in slots(usage).filter(|(number, _)| has(dead, *number)) {
-        unbilled::bill(now, slot.unbilled_since(), part, &books);
+        pass.bill(slot.unbilled_since(), part, &books);
         slot.start_time().store(0, Ordering::Release);
         slot.pid_namespace().store(0, Ordering::Release);
         slot.owner().fetch_and(!0xffff_ffff, Ordering::AcqRel);

@@ -39,8 +39,8 @@ use crate::hook::Need;
 use crate::sys::{self, KeepErrno};
 use crate::vendor::{self, Device, NOT_PERMITTED, SUCCESS, StreamMode};
 
-pub(crate) use markers::context_going;
 use markers::{CONTEXTS_MAX, Context};
+pub(crate) use markers::{context_going, context_gone};
 
 /// Controller and markers for one grant. All zeros is a controller that knows nothing; markers are put there before `ready`.
 struct Paced {
@@ -54,10 +54,14 @@ struct Paced {
     terms: AtomicU64,
     /// Stands in for the slot's word where the process has no slot.
     unslotted: AtomicU64,
-    /// What the slot says of work that is not on the books.
+    /// Since when there is work that is not on the books; 0: there is none.
     unbilled_since: AtomicU64,
     /// The same of each context.
     since: [AtomicU64; CONTEXTS_MAX],
+    /// What the slot says: the same of work whose length nobody knew.
+    owed_since: AtomicU64,
+    /// The same of each context.
+    owed: [AtomicU64; CONTEXTS_MAX],
     contexts: [Context; CONTEXTS_MAX],
 }
 

@@ -401,6 +401,13 @@ impl Marks {
         self.pending.first()?.as_ref().map(|oldest| oldest.opened_at)
     }
 
+    /// The same of batches with launches whose cost was not known.
+    #[must_use]
+    pub fn unknown_since(&self) -> Option<Nanos> {
+        let unknown = self.pending.iter().flatten().filter(|it| it.batch.known == Known::Not);
+        unknown.map(|it| it.opened_at).min()
+    }
+
     /// When the batch that is open on this stream was opened.
     #[must_use]
     pub fn opened_at(&self, stream: u64) -> Option<Nanos> {

@@ -5,7 +5,7 @@
 //!   dead:    launch ─▶ since ───── ✝ ──▶ reaper: now − since goes onto the books
 //! ```
 //!
-//! A process says since when it may have work that is not on the books; whoever reaps its slot calls [`bill`]. The word lies
+//! A process says since when it may have work that is not on the books; whoever reaps its slot calls [`Pass::bill`]. The word lies
 //! where the tenant can write it: it moves the tenant's own books alone, and by no more than [`LONGEST`] for a process.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -28,20 +28,37 @@ pub struct Books<'a> {
     pub device_nanos: &'a AtomicU64,
 }
 
-/// Puts onto the books what a process left that is dead by `now`; `own` is the tenant's part of the card. What was billed
-/// already for the same moments is not billed again. Once: the word is emptied.
-pub fn bill(now: Nanos, since: &AtomicU64, own: Ppm, books: &Books<'_>) -> Nanos {
-    let start = Nanos(since.swap(0, Ordering::AcqRel));
-    if start == Nanos::ZERO || start >= now {
-        return Nanos::ZERO;
+/// One look at the dead: the time that several of them left behind together is billed once.
+#[derive(Debug)]
+pub struct Pass {
+    now: Nanos,
+    /// From here to `now` all is billed.
+    from: Nanos,
+}
+
+impl Pass {
+    /// A look at this moment.
+    #[must_use]
+    pub const fn new(now: Nanos) -> Self {
+        Self { now, from: now }
     }
-    let start = start.0.max(now.minus(LONGEST).0);
-    let amount = own.times(now.minus(Nanos(start)));
-    let stretch = Stretch { start: Nanos(start), end: now, amount, counted_until: Nanos::ZERO };
-    let billed = books.cells.charge(&stretch);
-    books.bucket.owe(billed);
-    books.device_nanos.fetch_add(billed.0, Ordering::Relaxed);
-    billed
+
+    /// Puts onto the books what a process left that is dead; `own` is the tenant's part of the card. Moments that this pass has
+    /// billed, and those of the last half second that anybody has, are not billed again. Once: the word is emptied.
+    pub fn bill(&mut self, since: &AtomicU64, own: Ppm, books: &Books<'_>) -> Nanos {
+        let word = since.swap(0, Ordering::AcqRel);
+        let start = Nanos(word.max(self.now.minus(LONGEST).0));
+        if word == 0 || start >= self.from {
+            return Nanos::ZERO;
+        }
+        let amount = own.times(self.from.minus(start));
+        let stretch = Stretch { start, end: self.from, amount, counted_until: Nanos::ZERO };
+        self.from = start;
+        let billed = books.cells.charge(&stretch);
+        books.bucket.owe(billed);
+        books.device_nanos.fetch_add(billed.0, Ordering::Relaxed);
+        billed
+    }
 }
 
 #[cfg(test)]
@@ -63,7 +80,7 @@ mod tests {
         let now = Nanos(100_000 * MILLI);
         let left = |since: u64, own: Ppm| {
             let word = AtomicU64::new(since);
-            let billed = bill(now, &word, own, &books);
+            let billed = Pass::new(now).bill(&word, own, &books);
             assert_eq!(word.load(Ordering::Relaxed), 0);
             billed.0
         };
@@ -76,6 +93,13 @@ mod tests {
             assert_eq!(left(nothing, Ppm::ALL), 0);
         }
         assert!(left(1, Ppm::ALL) <= LONGEST.0);
+        // Eight that died together ten seconds after they last asked owe these ten seconds.
+        let mut pass = Pass::new(now);
+        let each = [9_000, 10_000, 8_000, 10_000, 5_000, 10_000, 10_000, 1_000].map(|age| {
+            let word = AtomicU64::new(now.0 - age * MILLI);
+            pass.bill(&word, Ppm::ALL, &books).0
+        });
+        assert!((9_000 * MILLI..=10_000 * MILLI).contains(&each.iter().sum::<u64>()), "{each:?}");
         assert_eq!(device.load(Ordering::Relaxed).cast_signed(), -credit.load(Ordering::Relaxed));
     }
 }

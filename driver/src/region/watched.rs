@@ -216,8 +216,9 @@ impl Watched {
             cells: Cells::new(view.cells()),
             device_nanos: view.device_nanos(),
         };
+        let mut pass = unbilled::Pass::new(monotonic());
         for (taken, _) in slots.iter().filter(|(_, owner)| *owner == Owner::Dead) {
-            unbilled::bill(monotonic(), taken.slot.unbilled_since(), part, &books);
+            pass.bill(taken.slot.unbilled_since(), part, &books);
             free(*taken);
             dead += 1;
         }

@@ -60,7 +60,11 @@ hooks! {
         if vendor::cuCtxFromGreenCtx(&raw mut context, green) == Some(SUCCESS) {
             crate::pacing::context_going(context);
         }
-        cuGreenCtxDestroy::real(green)
+        let answer = cuGreenCtxDestroy::real(green);
+        if answer == SUCCESS {
+            crate::pacing::context_gone();
+        }
+        answer
     }
 
     fn cuCtxSetLimit(limit: u32, value: usize) {

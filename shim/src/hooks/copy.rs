@@ -96,31 +96,36 @@ fn moved(kind: Kind, bytes: usize, target: Target, real: impl FnOnce() -> i32) -
     if target.stream == 0 { waiting::ask(launch) } else { launch() }
 }
 
+/// A copy that has returned when it is done.
+fn arrived(kind: Kind, bytes: usize, target: Target, real: impl FnOnce() -> i32) -> i32 {
+    waiting::copy(|| moved(kind, bytes, target, real))
+}
+
 hooks! {
     Cuda, Compute;
     fn cuMemcpy(target: u64, source: u64, bytes: usize) {
-        moved(Kind::Any, bytes, DEFAULT, || cuMemcpy::real(target, source, bytes))
+        arrived(Kind::Any, bytes, DEFAULT, || cuMemcpy::real(target, source, bytes))
     }
     fn cuMemcpy_ptds(target: u64, source: u64, bytes: usize) {
-        moved(Kind::Any, bytes, THREAD, || cuMemcpy_ptds::real(target, source, bytes))
+        arrived(Kind::Any, bytes, THREAD, || cuMemcpy_ptds::real(target, source, bytes))
     }
     fn cuMemcpyHtoD_v2(target: u64, source: u64, bytes: usize) {
-        moved(Kind::ToDevice, bytes, DEFAULT, || cuMemcpyHtoD_v2::real(target, source, bytes))
+        arrived(Kind::ToDevice, bytes, DEFAULT, || cuMemcpyHtoD_v2::real(target, source, bytes))
     }
     fn cuMemcpyHtoD_v2_ptds(target: u64, source: u64, bytes: usize) {
-        moved(Kind::ToDevice, bytes, THREAD, || cuMemcpyHtoD_v2_ptds::real(target, source, bytes))
+        arrived(Kind::ToDevice, bytes, THREAD, || cuMemcpyHtoD_v2_ptds::real(target, source, bytes))
     }
     fn cuMemcpyDtoH_v2(target: u64, source: u64, bytes: usize) {
-        moved(Kind::FromDevice, bytes, DEFAULT, || cuMemcpyDtoH_v2::real(target, source, bytes))
+        arrived(Kind::FromDevice, bytes, DEFAULT, || cuMemcpyDtoH_v2::real(target, source, bytes))
     }
     fn cuMemcpyDtoH_v2_ptds(target: u64, source: u64, bytes: usize) {
-        moved(Kind::FromDevice, bytes, THREAD, || cuMemcpyDtoH_v2_ptds::real(target, source, bytes))
+        arrived(Kind::FromDevice, bytes, THREAD, || cuMemcpyDtoH_v2_ptds::real(target, source, bytes))
     }
     fn cuMemcpyDtoD_v2(target: u64, source: u64, bytes: usize) {
-        moved(Kind::Inside, bytes, DEFAULT, || cuMemcpyDtoD_v2::real(target, source, bytes))
+        arrived(Kind::Inside, bytes, DEFAULT, || cuMemcpyDtoD_v2::real(target, source, bytes))
     }
     fn cuMemcpyDtoD_v2_ptds(target: u64, source: u64, bytes: usize) {
-        moved(Kind::Inside, bytes, THREAD, || cuMemcpyDtoD_v2_ptds::real(target, source, bytes))
+        arrived(Kind::Inside, bytes, THREAD, || cuMemcpyDtoD_v2_ptds::real(target, source, bytes))
     }
     fn cuMemcpyAsync(target: u64, source: u64, bytes: usize, stream: u64) {
         moved(Kind::Any, bytes, on(stream), || cuMemcpyAsync::real(target, source, bytes, stream))
@@ -147,10 +152,10 @@ hooks! {
         moved(Kind::Inside, bytes, on_thread(stream), || cuMemcpyDtoDAsync_v2_ptsz::real(target, source, bytes, stream))
     }
     fn cuMemcpyPeer(target: u64, to: u64, source: u64, from: u64, bytes: usize) {
-        moved(Kind::Any, bytes, DEFAULT, || cuMemcpyPeer::real(target, to, source, from, bytes))
+        arrived(Kind::Any, bytes, DEFAULT, || cuMemcpyPeer::real(target, to, source, from, bytes))
     }
     fn cuMemcpyPeer_ptds(target: u64, to: u64, source: u64, from: u64, bytes: usize) {
-        moved(Kind::Any, bytes, THREAD, || cuMemcpyPeer_ptds::real(target, to, source, from, bytes))
+        arrived(Kind::Any, bytes, THREAD, || cuMemcpyPeer_ptds::real(target, to, source, from, bytes))
     }
     fn cuMemcpyPeerAsync(target: u64, to: u64, source: u64, from: u64, bytes: usize, stream: u64) {
         moved(Kind::Any, bytes, on(stream), || cuMemcpyPeerAsync::real(target, to, source, from, bytes, stream))
@@ -159,22 +164,22 @@ hooks! {
         moved(Kind::Any, bytes, on_thread(stream), || cuMemcpyPeerAsync_ptsz::real(target, to, source, from, bytes, stream))
     }
     fn cuMemcpy2D_v2(copy: *const Flat) {
-        moved(Kind::Any, extent(copy), DEFAULT, || cuMemcpy2D_v2::real(copy))
+        arrived(Kind::Any, extent(copy), DEFAULT, || cuMemcpy2D_v2::real(copy))
     }
     fn cuMemcpy2D_v2_ptds(copy: *const Flat) {
-        moved(Kind::Any, extent(copy), THREAD, || cuMemcpy2D_v2_ptds::real(copy))
+        arrived(Kind::Any, extent(copy), THREAD, || cuMemcpy2D_v2_ptds::real(copy))
     }
     fn cuMemcpy2DUnaligned_v2(copy: *const Flat) {
-        moved(Kind::Any, extent(copy), DEFAULT, || cuMemcpy2DUnaligned_v2::real(copy))
+        arrived(Kind::Any, extent(copy), DEFAULT, || cuMemcpy2DUnaligned_v2::real(copy))
     }
     fn cuMemcpy2DUnaligned_v2_ptds(copy: *const Flat) {
-        moved(Kind::Any, extent(copy), THREAD, || cuMemcpy2DUnaligned_v2_ptds::real(copy))
+        arrived(Kind::Any, extent(copy), THREAD, || cuMemcpy2DUnaligned_v2_ptds::real(copy))
     }
     fn cuMemcpy3D_v2(copy: *const Deep) {
-        moved(Kind::Any, extent(copy), DEFAULT, || cuMemcpy3D_v2::real(copy))
+        arrived(Kind::Any, extent(copy), DEFAULT, || cuMemcpy3D_v2::real(copy))
     }
     fn cuMemcpy3D_v2_ptds(copy: *const Deep) {
-        moved(Kind::Any, extent(copy), THREAD, || cuMemcpy3D_v2_ptds::real(copy))
+        arrived(Kind::Any, extent(copy), THREAD, || cuMemcpy3D_v2_ptds::real(copy))
     }
     fn cuMemcpy2DAsync_v2(copy: *const Flat, stream: u64) {
         moved(Kind::Any, extent(copy), on(stream), || cuMemcpy2DAsync_v2::real(copy, stream))

@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "markers are lent by a word of their own")]
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
 use aliquot_enforce::pace::{Terms, Waits, World};
@@ -24,7 +24,7 @@ pub(super) const CONTEXTS_MAX: usize = 8;
 /// top of it.
 const GOING_TURNS_MAX: u32 = 100_000;
 /// How long a context that ends is waited for its last markers, which take the card microseconds.
-const LAST_MARKERS: Nanos = Nanos::from_micros(200);
+pub(super) const LAST_MARKERS: Nanos = Nanos::from_micros(200);
 /// Handle of a place that a thread did not give back: no context has it.
 const GIVEN_UP: u64 = u64::MAX;
 /// The legacy default stream, which no event can be put into while streams that it waits for are captured.
@@ -57,6 +57,13 @@ enum Lack {
     Nothing,
     /// There are none of this context.
     Context,
+}
+
+/// Whether a context is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alive {
+    Yes,
+    No,
 }
 
 /// While it lives, no question of this thread spoils a capture of another.
@@ -93,8 +100,13 @@ impl Drop for Lent<'_> {
 }
 
 impl Lent<'_> {
-    /// As if nothing had ever been marked here.
-    fn clear(&mut self) {
+    /// As if nothing had ever been marked here. The events of a context that is not alive are gone with it.
+    fn end(&mut self, alive: Alive) {
+        if alive == Alive::Yes {
+            for event in self.events.iter().filter(|event| **event != 0) {
+                let _gone = vendor::cuEventDestroy_v2(*event);
+            }
+        }
         *self.marks = Marks::new();
         *self.events = [0; EVENTS];
     }
@@ -123,6 +135,17 @@ impl Context {
         let (marks, events) = unsafe { (&mut *self.marks.get(), &mut *self.events.get()) };
         Some(Lent { context: self, marks, events })
     }
+
+    /// Waits for who has them; `None`: that thread does not give them back.
+    fn lend_soon(&self) -> Option<Lent<'_>> {
+        for _ in 0..GOING_TURNS_MAX {
+            if let Some(lent) = self.lend() {
+                return Some(lent);
+            }
+            sys::yield_now();
+        }
+        None
+    }
 }
 
 /// Whether an event can be put into a stream.
@@ -141,7 +164,9 @@ impl Meter {
         let Some(context) = context else {
             return inside(None, &mut Driver { usage: self.usage, lack: Lack::Context, events: &mut none });
         };
-        let Some(mut lent) = context.lend() else {
+        // The place may have become another's meanwhile.
+        let Some(mut lent) = context.lend().filter(|lent| handle.is_some_and(|it| lent.context.is_of(it)))
+        else {
             return inside(None, &mut Driver { usage: self.usage, lack: Lack::Nothing, events: &mut none });
         };
         let mut driver = Driver { usage: self.usage, lack: Lack::Nothing, events: lent.events };
@@ -152,17 +177,29 @@ impl Meter {
 
     /// Says since when there is work that is not on the books.
     fn publish(&self, lent: &mut Lent<'_>) {
-        let since = self.paced.pace.unbilled_since(lent.marks).map_or(0, |since| since.0);
-        let contexts = self.paced.contexts.iter().zip(&self.paced.since);
-        for (_, place) in contexts.filter(|(context, _)| core::ptr::eq(*context, lent.context)) {
-            place.store(since, Ordering::Release);
+        let (paced, pace) = (self.paced, &self.paced.pace);
+        let word = |since: Option<Nanos>| since.map_or(0, |since| since.0);
+        let (since, owed) = (word(pace.unbilled_since(lent.marks)), word(pace.owed_since(lent.marks)));
+        let contexts = paced.contexts.iter().zip(paced.since.iter().zip(&paced.owed));
+        for (_, places) in contexts.filter(|(context, _)| core::ptr::eq(*context, lent.context)) {
+            places.0.store(since, Ordering::Release);
+            places.1.store(owed, Ordering::Release);
         }
-        let each = self.paced.since.iter().map(|since| since.load(Ordering::Acquire));
-        let since = each.filter(|since| *since != 0).min().unwrap_or(0);
-        if self.paced.unbilled_since.swap(since, Ordering::AcqRel) != since
+        self.tell();
+    }
+
+    /// Says the earliest of all contexts.
+    fn tell(&self) {
+        let earliest = |each: &[AtomicU64; CONTEXTS_MAX]| {
+            let each = each.iter().map(|since| since.load(Ordering::Acquire));
+            each.filter(|since| *since != 0).min().unwrap_or(0)
+        };
+        self.paced.unbilled_since.store(earliest(&self.paced.since), Ordering::Release);
+        let owed = earliest(&self.paced.owed);
+        if self.paced.owed_since.swap(owed, Ordering::AcqRel) != owed
             && let Some((_, slot)) = account::slot(self.grant, self.usage)
         {
-            slot.unbilled_since().store(since, Ordering::Release);
+            slot.unbilled_since().store(owed, Ordering::Release);
         }
     }
 
@@ -173,66 +210,90 @@ impl Meter {
         self.paced.contexts.iter().find(|context| {
             let Some(mut lent) = context.lend() else { return false };
             let old = context.handle.load(Ordering::Acquire);
-            self.settle_other(old, terms, &mut lent);
+            let alive = self.settle_other(old, terms, &mut lent);
             self.publish(&mut lent);
             if lent.marks.pending_since().is_some() {
                 return false;
             }
             self.paced.pace.ends(Nanos(sys::now()), Waits::OnAll, Some(lent.marks));
-            for event in lent.events.iter().filter(|event| **event != 0) {
-                let _gone = vendor::cuEventDestroy_v2(*event);
-            }
-            lent.clear();
+            lent.end(alive);
             context.handle.store(handle, Ordering::Release);
             true
         })
     }
 
-    /// Bills what is done in a context that need not be the current one.
-    fn settle_other(&self, handle: u64, terms: Terms, lent: &mut Lent<'_>) {
+    /// Bills what is done in a context that need not be the current one; whether there is such a context.
+    fn settle_other(&self, handle: u64, terms: Terms, lent: &mut Lent<'_>) -> Alive {
         if matches!(handle, 0 | GIVEN_UP) {
-            return;
+            return Alive::No;
         }
         let mut driver = Driver { usage: self.usage, lack: Lack::Nothing, events: lent.events };
         // Where it cannot be made current it is going, and its events with it.
-        let _none = vendor::with_context(handle, || {
+        let settled = vendor::with_context(handle, || {
             let now = Nanos(sys::now());
             self.paced.pace.waits(now, Waits::OnAll, lent.marks, &mut driver, may_mark);
             self.paced.pace.settle_all(now, terms, &self.shared(), lent.marks, &mut driver);
             Some(())
         });
+        settled.map_or(Alive::No, |()| Alive::Yes)
     }
 
     /// A context of this card is about to end.
-    fn context_going(&self, context: &Context) {
+    fn context_going(&self, context: &Context, handle: u64) {
         // The other thread is between two vendor calls on a context that is being destroyed.
-        let mut turns = 0;
-        let mut lent = loop {
-            if let Some(lent) = context.lend() {
-                break lent;
-            }
-            if turns == GOING_TURNS_MAX {
-                // Its place is given up: no context has this handle.
-                context.handle.store(GIVEN_UP, Ordering::Release);
-                return;
-            }
-            turns += 1;
-            sys::yield_now();
+        let Some(mut lent) = context.lend_soon() else {
+            // Its place is given up: no context has this handle.
+            context.handle.store(GIVEN_UP, Ordering::Release);
+            return;
         };
+        if !context.is_of(handle) {
+            return;
+        }
         let relaxed = Relaxed::new();
-        let handle = context.handle.load(Ordering::Acquire);
-        let begun = Nanos(sys::now());
+        let (begun, mut alive) = (Nanos(sys::now()), Alive::No);
         if let (true, Some(terms)) = (relaxed.allows(), self.terms()) {
-            self.settle_other(handle, terms, &mut lent);
+            alive = self.settle_other(handle, terms, &mut lent);
             while lent.marks.pending_since().is_some() && Nanos(sys::now()).minus(begun) < LAST_MARKERS {
                 sys::yield_now();
                 self.settle_other(handle, terms, &mut lent);
             }
         }
         self.paced.pace.ends(Nanos(sys::now()), Waits::OnAll, Some(lent.marks));
-        lent.clear();
+        lent.end(alive);
         self.publish(&mut lent);
         context.handle.store(0, Ordering::Release);
+    }
+
+    /// A context of this card ended, and all its work with it: what of that had no marker is billed up to now.
+    fn context_gone(&self) {
+        let (paced, Some(terms)) = (self.paced, self.terms()) else { return };
+        if !paced.pace.has_unmarked() {
+            return;
+        }
+        paced.pace.waited(Nanos(sys::now()), Waits::OnAll, terms, &self.shared());
+        let free = |context: &Context| context.is_of(0) || context.is_of(GIVEN_UP);
+        let places = paced.contexts.iter().zip(paced.since.iter().zip(&paced.owed));
+        for (_, (since, owed)) in places.filter(|(context, _)| free(context)) {
+            since.store(0, Ordering::Release);
+            owed.store(0, Ordering::Release);
+        }
+        self.tell();
+    }
+
+    /// A stream is about to be destroyed, in whichever context it is: nothing is put behind what was launched there.
+    fn stream_going(&self, lane: u64) {
+        let waits = Waits::On(lane);
+        for context in self.paced.contexts.iter().filter(|context| !context.is_of(0)) {
+            // Who has them now may be putting a marker into the stream.
+            let Some(mut lent) = context.lend_soon() else {
+                self.paced.pace.ends(Nanos(sys::now()), waits, None);
+                continue;
+            };
+            if lent.marks.knows(lane) {
+                self.paced.pace.ends(Nanos(sys::now()), waits, Some(lent.marks));
+                self.publish(&mut lent);
+            }
+        }
     }
 }
 
@@ -249,24 +310,37 @@ impl Paced {
     }
 }
 
+/// Cards on which this process launched under a limit.
+fn used() -> impl Iterator<Item = Meter> {
+    let is_used = |place: &AtomicPtr<Paced>| {
+        let base = place.load(Ordering::Acquire);
+        // SAFETY: as in `paced`.
+        !base.is_null() && unsafe { &*base }.ready.load(Ordering::Acquire) == READY
+    };
+    PLACES
+        .iter()
+        .enumerate()
+        .filter(move |(_, place)| is_used(place))
+        .filter_map(|(number, _)| of_grant(number))
+}
+
 /// A context is about to end, and its events with it.
 pub(crate) fn context_going(handle: u64) {
-    for (number, place) in PLACES.iter().enumerate() {
-        let base = place.load(Ordering::Acquire);
-        if base.is_null() {
-            continue;
-        }
-        // SAFETY: as in `paced`.
-        let paced = unsafe { &*base };
-        if paced.ready.load(Ordering::Acquire) != READY {
-            continue;
-        }
-        for context in paced.contexts.iter().filter(|context| context.is_of(handle)) {
-            if let Some(meter) = of_grant(number) {
-                meter.context_going(context);
-            }
+    for meter in used() {
+        for context in meter.paced.contexts.iter().filter(|context| context.is_of(handle)) {
+            meter.context_going(context, handle);
         }
     }
+}
+
+/// A context ended.
+pub(crate) fn context_gone() {
+    used().for_each(|meter| meter.context_gone());
+}
+
+/// A stream is about to be destroyed: from now on nothing may be put into it.
+pub(super) fn stream_going(lane: u64) {
+    used().for_each(|meter| meter.stream_going(lane));
 }
 
 // === the world of the controller ===

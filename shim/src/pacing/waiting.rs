@@ -6,10 +6,13 @@ use core::sync::atomic::Ordering;
 use aliquot_enforce::pace::Waits;
 use aliquot_enforce::units::Nanos;
 
-use super::markers::may_mark;
+use super::markers::{self, may_mark};
 use super::{Meter, Target, Way, current, of_grant};
 use crate::sys::{self, KeepErrno};
 use crate::vendor::SUCCESS;
+
+/// What no stream is called.
+const NO_STREAM: u64 = 0;
 
 /// The meter of the current card, where this process has work on it that is not on the books.
 fn unbilled() -> Option<Meter> {
@@ -42,18 +45,36 @@ pub(crate) fn ask(real: impl FnOnce() -> i32) -> i32 {
     answer
 }
 
+/// A copy that returns when it is done, and with it all that was launched before it on its stream. A marker behind it passes
+/// microseconds later, which is waited for: a program may compute for long before it asks the driver anything again.
+pub(crate) fn copy(real: impl FnOnce() -> i32) -> i32 {
+    let answer = ask(real);
+    if answer == SUCCESS
+        && let Some(meter) = unbilled()
+    {
+        meter.settle_soon();
+    }
+    answer
+}
+
+/// A call that returns when an event is reached, and so some work is done.
+pub(crate) fn wait_for_event(real: impl FnOnce() -> i32) -> i32 {
+    let Some(meter) = unbilled() else { return real() };
+    meter.mark(Waits::OnAll);
+    let answer = real();
+    if answer == SUCCESS {
+        meter.settle_all(Waits::On(NO_STREAM));
+    }
+    answer
+}
+
 /// A stream is about to be destroyed: from now on nothing can be put into it.
 pub(crate) fn stream_going(target: Target) {
-    let Some(meter) = unbilled() else { return };
+    if let Some(meter) = unbilled() {
+        meter.mark(Waits::On(target.lane()));
+    }
     let _errno = KeepErrno::new();
-    let (waits, pace) = (Waits::On(target.lane()), &meter.paced.pace);
-    meter.with_marks(|mut marks, world| {
-        let now = Nanos(sys::now());
-        if let Some(marks) = &mut marks {
-            pace.waits(now, waits, marks, world, may_mark);
-        }
-        pace.ends(now, waits, marks.as_deref());
-    });
+    markers::stream_going(target.lane());
 }
 
 impl Meter {
@@ -80,6 +101,18 @@ impl Meter {
             }
             self.paced.pace.waited(now, waits, terms, &shared);
         });
+    }
+
+    /// Bills what is done, for as long as a marker of work of unknown length takes to pass.
+    #[cold]
+    fn settle_soon(&self) {
+        let begun = Nanos(sys::now());
+        while self.paced.owed_since.load(Ordering::Acquire) != 0
+            && Nanos(sys::now()).minus(begun) < markers::LAST_MARKERS
+        {
+            sys::yield_now();
+            self.settle_all(Waits::On(NO_STREAM));
+        }
     }
 
     /// Bills what may be done by now.

@@ -72,6 +72,11 @@ impl Lane {
         self.has(OPEN)
     }
 
+    /// Whether anything in it was charged without knowing what it takes.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.has(UNKNOWN_COST)
+    }
+
     pub(super) fn stream(&self) -> u64 {
         self.stream.load(Ordering::Relaxed)
     }

@@ -86,7 +86,7 @@ impl Pace {
         if self.unmarked_since.load(Ordering::Relaxed) != 0 {
             let books =
                 Books { bucket: shared.bucket, cells: shared.cells, device_nanos: shared.device_nanos };
-            let billed = unbilled::bill(now, &self.unmarked_since, terms.own, &books);
+            let billed = unbilled::Pass::new(now).bill(&self.unmarked_since, terms.own, &books);
             shared.process_nanos.fetch_add(billed.0, Ordering::Relaxed);
             self.unmarked_since.store(now.0, Ordering::Release);
         }
@@ -111,12 +111,29 @@ impl Pace {
         self.unmarked_since.store(0, Ordering::Release);
     }
 
+    /// Whether there is work without a marker.
+    #[must_use]
+    pub fn has_unmarked(&self) -> bool {
+        self.unmarked_since.load(Ordering::Relaxed) != 0
+    }
+
     /// Since when there is work of this context that is not on the books; `None`: there is none.
     #[must_use]
     pub fn unbilled_since(&self, marks: &Marks) -> Option<Nanos> {
         let open = self.open_lanes().filter_map(|(stream, _)| marks.opened_at(stream)).min();
-        let unmarked =
-            Some(Nanos(self.unmarked_since.load(Ordering::Relaxed))).filter(|at| *at != Nanos::ZERO);
-        [open, marks.pending_since(), unmarked].into_iter().flatten().min()
+        [open, marks.pending_since(), self.unmarked_at_all()].into_iter().flatten().min()
+    }
+
+    /// The same of work whose length was not known when it was charged: what a process owes that dies now. The rest was charged
+    /// what it takes, and may have been done long ago.
+    #[must_use]
+    pub fn owed_since(&self, marks: &Marks) -> Option<Nanos> {
+        let unknown = self.open_lanes().filter(|(_, lane)| lane.is_unknown());
+        let open = unknown.filter_map(|(stream, _)| marks.opened_at(stream)).min();
+        [open, marks.unknown_since(), self.unmarked_at_all()].into_iter().flatten().min()
+    }
+
+    fn unmarked_at_all(&self) -> Option<Nanos> {
+        Some(Nanos(self.unmarked_since.load(Ordering::Relaxed))).filter(|at| *at != Nanos::ZERO)
     }
 }

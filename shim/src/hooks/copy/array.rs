@@ -1,6 +1,6 @@
 //! Copies between arrays and memory, and boxes between cards.
 
-use super::{DEFAULT, Deep, Kind, THREAD, extent, moved, on, on_thread};
+use super::{DEFAULT, Deep, Kind, THREAD, arrived, extent, moved, on, on_thread};
 
 hooks! {
     Cuda, Compute;
@@ -17,16 +17,16 @@ hooks! {
         moved(Kind::Array, bytes, THREAD, || cuMemcpyAtoD_v2_ptds::real(target, array, offset, bytes))
     }
     fn cuMemcpyHtoA_v2(array: u64, offset: usize, source: u64, bytes: usize) {
-        moved(Kind::ToDevice, bytes, DEFAULT, || cuMemcpyHtoA_v2::real(array, offset, source, bytes))
+        arrived(Kind::ToDevice, bytes, DEFAULT, || cuMemcpyHtoA_v2::real(array, offset, source, bytes))
     }
     fn cuMemcpyHtoA_v2_ptds(array: u64, offset: usize, source: u64, bytes: usize) {
-        moved(Kind::ToDevice, bytes, THREAD, || cuMemcpyHtoA_v2_ptds::real(array, offset, source, bytes))
+        arrived(Kind::ToDevice, bytes, THREAD, || cuMemcpyHtoA_v2_ptds::real(array, offset, source, bytes))
     }
     fn cuMemcpyAtoH_v2(target: u64, array: u64, offset: usize, bytes: usize) {
-        moved(Kind::FromDevice, bytes, DEFAULT, || cuMemcpyAtoH_v2::real(target, array, offset, bytes))
+        arrived(Kind::FromDevice, bytes, DEFAULT, || cuMemcpyAtoH_v2::real(target, array, offset, bytes))
     }
     fn cuMemcpyAtoH_v2_ptds(target: u64, array: u64, offset: usize, bytes: usize) {
-        moved(Kind::FromDevice, bytes, THREAD, || cuMemcpyAtoH_v2_ptds::real(target, array, offset, bytes))
+        arrived(Kind::FromDevice, bytes, THREAD, || cuMemcpyAtoH_v2_ptds::real(target, array, offset, bytes))
     }
     fn cuMemcpyAtoA_v2(target: u64, target_offset: usize, source: u64, source_offset: usize, bytes: usize) {
         moved(Kind::Array, bytes, DEFAULT, || cuMemcpyAtoA_v2::real(target, target_offset, source, source_offset, bytes))

@@ -1,7 +1,7 @@
 //! The first generation: addresses, sizes and descriptions of 32 bits. A program of today reaches arrays and the host with
 //! them, and nothing else: no card of 64 bits has memory at so low an address.
 
-use super::{DEFAULT, Extent, Kind, extent, moved, on};
+use super::{DEFAULT, Extent, Kind, arrived, extent, moved, on};
 
 /// A copy of rows: the head, which tells where, and the extent.
 #[derive(Clone, Copy)]
@@ -46,28 +46,28 @@ fn wide(count: u32) -> usize {
 hooks! {
     Cuda, Compute;
     fn cuMemcpyHtoD(target: u32, source: u64, bytes: u32) {
-        moved(Kind::ToDevice, wide(bytes), DEFAULT, || cuMemcpyHtoD::real(target, source, bytes))
+        arrived(Kind::ToDevice, wide(bytes), DEFAULT, || cuMemcpyHtoD::real(target, source, bytes))
     }
     fn cuMemcpyDtoH(target: u64, source: u32, bytes: u32) {
-        moved(Kind::FromDevice, wide(bytes), DEFAULT, || cuMemcpyDtoH::real(target, source, bytes))
+        arrived(Kind::FromDevice, wide(bytes), DEFAULT, || cuMemcpyDtoH::real(target, source, bytes))
     }
     fn cuMemcpyDtoD(target: u32, source: u32, bytes: u32) {
-        moved(Kind::Inside, wide(bytes), DEFAULT, || cuMemcpyDtoD::real(target, source, bytes))
+        arrived(Kind::Inside, wide(bytes), DEFAULT, || cuMemcpyDtoD::real(target, source, bytes))
     }
     fn cuMemcpyDtoA(array: u64, offset: u32, source: u32, bytes: u32) {
-        moved(Kind::Array, wide(bytes), DEFAULT, || cuMemcpyDtoA::real(array, offset, source, bytes))
+        arrived(Kind::Array, wide(bytes), DEFAULT, || cuMemcpyDtoA::real(array, offset, source, bytes))
     }
     fn cuMemcpyAtoD(target: u32, array: u64, offset: u32, bytes: u32) {
-        moved(Kind::Array, wide(bytes), DEFAULT, || cuMemcpyAtoD::real(target, array, offset, bytes))
+        arrived(Kind::Array, wide(bytes), DEFAULT, || cuMemcpyAtoD::real(target, array, offset, bytes))
     }
     fn cuMemcpyHtoA(array: u64, offset: u32, source: u64, bytes: u32) {
-        moved(Kind::ToDevice, wide(bytes), DEFAULT, || cuMemcpyHtoA::real(array, offset, source, bytes))
+        arrived(Kind::ToDevice, wide(bytes), DEFAULT, || cuMemcpyHtoA::real(array, offset, source, bytes))
     }
     fn cuMemcpyAtoH(target: u64, array: u64, offset: u32, bytes: u32) {
-        moved(Kind::FromDevice, wide(bytes), DEFAULT, || cuMemcpyAtoH::real(target, array, offset, bytes))
+        arrived(Kind::FromDevice, wide(bytes), DEFAULT, || cuMemcpyAtoH::real(target, array, offset, bytes))
     }
     fn cuMemcpyAtoA(target: u64, target_offset: u32, source: u64, source_offset: u32, bytes: u32) {
-        moved(Kind::Array, wide(bytes), DEFAULT, || cuMemcpyAtoA::real(target, target_offset, source, source_offset, bytes))
+        arrived(Kind::Array, wide(bytes), DEFAULT, || cuMemcpyAtoA::real(target, target_offset, source, source_offset, bytes))
     }
     fn cuMemcpyHtoAAsync(array: u64, offset: u32, source: u64, bytes: u32, stream: u64) {
         moved(Kind::ToDevice, wide(bytes), on(stream), || cuMemcpyHtoAAsync::real(array, offset, source, bytes, stream))
@@ -85,13 +85,13 @@ hooks! {
         moved(Kind::Inside, wide(bytes), on(stream), || cuMemcpyDtoDAsync::real(target, source, bytes, stream))
     }
     fn cuMemcpy2D(copy: *const Flat) {
-        moved(Kind::Any, extent(copy), DEFAULT, || cuMemcpy2D::real(copy))
+        arrived(Kind::Any, extent(copy), DEFAULT, || cuMemcpy2D::real(copy))
     }
     fn cuMemcpy2DUnaligned(copy: *const Flat) {
-        moved(Kind::Any, extent(copy), DEFAULT, || cuMemcpy2DUnaligned::real(copy))
+        arrived(Kind::Any, extent(copy), DEFAULT, || cuMemcpy2DUnaligned::real(copy))
     }
     fn cuMemcpy3D(copy: *const Deep) {
-        moved(Kind::Any, extent(copy), DEFAULT, || cuMemcpy3D::real(copy))
+        arrived(Kind::Any, extent(copy), DEFAULT, || cuMemcpy3D::real(copy))
     }
     fn cuMemcpy2DAsync(copy: *const Flat, stream: u64) {
         moved(Kind::Any, extent(copy), on(stream), || cuMemcpy2DAsync::real(copy, stream))
