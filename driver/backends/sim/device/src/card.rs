@@ -1,23 +1,19 @@
 //! One card: memory books, device time, the seats of processes.
 
+mod books;
+mod seat;
+
+pub(crate) use books::State;
+pub use books::WINDOW_NANOS;
+pub use seat::{Full, Mark, Seat, SeatError};
+
 use crate::mapping::{self, Entry, Mapping, OpenError, monotonic_nanos};
 use crate::node::{CardFacts, Node};
-use crate::schedule::{self, Run, SEATS, Turn, Work};
+use crate::schedule::{SEATS, Work};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Length of a utilisation window: a sixth of a second, as the vendor samples.
-pub const WINDOW_NANOS: u64 = 166_666_667;
-/// Windows kept.
-const WINDOWS: usize = 8;
-/// Stretches of card time kept for each seat.
-const RUNS: usize = 4096;
-/// Longest sleep before a waiter looks again: others may have come, or died, since.
-const RECHECK_NANOS: u64 = 10_000_000;
-/// Below this a waiter looks again instead of sleeping, as a sleep is not that exact.
-const SPIN_NANOS: u64 = 20_000;
 
 /// What device memory is held for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,31 +60,6 @@ pub enum Health {
     Lost,
 }
 
-/// The card has not enough memory left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} bytes asked, {free} free")]
-pub struct Full {
-    /// What was asked for, in bytes.
-    pub asked: u64,
-    /// What was free then, in bytes.
-    pub free: u64,
-}
-
-/// Why a process got no seat.
-#[derive(Debug, thiserror::Error)]
-pub enum SeatError {
-    /// All are taken by living processes.
-    #[error("all {SEATS} seats of the card are taken")]
-    NoneLeft,
-    /// The seat cannot be marked.
-    #[error("the seat cannot be marked as held")]
-    Mark(#[source] std::io::Error),
-}
-
-/// A point in the work of a seat: complete when the seat's done work reaches it. In nanoseconds of device time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mark(pub u64);
-
 /// A stretch of card time a process had, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
@@ -130,50 +101,6 @@ pub struct Moment {
     pub processes: Vec<Process>,
 }
 
-/// A stretch with the point of the seat's work where it began.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Stretch {
-    start: u64,
-    end: u64,
-    done_before: u64,
-}
-
-/// Busy time in the windows of [`WINDOW_NANOS`], by number of the window.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Windows {
-    number: [u64; WINDOWS],
-    busy: [u64; WINDOWS],
-}
-
-#[repr(C)]
-struct SeatState {
-    /// 0: nobody sits here.
-    pid: u64,
-    held: [u64; 8],
-    high_water: u64,
-    windows: Windows,
-    runs_made: u64,
-    runs: [Stretch; RUNS],
-}
-
-/// What lies in a card's file under its lock. All zero is a card nobody used yet.
-#[repr(C)]
-pub(crate) struct State {
-    in_use: u64,
-    high_water: u64,
-    last_xid: u64,
-    busy_total: u64,
-    reaped_at: u64,
-    /// One behind the highest seat ever taken.
-    seats_used: u64,
-    turn: Turn,
-    windows: Windows,
-    works: [Work; SEATS],
-    seats: [SeatState; SEATS],
-}
-
 /// A simulated card.
 #[derive(Clone, Debug)]
 pub struct Card {
@@ -184,13 +111,6 @@ pub struct Card {
     dir: Arc<Path>,
 }
 
-/// A process's place on a card. It outlives its holder's handle: given up by [`Seat::leave`] or the process's death.
-#[derive(Clone, Debug)]
-pub struct Seat {
-    card: Card,
-    index: usize,
-}
-
 // === impl Moment ===
 
 impl Moment {
@@ -198,120 +118,6 @@ impl Moment {
     #[must_use]
     pub fn device_nanos(&self, pid: u32) -> u64 {
         self.processes.iter().filter(|process| process.pid == pid).map(|process| process.device_nanos).sum()
-    }
-}
-
-// === impl Windows ===
-
-impl Windows {
-    fn add(&mut self, start: u64, end: u64) {
-        let mut at = start;
-        while at < end {
-            let number = at / WINDOW_NANOS;
-            let stop = end.min((number + 1) * WINDOW_NANOS);
-            let place = usize::try_from(number).unwrap_or(0) % WINDOWS;
-            if let (Some(owner), Some(busy)) = (self.number.get_mut(place), self.busy.get_mut(place)) {
-                if *owner != number {
-                    (*owner, *busy) = (number, 0);
-                }
-                *busy += stop - at;
-            }
-            at = stop;
-        }
-    }
-
-    /// Percent of the last full window before `now`.
-    fn percent(&self, now: u64) -> u32 {
-        let number = (now / WINDOW_NANOS).saturating_sub(1);
-        let place = usize::try_from(number).unwrap_or(0) % WINDOWS;
-        let busy = match (self.number.get(place), self.busy.get(place)) {
-            (Some(owner), Some(busy)) if *owner == number => *busy,
-            _ => 0,
-        };
-        u32::try_from((busy * 100).div_ceil(WINDOW_NANOS).min(100)).unwrap_or(100)
-    }
-}
-
-// === impl SeatState ===
-
-impl SeatState {
-    fn held_bytes(&self) -> u64 {
-        self.held.iter().sum()
-    }
-
-    fn record(&mut self, run: Run) {
-        self.windows.add(run.start, run.end);
-        let last = usize::try_from(self.runs_made.wrapping_sub(1)).unwrap_or(0) % RUNS;
-        if let Some(stretch) = self.runs.get_mut(last)
-            && self.runs_made > 0
-            && stretch.end == run.start
-        {
-            stretch.end = run.end;
-            return;
-        }
-        let place = usize::try_from(self.runs_made).unwrap_or(0) % RUNS;
-        if let Some(stretch) = self.runs.get_mut(place) {
-            *stretch = Stretch { start: run.start, end: run.end, done_before: run.done_before };
-        }
-        self.runs_made += 1;
-    }
-
-    /// The kept stretches, oldest first.
-    fn stretches(&self) -> impl DoubleEndedIterator<Item = Stretch> {
-        let kept = usize::try_from(self.runs_made).unwrap_or(usize::MAX).min(RUNS);
-        let first = usize::try_from(self.runs_made).unwrap_or(0) - kept;
-        (first..first + kept).filter_map(|number| self.runs.get(number % RUNS).copied())
-    }
-
-    /// When the seat's done work reached `mark`; the oldest time known where that is longer ago than the record.
-    fn reached(&self, mark: u64) -> u64 {
-        let mut oldest = 0;
-        for stretch in self.stretches().rev() {
-            oldest = stretch.start;
-            if mark > stretch.done_before {
-                return (stretch.start + (mark - stretch.done_before)).min(stretch.end);
-            }
-        }
-        oldest
-    }
-}
-
-// === impl State ===
-
-impl State {
-    fn used(&self) -> usize {
-        usize::try_from(self.seats_used).unwrap_or(SEATS).min(SEATS)
-    }
-
-    /// Plays the card up to `now`.
-    fn play(&mut self, slice: u64, now: u64) {
-        let used = self.used();
-        let (works, _) = self.works.split_at_mut(used);
-        while let Some(run) = schedule::step(&mut self.turn, works, slice, now) {
-            self.busy_total += run.end - run.start;
-            self.windows.add(run.start, run.end);
-            if let Some(seat) = self.seats.get_mut(run.seat) {
-                seat.record(run);
-            }
-        }
-    }
-
-    /// Sums anew what is derived from the seats.
-    fn repair(&mut self) {
-        let used = self.used();
-        self.in_use = self.seats.iter().take(used).map(SeatState::held_bytes).sum();
-        for work in &mut self.works {
-            work.done = work.done.min(work.submitted);
-        }
-    }
-
-    fn empty(&mut self, index: usize) {
-        if let (Some(seat), Some(work)) = (self.seats.get_mut(index), self.works.get_mut(index)) {
-            seat.pid = 0;
-            seat.held = [0; 8];
-            *work = Work::default();
-        }
-        self.repair();
     }
 }
 
@@ -521,9 +327,7 @@ impl Card {
             mapping::hold_seat(self.alive, self.byte(index)).map_err(SeatError::Mark)?;
             if let (Some(seat), Some(work)) = (state.seats.get_mut(index), state.works.get_mut(index)) {
                 *work = Work::default();
-                (seat.held, seat.high_water, seat.runs_made) = ([0; 8], 0, 0);
-                seat.windows = Windows { number: [0; WINDOWS], busy: [0; WINDOWS] };
-                seat.pid = u64::from(std::process::id());
+                seat.sit(u64::from(std::process::id()));
             }
             state.seats_used = state.seats_used.max(u64::try_from(index + 1).unwrap_or(0));
             Ok(Seat { card: self.clone(), index })
@@ -535,140 +339,4 @@ impl Card {
 fn unreachable_card() -> &'static CardFacts {
     static NONE: std::sync::OnceLock<CardFacts> = std::sync::OnceLock::new();
     NONE.get_or_init(CardFacts::default)
-}
-
-// === impl Seat ===
-
-impl Seat {
-    /// The card.
-    #[must_use]
-    pub fn card(&self) -> &Card {
-        &self.card
-    }
-
-    /// Its number on the card.
-    #[must_use]
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
-    /// Takes `bytes` of the card's memory.
-    ///
-    /// # Errors
-    ///
-    /// [`Full`] where the card has not as many left, dead processes' holdings counted as free.
-    pub fn take(&self, kind: Kind, bytes: u64) -> Result<(), Full> {
-        let capacity = self.card.facts().memory_bytes;
-        self.card.with(|state| {
-            // The dead are looked for before a new mark is set, and before anybody is refused.
-            if state.in_use.saturating_add(bytes) > capacity.min(state.high_water) {
-                self.card.reap_locked(state, monotonic_nanos());
-            }
-            let free = capacity.saturating_sub(state.in_use);
-            if bytes > free {
-                return Err(Full { asked: bytes, free });
-            }
-            if let Some(seat) = state.seats.get_mut(self.index) {
-                if let Some(held) = seat.held.get_mut(usize::from(kind as u8)) {
-                    *held += bytes;
-                }
-                seat.high_water = seat.high_water.max(seat.held_bytes());
-                state.in_use += bytes;
-                state.high_water = state.high_water.max(state.in_use);
-            }
-            Ok(())
-        })
-    }
-
-    /// Gives `bytes` back, never more than the seat holds of that kind.
-    pub fn give(&self, kind: Kind, bytes: u64) {
-        self.card.with(|state| {
-            let seat = state.seats.get_mut(self.index);
-            if let Some(held) = seat.and_then(|seat| seat.held.get_mut(usize::from(kind as u8))) {
-                let bytes = bytes.min(*held);
-                *held -= bytes;
-                state.in_use = state.in_use.saturating_sub(bytes);
-            }
-        });
-    }
-
-    /// Hands in work of a length in nanoseconds; the mark at which it is complete.
-    pub fn submit(&self, nanos: u64) -> Mark {
-        self.with_work(|work| {
-            work.submitted = work.submitted.saturating_add(nanos);
-            Mark(work.submitted)
-        })
-    }
-
-    /// How far the card is with this seat's work.
-    #[must_use]
-    pub fn done(&self) -> Mark {
-        self.with_work(|work| Mark(work.done))
-    }
-
-    /// The mark behind everything handed in.
-    #[must_use]
-    pub fn submitted(&self) -> Mark {
-        self.with_work(|work| Mark(work.submitted))
-    }
-
-    fn with_work<R>(&self, inside: impl FnOnce(&mut Work) -> R) -> R {
-        self.card.with(|state| {
-            // The clock is read inside, so that the card is never played backwards.
-            state.play(self.card.node.slice_nanos, monotonic_nanos());
-            let mut nobody = Work::default();
-            inside(state.works.get_mut(self.index).unwrap_or(&mut nobody))
-        })
-    }
-
-    /// When `mark` was reached, on the monotonic clock; `None`: not yet.
-    #[must_use]
-    pub fn reached(&self, mark: Mark) -> Option<u64> {
-        self.card.with(|state| {
-            state.play(self.card.node.slice_nanos, monotonic_nanos());
-            let done = state.works.get(self.index)?.done;
-            (done >= mark.0).then(|| state.seats.get(self.index).map_or(0, |seat| seat.reached(mark.0)))
-        })
-    }
-
-    /// Sleeps until `mark` is reached. Marks behind everything handed in are never reached: they return at once.
-    pub fn wait(&self, mark: Mark) {
-        loop {
-            let slice = self.card.node.slice_nanos;
-            let (now, ready) = self.card.with(|state| {
-                let now = monotonic_nanos();
-                state.play(slice, now);
-                let used = state.used();
-                let work = state.works.get(self.index).copied().unwrap_or_default();
-                if work.done >= mark.0 || work.submitted < mark.0 {
-                    return (now, None);
-                }
-                let (works, _) = state.works.split_at(used);
-                (now, Some(schedule::finish(state.turn, works, slice, self.index, mark.0)))
-            });
-            let Some(ready) = ready else { return };
-            if ready.saturating_sub(now) <= SPIN_NANOS {
-                std::thread::yield_now();
-                continue;
-            }
-            mapping::sleep_until(ready.min(now + RECHECK_NANOS));
-            if ready > now + RECHECK_NANOS {
-                self.card.reap();
-            }
-        }
-    }
-
-    /// The file for the content of this seat's memory: removed with the seat, also after the process's death.
-    #[must_use]
-    pub fn content_file(&self) -> PathBuf {
-        self.card.content(self.index, u64::from(std::process::id()))
-    }
-
-    /// Gives the seat up: memory, content and queued work go.
-    pub fn leave(self) {
-        self.card.with(|state| state.empty(self.index));
-        // A process that never kept content has no file.
-        drop(std::fs::remove_file(self.content_file()));
-        mapping::leave_seat(self.card.alive, self.card.byte(self.index));
-    }
 }

@@ -1,0 +1,175 @@
+//! What lies in a card's file: who holds how much, and who ran when. No clock and no file is read here.
+
+use crate::schedule::{self, Run, SEATS, Turn, Work};
+
+/// Length of a utilisation window: a sixth of a second, as the vendor samples.
+pub const WINDOW_NANOS: u64 = 166_666_667;
+/// Windows kept.
+const WINDOWS: usize = 8;
+/// Stretches of card time kept for each seat.
+const RUNS: usize = 4096;
+
+/// A stretch with the point of the seat's work where it began.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Stretch {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    done_before: u64,
+}
+
+/// Busy time in the windows of [`WINDOW_NANOS`], by number of the window.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Windows {
+    number: [u64; WINDOWS],
+    busy: [u64; WINDOWS],
+}
+
+#[repr(C)]
+pub(super) struct SeatState {
+    /// 0: nobody sits here.
+    pub(super) pid: u64,
+    pub(super) held: [u64; 8],
+    pub(super) high_water: u64,
+    pub(super) windows: Windows,
+    runs_made: u64,
+    runs: [Stretch; RUNS],
+}
+
+/// What lies in a card's file under its lock. All zero is a card nobody used yet.
+#[repr(C)]
+pub(crate) struct State {
+    pub(super) in_use: u64,
+    pub(super) high_water: u64,
+    pub(super) last_xid: u64,
+    pub(super) busy_total: u64,
+    pub(super) reaped_at: u64,
+    /// One behind the highest seat ever taken.
+    pub(super) seats_used: u64,
+    pub(super) turn: Turn,
+    pub(super) windows: Windows,
+    pub(super) works: [Work; SEATS],
+    pub(super) seats: [SeatState; SEATS],
+}
+
+// === impl Windows ===
+
+impl Windows {
+    fn add(&mut self, start: u64, end: u64) {
+        let mut at = start;
+        while at < end {
+            let number = at / WINDOW_NANOS;
+            let stop = end.min((number + 1) * WINDOW_NANOS);
+            let place = usize::try_from(number).unwrap_or(0) % WINDOWS;
+            if let (Some(owner), Some(busy)) = (self.number.get_mut(place), self.busy.get_mut(place)) {
+                if *owner != number {
+                    (*owner, *busy) = (number, 0);
+                }
+                *busy += stop - at;
+            }
+            at = stop;
+        }
+    }
+
+    /// Percent of the last full window before `now`.
+    pub(super) fn percent(&self, now: u64) -> u32 {
+        let number = (now / WINDOW_NANOS).saturating_sub(1);
+        let place = usize::try_from(number).unwrap_or(0) % WINDOWS;
+        let busy = match (self.number.get(place), self.busy.get(place)) {
+            (Some(owner), Some(busy)) if *owner == number => *busy,
+            _ => 0,
+        };
+        u32::try_from((busy * 100).div_ceil(WINDOW_NANOS).min(100)).unwrap_or(100)
+    }
+}
+
+// === impl SeatState ===
+
+impl SeatState {
+    /// Process `pid` sits down on an empty seat.
+    pub(super) fn sit(&mut self, pid: u64) {
+        (self.held, self.high_water, self.runs_made) = ([0; 8], 0, 0);
+        self.windows = Windows { number: [0; WINDOWS], busy: [0; WINDOWS] };
+        self.pid = pid;
+    }
+
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.held.iter().sum()
+    }
+
+    fn record(&mut self, run: Run) {
+        self.windows.add(run.start, run.end);
+        let last = usize::try_from(self.runs_made.wrapping_sub(1)).unwrap_or(0) % RUNS;
+        if let Some(stretch) = self.runs.get_mut(last)
+            && self.runs_made > 0
+            && stretch.end == run.start
+        {
+            stretch.end = run.end;
+            return;
+        }
+        let place = usize::try_from(self.runs_made).unwrap_or(0) % RUNS;
+        if let Some(stretch) = self.runs.get_mut(place) {
+            *stretch = Stretch { start: run.start, end: run.end, done_before: run.done_before };
+        }
+        self.runs_made += 1;
+    }
+
+    /// The kept stretches, oldest first.
+    pub(super) fn stretches(&self) -> impl DoubleEndedIterator<Item = Stretch> {
+        let kept = usize::try_from(self.runs_made).unwrap_or(usize::MAX).min(RUNS);
+        let first = usize::try_from(self.runs_made).unwrap_or(0) - kept;
+        (first..first + kept).filter_map(|number| self.runs.get(number % RUNS).copied())
+    }
+
+    /// When the seat's done work reached `mark`; the oldest time known where that is longer ago than the record.
+    pub(super) fn reached(&self, mark: u64) -> u64 {
+        let mut oldest = 0;
+        for stretch in self.stretches().rev() {
+            oldest = stretch.start;
+            if mark > stretch.done_before {
+                return (stretch.start + (mark - stretch.done_before)).min(stretch.end);
+            }
+        }
+        oldest
+    }
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn used(&self) -> usize {
+        usize::try_from(self.seats_used).unwrap_or(SEATS).min(SEATS)
+    }
+
+    /// Plays the card up to `now`.
+    pub(super) fn play(&mut self, slice: u64, now: u64) {
+        let used = self.used();
+        let (works, _) = self.works.split_at_mut(used);
+        while let Some(run) = schedule::step(&mut self.turn, works, slice, now) {
+            self.busy_total += run.end - run.start;
+            self.windows.add(run.start, run.end);
+            if let Some(seat) = self.seats.get_mut(run.seat) {
+                seat.record(run);
+            }
+        }
+    }
+
+    /// Sums anew what is derived from the seats.
+    pub(super) fn repair(&mut self) {
+        let used = self.used();
+        self.in_use = self.seats.iter().take(used).map(SeatState::held_bytes).sum();
+        for work in &mut self.works {
+            work.done = work.done.min(work.submitted);
+        }
+    }
+
+    pub(super) fn empty(&mut self, index: usize) {
+        if let (Some(seat), Some(work)) = (self.seats.get_mut(index), self.works.get_mut(index)) {
+            seat.pid = 0;
+            seat.held = [0; 8];
+            *work = Work::default();
+        }
+        self.repair();
+    }
+}
