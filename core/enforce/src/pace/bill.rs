@@ -1,0 +1,140 @@
+//! Work that is done is billed: charges are estimates, and what markers show of the device is set against them.
+
+use super::*;
+
+/// Launches that take this long beside other tenants are several turns of the card.
+const TURNS: u64 = 4_000_000;
+/// A sibling that reported within this time takes turns with us.
+const SIBLING_FOR: Nanos = Nanos::from_millis(250);
+/// How much more may have been charged than is sure before sure time counts again: sixteen processes that take turns report
+/// sixteen times the stretch.
+const SURE_BEHIND_MAX: Nanos = Nanos::from_millis(50);
+/// A bill that gives back this much is worth waking those who wait.
+const REFUND_MIN: Nanos = Nanos::from_micros(500);
+
+impl Pace {
+    /// Asks the driver what is done, and bills it.
+    pub fn settle(
+        &self,
+        now: Nanos,
+        terms: Terms,
+        shared: &Shared<'_>,
+        marks: &mut Marks,
+        world: &mut impl World,
+    ) {
+        let Some(due) = marks.due() else { return };
+        // Nothing can be done yet, by what is known: the driver need not be asked.
+        let early = now.minus(due.from) < LOOK_KNOWN;
+        if due.at > now && due.known == Known::Exactly && early {
+            return;
+        }
+        self.settle_all(now, terms, shared, marks, world);
+    }
+
+    /// The same, whatever should be done by now.
+    pub fn settle_all(
+        &self,
+        now: Nanos,
+        terms: Terms,
+        shared: &Shared<'_>,
+        marks: &mut Marks,
+        world: &mut impl World,
+    ) {
+        let mut refund = 0_i64;
+        marks.settle(now, world, |done| {
+            self.marked(&done);
+            let billed = self.bill(now, terms, shared, &done);
+            refund = refund.saturating_add(done.batch.charged.signed().saturating_sub(billed.signed()));
+        });
+        shared.bucket.add(refund);
+        if refund >= REFUND_MIN.signed() && shared.limited_until.load(Ordering::Relaxed) > now.0 {
+            shared.wake.fetch_add(1, Ordering::AcqRel);
+            world.wake_waiters();
+        }
+    }
+
+    /// What a batch is to be charged, now that the device has done it.
+    fn bill(&self, now: Nanos, terms: Terms, shared: &Shared<'_>, done: &Done) -> Nanos {
+        let interval = done.end.minus(done.start);
+        let siblings = self.has_siblings(now, shared);
+        let handle = done.batch.stream;
+        let others = self.lanes.iter().any(|lane| lane.is_open() && !lane.is_of(handle));
+        let alone = terms.own == Ppm::ALL && !siblings && !others && done.streams == Streams::One;
+        let counted = Nanos(shared.counted_until.fetch_max(done.end.0, Ordering::AcqRel));
+        let ours = Nanos(self.counted_until.fetch_max(done.end.0, Ordering::Relaxed));
+        shared.interval_nanos.fetch_add(done.end.minus(done.start.max(ours)).0, Ordering::Relaxed);
+        let launches = u64::from(done.batch.launches.max(1));
+        let each = interval.0 / launches;
+        let long = each >= TURNS && done.batch.charged.0 / launches >= TURNS / 2;
+        let turns = terms.own != Ppm::ALL && long && done.streams == Streams::One;
+        let (amount, counted_until) = match done.batch.known {
+            // Too long to be found between others' turns: the part that the vendor sees is the better judge.
+            _ if turns => (terms.own.times(interval), Nanos::ZERO),
+            // It may all be others' turns: what a sibling reported is not charged again.
+            Known::Not => (terms.own.times(interval), counted),
+            Known::Exactly | Known::AtMost => (done.batch.charged.min(interval), Nanos::ZERO),
+        };
+        let stretch = Stretch { start: done.start, end: done.end, amount, counted_until };
+        let mut billed = shared.cells.charge(&stretch);
+        let missing = missing(done, billed, terms, shared);
+        if missing > Nanos::ZERO {
+            billed = billed.plus(shared.cells.charge(&Stretch { amount: missing, ..stretch }));
+        }
+        if let (true, Some(shape)) = (missing > Nanos::ZERO, &done.batch.shape) {
+            // Turns of siblings hide what a launch takes; what the bills were short of shows it.
+            self.costs.learn(shape, Nanos(billed.0 / u64::from(done.batch.launches.max(1))), Trust::Short);
+        }
+        shared.device_nanos.fetch_add(billed.0, Ordering::Relaxed);
+        shared.process_nanos.fetch_add(billed.0, Ordering::Relaxed);
+        if turns {
+            if let Some(shape) = &done.batch.shape {
+                self.costs.learn(shape, terms.own.times(Nanos(each)), Trust::Mean);
+            }
+        } else {
+            self.learn(interval, done.end.minus(done.sure_from), alone, done);
+        }
+        billed
+    }
+
+    fn learn(&self, interval: Nanos, sure: Nanos, alone: bool, done: &Done) {
+        let Some(shape) = done.batch.shape else { return };
+        let each = |time: Nanos| Nanos(time.0 / u64::from(done.batch.launches.max(1)));
+        // Hardly any time in which the device can have been idle, and nobody to take turns with.
+        let exact = alone && interval.minus(sure).0 <= interval.0 / 8;
+        // A stretch that holds others' turns says too much: the least of many is near the truth.
+        let trust = if exact { Trust::Exact } else { Trust::Bound };
+        self.costs.learn(&shape, each(interval), trust);
+    }
+
+    /// Whether another process of the tenant reported lately; leaves our own name.
+    fn has_siblings(&self, now: Nanos, shared: &Shared<'_>) -> bool {
+        let millis = (now.0 / 1_000_000) & u64::from(u32::MAX);
+        let before = shared.reporter.swap(u64::from(shared.me) << 32 | millis, Ordering::AcqRel);
+        let age = millis.wrapping_sub(before & u64::from(u32::MAX)) & u64::from(u32::MAX);
+        let other = before != 0 && before >> 32 != u64::from(shared.me);
+        if other && age.saturating_mul(1_000_000) <= SIBLING_FOR.0 {
+            self.sibling_at.store(now.0, Ordering::Relaxed);
+        }
+        let at = self.sibling_at.load(Ordering::Relaxed);
+        at != 0 && now.minus(Nanos(at)) <= SIBLING_FOR
+    }
+}
+
+/// Time in which the card certainly worked for the tenant and which no charge covers yet: estimates were too low.
+fn missing(done: &Done, billed: Nanos, terms: Terms, shared: &Shared<'_>) -> Nanos {
+    let new = shared.sure.mark(done.sure_from, done.end);
+    let own = match terms.own {
+        Ppm::ALL => new,
+        // The own part is a mean over stretches long and short: half of it leaves the short ones alone.
+        part => Nanos(part.times(new).0 / 2),
+    };
+    let news = own.signed().saturating_sub(billed.signed());
+    let mut missing = 0;
+    // Always succeeds: the closure never says no.
+    let _always = shared.sure_nanos.fetch_update(Ordering::AcqRel, Ordering::Acquire, |behind| {
+        let sum = behind.clamp(-SURE_BEHIND_MAX.signed(), 0).saturating_add(news);
+        missing = sum.max(0);
+        Some(sum.min(0))
+    });
+    Nanos(u64::try_from(missing).unwrap_or(0))
+}
