@@ -12,6 +12,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::alloc_map::Tie;
+use crate::captures::{self, Begun};
 use crate::sys;
 use crate::vendor::{self, Device};
 
@@ -116,23 +117,26 @@ fn enter(handle: u64) -> Tie {
 pub(crate) struct Going {
     handle: u64,
     tie: Option<Tie>,
+    begun: Begun,
 }
 
 /// Before the driver is asked to end a context: whatever is allocated from now on under this handle is another one's.
 pub(crate) fn going(handle: usize) -> Going {
     let handle = u64::try_from(handle).unwrap_or(0);
+    let begun = captures::begun_in(handle);
     crate::pacing::context_going(handle);
     let tie = write(|| {
         let place = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle)?;
         let number = place.number.swap(0, Ordering::AcqRel);
         (number != 0).then_some(Tie(number))
     });
-    Going { handle, tie }
+    Going { handle, tie, begun }
 }
 
 impl Going {
     /// It ended: so did everything allocated in it.
     pub(crate) fn gone(self) {
+        self.begun.end_with(self.handle);
         crate::pacing::context_gone();
         if let Some(tie) = self.tie {
             crate::plain::credit_all_of(tie);

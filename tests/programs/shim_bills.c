@@ -12,7 +12,8 @@ extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(Handle *, int), cuCtxSetCu
 extern int cuModuleLoadData(Handle *, const void *), cuModuleGetFunction(Handle *, Handle, const char *);
 extern int cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
 extern int cuStreamCreate(Handle *, unsigned), cuStreamSynchronize(Handle), cuStreamDestroy_v2(Handle), cuCtxSynchronize(void);
-extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamQuery(Handle);
+extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle, Handle *), cuStreamQuery(Handle);
+extern int cuStreamWaitEvent(Handle, Handle, unsigned), cuGraphGetNodes(Handle, Handle *, size_t *), cuCtxDestroy_v2(Handle);
 extern int cuEventCreate(Handle *, unsigned), cuEventRecord(Handle, Handle), cuEventSynchronize(Handle);
 
 #define CHECK(condition) \
@@ -107,6 +108,31 @@ static void capture_lost(uint64_t nanos)
     grows(nanos);
 }
 
+/* Kernels are written down, while streams that joined the capture come and go. */
+static void capture_joined(uint64_t nanos)
+{
+    Handle event, graph;
+    size_t nodes = 0;
+    CHECK(cuEventCreate(&event, 0) == 0 && cuStreamBeginCapture_v2(other, 2) == 0);
+    stream = other;
+    for (int one = 0; one < FEW; one++) {
+        Handle joined;
+        CHECK(cuStreamCreate(&joined, 1) == 0 && cuEventRecord(event, other) == 0);
+        CHECK(cuStreamWaitEvent(joined, event, 0) == 0 && cuStreamDestroy_v2(joined) == 0);
+        launch(nanos);
+    }
+    CHECK(cuStreamEndCapture(other, &graph) == 0 && cuGraphGetNodes(graph, NULL, &nodes) == 0 && nodes == FEW);
+}
+
+/* A capture is lost with the context that its stream was in; then a kernel. */
+static void capture_lost_with_context(uint64_t nanos)
+{
+    Handle context, lost;
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == 0 && cuStreamCreate(&lost, 1) == 0);
+    CHECK(cuStreamBeginCapture_v2(lost, 2) == 0 && cuCtxDestroy_v2(context) == 0);
+    once(nanos);
+}
+
 /* One function of two lengths, in turns, each followed by a wait. */
 static void two_lengths(uint64_t nanos)
 {
@@ -145,6 +171,7 @@ int main(int count, char **words)
         void (*play)(uint64_t);
     } scenes[] = { { "once", once }, { "once_by_event", once_by_event }, { "once_by_asking", once_by_asking },
         { "once_in_silence", once_in_silence }, { "grows", grows }, { "captured", captured }, { "capture_lost", capture_lost },
+        { "capture_joined", capture_joined }, { "capture_lost_with_context", capture_lost_with_context },
         { "two_lengths", two_lengths }, { "many_contexts", many_contexts } };
     CHECK(count == 4);
     void (*play)(uint64_t) = NULL;

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_sim_device::{Card, monotonic_nanos};
 use aliquot_tests::preload::{Tenant, unlimited};
@@ -114,6 +115,27 @@ fn a_function_of_two_lengths_is_billed_what_it_took() {
         println!("{name} {kernel} ms: {spent:?}");
         assert!(spent.is_within_cap(20 * kernel * MILLI), "{name} {kernel} ms: {spent:?}");
     }
+}
+
+/// What is written down is not run: nothing is charged for it, however many streams join the capture and end.
+#[test]
+fn a_stream_that_joined_a_capture_and_ends_does_not_end_it() {
+    let Some(scene) = scene() else { return };
+    let card = scene.bench.card();
+    let (tenant, files) = Tenant::with(&cap(&card));
+    scene.play(tenant.command(&scene.bench, &scene.program), "capture_joined", 5 * MILLI, 0);
+    let charged =
+        [usage::CREDIT_NANOS, usage::DEVICE_NANOS, usage::REFILLED_AT].map(|word| files.counter(word));
+    assert_eq!((charged, card.busy_nanos()), ([0; 3], 0), "credit, device time, refilled; what the card did");
+}
+
+/// A process that asked the driver about a capture after it was lost would be killed.
+#[test]
+fn a_capture_ends_with_the_context_of_its_stream() {
+    let Some(scene) = scene() else { return };
+    scene.bench.write("faults.toml", "[[fault]]\nsymbol = \"cuStreamIsCapturing\"\naction = \"kill\"\n");
+    let (tenant, _files) = Tenant::with(&cap(&scene.bench.card()));
+    scene.play(tenant.command(&scene.bench, &scene.program), "capture_lost_with_context", MILLI, 0);
 }
 
 /// Without the shim the same scenes fill the card.

@@ -35,29 +35,37 @@ hooks! {
     fn cuStreamDestroy(stream: u64) { destroyed(stream, || cuStreamDestroy::real(stream)) }
     fn cuStreamDestroy_v2(stream: u64) { destroyed(stream, || cuStreamDestroy_v2::real(stream)) }
 
-    fn cuStreamBeginCapture(stream: u64) { captures::begin(|| cuStreamBeginCapture::real(stream)) }
-    fn cuStreamBeginCapture_ptsz(stream: u64) { captures::begin(|| cuStreamBeginCapture_ptsz::real(stream)) }
+    fn cuStreamBeginCapture(stream: u64) {
+        captures::begin(on(stream), || cuStreamBeginCapture::real(stream))
+    }
+    fn cuStreamBeginCapture_ptsz(stream: u64) {
+        captures::begin(on_thread(stream), || cuStreamBeginCapture_ptsz::real(stream))
+    }
     fn cuStreamBeginCapture_v2(stream: u64, mode: u32) {
-        captures::begin(|| cuStreamBeginCapture_v2::real(stream, mode))
+        captures::begin(on(stream), || cuStreamBeginCapture_v2::real(stream, mode))
     }
     fn cuStreamBeginCapture_v2_ptsz(stream: u64, mode: u32) {
-        captures::begin(|| cuStreamBeginCapture_v2_ptsz::real(stream, mode))
+        captures::begin(on_thread(stream), || cuStreamBeginCapture_v2_ptsz::real(stream, mode))
     }
     fn cuStreamBeginCaptureToGraph(
         stream: u64, graph: u64, dependencies: usize, data: usize, count: usize, mode: u32
     ) {
-        captures::begin(|| cuStreamBeginCaptureToGraph::real(stream, graph, dependencies, data, count, mode))
+        let real = || cuStreamBeginCaptureToGraph::real(stream, graph, dependencies, data, count, mode);
+        captures::begin(on(stream), real)
     }
     fn cuStreamBeginCaptureToGraph_ptsz(
         stream: u64, graph: u64, dependencies: usize, data: usize, count: usize, mode: u32
     ) {
-        captures::begin(|| cuStreamBeginCaptureToGraph_ptsz::real(stream, graph, dependencies, data, count, mode))
+        let real = || cuStreamBeginCaptureToGraph_ptsz::real(stream, graph, dependencies, data, count, mode);
+        captures::begin(on_thread(stream), real)
     }
     fn cuStreamBeginRecaptureToGraph(stream: u64, mode: u32, graph: u64, callback: usize, data: usize) {
-        captures::begin(|| cuStreamBeginRecaptureToGraph::real(stream, mode, graph, callback, data))
+        let real = || cuStreamBeginRecaptureToGraph::real(stream, mode, graph, callback, data);
+        captures::begin(on(stream), real)
     }
     fn cuStreamBeginRecaptureToGraph_ptsz(stream: u64, mode: u32, graph: u64, callback: usize, data: usize) {
-        captures::begin(|| cuStreamBeginRecaptureToGraph_ptsz::real(stream, mode, graph, callback, data))
+        let real = || cuStreamBeginRecaptureToGraph_ptsz::real(stream, mode, graph, callback, data);
+        captures::begin(on_thread(stream), real)
     }
     fn cuStreamEndCapture(stream: u64, graph: *mut u64) {
         captures::end(on(stream), || cuStreamEndCapture::real(stream, graph))

@@ -388,6 +388,11 @@ impl Capture {
         self.invalid.load(Ordering::Relaxed)
     }
 
+    /// It ends without anybody who could have the graph.
+    pub(crate) fn discard(&self) -> Answer {
+        destroy(self.graph)
+    }
+
     /// The graph, which is the caller's from now on.
     pub(crate) fn into_graph(self: Arc<Self>) -> u64 {
         self.graph

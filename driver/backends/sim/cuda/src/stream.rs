@@ -239,10 +239,23 @@ pub(crate) fn create(flags: u32, priority: i32) -> Answer<u64> {
 /// Least and greatest priority.
 pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
 
-/// cuStreamDestroy: what is in it still runs.
+/// cuStreamDestroy: what is in it still runs. A capture that began on it ends with it and leaves no graph; from one that it
+/// merely joined it is gone, and what it did there stays.
 pub(crate) fn destroy(handle: u64) -> Answer {
     process::cards()?;
-    STREAMS.remove(handle).map(|_| ())
+    let stream = STREAMS.remove(handle)?;
+    if let Some(capture) = stream.capture().filter(|capture| capture.origin() == stream.id) {
+        let_out(&capture);
+        capture.discard()?;
+    }
+    Ok(())
+}
+
+/// All streams of a capture leave it.
+fn let_out(capture: &Arc<Capture>) {
+    for (_, other) in STREAMS.select(|other| other.capture().is_some_and(|own| Arc::ptr_eq(&own, capture))) {
+        other.set_capture(None);
+    }
 }
 
 /// The streams of a context that have handles.
@@ -253,7 +266,8 @@ pub(crate) fn all_of(context: u64) -> Vec<(u64, Arc<Stream>)> {
 /// A context goes.
 pub(crate) fn destroy_all_of(context: u64) {
     for (handle, _) in all_of(context) {
-        STREAMS.forget(handle);
+        // Another thread may have been faster.
+        let _gone = destroy(handle);
     }
 }
 
@@ -289,8 +303,6 @@ pub(crate) fn end_capture(stream: &Stream) -> Answer<u64> {
         return Err(CAPTURE_UNMATCHED);
     }
     stream.set_capture(None);
-    for (_, other) in STREAMS.select(|other| other.capture().is_some_and(|own| Arc::ptr_eq(&own, &capture))) {
-        other.set_capture(None);
-    }
+    let_out(&capture);
     if capture.is_invalid() { Err(CAPTURE_INVALIDATED) } else { Ok(capture.into_graph()) }
 }
