@@ -8,6 +8,7 @@
  *   devices             prints the UUID of each visible card
  *   resolve             answers "symbol version flags" lines with both versions of cuGetProcAddress
  *   fork                prints what a forked child gets
+ *   stale               uses streams, events and a context after their end, and prints what that answers
  *   export, open HEX    one side of sharing memory between processes
  */
 #define _GNU_SOURCE
@@ -125,6 +126,26 @@ static void share(const char *hex) {
     printf("%d\n", CALL("cuIpcOpenMemHandle_v2", (H *, Ipc, unsigned))(&address, handle, 1));
 }
 
+/* Streams and events end by themselves, and with their context. */
+static void stale(void) {
+    H context, stream, event, kept, last;
+    start();
+    must(CALL("cuStreamCreate", (H *, unsigned))(&stream, 1), "stream");
+    must(CALL("cuEventCreate", (H *, unsigned))(&event, 0), "event");
+    must(CALL("cuCtxCreate_v2", (H *, unsigned, int))(&context, 0, 0), "context");
+    must(CALL("cuStreamCreate", (H *, unsigned))(&last, 1), "stream");
+    must(CALL("cuEventCreate", (H *, unsigned))(&kept, 0), "event");
+    must(CALL("cuStreamDestroy_v2", (H))(stream), "end of the stream");
+    must(CALL("cuEventDestroy_v2", (H))(event), "end of the event");
+    must(CALL("cuCtxDestroy_v2", (H))(context), "end of the context");
+    printf("%d ", CALL("cuStreamQuery", (H))(stream));
+    printf("%d ", CALL("cuEventQuery", (H))(event));
+    printf("%d ", CALL("cuStreamSynchronize", (H))(last));
+    printf("%d ", CALL("cuEventDestroy_v2", (H))(kept));
+    printf("%d ", CALL("cuCtxPushCurrent_v2", (H))(context));
+    printf("%d\n", CALL("cuEventQuery", (H))(0x53));
+}
+
 int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "", *argument = argc > 2 ? argv[2] : "0";
     driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -141,6 +162,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(command, "count")) busy(argument, strtol(argv[3], 0, 10));
     else if (!strcmp(command, "churn")) churn(strtoul(argument, 0, 10));
     else if (!strcmp(command, "resolve")) resolve();
+    else if (!strcmp(command, "stale")) stale();
     else if (!strcmp(command, "export")) share(0);
     else if (!strcmp(command, "open")) share(argument);
     else if (!strcmp(command, "allocs")) {

@@ -185,6 +185,13 @@ impl Bench {
         self.device().card(0).cloned().unwrap_or_else(|| panic!("no card 0"))
     }
 
+    /// Streams, events and contexts that programs used after their end, one a line, since this was last asked. What is left
+    /// there when the bench ends fails its test.
+    #[must_use]
+    pub fn misuses(&self) -> Vec<String> {
+        aliquot_sim_device::take_misuses(&self.cards())
+    }
+
     /// A command that sees these cards and no others.
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
@@ -231,6 +238,13 @@ impl Bench {
         let compiled = run(&mut cc);
         assert!(compiled.is_ok(), "{compiled:?}");
         Ok(program)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let misuses = self.misuses();
+        assert!(std::thread::panicking() || misuses.is_empty(), "{misuses:#?}");
     }
 }
 

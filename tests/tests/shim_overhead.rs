@@ -168,6 +168,7 @@ fn contexts_of_the_programs_own_are_charged_each_with_what_is_in_them() {
         }
         assert_eq!(scene.books(), 0, "{size:?}");
         say(&mut program, "destroy 1", "201");
+        assert_eq!(scene.bench.misuses(), ["cuCtxDestroy_v2: Context after its end"], "the program's own");
         program.end();
     }
 }

@@ -258,6 +258,23 @@ fn a_missing_symbol_is_missing_on_every_way() {
     assert_eq!(answers, ["0 cuMemAlloc 0 0 cuMemAlloc", "0 cuMemFree_v2 0 0 cuMemFree_v2"]);
 }
 
+/// With the vendor's driver that is undefined, and may end the process.
+#[test]
+fn who_uses_a_stream_an_event_or_a_context_after_its_end_is_written_down() {
+    let Some((bench, program)) = probe() else { return };
+    let answers = said(&bench.command(&program).arg("stale").output().unwrap());
+    assert_eq!(answers, "400 400 400 400 201 400\n");
+    let calls = [
+        "cuStreamQuery: Stream",
+        "cuEventQuery: Event",
+        "cuStreamSynchronize: Stream",
+        "cuEventDestroy_v2: Event",
+    ];
+    let expected = calls.into_iter().chain(["cuCtxPushCurrent_v2: Context"]);
+    assert_eq!(bench.misuses(), expected.map(|call| format!("{call} after its end")).collect::<Vec<_>>());
+    assert!(bench.misuses().is_empty(), "told once");
+}
+
 fn resolve(bench: &Bench, program: &std::path::Path, questions: &str) -> Vec<String> {
     let place = bench.cards().with_file_name("questions");
     std::fs::write(&place, questions).unwrap();

@@ -13,6 +13,7 @@ const DISABLE_TIMING: u32 = 2;
 
 /// An event.
 pub(crate) struct Event {
+    context: u64,
     device: usize,
     flags: u32,
     state: Mutex<State>,
@@ -31,11 +32,19 @@ pub(crate) static EVENTS: Registry<Event> = Registry::new(Tag::Event, INVALID_HA
 
 /// cuEventCreate.
 pub(crate) fn create(flags: u32) -> Answer<u64> {
-    let device = process::current()?.device;
+    let current = process::current()?;
     if flags > 7 {
         return Err(INVALID_VALUE);
     }
-    Ok(EVENTS.add(|_| Event { device, flags, state: Mutex::default() }).0)
+    let (context, device) = (current.handle, current.device);
+    Ok(EVENTS.add(|_| Event { context, device, flags, state: Mutex::default() }).0)
+}
+
+/// A context goes, and its events with it.
+pub(crate) fn destroy_all_of(context: u64) {
+    for (handle, _) in EVENTS.select(|event| event.context == context) {
+        EVENTS.forget(handle);
+    }
 }
 
 impl Event {

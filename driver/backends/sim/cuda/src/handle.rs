@@ -1,10 +1,11 @@
 //! Handles: numbers that look like pointers and are looked up, never followed. A wrong, old or foreign one is an error.
 
+use crate::boundary;
 use crate::code::{Answer, Code};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Which kind of object a handle names; part of the number.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Tag {
     Context = 0x51,
@@ -78,35 +79,61 @@ impl<T> Registry<T> {
         (handle, object)
     }
 
-    /// The object of a handle.
+    /// The object of a handle. Who uses one whose object is gone is written down: with the vendor's driver that is no error but
+    /// undefined.
     pub(crate) fn get(&self, handle: u64) -> Answer<Arc<T>> {
+        self.living(handle).ok_or_else(|| self.wrong(handle))
+    }
+
+    /// The same where the object may be gone.
+    pub(crate) fn living(&self, handle: u64) -> Option<Arc<T>> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let index = Self::index(handle);
         match slots.entries.get(index) {
             Some((generation, Some(object))) if self.number(index, *generation) == handle => {
-                Ok(Arc::clone(object))
+                Some(Arc::clone(object))
             }
-            _ => Err(self.wrong),
+            _ => None,
         }
+    }
+
+    /// The answer for a handle that names nothing.
+    #[cold]
+    fn wrong(&self, handle: u64) -> Code {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        if handle >> 40 == self.tag as u64 && Self::index(handle) < slots.entries.len() {
+            boundary::used_after_its_end(self.tag);
+        }
+        self.wrong
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.entries.len() - slots.free.len()
     }
 
     /// Takes the object of a handle out; the handle is dead from now on.
     pub(crate) fn remove(&self, handle: u64) -> Answer<Arc<T>> {
+        self.take(handle).ok_or_else(|| self.wrong(handle))
+    }
+
+    fn take(&self, handle: u64) -> Option<Arc<T>> {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let index = Self::index(handle);
-        let (generation, object) = slots.entries.get_mut(index).ok_or(self.wrong)?;
+        let (generation, object) = slots.entries.get_mut(index)?;
         if self.number(index, *generation) != handle {
-            return Err(self.wrong);
+            return None;
         }
-        let object = object.take().ok_or(self.wrong)?;
+        let object = object.take()?;
         *generation += 1;
         slots.free.push(index);
-        Ok(object)
+        Some(object)
     }
 
     /// Takes the object of a handle out, if somebody else was not faster.
     pub(crate) fn forget(&self, handle: u64) {
-        drop(self.remove(handle));
+        drop(self.take(handle));
     }
 
     /// All living objects that `wanted` says yes to, with their handles.

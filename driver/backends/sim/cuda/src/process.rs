@@ -5,6 +5,7 @@ use crate::code::{
     Answer, Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY,
     PRIMARY_CONTEXT_ACTIVE, UNKNOWN,
 };
+use crate::event;
 use crate::handle::{Registry, Tag};
 use crate::heap::{self, Heap};
 use crate::pool::Pools;
@@ -272,6 +273,7 @@ fn destroy(handle: u64) -> Answer {
     crate::array::destroy_all_of(handle);
     crate::module::unload_all_of(handle);
     stream::destroy_all_of(handle);
+    event::destroy_all_of(handle);
     let ours = context.card()?;
     ours.give(Kind::Context, ours.card.node().context_bytes + *lock(&context.stacks));
     Ok(())
@@ -380,7 +382,8 @@ pub(crate) fn current_handle() -> Answer<u64> {
 pub(crate) fn current() -> Answer<Arc<Context>> {
     match current_handle()? {
         0 => Err(INVALID_CONTEXT),
-        handle => CONTEXTS.get(handle),
+        // It may have been destroyed by another thread, which is no fault.
+        handle => CONTEXTS.living(handle).ok_or(INVALID_CONTEXT),
     }
 }
 

@@ -6,7 +6,8 @@
 //!   a tool:    nvml, tests  ─┘                     ├─ alive    one lock byte a seat; the kernel drops it when its process dies
 //!                                                  ├─ content-…    what device memory holds, one sparse file a seat
 //!                                                  ├─ node.toml    which cards (absent: two of the default model)
-//!                                                  └─ faults.toml  what goes wrong, and when (absent: nothing)
+//!                                                  ├─ faults.toml  what goes wrong, and when (absent: nothing)
+//!                                                  └─ misused      which calls used streams, events and contexts that were gone
 //! ```
 //!
 //! The model knows the cards' side only: how many bytes each process holds, the most that was ever held at once, and who ran
@@ -39,6 +40,9 @@ pub const DIR_ENV: &str = "ALIQUOT_SIM_DIR";
 
 /// Names a file to which calls without behaviour are written, one a line.
 pub const LOG_ENV: &str = "ALIQUOT_SIM_LOG";
+
+/// The file of the directory that says who used what was gone.
+const MISUSED: &str = "misused";
 
 /// A set of simulated cards, opened.
 #[derive(Debug)]
@@ -97,6 +101,16 @@ pub fn log_unsupported(export: &str) {
     }
 }
 
+/// What calls on the cards of `dir` used after its end since this was last asked, a line each.
+#[must_use]
+pub fn take_misuses(dir: &Path) -> Vec<String> {
+    let path = dir.join(MISUSED);
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    // Nothing was there, or it is told once more.
+    drop(std::fs::remove_file(&path));
+    text.lines().map(str::to_owned).collect()
+}
+
 impl Device {
     /// All cards, in index order.
     #[must_use]
@@ -120,6 +134,15 @@ impl Device {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Writes down that a call used what was gone. An aid: where it cannot be written, nothing else changes.
+    #[cold]
+    pub fn note_misuse(&self, export: &str, what: &str) {
+        let mut options = std::fs::OpenOptions::new();
+        if let Ok(mut file) = options.append(true).create(true).open(self.dir.join(MISUSED)) {
+            drop(writeln!(file, "{export}: {what} after its end"));
+        }
     }
 
     /// The fault plan as it stands in the directory.

@@ -3,6 +3,7 @@
 use super::pointer::{In, Out};
 use crate::boundary::enter;
 use crate::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
+use crate::event::EVENTS;
 use crate::process::{self, lock};
 use crate::stream::PRIORITIES;
 
@@ -18,12 +19,18 @@ pub(crate) struct InnerTable {
     reserved: usize,
     /// In the third place, where the runtime's table has it, too.
     primary_context: extern "C" fn(Out<u64>, i32) -> u32,
+    /// Events that this process has: an aid of tests.
+    events: extern "C" fn() -> u64,
 }
 
 impl InnerTable {
     pub(crate) const ID: [u8; 16] = *b"aliquot-sim-ctx\x01";
     pub(crate) const TABLE: &'static Self =
-        &Self { bytes: size_of::<Self>(), reserved: 0, primary_context: inner_primary_context };
+        &Self { bytes: size_of::<Self>(), reserved: 0, primary_context: inner_primary_context, events };
+}
+
+extern "C" fn events() -> u64 {
+    u64::try_from(EVENTS.count()).unwrap_or(u64::MAX)
 }
 
 extern "C" fn inner_primary_context(context: Out<u64>, device: i32) -> u32 {
