@@ -78,17 +78,21 @@ ENTRY(cuMemPoolGetAttribute, uint64_t handle, unsigned attribute, uint64_t *valu
     *value = attribute == RESERVED ? *pool : 0;
     return 0;
 }
-ENTRY(cuMemAllocFromPoolAsync, uint64_t *address, size_t bytes, uint64_t handle, void *stream)
+/* As in a real driver, no export goes through another: that would lead through the shim once more. */
+static int from_pool(uint64_t *address, size_t bytes, uint64_t handle)
+{
     uint64_t *pool = pool_of(handle);
-    (void)stream;
     if (!pool || !bytes)
         return BAD;
     *pool = 32 << 20;
     *address = 0x7e0000000000;
     return 0;
 }
+ENTRY(cuMemAllocFromPoolAsync, uint64_t *address, size_t bytes, uint64_t handle, void *stream)
+    return (void)stream, from_pool(address, bytes, handle);
+}
 ENTRY(cuMemAllocAsync, uint64_t *address, size_t bytes, void *stream)
-    return cuMemAllocFromPoolAsync(address, bytes, (uintptr_t)held, stream);
+    return (void)stream, from_pool(address, bytes, (uintptr_t)held);
 }
 ENTRY(cuMemFreeAsync, uint64_t address, void *stream) return (void)stream, address ? 0 : BAD; }
 ENTRY(cuStreamIsCapturing, void *stream, int *status) return (void)stream, *status = 0, 0; }
