@@ -234,7 +234,9 @@ macro_rules! calls {
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's name and signature")]
         pub(crate) fn $name($($arg: $ty),*) -> Option<i32> {
             static REAL: $crate::resolve::Cached = $crate::resolve::Cached::new();
-            let real = REAL.get($crate::hook::Library::$library, c_name!($name))?;
+            // Worked out when this is built, not at each call.
+            const NAME: &core::ffi::CStr = c_name!($name);
+            let real = REAL.get($crate::hook::Library::$library, NAME)?;
             type Real = unsafe extern "C" fn($($ty),*) -> i32;
             // SAFETY: the address of a function of this signature, by the vendor's header.
             let real = unsafe { core::mem::transmute::<*const (), Real>(real) };
