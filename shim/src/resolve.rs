@@ -247,21 +247,34 @@ pub(crate) fn behind_link(library: Library, name: &CStr) -> Behind {
     behind
 }
 
-/// A vendor function's address, looked up once it is there.
+/// A vendor function's address, looked up once its library is there.
 pub(crate) struct Cached(AtomicPtr<()>);
+
+/// Stands for a function that the vendor's library does not have.
+const ABSENT: *mut () = core::ptr::without_provenance_mut(1);
 
 impl Cached {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
 
+    #[inline]
     pub(crate) fn get(&self, library: Library, name: &CStr) -> Option<*const ()> {
         let known = self.0.load(Ordering::Acquire);
-        if !known.is_null() {
-            return Some(known);
+        if known.is_null() {
+            return self.look(library, name);
         }
-        let found = vendor(library, name)?;
-        self.0.store(found.cast_mut(), Ordering::Release);
-        Some(found)
+        (known != ABSENT).then_some(known.cast_const())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look(&self, library: Library, name: &CStr) -> Option<*const ()> {
+        let found = vendor(library, name);
+        // The copy that is remembered stays, so what it lacks it will lack.
+        if found.is_some() || Copy::of(library).get().is_some_and(|copy| copy.function(name).is_none()) {
+            self.0.store(found.map_or(ABSENT, <*const ()>::cast_mut), Ordering::Release);
+        }
+        found
     }
 }

@@ -11,6 +11,7 @@ typedef uint64_t Handle;
 enum { EVENTS = 4096, KERNEL = 2000, NOT_READY = 600 };
 
 static __thread uint64_t launched, recorded;
+static __thread unsigned capture_mode;
 static uint64_t end, at[EVENTS];
 static unsigned made;
 static pthread_mutex_t events = PTHREAD_MUTEX_INITIALIZER;
@@ -32,6 +33,12 @@ int cuDeviceGetCount(int *count)
 }
 int cuCtxGetDevice(int *device) { *device = 0; return 0; }
 int cuCtxGetCurrent(Handle *context) { *context = 16; return 0; }
+int cuThreadExchangeStreamCaptureMode(unsigned *mode)
+{
+    unsigned before = capture_mode;
+    capture_mode = *mode, *mode = before;
+    return 0;
+}
 int cuStreamIsCapturing(Handle stream, unsigned *status) { (void)stream; *status = 0; return 0; }
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 {
