@@ -119,7 +119,14 @@ fn one_thread(report: &mut Report, effort: Effort, place: &Path, limited: &Tenan
 /// threads, as they may be more than the processors.
 fn several(report: &mut Report, effort: Effort, place: &Path, limited: &Tenant) -> Result<(), String> {
     let mut rows = Vec::new();
-    for (cards, threads, bursts) in [(2, 1, 2_000), (1, 16, 200), (2, 16, 200)] {
+    // Threads that have a processor each are promised what one is; where they wait for one, each finds its memory cold.
+    for (cards, threads, bursts, bound) in [
+        (2, 1, 2_000, 20.0),
+        (1, 2, 1_000, 20.0),
+        (2, 2, 1_000, 20.0),
+        (1, 16, 200, 50.0),
+        (2, 16, 200, 50.0),
+    ] {
         let shape = Shape { cards, threads, bursts: effort.pick(bursts, 10) };
         let (mut bare, mut with) = (Vec::new(), Vec::new());
         for _ in 0..effort.pick(9, 1) {
@@ -127,7 +134,7 @@ fn several(report: &mut Report, effort: Effort, place: &Path, limited: &Tenant) 
             with.push(once(place, Some(limited), shape)?);
         }
         let (bare, with) = (spread_of(&bare, 0)?, spread_of(&with, 0)?);
-        let more = with.median - bare.median;
+        let more = with.min - bare.min;
         rows.push([
             cards.to_string(),
             threads.to_string(),
@@ -138,12 +145,12 @@ fn several(report: &mut Report, effort: Effort, place: &Path, limited: &Tenant) 
         report.promise(
             format!("limited, {cards} cards, {threads} threads: ns more a launch"),
             more,
-            Promise::AtMost(50.0),
+            Promise::AtMost(bound),
         );
     }
     report.table(
         "Nanoseconds a launch of a limited program by a function that was looked up, lowest / median / highest.",
-        ["cards", "threads", "without the shim", "with", "median more"],
+        ["cards", "threads", "without the shim", "with", "lowest more"],
         &rows,
     );
     Ok(())

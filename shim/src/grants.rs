@@ -32,7 +32,7 @@ const VARIABLE: &CStr = c"ALIQUOT_GRANTS";
 /// Most grants of one process: a container with more cards is not known.
 pub(crate) const GRANTS_MAX: usize = 32;
 /// Cards a process numbers.
-const DEVICES_MAX: usize = 64;
+pub(crate) const DEVICES_MAX: usize = 64;
 /// Longest wait for another thread that is finding the grants, in steps of a millisecond.
 const BOOT_STEPS_MAX: u32 = 2_000;
 

@@ -34,7 +34,7 @@ use aliquot_enforce::units::{Nanos, Ppm};
 
 use crate::account;
 use crate::captures;
-use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
+use crate::grants::{self, DEVICES_MAX, GRANTS_MAX, Grant, Standing, Usage};
 use crate::hook::Need;
 use crate::sys::{self, KeepErrno};
 use crate::vendor::{self, Device, NOT_PERMITTED, SUCCESS, StreamMode};
@@ -73,6 +73,10 @@ static PLACES: [AtomicPtr<Paced>; GRANTS_MAX] = [const { AtomicPtr::new(core::pt
 /// The only card there is, where there is one and its compute is limited: its grant, found without a question to the driver.
 static SOLE: AtomicPtr<Paced> = AtomicPtr::new(core::ptr::null_mut());
 
+/// Controllers by the number of their card, for launches that have to ask which card is meant.
+static OF_CARD: [AtomicPtr<Paced>; DEVICES_MAX] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; DEVICES_MAX];
+
 /// Cards that the process sees; 0: nobody asked yet.
 static CARDS: AtomicU32 = AtomicU32::new(0);
 
@@ -105,16 +109,27 @@ enum Way {
     Closed,
 }
 
+/// The controller of the current card, where its compute is limited and an earlier launch found it.
+#[inline]
+fn known() -> Option<&'static Paced> {
+    let mut found = SOLE.load(Ordering::Acquire);
+    if found.is_null() {
+        let device = vendor::current_device()?;
+        found = OF_CARD.get(usize::try_from(device.0).ok()?)?.load(Ordering::Acquire);
+    }
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: as in `paced`.
+    let paced = unsafe { &*found };
+    // A forked child finds zeros there.
+    (paced.ready.load(Ordering::Acquire) == READY).then_some(paced)
+}
+
 /// What becomes of launches on the current card.
 #[inline]
 fn current() -> Way {
-    let sole = SOLE.load(Ordering::Acquire);
-    if sole.is_null() {
-        return look();
-    }
-    // SAFETY: as in `paced`.
-    let paced = unsafe { &*sole };
-    if paced.ready.load(Ordering::Acquire) == READY { Way::Paced(paced) } else { look() }
+    known().map_or_else(look, Way::Paced)
 }
 
 /// Asks which card is meant; with only one, no later launch need ask.
@@ -124,6 +139,10 @@ fn look() -> Way {
     let Some(device) = vendor::current_device() else { return Way::Free };
     let way = of_device(device);
     let Way::Paced(paced) = way else { return way };
+    let place = core::ptr::from_ref(paced).cast_mut();
+    if let Some(known) = usize::try_from(device.0).ok().and_then(|index| OF_CARD.get(index)) {
+        known.store(place, Ordering::Release);
+    }
     if CARDS.load(Ordering::Relaxed) == 0 {
         let mut count = 0;
         if vendor::cuDeviceGetCount(&raw mut count) == Some(SUCCESS) {
@@ -131,7 +150,7 @@ fn look() -> Way {
         }
     }
     if CARDS.load(Ordering::Relaxed) == 1 {
-        SOLE.store(core::ptr::from_ref(paced).cast_mut(), Ordering::Release);
+        SOLE.store(place, Ordering::Release);
     }
     way
 }
@@ -211,7 +230,8 @@ fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
 
 // === one launch ===
 
-/// Makes a launch as the share of the current card allows. `shape` is asked for where `key` alone does not do.
+/// Makes a launch as the share of the current card allows. `shape` is asked for where `key` alone does not do. What most launches
+/// do lies in the caller, with one call of the vendor's; everything else in [`launch_by_rule`].
 #[inline]
 pub(crate) fn launch(
     key: Key,
@@ -219,29 +239,70 @@ pub(crate) fn launch(
     shape: impl FnOnce() -> Shape,
     real: impl FnOnce() -> i32,
 ) -> i32 {
+    if let Some(paced) = known()
+        && !captures::any()
+        && let Pass::Go(charged) = paced.pace.pass(key, target.lane())
+    {
+        let answer = real();
+        if answer != SUCCESS {
+            paced.pace.failed(charged);
+        }
+        return answer;
+    }
+    launch_by_rule(target, &shape(), real)
+}
+
+/// What a launch may do, and what is left to be done behind it.
+enum Leave {
+    /// It goes, and nobody bills it.
+    Free,
+    /// It goes on the lease of its stream.
+    Charged(&'static Paced, Nanos),
+    /// It goes: its turn has come.
+    Turn(Meter, Ticket),
+    /// It does not go.
+    Refused,
+}
+
+#[cold]
+#[inline(never)]
+fn launch_by_rule(target: Target, shape: &Shape, real: impl FnOnce() -> i32) -> i32 {
+    let leave = leave(target, shape);
+    if matches!(leave, Leave::Refused) {
+        return NOT_PERMITTED;
+    }
+    let answer = real();
+    leave.used(answer);
+    answer
+}
+
+#[inline(never)]
+fn leave(target: Target, shape: &Shape) -> Leave {
     let paced = match current() {
         Way::Paced(paced) => paced,
-        Way::Free => return real(),
-        Way::Closed => return NOT_PERMITTED,
+        Way::Free => return Leave::Free,
+        Way::Closed => return Leave::Refused,
     };
     if captures::holds(target) {
-        return real();
+        return Leave::Free;
     }
-    match paced.pace.pass(key, target.lane()) {
-        Pass::Go(charged) => {
-            let answer = real();
-            if answer != SUCCESS {
-                paced.pace.failed(charged);
-            }
-            answer
-        }
+    match paced.pace.pass(shape.key, target.lane()) {
+        Pass::Go(charged) => Leave::Charged(paced, charged),
         Pass::Ask => {
-            let turn = paced.turn(&shape(), target);
-            let answer = real();
-            if let Some((meter, ticket)) = turn {
-                meter.settled(&ticket, answer);
-            }
-            answer
+            paced.turn(shape, target).map_or(Leave::Free, |(meter, ticket)| Leave::Turn(meter, ticket))
+        }
+    }
+}
+
+impl Leave {
+    /// After the vendor call.
+    #[inline(never)]
+    fn used(&self, answer: i32) {
+        match self {
+            Self::Free | Self::Refused => {}
+            Self::Charged(paced, charged) if answer != SUCCESS => paced.pace.failed(*charged),
+            Self::Charged(..) => {}
+            Self::Turn(meter, ticket) => meter.settled(ticket, answer),
         }
     }
 }

@@ -44,7 +44,7 @@ hooks! {
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize, extra: usize
     ) {
-        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::Legacy }, || {
+        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::Legacy }, move || {
             cuLaunchKernel::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
         })
     }
@@ -52,23 +52,23 @@ hooks! {
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize, extra: usize
     ) {
-        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::PerThread }, || {
+        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::PerThread }, move || {
             cuLaunchKernel_ptsz::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
         })
     }
     fn cuLaunchKernelEx(config: *const LaunchConfig, function: u64, parameters: usize, extra: usize) {
-        let real = || cuLaunchKernelEx::real(config, function, parameters, extra);
+        let real = move || cuLaunchKernelEx::real(config, function, parameters, extra);
         described(config, function, StreamMode::Legacy, real)
     }
     fn cuLaunchKernelEx_ptsz(config: *const LaunchConfig, function: u64, parameters: usize, extra: usize) {
-        let real = || cuLaunchKernelEx_ptsz::real(config, function, parameters, extra);
+        let real = move || cuLaunchKernelEx_ptsz::real(config, function, parameters, extra);
         described(config, function, StreamMode::PerThread, real)
     }
     fn cuLaunchCooperativeKernel(
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize
     ) {
-        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::Legacy }, || {
+        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::Legacy }, move || {
             cuLaunchCooperativeKernel::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters)
         })
     }
@@ -76,12 +76,12 @@ hooks! {
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize
     ) {
-        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::PerThread }, || {
+        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::PerThread }, move || {
             cuLaunchCooperativeKernel_ptsz::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters)
         })
     }
     fn cuLaunchCooperativeKernelMultiDevice(list: *const LaunchParams, count: u32, flags: u32) {
-        let real = || cuLaunchCooperativeKernelMultiDevice::real(list, count, flags);
+        let real = move || cuLaunchCooperativeKernelMultiDevice::real(list, count, flags);
         if list.is_null() || count == 0 || count > CARDS_MAX {
             return real();
         }
@@ -94,20 +94,20 @@ hooks! {
         pacing::launch_on_several(launches, real)
     }
     fn cuLaunch(function: u64) {
-        kernel(function, [1; 3], [1; 3], Target { stream: 0, mode: StreamMode::Legacy }, || cuLaunch::real(function))
+        kernel(function, [1; 3], [1; 3], Target { stream: 0, mode: StreamMode::Legacy }, move || cuLaunch::real(function))
     }
     fn cuLaunchGrid(function: u64, width: i32, height: i32) {
-        kernel(function, [sides(width), sides(height), 1], [1; 3], Target { stream: 0, mode: StreamMode::Legacy }, || cuLaunchGrid::real(function, width, height))
+        kernel(function, [sides(width), sides(height), 1], [1; 3], Target { stream: 0, mode: StreamMode::Legacy }, move || cuLaunchGrid::real(function, width, height))
     }
     fn cuLaunchGridAsync(function: u64, width: i32, height: i32, stream: u64) {
-        kernel(function, [sides(width), sides(height), 1], [1; 3], Target { stream, mode: StreamMode::Legacy }, || cuLaunchGridAsync::real(function, width, height, stream))
+        kernel(function, [sides(width), sides(height), 1], [1; 3], Target { stream, mode: StreamMode::Legacy }, move || cuLaunchGridAsync::real(function, width, height, stream))
     }
 }
 
 #[inline]
 fn kernel(function: u64, grid: [u32; 3], block: [u32; 3], target: Target, real: impl FnOnce() -> i32) -> i32 {
     let key = Key::kernel(function, grid, block);
-    pacing::launch(key, target, || Shape::kernel(function, grid, block), real)
+    pacing::launch(key, target, move || Shape::kernel(function, grid, block), real)
 }
 
 #[inline]
