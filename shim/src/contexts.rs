@@ -130,6 +130,9 @@ pub(crate) fn going(handle: usize) -> Going {
         let number = place.number.swap(0, Ordering::AcqRel);
         (number != 0).then_some(Tie(number))
     });
+    if let Some(tie) = tie {
+        crate::sparse::context_going(tie);
+    }
     Going { handle, tie, begun }
 }
 
@@ -146,6 +149,7 @@ impl Going {
     /// It did not.
     pub(crate) fn stays(self) {
         let Some(tie) = self.tie else { return };
+        crate::sparse::context_stays(tie);
         write(|| {
             let place = places(self.handle).find(|place| place.handle.load(Ordering::Acquire) == self.handle);
             if let Some(place) = place {

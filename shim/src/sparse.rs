@@ -6,6 +6,8 @@
 //!   settle: the event is reached ─▶ the holds are dropped
 //! ```
 //!
+//! An event is the driver's for as long as its context is: before a context ends its events are set aside.
+//!
 //! A place that is only partly covered stays charged until it is covered whole or its array ends. Where no event can be had
 //! they stay until their array ends, too.
 
@@ -14,11 +16,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::alloc_map::{AllocMap, Key, Tie};
 use crate::contexts;
 use crate::physical::Number;
-use crate::sys::KeepErrno;
+use crate::sys::{self, KeepErrno};
 use crate::vendor::{self, SUCCESS, StreamMode};
 
 /// Calls at once whose unmapping the stream has not reached.
 const EVENTS_MAX: usize = 64;
+/// Turns given away for a thread that asks the driver about one event.
+const ASKING_TURNS_MAX: u32 = 100_000;
 
 /// Part of an array: the same level, layer and kind, and a range in each direction.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +80,8 @@ const FREE: u32 = 0;
 const BUSY: u32 = 1;
 /// The stream is on its way to it.
 const AWAITED: u32 = 2;
+/// Its context is about to end: nobody asks the driver about it any more.
+const GOING: u32 = 3;
 
 static PLACES: AllocMap<Place> = AllocMap::new();
 static LEAVING: AllocMap<Leaving> = AllocMap::new();
@@ -91,6 +97,43 @@ impl Part {
         let starts = self.from.iter().zip(other.from).all(|(own, other)| *own <= other);
         let ends = self.to.iter().zip(other.to).all(|(own, other)| *own >= other);
         (self.array, self.of) == (other.array, other.of) && starts && ends
+    }
+}
+
+impl Event {
+    fn is_of(&self, tie: Tie) -> bool {
+        self.tie.load(Ordering::Acquire) == tie.0
+    }
+
+    /// Goes from one state to another; false: another thread was faster.
+    fn becomes(&self, from: u32, next: u32) -> bool {
+        self.state.compare_exchange(from, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Takes it out of everybody's hands where it is of this context.
+    fn set_aside(&self, tie: Tie) {
+        // Past the bound the thread that has it was cancelled, or a handler of a signal runs on top of it.
+        for _ in 0..ASKING_TURNS_MAX {
+            if !self.is_of(tie) {
+                return;
+            }
+            if self.becomes(AWAITED, GOING) {
+                if !self.is_of(tie) {
+                    // It ended meanwhile, and is another context's.
+                    self.state.store(AWAITED, Ordering::Release);
+                }
+                return;
+            }
+            if self.state.load(Ordering::Acquire) != BUSY {
+                return;
+            }
+            sys::yield_now();
+        }
+    }
+
+    fn free(&self) {
+        self.tie.store(0, Ordering::Release);
+        self.state.store(FREE, Ordering::Release);
     }
 }
 
@@ -142,7 +185,7 @@ pub(crate) fn change(
         while !none()
             && let Some(place) = take(|place| part.covers(&place.part))
         {
-            let event = *event.get_or_insert_with(|| record(stream, mode, tie));
+            let event = *event.get_or_insert_with(|| record((stream, mode), tie));
             leave(event, place);
         }
         if let Behind::Handle(handle) = behind {
@@ -169,10 +212,12 @@ fn event_of(number: usize) -> &'static Event {
 }
 
 /// An event behind what a stream has to do; `None`: there is none to be had.
-fn record(stream: u64, mode: StreamMode, tie: Tie) -> Option<usize> {
-    let ours =
-        |event: &Event| event.state.compare_exchange(FREE, BUSY, Ordering::AcqRel, Ordering::Acquire).is_ok();
-    let number = EVENTS.iter().position(ours)?;
+fn record((stream, mode): (u64, StreamMode), tie: Tie) -> Option<usize> {
+    if tie == Tie(0) {
+        // Nobody will say when its context ends.
+        return None;
+    }
+    let number = EVENTS.iter().position(|event| event.becomes(FREE, BUSY))?;
     let event = EVENTS.get(number)?;
     let mut handle = 0;
     let made = vendor::cuEventCreate(&raw mut handle, vendor::EVENT_WITHOUT_TIME) == Some(SUCCESS);
@@ -185,7 +230,7 @@ fn record(stream: u64, mode: StreamMode, tie: Tie) -> Option<usize> {
         if made {
             vendor::cuEventDestroy_v2(handle);
         }
-        event.state.store(FREE, Ordering::Release);
+        event.free();
         return None;
     }
     event.handle.store(handle, Ordering::Release);
@@ -214,8 +259,7 @@ pub(crate) fn settle() {
     }
     let _errno = KeepErrno::new();
     for (number, event) in EVENTS.iter().enumerate() {
-        let ours = event.state.compare_exchange(AWAITED, BUSY, Ordering::AcqRel, Ordering::Acquire);
-        if ours.is_err() {
+        if !event.becomes(AWAITED, BUSY) {
             continue;
         }
         let handle = event.handle.load(Ordering::Acquire);
@@ -226,7 +270,7 @@ pub(crate) fn settle() {
         }
         vendor::cuEventDestroy_v2(handle);
         drop_all(number);
-        event.state.store(FREE, Ordering::Release);
+        event.free();
     }
 }
 
@@ -248,20 +292,29 @@ pub(crate) fn array_ended(array: u64) {
     }
 }
 
+/// A context is about to end: who is asking about one of its events ends first, and nobody begins.
+pub(crate) fn context_going(tie: Tie) {
+    EVENTS.iter().for_each(|event| event.set_aside(tie));
+}
+
+/// It did not end.
+pub(crate) fn context_stays(tie: Tie) {
+    for event in EVENTS.iter().filter(|event| event.is_of(tie)) {
+        event.becomes(GOING, AWAITED);
+    }
+}
+
 /// A context ended, with its arrays, streams and events.
 pub(crate) fn context_ended(tie: Tie) {
-    if none() {
-        return;
-    }
-    while let Some(place) = take(|place| place.tie == tie) {
-        place.number.unhold();
-    }
-    for (number, event) in EVENTS.iter().enumerate() {
-        let is_its = event.tie.load(Ordering::Acquire) == tie.0;
-        let ours = || event.state.compare_exchange(AWAITED, BUSY, Ordering::AcqRel, Ordering::Acquire);
-        if is_its && ours().is_ok() {
+    for (number, event) in EVENTS.iter().enumerate().filter(|(_, event)| event.is_of(tie)) {
+        if event.becomes(GOING, BUSY) || event.becomes(AWAITED, BUSY) {
             drop_all(number);
-            event.state.store(FREE, Ordering::Release);
+            event.free();
         }
+    }
+    while !none()
+        && let Some(place) = take(|place| place.tie == tie)
+    {
+        place.number.unhold();
     }
 }

@@ -16,8 +16,11 @@
      take <array> <x> <wide>               the same, unmapped
      destroy <array>
      work <nanos>, query                   in the stream of put and take
+     leave                                 cuDevicePrimaryCtxRelease, while another thread asks what is free in a context of its own
      info                                  cuMemGetInfo: free */
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +52,7 @@ typedef struct {
 _Static_assert(sizeof(Part) == 96, "CUarrayMapInfo");
 
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
+extern int cuDevicePrimaryCtxRelease_v2(int), cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *);
 extern int cuMemGetInfo_v2(size_t *, size_t *);
 extern int cuMemCreate(u64 *, size_t, const Properties *, u64), cuMemRelease(u64);
 extern int cuMemAddressReserve(u64 *, size_t, size_t, u64, u64), cuMemAddressFree(u64, size_t);
@@ -96,6 +100,34 @@ static int foreign(u64 *handle, u64 pid, u64 descriptor)
     return code;
 }
 
+static atomic_int asked, enough;
+
+static void *ask(void *unused)
+{
+    void *context;
+    size_t left, total;
+    long code = cuCtxCreate_v2(&context, 0, 0);
+    do {
+        code = code ? code : cuMemGetInfo_v2(&left, &total);
+        asked = 1;
+    } while (!enough);
+    (void)unused;
+    return (void *)(code ? code : cuCtxDestroy_v2(context));
+}
+
+static int leave(void)
+{
+    pthread_t thread;
+    void *answer;
+    if (pthread_create(&thread, NULL, ask, NULL))
+        return -1;
+    while (!asked)
+        usleep(100);
+    int code = cuDevicePrimaryCtxRelease_v2(0);
+    enough = 1;
+    return pthread_join(thread, &answer) || answer ? -1 : code;
+}
+
 static int one(const char *word, u64 a, u64 b, u64 c)
 {
     Properties card = {1, (unsigned)c, 1, 0, NULL, {0}};
@@ -132,6 +164,8 @@ static int one(const char *word, u64 a, u64 b, u64 c)
         return part(a, b, c, 0);
     if (!strcmp(word, "destroy"))
         return cuArrayDestroy(arrays[a]);
+    if (!strcmp(word, "leave"))
+        return leave();
     if (!strcmp(word, "work"))
         return work(a);
     return strcmp(word, "query") ? -1 : cuStreamQuery(stream);

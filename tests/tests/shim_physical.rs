@@ -23,7 +23,12 @@ struct Scene {
 impl Scene {
     /// `None`: no C compiler here.
     fn new() -> Option<Self> {
+        Self::with_faults("")
+    }
+
+    fn with_faults(faults: &str) -> Option<Self> {
         let bench = Bench::new();
+        bench.write("faults.toml", faults);
         bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
         let path = match bench.compile("shim_physical", Link::Direct) {
             Ok(path) => path,
@@ -201,4 +206,19 @@ fn memory_behind_a_sparse_array_is_charged_until_it_is_taken_away() {
     scene.say(&["work 20000000000", "take 1 0 64"]);
     let (books, _) = scene.books_and_card();
     assert_eq!((books, scene.program.say("query")), (SIZE, "600".to_owned()));
+}
+
+/// The bench fails on events that anybody asks about after their end. After the release itself the shim asks whether the context is
+/// there, and is kept waiting, while the other thread goes on.
+#[test]
+fn what_streams_were_to_let_go_of_goes_with_their_context() {
+    let faults = "[[fault]]\nsymbol = \"cuDevicePrimaryCtxGetState\"\naction = { slow_nanos = 100000000 }\n";
+    let Some(mut scene) = Scene::with_faults(faults) else { return };
+    scene.say(&["array 1"]);
+    scene.create(1);
+    scene.say(&["put 1 0 1", "release 1", "work 20000000000", "take 1 0 64"]);
+    assert_eq!(scene.files.counter(usage::TOTAL), SIZE, "the stream has not come to it yet");
+    scene.say(&["leave"]);
+    assert_eq!((scene.files.counter(usage::TOTAL), scene.card.in_use()), (0, 0));
+    scene.program.end();
 }
