@@ -30,6 +30,7 @@ const SOURCES: &[&str] = &[
     "core/abi/Cargo.toml",
     "core/enforce/src",
     "core/enforce/Cargo.toml",
+    "core/catalogue",
     "driver/backends/sim/exports.rs",
     "driver/backends/sim/pointer.rs",
     "driver/backends/sim/device",

@@ -40,6 +40,19 @@ pub struct Tenant {
     pub pid: u32,
 }
 
+/// Lets every user use these files, and directories with the files in them: those of a test may be closed to others.
+///
+/// # Panics
+/// They are not this user's.
+pub fn opened_to_everybody(paths: &[&Path]) {
+    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    for path in paths {
+        open(path);
+        let inside = fs::read_dir(path).into_iter().flatten();
+        inside.for_each(|entry| open(&entry.unwrap().path()));
+    }
+}
+
 /// The program, built once a test run.
 ///
 /// # Panics

@@ -20,14 +20,14 @@ pub(crate) fn export(address: u64) -> Answer<[u8; HANDLE_BYTES]> {
         return Err(INVALID_VALUE);
     }
     let seat = process::cards()?.get(found.device).ok_or(INVALID_VALUE)?.seat()?;
-    let card = seat.card().index();
+    let card = seat.card().number();
     let words = [
         MAGIC,
         u64::from(std::process::id()),
         u64::try_from(seat.index()).map_err(|_| INVALID_VALUE)?,
         found.backing.offset,
         found.bytes,
-        u64::try_from(card).map_err(|_| INVALID_VALUE)?,
+        card,
     ];
     let mut handle = [0_u8; HANDLE_BYTES];
     for (place, word) in handle.chunks_exact_mut(8).zip(words) {
@@ -50,8 +50,8 @@ pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     if pid == std::process::id() {
         return Err(INVALID_CONTEXT);
     }
-    let ours = |card_number| process::cards().ok()?.iter().position(|ours| ours.card.index() == card_number);
-    let device = usize::try_from(card).ok().and_then(ours).ok_or(INVALID_VALUE)?;
+    let ours = |card_number| process::cards().ok()?.iter().position(|ours| ours.card.number() == card_number);
+    let device = ours(card).ok_or(INVALID_VALUE)?;
     let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
     let seat = usize::try_from(seat).map_err(|_| INVALID_VALUE)?;
     let content = Content::of_process(&ours.card.content_file_of(seat, pid));

@@ -36,4 +36,5 @@ mod shared;
 mod sparse;
 mod stream;
 mod table;
+mod visible;
 mod vmm;

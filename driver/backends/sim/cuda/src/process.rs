@@ -93,32 +93,10 @@ fn simulation() -> Option<&'static Simulation> {
     let open = || {
         let device = aliquot_sim_device::open(&aliquot_sim_device::dir_from_env()).ok()?;
         let plan = device.plan().ok()?;
-        let cards = visible(&device).into_iter().map(OurCard::new).collect();
+        let cards = crate::visible::visible(&device).into_iter().map(OurCard::new).collect();
         Some(Simulation { device, plan, cards })
     };
     SIMULATION.get_or_init(open).as_ref()
-}
-
-/// The cards that CUDA_VISIBLE_DEVICES leaves, in its order: indices, UUIDs or unique beginnings of such; the first entry
-/// that names none ends the list.
-fn visible(device: &Device) -> Vec<Card> {
-    let all = device.cards();
-    let Ok(text) = std::env::var("CUDA_VISIBLE_DEVICES") else { return all.to_vec() };
-    let mut chosen = Vec::<Card>::new();
-    for entry in text.split(',').map(str::trim) {
-        let named = if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
-            let mut fitting = all.iter().filter(|card| card.facts().uuid.starts_with(entry));
-            fitting.next().filter(|_| fitting.next().is_none())
-        } else {
-            entry.parse::<usize>().ok().and_then(|index| all.get(index))
-        };
-        let Some(card) = named else { break };
-        if chosen.iter().any(|other| other.index() == card.index()) {
-            return Vec::new();
-        }
-        chosen.push(card.clone());
-    }
-    chosen
 }
 
 /// The driver's version: 1000 × major + 10 × minor.

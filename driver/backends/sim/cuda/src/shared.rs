@@ -38,8 +38,7 @@ pub(crate) struct Import(#[expect(dead_code, reason = "its lock is what counts")
 impl Shared {
     pub(crate) fn of(seat: &Seat, offset: u64, bytes: u64) -> Self {
         let wide = |number| u64::try_from(number).unwrap_or(u64::MAX);
-        let (card, seat) = (wide(seat.card().index()), wide(seat.index()));
-        Self { pid: std::process::id(), seat, card, offset, bytes }
+        Self { pid: std::process::id(), seat: wide(seat.index()), card: seat.card().number(), offset, bytes }
     }
 
     pub(crate) fn is_own(&self) -> bool {
@@ -47,7 +46,7 @@ impl Shared {
     }
 
     pub(crate) fn is_on(&self, card: &Card) -> bool {
-        u64::try_from(card.index()) == Ok(self.card)
+        card.number() == self.card
     }
 
     /// The same bytes that its owner sees.

@@ -10,10 +10,11 @@ pub use seat::{Full, Mark, Seat, SeatError};
 use crate::mapping::{self, Entry, Mapping, OpenError, monotonic_nanos};
 use crate::node::{CardFacts, Node};
 use crate::schedule::{SEATS, Work};
+use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What device memory is held for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +102,7 @@ pub struct Moment {
     pub processes: Vec<Process>,
 }
 
-/// A simulated card.
+/// A simulated card, or a MIG device of one.
 #[derive(Clone, Debug)]
 pub struct Card {
     node: Arc<Node>,
@@ -109,6 +110,18 @@ pub struct Card {
     mapping: Arc<Mapping>,
     alive: RawFd,
     dir: Arc<Path>,
+    /// `None`: it is the whole card.
+    part: Option<Arc<Part>>,
+    /// Books of GPU instances that were opened: they stay mapped.
+    parts: Arc<Mutex<BTreeMap<u64, Arc<Mapping>>>>,
+}
+
+/// What tells a MIG device from its card.
+#[derive(Debug)]
+struct Part {
+    /// Serial number of the GPU instance.
+    serial: u64,
+    facts: CardFacts,
 }
 
 // === impl Moment ===
@@ -126,7 +139,38 @@ impl Moment {
 impl Card {
     pub(crate) fn open(dir: &Path, node: Arc<Node>, index: usize, alive: RawFd) -> Result<Self, OpenError> {
         let mapping = Arc::new(Mapping::open(&Self::file(dir, index))?);
-        Ok(Self { node, index, mapping, alive, dir: dir.into() })
+        Ok(Self { node, index, mapping, alive, dir: dir.into(), part: None, parts: Arc::default() })
+    }
+
+    /// A GPU instance of this card as a card, with what it says of itself. Its books are made where they are missing.
+    pub(crate) fn part(&self, serial: u64, facts: CardFacts) -> Result<Self, OpenError> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mapping = match parts.get(&serial) {
+            Some(mapping) => Arc::clone(mapping),
+            None => {
+                let mapping = Arc::new(Mapping::open(&self.books_of(serial))?);
+                parts.insert(serial, Arc::clone(&mapping));
+                mapping
+            }
+        };
+        Ok(Self { mapping, part: Some(Arc::new(Part { serial, facts })), ..self.clone() })
+    }
+
+    /// The file with the books of a GPU instance.
+    pub(crate) fn books_of(&self, serial: u64) -> PathBuf {
+        self.dir.join(format!("instance-{}-{serial}", self.index))
+    }
+
+    /// Closes it to everybody, unless somebody sits on it.
+    pub(crate) fn close_if_empty(&self) -> bool {
+        self.with(|state| {
+            self.reap_locked(state, monotonic_nanos());
+            let empty = state.seats.iter().all(|seat| seat.pid == 0);
+            if empty {
+                self.set_health(Health::Lost);
+            }
+            empty
+        })
     }
 
     /// The file of card `index` in `dir`.
@@ -134,7 +178,7 @@ impl Card {
         dir.join(format!("card-{index}"))
     }
 
-    fn with<R>(&self, inside: impl FnOnce(&mut State) -> R) -> R {
+    pub(crate) fn with<R>(&self, inside: impl FnOnce(&mut State) -> R) -> R {
         self.mapping.with(|state, entry| {
             if entry == Entry::AfterDeath {
                 state.repair();
@@ -150,11 +194,29 @@ impl Card {
     }
 
     fn content(&self, seat: usize, pid: u64) -> PathBuf {
-        self.dir.join(format!("content-{}-{seat}-{pid}", self.index))
+        match &self.part {
+            None => self.dir.join(format!("content-{}-{seat}-{pid}", self.index)),
+            Some(part) => self.dir.join(format!("content-{}.{}-{seat}-{pid}", self.index, part.serial)),
+        }
     }
 
+    /// Byte of the file of seat locks that stands for a seat.
     fn byte(&self, seat: usize) -> u64 {
-        u64::try_from(self.index * SEATS + seat).unwrap_or(0)
+        let seats = u64::try_from(SEATS).unwrap_or(0);
+        self.number() * seats + u64::try_from(seat).unwrap_or(0)
+    }
+
+    /// A number that no other card of the directory has, nor a GPU instance of any.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        let index = u64::try_from(self.index).unwrap_or(0) & 0xffff;
+        self.part.as_ref().map_or(index, |part| index | (part.serial << 16))
+    }
+
+    /// The GPU instance that it is; `None`: a whole card.
+    #[must_use]
+    pub fn gpu_instance(&self) -> Option<u64> {
+        self.part.as_ref().map(|part| part.serial)
     }
 
     /// Takes back what dead processes held. Under the lock.
@@ -190,10 +252,16 @@ impl Card {
     /// What the card says of itself.
     #[must_use]
     pub fn facts(&self) -> &CardFacts {
+        self.part.as_ref().map_or_else(|| self.facts_of_card(), |part| &part.facts)
+    }
+
+    /// What the card says of itself that this is, or is a part of.
+    #[must_use]
+    pub fn facts_of_card(&self) -> &CardFacts {
         self.node.cards.get(self.index).unwrap_or_else(|| unreachable_card())
     }
 
-    /// Its index.
+    /// Its index; of a part that of its card.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
@@ -321,6 +389,9 @@ impl Card {
     pub fn join(&self) -> Result<Seat, SeatError> {
         let now = monotonic_nanos();
         self.with(|state| {
+            if self.health() == Health::Lost {
+                return Err(SeatError::Gone);
+            }
             state.play(self.node.slice_nanos, now);
             self.reap_locked(state, now);
             let index = state.seats.iter().position(|seat| seat.pid == 0).ok_or(SeatError::NoneLeft)?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   process 1: libcuda.so.1 ─┐                     ┌─ card-0   memory books, device time, seats of processes
-//!   process 2: libcuda.so.1 ─┼─ mapped directory ──┼─ card-1
+//!   process 2: libcuda.so.1 ─┼─ mapped directory ──┼─ card-1, instance-1-…   cards, and MIG instances of them
 //!   a tool:    nvml, tests  ─┘                     ├─ alive    one lock byte a seat; the kernel drops it when its process dies
 //!                                                  ├─ content-…    what device memory holds, one sparse file a seat
 //!                                                  ├─ node.toml    which cards (absent: two of the default model)
@@ -21,15 +21,21 @@ mod card;
 mod fault;
 mod install;
 mod mapping;
+mod mig;
 mod node;
 pub mod processor;
+mod profile;
 pub mod schedule;
 
 pub use card::{Busy, Card, Full, Health, Kind, Mark, Moment, Process, Seat, SeatError, WINDOW_NANOS};
 pub use fault::{Action, Plan, PlanError, Struck};
 pub use install::{InstallError, install};
-pub use mapping::{OpenError, monotonic_nanos};
-pub use node::{CardFacts, MigMode, Node, NodeError};
+pub use mapping::{OpenError, effective_user, monotonic_nanos};
+pub use mig::{
+    GpuInstance, INSTANCES, Instance, MIG_DEVICES, MigDevice, MigError, Placement, compute_slices,
+};
+pub use node::{CardFacts, MigAccess, MigMode, Node, NodeError};
+pub use profile::{PROFILES, Profile};
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

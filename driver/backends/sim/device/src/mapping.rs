@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tells a card file of this layout; the last byte is the layout's number.
-const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x01");
+const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x02");
 
 /// Why the cards cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -255,6 +255,13 @@ pub(crate) fn sleep_until(at: u64) {
             std::ptr::null_mut(),
         );
     }
+}
+
+/// The number of the user whose rights this process has.
+#[must_use]
+pub fn effective_user() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::geteuid() }
 }
 
 /// This user's number.

@@ -35,6 +35,8 @@ pub struct Node {
     pub pool_bytes: u64,
     /// Bytes copied or set per microsecond of device time.
     pub copy_bytes_per_micro: u64,
+    /// Who may make and look at GPU instances of cards in MIG mode.
+    pub mig_access: MigAccess,
     /// The cards, in index order.
     #[serde(rename = "card")]
     pub cards: Vec<CardFacts>,
@@ -66,7 +68,17 @@ pub struct CardFacts {
     pub serial: String,
 }
 
-/// MIG mode, as NVML tells it: a card that is in it has no instances here.
+/// Who has the vendor's capability to change instances, which is access to a device file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MigAccess {
+    /// Root, as after the driver's installation.
+    Root,
+    /// Everybody, as where an administrator opened the file.
+    Anybody,
+}
+
+/// MIG mode, as NVML tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MigMode {
@@ -131,6 +143,7 @@ impl Default for Node {
             alloc_bytes: 512,
             pool_bytes: 32 * MIB,
             copy_bytes_per_micro: 25_000,
+            mig_access: MigAccess::Root,
             cards: vec![CardFacts::numbered(0), CardFacts::numbered(1)],
         }
     }

@@ -13,10 +13,13 @@ pub(crate) const UNINITIALIZED: Code = Code(1);
 /// An argument that cannot be; the name is the one that all simulated libraries share.
 pub(crate) const INVALID_VALUE: Code = Code(2);
 pub(crate) const NOT_SUPPORTED: Code = Code(3);
+pub(crate) const NO_PERMISSION: Code = Code(4);
 pub(crate) const NOT_FOUND: Code = Code(6);
 pub(crate) const INSUFFICIENT_SIZE: Code = Code(7);
 pub(crate) const DRIVER_NOT_LOADED: Code = Code(9);
 pub(crate) const GPU_IS_LOST: Code = Code(15);
+pub(crate) const IN_USE: Code = Code(19);
+pub(crate) const INSUFFICIENT_RESOURCES: Code = Code(23);
 pub(crate) const VERSION_MISMATCH: Code = Code(25);
 pub(crate) const UNKNOWN: Code = Code(999);
 
@@ -45,6 +48,7 @@ pub(crate) fn text(code: u32) -> &'static CStr {
         19 => c"In use by another client",
         20 => c"Insufficient memory",
         21 => c"No data",
+        23 => c"Insufficient Resources",
         25 => c"Argument version mismatch",
         _ => c"Unknown Error",
     }

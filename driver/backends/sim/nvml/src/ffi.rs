@@ -14,6 +14,7 @@ macro_rules! exports {
 }
 
 mod card;
+mod mig;
 #[expect(dead_code, reason = "one source for all simulated libraries; this one needs a part of it")]
 #[path = "../../pointer.rs"]
 mod pointer;

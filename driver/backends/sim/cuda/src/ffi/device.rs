@@ -143,7 +143,8 @@ exports! {
     }
 
     fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: i32) {
-        uuid.set(process::card(device)?.card.facts().uuid_bytes().ok_or(INVALID_DEVICE)?)
+        // Of the card also where the process has a part of it; the second version tells the part's.
+        uuid.set(process::card(device)?.card.facts_of_card().uuid_bytes().ok_or(INVALID_DEVICE)?)
     }
 
     fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: i32) {

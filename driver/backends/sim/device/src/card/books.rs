@@ -1,5 +1,6 @@
 //! What lies in a card's file: who holds how much, and who ran when. No clock and no file is read here.
 
+use crate::mig;
 use crate::schedule::{self, Run, SEATS, Turn, Work};
 
 /// Length of a utilisation window: a sixth of a second, as the vendor samples.
@@ -49,6 +50,8 @@ pub(crate) struct State {
     pub(super) seats_used: u64,
     pub(super) turn: Turn,
     pub(super) windows: Windows,
+    /// Its MIG instances.
+    pub(crate) mig: mig::Table,
     pub(super) works: [Work; SEATS],
     pub(super) seats: [SeatState; SEATS],
 }

@@ -29,6 +29,9 @@ pub enum SeatError {
     /// The seat cannot be marked.
     #[error("the seat cannot be marked as held")]
     Mark(#[source] std::io::Error),
+    /// It fell off the bus, or is an instance that was destroyed.
+    #[error("the card or instance is gone")]
+    Gone,
 }
 
 /// A point in the work of a seat: complete when the seat's done work reaches it. In nanoseconds of device time.
@@ -97,8 +100,11 @@ impl Seat {
         });
     }
 
-    /// Hands in work of a length in nanoseconds; the mark at which it is complete.
+    /// Hands in work of a length in nanoseconds; the mark at which it is complete. A part of a card takes longer, as it has
+    /// fewer multiprocessors.
     pub fn submit(&self, nanos: u64) -> Mark {
+        let (all, here) = (u64::from(self.card.facts_of_card().sms), u64::from(self.card.facts().sms.max(1)));
+        let nanos = if all > here { nanos.saturating_mul(all) / here } else { nanos };
         self.with_work(|work| {
             work.submitted = work.submitted.saturating_add(nanos);
             Mark(work.submitted)

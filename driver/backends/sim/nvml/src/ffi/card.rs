@@ -4,7 +4,6 @@ use super::pointer::Out;
 use super::system::whole_text;
 use crate::code::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::library;
-use aliquot_sim_device::MigMode;
 
 /// The vendor's PCI information, third version.
 #[derive(Clone, Copy)]
@@ -57,10 +56,10 @@ fn constant<T: Copy>(handle: u64, target: Out<T>, value: T) -> Answer {
 
 exports! {
     fn nvmlDeviceGetName(handle: u64, name: Out<u8>, size: u32) {
-        whole_text(name, size, &library::card(handle)?.facts().name)
+        whole_text(name, size, &library::part(handle)?.0.facts().name)
     }
     fn nvmlDeviceGetUUID(handle: u64, uuid: Out<u8>, size: u32) {
-        whole_text(uuid, size, &library::card(handle)?.facts().uuid)
+        whole_text(uuid, size, &library::part(handle)?.0.facts().uuid)
     }
     fn nvmlDeviceGetSerial(handle: u64, serial: Out<u8>, size: u32) {
         whole_text(serial, size, &library::card(handle)?.facts().serial)
@@ -92,17 +91,6 @@ exports! {
     fn nvmlDeviceGetComputeMode(handle: u64, mode: Out<u32>) { constant(handle, mode, 0) }
     fn nvmlDeviceGetDisplayMode(handle: u64, mode: Out<u32>) { constant(handle, mode, 0) }
     fn nvmlDeviceGetDisplayActive(handle: u64, mode: Out<u32>) { constant(handle, mode, 0) }
-    fn nvmlDeviceGetMaxMigDeviceCount(handle: u64, count: Out<u32>) { constant(handle, count, 0) }
-    fn nvmlDeviceIsMigDeviceHandle(handle: u64, is: Out<u32>) { constant(handle, is, 0) }
-    fn nvmlDeviceGetMigMode(handle: u64, current: Out<u32>, pending: Out<u32>) {
-        let on = match library::card(handle)?.facts().mig {
-            MigMode::None => return Err(NOT_SUPPORTED),
-            MigMode::Off => 0,
-            MigMode::On => 1,
-        };
-        current.set(on)?;
-        pending.set(on)
-    }
     fn nvmlDeviceGetEccMode(handle: u64, current: Out<u32>, pending: Out<u32>) {
         constant(handle, current, 1)?;
         pending.set(1)

@@ -57,7 +57,7 @@ exports! {
     fn nvmlDeviceGetHandleByIndex_v2(index: u32, handle: Out<u64>) { by_index(index, handle) }
     fn nvmlDeviceGetHandleByUUID(uuid: Text, handle: Out<u64>) {
         let uuid = uuid.get()?;
-        handle.set(library::handle(library::find(|card| card.facts().uuid.as_bytes() == uuid.as_bytes())?))
+        handle.set(library::by_uuid(uuid.as_bytes())?)
     }
     fn nvmlDeviceGetHandleBySerial(serial: Text, handle: Out<u64>) {
         let serial = serial.get()?;

@@ -1,9 +1,9 @@
 //! Memory, utilisation and processes, as the cards' books have them.
 
 use super::pointer::{In, Out};
-use crate::code::{Answer, INSUFFICIENT_SIZE, INVALID_VALUE, NOT_FOUND, VERSION_MISMATCH};
+use crate::code::{Answer, INSUFFICIENT_SIZE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, VERSION_MISMATCH};
 use crate::library;
-use aliquot_sim_device::Process;
+use aliquot_sim_device::{Card, MigDevice, MigMode, Process};
 
 /// The vendor's memory information, first version.
 #[derive(Clone, Copy)]
@@ -133,26 +133,61 @@ const COMPUTE_MODES: [u32; 2] = [0, 3];
 /// No MIG instance.
 const NO_INSTANCE: u32 = u32::MAX;
 
+/// A process with the instances that it is in.
+struct Placed {
+    process: Process,
+    instances: Option<(u32, u32)>,
+}
+
+/// A card, a MIG device, or all GPU instances of a card in MIG mode, which only some may look at.
+fn parts(handle: u64) -> Answer<Vec<(Card, Option<MigDevice>)>> {
+    let (card, device) = library::part(handle)?;
+    if device.is_some() || card.facts().mig != MigMode::On {
+        return Ok(vec![(card, device)]);
+    }
+    library::privileged()?;
+    let mut devices = card.mig_devices();
+    // Compute instances of one GPU instance share its memory.
+    devices.dedup_by_key(|device| device.gpu.serial);
+    // One that was destroyed just now has nothing.
+    let part = |device: MigDevice| Some((card.mig_card(device).ok()?, Some(device)));
+    Ok(devices.into_iter().filter_map(part).collect())
+}
+
 fn memory(handle: u64) -> Answer<Memory> {
-    let card = library::card(handle)?;
-    // At once, as whoever asks here may have just killed somebody.
-    card.reap();
-    let (total, used) = (card.facts().memory_bytes, card.in_use());
+    let used = |(card, _): &(Card, Option<MigDevice>)| {
+        // At once, as whoever asks here may have just killed somebody.
+        card.reap();
+        card.in_use()
+    };
+    let used = parts(handle)?.iter().map(used).sum();
+    let total = library::part(handle)?.0.facts().memory_bytes;
     Ok(Memory { total, free: total.saturating_sub(used), used })
+}
+
+/// A card of which the driver tells what was used of its time: none that is in MIG mode, nor a part of one.
+fn sampled(handle: u64) -> Answer<&'static Card> {
+    let card = library::card(handle)?;
+    if card.facts().mig == MigMode::On { Err(NOT_SUPPORTED) } else { Ok(card) }
 }
 
 /// What is kept of a process; of those that ended nothing is.
 fn accounting(handle: u64, pid: u32) -> Answer<Accounting> {
-    let found = on_card(handle)?.into_iter().find(|process| process.pid == pid).ok_or(NOT_FOUND)?;
+    let found = on_card(handle)?.into_iter().map(|placed| placed.process);
+    let found = found.into_iter().find(|process| process.pid == pid).ok_or(NOT_FOUND)?;
     let percent = [found.utilization, 0];
     Ok(Accounting { percent, most: found.held_bytes, millis: 0, start: 0, running: 1, reserved: [0; 5] })
 }
 
-/// Everybody who has a context or anything else on the card.
-fn on_card(handle: u64) -> Answer<Vec<Process>> {
-    let mut processes = library::card(handle)?.processes();
-    processes.retain(|process| process.held_bytes > 0);
-    Ok(processes)
+/// Everybody who has a context or anything else there.
+fn on_card(handle: u64) -> Answer<Vec<Placed>> {
+    let mut found = Vec::new();
+    for (card, device) in parts(handle)? {
+        let instances = device.map(|device| (device.gpu.id, device.compute.id));
+        let processes = card.processes().into_iter().filter(|process| process.held_bytes > 0);
+        found.extend(processes.map(|process| Placed { process, instances }));
+    }
+    Ok(found)
 }
 
 /// Fills a list in, or says how long it would have to be.
@@ -165,12 +200,12 @@ fn fill<T: Copy>(found: &[T], count: Out<u32>, list: Out<T>) -> Answer {
     found.iter().enumerate().try_for_each(|(index, item)| list.set_at(index, *item))
 }
 
-fn first_version(process: &Process) -> ProcessV1 {
+fn first_version(Placed { process, .. }: &Placed) -> ProcessV1 {
     ProcessV1 { pid: process.pid, padding: 0, used: process.held_bytes }
 }
 
-fn second_version(process: &Process) -> ProcessV2 {
-    let (gpu_instance, compute_instance) = (NO_INSTANCE, NO_INSTANCE);
+fn second_version(Placed { process, instances }: &Placed) -> ProcessV2 {
+    let (gpu_instance, compute_instance) = instances.unwrap_or((NO_INSTANCE, NO_INSTANCE));
     ProcessV2 { pid: process.pid, padding: 0, used: process.held_bytes, gpu_instance, compute_instance }
 }
 
@@ -184,7 +219,7 @@ fn compute_v2(handle: u64, count: Out<u32>, list: Out<ProcessV2>) -> Answer {
 
 /// Nobody draws here, and no MPS server runs.
 fn nobody(handle: u64, count: Out<u32>) -> Answer {
-    library::card(handle)?;
+    library::part(handle)?;
     count.set(0)
 }
 
@@ -213,7 +248,7 @@ exports! {
         if usize::try_from(asked.count).map_err(|_| INVALID_VALUE)? < found.len() {
             return Err(INSUFFICIENT_SIZE);
         }
-        let entry = |process: &Process| Detail { process: second_version(process), protected: 0 };
+        let entry = |placed: &Placed| Detail { process: second_version(placed), protected: 0 };
         found.iter().enumerate().try_for_each(|(index, process)| asked.list.set_at(index, entry(process)))
     }
     fn nvmlDeviceGetBAR1MemoryInfo(handle: u64, info: Out<Memory>) {
@@ -221,7 +256,7 @@ exports! {
         info.set(Memory { total, free: total, used: 0 })
     }
     fn nvmlDeviceGetUtilizationRates(handle: u64, rates: Out<Utilization>) {
-        rates.set(Utilization { gpu: library::card(handle)?.utilization(), memory: 0 })
+        rates.set(Utilization { gpu: sampled(handle)?.utilization(), memory: 0 })
     }
     fn nvmlDeviceGetProcessUtilization(handle: u64, list: Out<Sample>, count: Out<u32>, since: u64) {
         let micros = aliquot_sim_device::monotonic_nanos() / 1_000;
@@ -234,7 +269,7 @@ exports! {
             encoder: 0,
             decoder: 0,
         };
-        let found = library::card(handle)?.processes().iter().map(sample).collect::<Vec<_>>();
+        let found = sampled(handle)?.processes().iter().map(sample).collect::<Vec<_>>();
         if found.is_empty() || since >= micros {
             count.set(0)?;
             return Err(NOT_FOUND);
@@ -255,7 +290,7 @@ exports! {
         places.set(4_000)
     }
     fn nvmlDeviceGetAccountingPids(handle: u64, count: Out<u32>, pids: Out<u32>) {
-        fill(&on_card(handle)?.iter().map(|process| process.pid).collect::<Vec<_>>(), count, pids)
+        fill(&on_card(handle)?.iter().map(|placed| placed.process.pid).collect::<Vec<_>>(), count, pids)
     }
     fn nvmlDeviceGetAccountingStats(handle: u64, pid: u32, stats: Out<Accounting>) {
         stats.set(accounting(handle, pid)?)
