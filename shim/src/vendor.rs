@@ -11,6 +11,8 @@ calls! {
     fn cuCtxGetDevice(device: *mut i32);
     /// The current context; null where there is none.
     fn cuCtxGetCurrent(context: *mut usize);
+    /// A number that no other context of the process ever has; from 12.0 on.
+    fn cuCtxGetId(context: usize, id: *mut u64);
     /// The card's UUID, or that of its MIG instance where the process sees one.
     fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: i32);
     /// The card's UUID.
@@ -172,6 +174,12 @@ pub(crate) fn current_context() -> Option<u64> {
         return None;
     }
     u64::try_from(handle).ok().filter(|handle| *handle != 0)
+}
+
+/// What tells the current context from one that had its handle before; `None`: the driver does not say.
+pub(crate) fn current_id() -> Option<u64> {
+    let mut id = 0;
+    (cuCtxGetId(0, &raw mut id)? == SUCCESS).then_some(id).filter(|id| *id != 0)
 }
 
 /// The card's UUID: of the MIG instance where the process sees one.

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 typedef void *Handle;
-extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(Handle *, int), cuCtxSetCurrent(Handle), cuCtxCreate_v2(Handle *, unsigned, int);
+extern int cuInit(unsigned), cuGetExportTable(const void **, const void *);
+extern int cuDevicePrimaryCtxRetain(Handle *, int), cuCtxSetCurrent(Handle), cuCtxCreate_v2(Handle *, unsigned, int);
 extern int cuModuleLoadData(Handle *, const void *), cuModuleGetFunction(Handle *, Handle, const char *);
 extern int cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
 extern int cuStreamCreate(Handle *, unsigned), cuStreamSynchronize(Handle), cuStreamDestroy_v2(Handle), cuCtxSynchronize(void);
@@ -133,6 +134,16 @@ static void capture_lost_with_context(uint64_t nanos)
     once(nanos);
 }
 
+/* Each kernel is waited for; in the end, how many events there are in the process. */
+static void events(uint64_t nanos)
+{
+    const void *const *table;
+    for (int one = 0; one < FEW; one++)
+        once(nanos);
+    CHECK(cuGetExportTable((const void **)&table, "aliquot-sim-ctx\1") == 0);
+    number = ((uint64_t (*)(void))table[3])();
+}
+
 /* One function of two lengths, in turns, each followed by a wait. */
 static void two_lengths(uint64_t nanos)
 {
@@ -172,7 +183,7 @@ int main(int count, char **words)
     } scenes[] = { { "once", once }, { "once_by_event", once_by_event }, { "once_by_asking", once_by_asking },
         { "once_in_silence", once_in_silence }, { "grows", grows }, { "captured", captured }, { "capture_lost", capture_lost },
         { "capture_joined", capture_joined }, { "capture_lost_with_context", capture_lost_with_context },
-        { "two_lengths", two_lengths }, { "many_contexts", many_contexts } };
+        { "events", events }, { "two_lengths", two_lengths }, { "many_contexts", many_contexts } };
     CHECK(count == 4);
     void (*play)(uint64_t) = NULL;
     for (size_t scene = 0; scene < sizeof scenes / sizeof *scenes; scene++)

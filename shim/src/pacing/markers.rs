@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{Terms, Waits, World};
+use aliquot_enforce::pace::{Pace, Terms, Waits, World};
 use aliquot_enforce::units::Nanos;
 
 use super::{Meter, PLACES, Paced, READY, Target, of_grant};
@@ -35,6 +35,8 @@ pub(super) struct Context {
     busy: AtomicU32,
     /// 0: nobody's.
     handle: AtomicU64,
+    /// What tells it from another context of that handle; 0: nothing does, or there are no markers.
+    id: AtomicU64,
     marks: UnsafeCell<Marks>,
     /// The vendor's events by number; 0: not made yet.
     events: UnsafeCell<[u64; EVENTS]>,
@@ -59,7 +61,7 @@ enum Lack {
     Context,
 }
 
-/// Whether a context is there.
+/// Whether a context is there that has the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Alive {
     Yes,
@@ -103,12 +105,31 @@ impl Lent<'_> {
     /// As if nothing had ever been marked here. The events of a context that is not alive are gone with it.
     fn end(&mut self, alive: Alive) {
         if alive == Alive::Yes {
-            for event in self.events.iter().filter(|event| **event != 0) {
-                let _gone = vendor::cuEventDestroy_v2(*event);
-            }
+            destroy(self.events);
         }
         *self.marks = Marks::new();
         *self.events = [0; EVENTS];
+        self.context.id.store(0, Ordering::Release);
+    }
+
+    /// Whether the current context, which has the handle, is the one that has the events. Else it becomes that.
+    fn meets(&mut self, pace: &Pace) -> Alive {
+        let id = vendor::current_id().unwrap_or(0);
+        let before = self.context.id.load(Ordering::Acquire);
+        if before != id && before != 0 {
+            // The one before it ended where nobody saw it.
+            pace.ends(Nanos(sys::now()), Waits::OnAll, Some(self.marks));
+            self.end(Alive::No);
+        }
+        self.context.id.store(id, Ordering::Release);
+        if id == 0 { Alive::No } else { Alive::Yes }
+    }
+}
+
+/// Destroys events of a context that is there.
+fn destroy(events: &mut [u64; EVENTS]) {
+    for event in events.iter_mut().filter(|event| **event != 0) {
+        let _gone = vendor::cuEventDestroy_v2(core::mem::take(event));
     }
 }
 
@@ -162,14 +183,21 @@ impl Meter {
         let handle = if relaxed.allows() { vendor::current_context() } else { None };
         let context = handle.and_then(|handle| self.paced.context(handle).or_else(|| self.evict(handle)));
         let Some(context) = context else {
-            return inside(None, &mut Driver { usage: self.usage, lack: Lack::Context, events: &mut none });
+            return inside(
+                None,
+                &mut Driver { usage: self.usage, lack: Lack::Context, alive: Alive::No, events: &mut none },
+            );
         };
         // The place may have become another's meanwhile.
         let Some(mut lent) = context.lend().filter(|lent| handle.is_some_and(|it| lent.context.is_of(it)))
         else {
-            return inside(None, &mut Driver { usage: self.usage, lack: Lack::Nothing, events: &mut none });
+            return inside(
+                None,
+                &mut Driver { usage: self.usage, lack: Lack::Nothing, alive: Alive::No, events: &mut none },
+            );
         };
-        let mut driver = Driver { usage: self.usage, lack: Lack::Nothing, events: lent.events };
+        let alive = lent.meets(&self.paced.pace);
+        let mut driver = Driver { usage: self.usage, lack: Lack::Nothing, alive, events: lent.events };
         let answer = inside(Some(lent.marks), &mut driver);
         self.publish(&mut lent);
         answer
@@ -227,10 +255,10 @@ impl Meter {
         if matches!(handle, 0 | GIVEN_UP) {
             return Alive::No;
         }
-        let mut driver = Driver { usage: self.usage, lack: Lack::Nothing, events: lent.events };
         // Where it cannot be made current it is going, and its events with it.
         let settled = vendor::with_context(handle, || {
-            let now = Nanos(sys::now());
+            let (now, alive) = (Nanos(sys::now()), lent.meets(&self.paced.pace));
+            let mut driver = Driver { usage: self.usage, lack: Lack::Nothing, alive, events: lent.events };
             self.paced.pace.waits(now, Waits::OnAll, lent.marks, &mut driver, may_mark);
             self.paced.pace.settle_all(now, terms, &self.shared(), lent.marks, &mut driver);
             Some(())
@@ -349,6 +377,8 @@ pub(super) fn stream_going(lane: u64) {
 pub(super) struct Driver<'a> {
     usage: Usage,
     lack: Lack,
+    /// Whether the events are certainly there.
+    alive: Alive,
     events: &'a mut [u64; EVENTS],
 }
 
@@ -383,7 +413,11 @@ impl Events for Driver<'_> {
             Some(SUCCESS) => Passed::After(nanos(millis)),
             Some(vendor::NOT_READY) => Passed::NotYet,
             _ => {
-                // The context is not what it was: events that are left, if any, are its own affair.
+                // The device has a fault, or an event became part of a capture. Where the context may not be what it was, events
+                // that are left are its own affair.
+                if self.alive == Alive::Yes {
+                    destroy(self.events);
+                }
                 *self.events = [0; EVENTS];
                 Passed::Lost
             }
