@@ -1,7 +1,8 @@
 //! What a call took from the card or gave back: free memory before less free memory after, corrected by what the books moved.
 //!
 //! It is sure where nothing else of this process moved memory meanwhile and the container has no other process. Other tenants
-//! of the card cannot be seen; two readings at once that differ show some of them.
+//! of the card cannot be seen. Where something would be credited by what is read, each reading is two at once: where they
+//! differ, somebody is at work.
 
 use crate::account::{self, Account, Bytes, Ledger, Still};
 use crate::contexts;
@@ -13,7 +14,7 @@ use crate::vendor::SUCCESS;
 /// Free memory and the books at a moment.
 pub(crate) struct Reading {
     free: u64,
-    /// The same when asked again at once.
+    /// Not seen to move by itself.
     steady: bool,
     still: Option<Still>,
 }
@@ -31,13 +32,18 @@ pub(crate) enum Taken {
     Given(Bytes),
 }
 
-/// Reads the card of the current context.
+/// Reads the card of the current context: the driver is asked once.
 pub(crate) fn read(ledger: Ledger) -> Option<Reading> {
     pools::refresh();
     let still = ledger.still();
-    let first = free_now()?;
+    Some(Reading { free: free_now()?, steady: true, still })
+}
+
+/// The same twice.
+fn read_twice(ledger: Ledger) -> Option<Reading> {
+    let first = read(ledger)?;
     let free = free_now()?;
-    Some(Reading { free, steady: free == first, still })
+    Some(Reading { free, steady: free == first.free, ..first })
 }
 
 /// What one call between two readings took.
@@ -61,13 +67,13 @@ pub(crate) fn taken(before: &Reading, after: &Reading) -> Taken {
 pub(crate) fn around(ledger: Ledger, call: impl FnOnce() -> i32) -> (i32, Taken) {
     let before = {
         let _errno = KeepErrno::new();
-        if is_current(ledger) { read(ledger) } else { None }
+        if is_current(ledger) { read_twice(ledger) } else { None }
     };
     let moving = ledger.moving();
     let answer = call();
     drop(moving);
     let _errno = KeepErrno::new();
-    let after = before.as_ref().filter(|_| answer == SUCCESS).and_then(|_| read(ledger));
+    let after = before.as_ref().filter(|_| answer == SUCCESS).and_then(|_| read_twice(ledger));
     match (before, after) {
         (Some(before), Some(after)) => (answer, taken(&before, &after)),
         _ => (answer, Taken::Doubtful(Bytes(0))),

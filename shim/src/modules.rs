@@ -10,11 +10,11 @@
 //! else of this process moved memory meanwhile, or the container has other processes, the difference may be theirs: then the
 //! size last measured well on this card stands for the first use of a module, and nothing for later ones; until there is one, the
 //! first that was measured while at least nothing was seen to move. What is got a second time takes nothing and is not measured
-//! (see [`crate::asked`]).
+//! (see [`crate::asked`]), nor is what is got from a module that an eager driver has loaded.
 //!
 //! A kernel that a program launches without ever having got it, in a context of its own, is not seen.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::Tie;
@@ -172,9 +172,15 @@ pub(crate) fn context_ended(tie: Tie) {
     sums.credit();
 }
 
+/// How the driver loads, by its own numbers, which never changes; 0: it was not asked yet.
+static LOADING: AtomicU32 = AtomicU32::new(0);
+
 fn is_eager() -> bool {
-    let mut mode = 0;
-    vendor::cuModuleGetLoadingMode(&raw mut mode) == Some(SUCCESS) && mode == vendor::LOADING_EAGER
+    let mut mode = LOADING.load(Ordering::Relaxed);
+    if mode == 0 && vendor::cuModuleGetLoadingMode(&raw mut mode) == Some(SUCCESS) {
+        LOADING.store(mode, Ordering::Relaxed);
+    }
+    mode == vendor::LOADING_EAGER
 }
 
 impl Stage {
@@ -209,6 +215,10 @@ impl Watched {
             Account::Closed => return Err(OUT_OF_MEMORY),
         };
         let stage = stage(current);
+        if stage == Stage::Later && is_eager() {
+            // All of it is there.
+            return Ok(None);
+        }
         let worst = if stage.takes_module() { learnt(ledger) } else { Bytes(0) };
         ledger.reserve(worst).map_err(|_| ledger.refuse())?;
         let Some(before) = read(ledger) else {

@@ -215,6 +215,36 @@ fn a_module_of_an_eager_driver_is_charged_when_it_is_loaded() {
     program.end();
 }
 
+/// Counted by a process that dies of one question too many.
+#[test]
+fn the_first_use_of_a_function_asks_for_free_memory_once_before_and_once_after_and_no_later_one_does() {
+    // The loading of two modules; of each two functions, lazily.
+    for (mode, questions) in [("LAZY", 4 + 8), ("EAGER", 4)] {
+        for (killed_at, survives) in [(questions + 1, true), (questions, false)] {
+            let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+            let fault = format!("symbol = \"cuMemGetInfo_v2\"\ncall = {killed_at}\naction = \"kill\"\n");
+            scene.bench.write("faults.toml", &format!("[[fault]]\n{fault}"));
+            let lines = ["retain 0", "load 1 1", "load 2 4"].into_iter();
+            let uses = ["function 1 1", "function 1 2", "function 2 1", "function 2 2"].repeat(3);
+            let input = scene.bench.cards().with_file_name("lines");
+            std::fs::write(&input, lines.chain(uses).collect::<Vec<_>>().join("\n")).unwrap();
+            let mut command = scene.tenant.command(&scene.bench, &scene.program);
+            command.env("CUDA_MODULE_LOADING", mode).stdin(std::fs::File::open(&input).unwrap());
+            let output = command.output().unwrap();
+            let answers = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(
+                output.status.success(),
+                survives,
+                "{mode}, killed at question {killed_at}: {answers}"
+            );
+            assert!(
+                !survives || answers.lines().filter(|line| *line == "0").count() == 15,
+                "{mode}: {answers}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_module_that_does_not_fit_is_out_of_memory_and_what_is_there_is_charged() {
     let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };

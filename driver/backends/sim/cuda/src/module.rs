@@ -55,9 +55,15 @@ impl Length {
 /// cuModuleLoad and its kind.
 pub(crate) fn load() -> Answer<u64> {
     let context = process::current()?;
-    let (handle, module) = MODULES.add(|_| Module::new(context.handle));
+    add(context.handle, Some(&context))
+}
+
+/// Loads; an eager driver does it whole, where there is a context.
+fn add(of: u64, current: Option<&Arc<Context>>) -> Answer<u64> {
+    let (handle, module) = MODULES.add(|_| Module::new(of));
     if eager()
-        && let Err(error) = module.charge(&context)
+        && let Some(context) = current
+        && let Err(error) = module.charge(context)
     {
         MODULES.remove(handle)?;
         return Err(error);
@@ -72,7 +78,7 @@ fn eager() -> bool {
 /// cuLibraryLoadData and its kind.
 pub(crate) fn load_library() -> Answer<u64> {
     process::cards()?;
-    Ok(MODULES.add(|_| Module::new(0)).0)
+    add(0, process::current().ok().as_ref())
 }
 
 /// cuModuleUnload, cuLibraryUnload.
