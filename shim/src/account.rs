@@ -241,6 +241,12 @@ impl Ledger {
         }
     }
 
+    /// The same where there is room at once; nothing is tried for it, and who is told no is not refused yet.
+    pub(crate) fn reserve_at_once(self, bytes: Bytes) -> bool {
+        let reserved = self.books().map(|books| books.reserve(bytes.0, self.limit().0));
+        reserved == Some(Reservation::Granted)
+    }
+
     #[cold]
     fn reserve_again(self, books: &Books<'_>, bytes: Bytes) -> Result<(), OutOfMemory> {
         let _errno = KeepErrno::new();

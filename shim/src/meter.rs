@@ -10,7 +10,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use aliquot_enforce::growth::{Growth, Operation, Promise, Settled, Size};
+use aliquot_enforce::growth::{Growth, Operation, Promise, Settled, Size, Stamp};
 
 use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::kept::{Empty, Kept, Table};
@@ -83,9 +83,11 @@ pub(crate) enum Kind {
     Graphs = 1,
     /// Pools that the program destroyed with blocks in use.
     Going = 2,
+    /// Pools that are not in memory of a card.
+    Free = 3,
 }
 
-const KINDS: usize = 3;
+const KINDS: usize = 4;
 
 static METERS: Kept<Meters> = Kept::new();
 /// [`Meters::tally`] for who looks without the lock; after a fork too high until the first change.
@@ -97,6 +99,8 @@ pub(crate) struct Running {
     meter: Meter,
     operation: Operation,
     ledger: Ledger,
+    /// The moment at which it began; `None`: nothing began.
+    begun: Option<Stamp>,
     /// None: nothing moves by asking.
     _moving: Option<Moving>,
 }
@@ -194,7 +198,8 @@ impl Meter {
     fn kinds(self, known: &Known) -> [u32; KINDS] {
         let is_graphs = matches!(self, Self::Graphs(_));
         let follows = is_graphs || (self.is_pool() && known.in_books() > 0);
-        [follows, is_graphs, known.state == State::Going].map(u32::from)
+        let [is_going, is_free] = [State::Going, State::Free].map(|state| known.state == state);
+        [follows, is_graphs, is_going, is_free].map(u32::from)
     }
 
     /// Asks the driver.
@@ -220,12 +225,23 @@ impl Meter {
         (answer? == SUCCESS).then_some(value)
     }
 
+    /// A call begins that takes `bytes` of a pool of this card, if the pool is known and charged and the books have room for the
+    /// worst. `None`: otherwise; nothing has changed.
+    pub(crate) fn enter_at_once(self, device: Device, ledger: Ledger, bytes: Bytes) -> Option<Running> {
+        let (_, worst) = worst_of(bytes)?;
+        // Nothing is reserved for what may cost nothing: it would be missing elsewhere for a moment.
+        if Kind::Free.is_there() || !ledger.reserve_at_once(Bytes(worst)) {
+            return None;
+        }
+        let is_here = |known: &Known| known.state == State::Charged && known.device == device;
+        self.begin(ledger, worst, is_here)
+    }
+
     /// A call that takes `bytes` begins. `None`: they do not fit, and trimming all pools does not help.
     pub(crate) fn enter(self, ledger: Ledger, bytes: Bytes) -> Option<Running> {
-        let need = bytes.0.checked_next_multiple_of(BLOCK)?;
-        let worst = need.checked_next_multiple_of(UNIT.load(Ordering::Relaxed))?;
+        let (need, worst) = worst_of(bytes)?;
         if ledger.reserve_now(Bytes(worst)).is_ok() {
-            return self.begin(ledger, worst);
+            return self.begin(ledger, worst, |_| true);
         }
         let with_room = self.enter_room(ledger, need);
         if with_room.is_some() {
@@ -238,19 +254,22 @@ impl Meter {
     /// A call begins that takes `worst` at most. `None`: that does not fit.
     pub(crate) fn enter_worst(self, ledger: Ledger, worst: Bytes) -> Option<Running> {
         ledger.reserve(worst).ok()?;
-        self.begin(ledger, worst.0)
+        self.begin(ledger, worst.0, |_| true)
     }
 
-    fn begin(self, ledger: Ledger, worst: u64) -> Option<Running> {
-        let operation = self.change(|growth| growth.begin(worst));
-        if operation.is_none() {
+    /// Begins what `worst` is reserved for, where it is known and as `wanted`; gives that back where it is not.
+    fn begin(self, ledger: Ledger, worst: u64, wanted: impl FnOnce(&Known) -> bool) -> Option<Running> {
+        let began = self
+            .change_known(|known| wanted(known).then(|| (known.growth.stamp(), known.growth.begin(worst))));
+        let Some((stamp, operation)) = began.flatten() else {
             ledger.release(Bytes(worst));
-        }
-        Some(self.running(ledger, operation?))
+            return None;
+        };
+        Some(self.running(ledger, stamp, operation))
     }
 
-    fn running(self, ledger: Ledger, operation: Operation) -> Running {
-        Running { meter: self, operation, ledger, _moving: Some(ledger.moving()) }
+    fn running(self, ledger: Ledger, stamp: Stamp, operation: Operation) -> Running {
+        Running { meter: self, operation, ledger, begun: Some(stamp), _moving: Some(ledger.moving()) }
     }
 
     /// The same, as far as the room of the pool goes.
@@ -263,7 +282,7 @@ impl Meter {
             let worst = need.saturating_sub(room).checked_next_multiple_of(UNIT.load(Ordering::Relaxed))?;
             ledger.reserve_now(Bytes(worst)).ok()?;
             match self.change(|growth| growth.promise(stamp, need, worst, size)) {
-                Some(Promise::Made(operation)) => return Some(self.running(ledger, operation)),
+                Some(Promise::Made(operation)) => return Some(self.running(ledger, stamp, operation)),
                 Some(Promise::Full | Promise::Stale) => ledger.release(Bytes(worst)),
                 None => {
                     ledger.release(Bytes(worst));
@@ -283,7 +302,8 @@ impl Meter {
     /// Puts into the books what the driver says now.
     pub(crate) fn refresh(self, ledger: Ledger) -> Ended {
         // More than the books say is charged, whatever the limit: it is held.
-        Running { meter: self, operation: Operation::default(), ledger, _moving: None }.end(SUCCESS)
+        let (operation, begun, _moving) = (Operation::default(), None, None);
+        Running { meter: self, operation, ledger, begun, _moving }.end(SUCCESS)
     }
 }
 
@@ -293,13 +313,24 @@ impl Running {
         self.ledger
     }
 
+    /// Whose memory it takes.
+    pub(crate) fn meter(&self) -> Meter {
+        self.meter
+    }
+
     /// The vendor's call is over, with this answer.
     pub(crate) fn end(self, answer: i32) -> Ended {
+        // If no other operation has ended since this one began, none did between the question and its use.
+        let mut stamp = self.begun.or_else(|| self.meter.change(|growth| growth.stamp()));
         for _ in 0..TRIES_MAX {
-            let Some(stamp) = self.meter.change(|growth| growth.stamp()) else { break };
+            let Some(before) = stamp else { break };
             let Some(reserved) = self.meter.reserved() else { break };
-            match self.meter.change(|growth| growth.settle(stamp, self.operation, reserved)) {
-                Some(Settled::Release(bytes)) => {
+            let settle = |growth: &mut Growth| {
+                let settled = growth.settle(before, self.operation, reserved);
+                (settled, growth.stamp())
+            };
+            match self.meter.change(settle) {
+                Some((Settled::Release(bytes), _)) => {
                     if self.meter.is_pool() {
                         learn(reserved);
                     }
@@ -308,8 +339,8 @@ impl Running {
                     }
                     return Ended::Fits;
                 }
-                Some(Settled::Charge(bytes)) => return self.charge(Bytes(bytes)),
-                Some(Settled::Stale) => {}
+                Some((Settled::Charge(bytes), _)) => return self.charge(Bytes(bytes)),
+                Some((Settled::Stale, now)) => stamp = Some(now),
                 None => break,
             }
         }
@@ -340,6 +371,12 @@ impl Running {
         self.ledger.charge(bytes);
         Ended::Over
     }
+}
+
+/// A block of so many bytes: what it takes of a pool, and by how much that may grow.
+fn worst_of(bytes: Bytes) -> Option<(u64, u64)> {
+    let need = bytes.0.checked_next_multiple_of(BLOCK)?;
+    Some((need, need.checked_next_multiple_of(UNIT.load(Ordering::Relaxed))?))
 }
 
 /// Pools grow by whole units: a size that is no multiple of ours shows a smaller one.

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger};
 use crate::grants::{self, Standing};
-use crate::meter::{self, Ended, Kind, Known, Meter, State};
+use crate::meter::{self, Ended, Kind, Known, Meter, Running, State};
 use crate::sys::KeepErrno;
 use crate::vendor::{self, Device, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, StreamMode};
 
@@ -48,6 +48,23 @@ pub(crate) enum Source {
     Gone,
     /// This pool's, of this ledger.
     Charged(Meter, Ledger, Acquaintance),
+}
+
+/// Where an allocation comes from, as far as that is known without a look at what is metered.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin {
+    /// There.
+    Known(Source),
+    /// The current pool of a card that is charged.
+    Current(Current),
+}
+
+/// The current pool of a card.
+#[derive(Clone, Copy)]
+pub(crate) struct Current {
+    handle: u64,
+    device: Device,
+    ledger: Ledger,
 }
 
 /// Since when a pool is known.
@@ -133,28 +150,28 @@ fn source(handle: u64, device: impl FnOnce() -> Option<Device>) -> Source {
 }
 
 /// Where an allocation on a stream comes from: the current pool of the stream's card.
-pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Source {
+pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Origin {
     let _errno = KeepErrno::new();
-    let Some(device) = vendor::device_of(stream) else { return Source::Vendors };
-    match account::of(device) {
+    let Some(device) = vendor::device_of(stream) else { return Origin::Known(Source::Vendors) };
+    Origin::Known(match account::of(device) {
         Account::Uncounted => Source::Vendors,
         Account::Counted(_) if vendor::is_capturing(stream, mode) => {
             crate::graphs::watch(device);
             Source::Vendors
         }
         Account::Closed => Source::Closed,
-        Account::Counted(_) => match vendor::current_pool(device) {
-            Some(handle) => source(handle, || Some(device)),
+        Account::Counted(ledger) => match vendor::current_pool(device) {
+            Some(handle) => return Origin::Current(Current { handle, device, ledger }),
             None => Source::Vendors,
         },
-    }
+    })
 }
 
 /// Where an allocation from a pool comes from.
-pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Source {
+pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Origin {
     let _errno = KeepErrno::new();
     let source = source(handle, vendor::current_device);
-    match source {
+    Origin::Known(match source {
         Source::Charged(meter, ..) if vendor::is_capturing(stream, mode) => {
             if let Some(known) = meter.known() {
                 crate::graphs::watch(known.device);
@@ -162,26 +179,41 @@ pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Source {
             Source::Vendors
         }
         source => source,
-    }
+    })
 }
 
 /// An allocation: `real` is the vendor's, `back` frees in the same order what it gave.
 pub(crate) fn allocate(
-    source: Source,
+    origin: Origin,
     request: Request,
     real: impl Fn() -> i32,
     back: impl Fn(u64) -> i32,
 ) -> i32 {
+    let source = match origin {
+        Origin::Known(source) => source,
+        Origin::Current(Current { handle, device, ledger }) => {
+            let running = request.taken().and_then(|bytes| {
+                let _errno = KeepErrno::new();
+                Meter::Pool(handle).enter_at_once(device, ledger, bytes)
+            });
+            match running {
+                Some(running) => return run(running, request, real, back),
+                None => source(handle, || Some(device)),
+            }
+        }
+    };
     match source {
         Source::Vendors => real(),
         Source::Closed => OUT_OF_MEMORY,
         Source::Gone => INVALID_VALUE,
         Source::Charged(meter, ledger, since) => {
-            let answer = match request {
+            let answer = match request.taken() {
                 // The vendor says what is wrong with it.
-                Request { bytes: 0, .. } => real(),
-                Request { address, .. } if address.is_null() => real(),
-                request => allocate_charged(meter, ledger, request, real, back),
+                None => real(),
+                Some(bytes) => match meter.enter(ledger, bytes) {
+                    Some(running) => run(running, request, real, back),
+                    None => ledger.refuse(),
+                },
             };
             if answer != SUCCESS && since == Acquaintance::New {
                 meter.forget_idle();
@@ -191,15 +223,17 @@ pub(crate) fn allocate(
     }
 }
 
-fn allocate_charged(
-    meter: Meter,
-    ledger: Ledger,
-    request: Request,
-    real: impl Fn() -> i32,
-    back: impl Fn(u64) -> i32,
-) -> i32 {
-    let bytes = Bytes(u64::try_from(request.bytes).unwrap_or(u64::MAX));
-    let Some(running) = meter.enter(ledger, bytes) else { return ledger.refuse() };
+impl Request {
+    /// What it takes; `None`: nothing, as the vendor will refuse it.
+    fn taken(&self) -> Option<Bytes> {
+        let is_sound = self.bytes != 0 && !self.address.is_null();
+        is_sound.then(|| Bytes(u64::try_from(self.bytes).unwrap_or(u64::MAX)))
+    }
+}
+
+/// The vendor's call, whose worst is in the books.
+fn run(running: Running, request: Request, real: impl Fn() -> i32, back: impl Fn(u64) -> i32) -> i32 {
+    let (meter, ledger) = (running.meter(), running.ledger());
     let before = request.address.read();
     let answer = real();
     let _errno = KeepErrno::new();
