@@ -18,7 +18,6 @@ const SLEEP_NANOS: u64 = 1_000_000;
 
 const OPEN: u32 = 0;
 const TAKEN: u32 = 1;
-const AWAITED: u32 = 2;
 
 /// A type of which bytes of zero are a value: empty.
 ///
@@ -29,6 +28,8 @@ pub(crate) unsafe trait Empty {}
 /// A value under a lock.
 struct Locked<T> {
     lock: AtomicU32,
+    /// Threads that sleep, or are about to.
+    waiting: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -66,6 +67,7 @@ impl<T: Empty> Kept<T> {
 }
 
 impl<T> Locked<T> {
+    #[inline]
     fn take(&self) {
         for _ in 0..SPINS {
             if self.lock.compare_exchange_weak(OPEN, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -73,17 +75,33 @@ impl<T> Locked<T> {
             }
             core::hint::spin_loop();
         }
+        self.wait();
+    }
+
+    #[cold]
+    fn wait(&self) {
         let _errno = KeepErrno::new();
-        while self.lock.swap(AWAITED, Ordering::Acquire) != OPEN {
-            sys::wait_while(&self.lock, AWAITED, SLEEP_NANOS);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        while self.lock.compare_exchange(OPEN, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            sys::wait_while(&self.lock, TAKEN, SLEEP_NANOS);
+        }
+        self.waiting.fetch_sub(1, Ordering::Release);
+    }
+
+    /// A store and a load, which the processor may exchange: who begins to wait in between finds the lock open, or sleeps once
+    /// for nothing. A read-modify-write instead would cost every call what waiting costs hardly any.
+    #[inline]
+    fn open(&self) {
+        self.lock.store(OPEN, Ordering::Release);
+        if self.waiting.load(Ordering::Relaxed) != 0 {
+            self.wake();
         }
     }
 
-    fn open(&self) {
-        if self.lock.swap(OPEN, Ordering::Release) == AWAITED {
-            let _errno = KeepErrno::new();
-            sys::wake_all(&self.lock);
-        }
+    #[cold]
+    fn wake(&self) {
+        let _errno = KeepErrno::new();
+        sys::wake_all(&self.lock);
     }
 }
 
