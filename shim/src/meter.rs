@@ -8,6 +8,8 @@
 //!
 //! Asking the driver how large a pool is touches no stream and waits for nothing.
 
+mod walk;
+
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::growth::{Growth, Operation, Promise, Settled, Size, Stamp};
@@ -15,6 +17,8 @@ use aliquot_enforce::growth::{Growth, Operation, Promise, Settled, Size, Stamp};
 use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::kept::{Empty, Kept, Table};
 use crate::vendor::{self, Device, SUCCESS};
+
+pub(crate) use walk::{each, each_changed, each_charged};
 
 /// Most pools of one process that memory comes from.
 const METERS_MAX: usize = 4096;
@@ -197,9 +201,18 @@ impl Meter {
     /// What it counts as.
     fn kinds(self, known: &Known) -> [u32; KINDS] {
         let is_graphs = matches!(self, Self::Graphs(_));
-        let follows = is_graphs || (self.is_pool() && known.in_books() > 0);
+        let follows = self.follows(known);
         let [is_going, is_free] = [State::Going, State::Free].map(|state| known.state == state);
         [follows, is_graphs, is_going, is_free].map(u32::from)
+    }
+
+    /// Whether it grows or shrinks without a call that tells: a store of graphs at launches, a pool that has something.
+    fn follows(self, known: &Known) -> bool {
+        match self {
+            Self::Graphs(_) => true,
+            Self::Pool(_) => known.in_books() > 0,
+            Self::Primary(_) => false,
+        }
     }
 
     /// Asks the driver.
@@ -293,10 +306,10 @@ impl Meter {
         None
     }
 
-    /// The same, where `known` was copied a moment ago: mostly nothing has changed, which takes no lock.
-    pub(crate) fn follow(self, known: &Known, ledger: Ledger) -> Ended {
-        let same = self.reserved().is_some_and(|reserved| known.growth.is_settled_at(reserved));
-        if same { Ended::Fits } else { self.refresh(ledger) }
+    /// Whether the books have what the driver says now, where `known` was copied a moment ago; takes no lock.
+    fn is_still(self, known: &Known) -> bool {
+        known.state == State::Charged
+            && self.reserved().is_some_and(|reserved| known.growth.is_settled_at(reserved))
     }
 
     /// Puts into the books what the driver says now.
@@ -385,28 +398,6 @@ fn learn(reserved: u64) {
     if reserved != 0 && !reserved.is_multiple_of(unit) {
         let shown = 1_u64.checked_shl(reserved.trailing_zeros()).unwrap_or(UNIT_LEAST);
         UNIT.store(shown.max(UNIT_LEAST).min(unit), Ordering::Relaxed);
-    }
-}
-
-/// Calls `visit` for everything metered on cards of this ledger's grant; nothing is locked meanwhile.
-pub(crate) fn each(ledger: Ledger, mut visit: impl FnMut(Meter, Known)) {
-    each_charged(|meter, known, other| {
-        if other.number() == ledger.number() {
-            visit(meter, known);
-        }
-    });
-}
-
-/// The same for all grants.
-pub(crate) fn each_charged(mut visit: impl FnMut(Meter, Known, Ledger)) {
-    let mut end = usize::MAX;
-    while let Some((place, key, known)) = METERS.with(|meters| meters.table.before(end)).flatten() {
-        end = place;
-        if known.state != State::Free
-            && let Account::Counted(ledger) = account::of(known.device)
-        {
-            visit(Meter::of_key(key, &known), known, ledger);
-        }
     }
 }
 

@@ -286,13 +286,7 @@ pub(crate) fn refresh() {
         return;
     }
     let _errno = KeepErrno::new();
-    meter::each_charged(|meter, known, ledger| match meter {
-        Meter::Pool(_) if known.in_books() == 0 => {}
-        // Its calls settle it, and relieve().
-        Meter::Primary(_) => {}
-        // A store of graphs grows at launches, which nobody else tells.
-        Meter::Pool(_) | Meter::Graphs(_) => settle(meter, &known, ledger),
-    });
+    meter::each_changed(|meter, known, ledger| settle(meter, &known, ledger));
 }
 
 /// Something was freed at once that may have been a block of a pool.
@@ -312,7 +306,7 @@ static BURYING: AtomicU32 = AtomicU32::new(0);
 
 fn settle(meter: Meter, known: &Known, ledger: Ledger) {
     if known.state != State::Going {
-        meter.follow(known, ledger);
+        meter.refresh(ledger);
         return;
     }
     if BURYING.swap(1, Ordering::AcqRel) != 0 {
