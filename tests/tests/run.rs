@@ -125,6 +125,23 @@ fn signals_reach_the_command_and_it_decides() {
     assert_eq!((local.claims(), local.records()), (0, 0));
 }
 
+/// The command has it as it was: bit 16 of what is ignored.
+#[test]
+fn the_end_of_the_command_is_seen_where_ends_of_children_are_ignored() {
+    let local = Local::new("t4-2");
+    for (before, ignored) in [("--ignore-signal=CHLD", 1), ("--default-signal=CHLD", 0)] {
+        let mut starter = Command::new("env");
+        starter.arg(before).arg(aliquot());
+        let run = local.run(&["--memory", "1Gi"]);
+        // A shell does about it as it likes.
+        let command = ["--", "sed", "-n", "s/^SigIgn:.*\\(.\\)....$/\\1/p; $q7", "/proc/self/status"];
+        let output = starter.args(run.get_args()).args(command).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let digit = u32::from_str_radix(said.trim(), 16).unwrap_or_else(|_| panic!("{output:?}"));
+        assert_eq!((code(&output), digit & 1, err(&output).as_str()), (7, ignored, ""), "{before}");
+    }
+}
+
 #[test]
 fn runs_share_a_card_and_what_does_not_fit_is_refused_until_it_does() {
     let local = Local::new("h200");

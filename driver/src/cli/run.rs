@@ -471,15 +471,15 @@ fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) 
 }
 
 impl Beside for Watch {
-    fn look(&mut self) {
-        if let Some(governor) = &self.governor {
-            governor.go_on();
-        }
-    }
-
     fn pause(&mut self) {
         if let Some(governor) = &self.governor {
             governor.pause();
+        }
+    }
+
+    fn go_on(&mut self) {
+        if let Some(governor) = &self.governor {
+            governor.go_on();
         }
     }
 }

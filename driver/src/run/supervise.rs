@@ -8,19 +8,22 @@
 //! The command runs in the supervisor's process group, so that a terminal treats both as one job. What a terminal sends it
 //! sends to both; what a process sends to the supervisor is forwarded. When the terminal stops the command, the supervisor
 //! stops as well, so that the shell sees the job stopped.
+//!
+//! The supervisor sleeps until a signal comes. So the news of its child must come, also where who started us ignores it.
 
-// UNSAFETY: the signal mask of the command has to be cleared between fork and exec.
-#![expect(unsafe_code, reason = "a hook between fork and exec that makes one async-signal-safe call")]
+// UNSAFETY: signals of the command have to be as they were between fork and exec.
+#![expect(unsafe_code, reason = "what is done about a signal; a hook between fork and exec")]
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, raise, sigprocmask};
+use nix::sys::signal::{
+    SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, raise, sigaction, sigprocmask,
+};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
@@ -47,21 +50,20 @@ pub enum Ended {
     Signal(u8),
 }
 
-/// Something to do beside the command.
+/// Something that goes on beside the command.
 pub trait Beside {
-    /// Called at least every [`Beside::EVERY`].
-    fn look(&mut self);
-    /// Called before this process is stopped, and after it goes on: whatever others wait for must be given up.
+    /// Called before this process is stopped: whatever others wait for must be given up.
     fn pause(&mut self);
-
-    /// Longest time between two looks.
-    const EVERY: Duration = Duration::from_millis(50);
+    /// Called when it goes on.
+    fn go_on(&mut self);
 }
 
 /// Signals blocked in this process, to be read in their order; unblocked with the value.
 #[derive(Debug)]
 pub struct Signals {
     before: SigSet,
+    /// What was done about the end of children.
+    ends: SigAction,
     fd: SignalFd,
 }
 
@@ -99,8 +101,11 @@ impl Signals {
         }
         let mut before = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))?;
+        let told = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: the default, which runs no code of ours.
+        let ends = unsafe { sigaction(Signal::SIGCHLD, &told) }?;
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { before, fd })
+        Ok(Self { before, ends, fd })
     }
 
     /// Starts the command with the signals as they were before.
@@ -108,11 +113,16 @@ impl Signals {
     /// # Errors
     /// It cannot be started: not found, not a program, not allowed.
     pub fn start(&self, mut command: Command) -> io::Result<Running> {
-        let before = self.before;
-        // SAFETY: between fork and exec one system call is made, which is async-signal-safe and touches no memory but a
-        // copy of the mask.
+        let (before, ends) = (self.before, self.ends);
+        let as_it_was = move || {
+            // SAFETY: what was in force when this process was started.
+            unsafe { sigaction(Signal::SIGCHLD, &ends) }?;
+            Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?)
+        };
+        // SAFETY: between fork and exec two system calls are made, which are async-signal-safe and touch no memory but copies of
+        // what they put back.
         unsafe {
-            command.pre_exec(move || Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?));
+            command.pre_exec(as_it_was);
         }
         let child = command.spawn()?;
         let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
@@ -124,8 +134,10 @@ impl Drop for Signals {
     fn drop(&mut self) {
         // What a terminal sent to the command it sent here, too: that was the command's to mind.
         while matches!(self.fd.read_signal(), Ok(Some(_))) {}
+        // SAFETY: what was in force when this process was started.
+        let ends = unsafe { sigaction(Signal::SIGCHLD, &self.ends) };
         let restored = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
-        debug_assert!(restored.is_ok(), "a mask that was in force can be in force again");
+        debug_assert!(restored.is_ok() && ends.is_ok(), "what was in force can be in force again");
     }
 }
 
@@ -138,19 +150,17 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits for its end, forwards signals meanwhile, and looks beside.
+    /// Waits for its end, and forwards signals meanwhile.
     ///
     /// # Errors
     /// The kernel does not say what became of it.
     pub fn wait<B: Beside>(mut self, signals: &Signals, beside: &mut B) -> io::Result<Ended> {
-        let timeout = PollTimeout::try_from(B::EVERY).unwrap_or(PollTimeout::ZERO);
         loop {
-            beside.look();
             if let Some(ended) = self.news(beside)? {
                 return Ok(ended);
             }
             let mut ready = [PollFd::new(signals.fd.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut ready, timeout) {
+            match poll(&mut ready, PollTimeout::NONE) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -186,6 +196,7 @@ impl Running {
         {
             beside.pause();
             raise(Signal::SIGSTOP)?;
+            beside.go_on();
             // Whoever let us go on meant the command as well.
             match kill(self.pid, Signal::SIGCONT) {
                 Ok(()) | Err(_) => {}
