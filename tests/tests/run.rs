@@ -305,6 +305,21 @@ fn an_ordinary_user_runs_with_state_of_its_own() {
     assert!(home.join(".local/state/aliquot/lib").exists());
 }
 
+/// A loader that takes the path of the shim apart would run the command without its limits, and say so in passing at most.
+#[test]
+fn state_from_which_no_loader_finds_the_shim_is_refused() {
+    let local = Local::new("t4-2");
+    for name in ["a b", "a:b", "a;b", "a$LIB", "a\tb", "a\nb"] {
+        let state = local.dir().join(name);
+        let mut command = Command::new(aliquot());
+        command.args(["run", "--node", "t4-2", "--memory", "1Gi", "--state"]).arg(&state);
+        let output = command.args(["--", "echo", "ran"]).output().unwrap();
+        assert_eq!((code(&output), output.stdout.as_slice()), (125, b"".as_slice()), "{name:?}: {output:?}");
+        assert!(err(&output).contains("--state"), "{name:?}: {output:?}");
+        assert!(!state.join("journal").exists(), "{name:?}");
+    }
+}
+
 fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output().unwrap();
     id.stdout == b"0\n"

@@ -197,7 +197,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     let home = Home::of(args)?;
     home.warn(terminal)?;
     let failed = |error| home.failed("write", error);
-    let shim = aliquot_libraries::install_shim(&home.libraries).map_err(failed)?;
+    let shim = home.install_shim()?;
     let (mut node, mut fleet) = home.open(terminal)?;
     let cards = node.inventory().map_err(|error| Failure::Node(chain(&error)))?;
     let vendor = home.cards.vendor();
@@ -235,7 +235,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     if let Some(context) = reach.context {
         place.publish_context(context).map_err(failed)?;
     }
-    let environment = environment(&home, &shim, &visible, &grants, &reach)?;
+    let environment = environment(&shim, &visible, &grants, &reach);
     let scope = Scope {
         visible: visible.to_string(),
         grants: node.grants_dir().to_owned(),
@@ -275,13 +275,11 @@ fn warn_of_others(
 
 /// What the command is asked to find: the shim, the driver libraries, its grant, its card.
 fn environment(
-    home: &Home,
     shim: &Path,
     visible: &CardUuid,
     grants: &Path,
     reach: &Reach,
-) -> Result<Vec<(&'static str, OsString)>, Failure> {
-    let shim = shim.canonicalize().map_err(|error| home.failed("use", error))?;
+) -> Vec<(&'static str, OsString)> {
     let mut environment = vec![
         ("LD_PRELOAD", prepended("LD_PRELOAD", shim.as_os_str())),
         (GRANTS_VARIABLE, grants.as_os_str().to_owned()),
@@ -291,7 +289,7 @@ fn environment(
         environment.push(("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", libraries.as_os_str())));
     }
     environment.extend(reach.environment.iter().cloned());
-    Ok(environment)
+    environment
 }
 
 /// What the arguments ask for.

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_backend_nvidia::NvidiaNode;
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::checkpoint::Making;
 use crate::config::state_home;
@@ -135,6 +137,32 @@ impl Home {
         self.cards
             .remove_others(&|uuid| there.contains(&uuid))
             .map_err(|error| self.failed("clean up", error))
+    }
+
+    /// Installs the shim where the loader of every program finds it: a path that the loader takes apart, or from which nothing
+    /// may be run, would leave the command without its limits, and with a line on standard error at most.
+    pub(super) fn install_shim(&self) -> Result<PathBuf, Failure> {
+        let failed = |error| self.failed("write", error);
+        let shim = aliquot_libraries::install_shim(&self.libraries).map_err(failed)?;
+        let shim = shim.canonicalize().map_err(failed)?;
+        let parts_paths = |byte: &u8| byte.is_ascii_whitespace() || b":;$".contains(byte);
+        if let Some(byte) = shim.as_os_str().as_bytes().iter().copied().find(parts_paths) {
+            return Err(Failure::Usage(format!(
+                "{} has '{}' in it, at which the loader takes LD_PRELOAD and LD_LIBRARY_PATH apart, so that the command would run \
+                 without its limits: name a directory without spaces, ':', ';' and '$' with --state",
+                self.state.display(),
+                byte.escape_ascii()
+            )));
+        }
+        let mount = statvfs(&shim).map_err(|error| self.failed("look at", error.into()))?;
+        if mount.flags().contains(FsFlags::ST_NOEXEC) {
+            return Err(Failure::Usage(format!(
+                "{} is on a file system mounted noexec: no program can load the shim from it, and the command would run without its \
+                 limits: name a directory elsewhere with --state",
+                self.state.display()
+            )));
+        }
+        Ok(shim)
     }
 
     pub(super) fn failed(&self, verb: &'static str, source: io::Error) -> Failure {
