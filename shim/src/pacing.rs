@@ -169,10 +169,11 @@ fn of_device(device: Device) -> Way {
     }
 }
 
-/// Whether the grant limits compute, and its usage file cannot be used.
+/// Whether the grant limits compute, and leaves nothing open where that cannot be metered: its usage file cannot be used, or the
+/// process has no address space left for what metering takes.
 fn is_closed(grant: &Grant) -> bool {
     let first = grant.first();
-    first.policy != ComputePolicy::Unlimited && first.fail_mode == FailMode::Closed && grant.usage.is_none()
+    first.policy != ComputePolicy::Unlimited && first.fail_mode == FailMode::Closed
 }
 
 #[inline]

@@ -2,8 +2,10 @@
    answers to 1 MiB and to the bytes of the argument; "-" where a family has no sizes, or this driver not the function.
    Where it is refused a context it gets one past every function that has a name, as runtime libraries do.
    With the argument "errors": the answers of calls that name no card, before cuInit and after it.
-   With "launches": the answers to a kernel, a graph, a fill and a copy; "-" where no kernel is to be had. */
+   With "launches": the answers to a kernel, a graph, a fill and a copy; "-" where no kernel is to be had. With "launches-short"
+   the process has no address space left by then. */
 #include "opened.h"
+#include <sys/resource.h>
 
 #define HAS(name) (dlsym(library, #name) != NULL)
 
@@ -122,6 +124,15 @@ static int edged_node(size_t bytes)
     return instantiated(refused(CALL(cuGraphAddNode_v2, &out, graph, NULL, NULL, (size_t)0, &node), out), graph);
 }
 
+static int described_node(size_t bytes)
+{
+    void *graph = NULL;
+    u64 out = UNTOUCHED;
+    Any node = {10, {0}, {CARD, NULL, 0, bytes, 0}, {0}};
+    must(CALL(cuGraphCreate, &graph, 0u), "graph");
+    return instantiated(refused(CALL(cuGraphAddNode_v3, &out, graph, NULL, NULL, (size_t)0, &node), out), graph);
+}
+
 static int captured(size_t bytes)
 {
     void *graph = NULL;
@@ -147,6 +158,7 @@ static const struct {
     {"graph-node", "cuGraphAddMemAllocNode", graph_node},
     {"any-node", "cuGraphAddNode", any_node},
     {"edged-node", "cuGraphAddNode_v2", edged_node},
+    {"described-node", "cuGraphAddNode_v3", described_node},
     {"captured", "cuMemAllocAsync", captured},
 };
 
@@ -215,27 +227,33 @@ static void errors(int device)
     printf(" %s\n", out == UNTOUCHED ? "untouched" : "touched");
 }
 
-static void launches(void)
+static void launches(int is_short)
 {
     u64 out = 0, address = 0, length = 1000, function = 0;
     void *parameters[] = {&length}, *graph = NULL, *executable = NULL;
     char here = 7;
+    struct rlimit room;
     if (CALL(cuDevicePrimaryCtxRetain, &out, 0)) {
         void **table = NULL;
         must(CALL(cuGetExportTable, &table, "aliquot-sim-ctx\1"), "table");
         must(((int (*)(u64 *, int))table[2])(&out, 0), "the other way to a context");
     }
     must(CALL(cuCtxSetCurrent, out), "current");
-    if (CALL(cuModuleLoadData, &out, "image") || CALL(cuModuleGetFunction, &function, out, "kp"))
-        printf("-");
-    else
-        printf("%d", CALL(cuLaunchKernel, function, 1u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, parameters, NULL));
+    int has_kernel = !CALL(cuModuleLoadData, &out, "image") && !CALL(cuModuleGetFunction, &function, out, "kp");
     must(CALL(cuGraphCreate, &graph, 0u), "graph");
     must(CALL(cuGraphInstantiateWithFlags, &executable, graph, 0ull), "instantiate");
-    printf(" %d", CALL(cuGraphLaunch, executable, NULL));
     CALL(cuMemAlloc_v2, &address, (size_t)4096);
-    printf(" %d", CALL(cuMemsetD8_v2, address, 1, (size_t)1));
-    printf(" %d\n", CALL(cuMemcpyHtoD_v2, address, &here, (size_t)1));
+    must(getrlimit(RLIMIT_AS, &room), "limit");
+    if (is_short)
+        must(setrlimit(RLIMIT_AS, &(struct rlimit){1, room.rlim_max}), "no room");
+    int kernel =
+        has_kernel ? CALL(cuLaunchKernel, function, 1u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, parameters, NULL) : -1;
+    int whole = CALL(cuGraphLaunch, executable, NULL);
+    int fill = CALL(cuMemsetD8_v2, address, 1, (size_t)1);
+    int copy = CALL(cuMemcpyHtoD_v2, address, &here, (size_t)1);
+    must(setrlimit(RLIMIT_AS, &room), "room");
+    has_kernel ? printf("%d", kernel) : printf("-");
+    printf(" %d %d %d\n", whole, fill, copy);
 }
 
 int main(int count, char **arguments)
@@ -252,8 +270,8 @@ int main(int count, char **arguments)
         errors(-1);
         return 0;
     }
-    if (!strcmp(arguments[1], "launches")) {
-        launches();
+    if (!strncmp(arguments[1], "launches", 8)) {
+        launches(!strcmp(arguments[1], "launches-short"));
         return 0;
     }
     contexts();

@@ -258,6 +258,28 @@ fn what_cannot_be_metered_is_refused_where_the_grant_is_closed() {
     }
 }
 
+/// A process without address space for what metering takes is refused its launches; it does not get the card.
+#[test]
+fn a_process_without_address_space_has_no_launch_that_nobody_meters() {
+    let Some(scene) = scene() else { return };
+    let half = Limits {
+        policy: ComputePolicy::Cap,
+        share_ppm: 500_000,
+        granted_ppm: 500_000,
+        ..unlimited(&scene.card)
+    };
+    let memory = memory_limit(&scene.card, LIMIT);
+    for (name, limits, expected) in [
+        ("closed", half, "800 800 800 800"),
+        ("open", Limits { fail_mode: FailMode::Open, ..half }, "0 0 0 0"),
+        ("compute is not limited", memory, "0 0 0 0"),
+    ] {
+        let (tenant, _files) = Tenant::with(&limits);
+        let mut command = tenant.command(&scene.bench, &scene.verdict);
+        assert_eq!(said(&command.arg("launches-short").output().unwrap()).trim_end(), expected, "{name}");
+    }
+}
+
 #[test]
 fn grants_that_limit_compute_alone_leave_memory_alone_and_other_cards_closed() {
     let Some(scene) = scene() else { return };
@@ -276,7 +298,9 @@ fn grants_that_limit_compute_alone_leave_memory_alone_and_other_cards_closed() {
     let (tenant, _files) = Tenant::with(&half("GPU-00000000-0000-0000-0000-000000000000"));
     let answers = scene.answers(&mut tenant.command(&scene.bench, &scene.verdict));
     let contexts = ["primary-context", "context-1", "context-2", "context-3", "context-4"];
-    for name in contexts.into_iter().chain(["physical", "graph-node", "any-node", "edged-node"]) {
+    for name in
+        contexts.into_iter().chain(["physical", "graph-node", "any-node", "edged-node", "described-node"])
+    {
         assert_eq!(answers[name].0, "2", "{name}");
     }
 }
