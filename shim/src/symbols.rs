@@ -174,6 +174,43 @@ mod tests {
         assert!(count > 100, "{count}");
     }
 
+    /// What takes a card's memory or runs on it by name: no form of it goes by, of whichever version.
+    #[test]
+    fn every_form_of_what_takes_memory_or_runs_is_hooked() {
+        let stems = [
+            "cuMemAlloc",
+            "cuMemCreate",
+            "cuMemMap",
+            "cuMemPoolCreate",
+            "cuArrayCreate",
+            "cuArray3DCreate",
+            "cuMipmappedArrayCreate",
+            "cuCtxCreate",
+            "cuDevicePrimaryCtxRetain",
+            "cuModuleLoad",
+            "cuModuleGetFunction",
+            "cuLibraryLoad",
+            "cuLibraryGetKernel",
+            "cuGraphAddMemAlloc",
+            "cuGraphAddNode",
+            "cuGraphInstantiate",
+            "cuGraphUpload",
+            "cuGraphLaunch",
+            "cuLaunch",
+        ];
+        // Memory and functions of the host, and a number.
+        let others =
+            ["cuMemAllocHost", "cuLaunchHostFunc", "cuModuleGetFunctionCount", "cuLibraryGetKernelCount"];
+        let takes =
+            |symbol: &str| stems.iter().any(|stem| symbol.starts_with(stem)) && !others.contains(&symbol);
+        let mut count = 0;
+        for fact in CUDA.iter().filter(|fact| takes(fact.symbol)) {
+            count += 1;
+            assert!(super::hook(fact.export.as_bytes()).is_some(), "{fact:?}");
+        }
+        assert!(count > 50, "{count}");
+    }
+
     #[test]
     fn every_hook_is_an_export_that_the_facts_know() {
         for hook in all() {

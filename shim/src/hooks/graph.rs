@@ -36,6 +36,16 @@ hooks! {
     ) {
         add(node, given, |node, given| cuGraphAddNode_v2::real(node, graph, after, edges, count, given))
     }
+    fn cuGraphAddNode_v3(
+        node: *mut u64,
+        graph: u64,
+        after: *const u64,
+        edges: *const c_void,
+        count: usize,
+        given: *mut AnyNode,
+    ) {
+        add(node, given, |node, given| cuGraphAddNode_v3::real(node, graph, after, edges, count, given))
+    }
     fn cuGraphInstantiate(exec: *mut u64, graph: u64, failed: *mut u64, log: *mut c_char, size: usize) {
         let real = || cuGraphInstantiate::real(exec, graph, failed, log, size);
         graphs::instantiate((Place(exec), graph), real, destroy)

@@ -250,7 +250,13 @@ exports! {
     ) {
         add_any(node, graph, (after, count), given)
     }
+    fn cuGraphAddNode_v3(
+        node: Out<u64>, graph: u64, after: In<u64>, _edges: In<u8>, count: usize, given: Out<AnyNode>
+    ) {
+        add_any(node, graph, (after, count), given)
+    }
     fn cuGraphNodeSetParams(node: u64, given: In<AnyNode>) { graph::set_op(node, any_op(given)?) }
+    fn cuGraphNodeSetParams_v2(node: u64, given: In<AnyNode>) { graph::set_op(node, any_op(given)?) }
 
     fn cuGraphInstantiate(exec: Out<u64>, graph: u64, _failed: Out<u64>, _log: Out<u8>, _size: usize) {
         exec.check()?;
