@@ -61,12 +61,9 @@ impl Described for AnyNode {
     }
 }
 
-/// From now on graphs may take memory of this card.
-pub(crate) fn watch(device: Device) {
-    if matches!(account::of(device), Account::Counted(_)) {
-        // Without a place for it the driver's store stays uncounted; there are more places than cards.
-        let _noted = Meter::Graphs(device).note(device, State::Charged);
-    }
+/// From now on graphs may take memory of this card, which has a limit. False: there is no place to count it.
+pub(crate) fn watch(device: Device) -> bool {
+    Meter::Graphs(device).note(device, State::Charged)
 }
 
 /// Brings the books to what the driver says of its stores; the ledger that holds more now than its limit leaves.

@@ -225,8 +225,7 @@ impl<V: Copy, const N: usize> Table<V, N> {
     }
 
     /// How many there are.
-    #[cfg(test)]
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 }

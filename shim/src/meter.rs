@@ -15,13 +15,16 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use aliquot_enforce::growth::{Growth, Operation, Promise, Settled, Size, Stamp};
 
 use crate::account::{self, Account, Bytes, Ledger, Moving};
+use crate::grants::DEVICES_MAX;
 use crate::kept::{Empty, Kept, Table};
 use crate::vendor::{self, Device, SUCCESS};
 
 pub(crate) use walk::{each, each_changed, each_charged};
 
-/// Most pools of one process that memory comes from.
+/// Meters of one process, a quarter of them left empty.
 const METERS_MAX: usize = 4096;
+/// Most pools of one process that memory comes from: the graphs and the primary context of each card always find a place.
+const POOLS_MAX: usize = METERS_MAX / 4 * 3 - 2 * DEVICES_MAX;
 /// Tries to settle while other threads settle, too.
 const TRIES_MAX: u32 = 32;
 /// What pools are taken to grow by until the driver shows another unit, in bytes.
@@ -142,13 +145,15 @@ impl Meter {
     pub(crate) fn note(self, device: Device, state: State) -> bool {
         let known = Known { device, state, growth: Growth::default() };
         let noted = |meters: &mut Meters| {
-            meters.table.get(self.key()).is_some() || {
-                let is_set = meters.table.set(self.key(), known);
-                if is_set {
-                    meters.count([0; KINDS], self.kinds(&known));
+            let is_crowded = matches!(self, Self::Pool(_)) && meters.table.count() >= POOLS_MAX;
+            meters.table.get(self.key()).is_some()
+                || !is_crowded && {
+                    let is_set = meters.table.set(self.key(), known);
+                    if is_set {
+                        meters.count([0; KINDS], self.kinds(&known));
+                    }
+                    is_set
                 }
-                is_set
-            }
         };
         METERS.with(noted) == Some(true)
     }

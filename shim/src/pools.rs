@@ -156,8 +156,11 @@ pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Origin {
     Origin::Known(match account::of(device) {
         Account::Uncounted => Source::Vendors,
         Account::Counted(_) if vendor::is_capturing(stream, mode) => {
-            crate::graphs::watch(device);
-            Source::Vendors
+            if crate::graphs::watch(device) {
+                Source::Vendors
+            } else {
+                Source::Closed
+            }
         }
         Account::Closed => Source::Closed,
         Account::Counted(ledger) => match vendor::current_pool(device) {
@@ -173,10 +176,8 @@ pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Origin {
     let source = source(handle, vendor::current_device);
     Origin::Known(match source {
         Source::Charged(meter, ..) if vendor::is_capturing(stream, mode) => {
-            if let Some(known) = meter.known() {
-                crate::graphs::watch(known.device);
-            }
-            Source::Vendors
+            let is_watched = meter.known().is_some_and(|known| crate::graphs::watch(known.device));
+            if is_watched { Source::Vendors } else { Source::Closed }
         }
         source => source,
     })

@@ -3,7 +3,8 @@
    Where it is refused a context it gets one past every function that has a name, as runtime libraries do.
    With the argument "errors": the answers of calls that name no card, before cuInit and after it.
    With "launches": the answers to a kernel, a graph, a fill and a copy; "-" where no kernel is to be had. With "launches-short"
-   the process has no address space left by then. */
+   the process has no address space left by then. With a second argument "crowded" it has made more pools than are counted,
+   and asks nothing of the last. */
 #include "opened.h"
 #include <sys/resource.h>
 
@@ -227,6 +228,14 @@ static void errors(int device)
     printf(" %s\n", out == UNTOUCHED ? "untouched" : "touched");
 }
 
+/* As many pools as there may be, and more. */
+static void crowd(void)
+{
+    u64 one = 0;
+    for (int i = 0; i < 5000; i++)
+        must(CALL(cuMemPoolCreate, &one, &CARD), "pool");
+}
+
 static void launches(int is_short)
 {
     u64 out = 0, address = 0, length = 1000, function = 0;
@@ -277,7 +286,12 @@ int main(int count, char **arguments)
     contexts();
     must(CALL(cuStreamCreate, &stream, 1u), "stream");
     modules();
+    int is_crowded = count > 2 && !strcmp(arguments[2], "crowded");
+    if (is_crowded)
+        crowd();
     for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++) {
+        if (is_crowded && FAMILIES[i].take == pooled)
+            continue;
         if (!dlsym(library, FAMILIES[i].needs)) {
             printf("%s - -\n", FAMILIES[i].name);
             continue;

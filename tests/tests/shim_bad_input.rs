@@ -258,6 +258,19 @@ fn what_cannot_be_metered_is_refused_where_the_grant_is_closed() {
     }
 }
 
+/// Pools take the places of meters; what cards have besides is counted all the same.
+#[test]
+fn more_pools_than_are_counted_leave_no_other_family_uncounted() {
+    let Some(scene) = scene() else { return };
+    let (tenant, _files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
+    let mut command = tenant.command(&scene.bench, &scene.verdict);
+    let told = said(&command.args([&(2 * LIMIT).to_string(), "crowded"]).output().unwrap());
+    for family in ["graph-node", "any-node", "edged-node", "described-node", "captured", "physical"] {
+        assert!(told.lines().any(|line| line == format!("{family} 0 2")), "{family}: {told}");
+    }
+    assert!(told.contains("primary-context 0 -"), "{told}");
+}
+
 /// A process without address space for what metering takes is refused its launches; it does not get the card.
 #[test]
 fn a_process_without_address_space_has_no_launch_that_nobody_meters() {
