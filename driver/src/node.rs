@@ -14,7 +14,7 @@
 mod agree;
 mod lock;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -374,8 +374,15 @@ impl Node {
             return Err(PrepareError::Unknown { claim: uid.clone() });
         };
         let plan = record.plan.clone();
+        let before = self.journal.partitions.clone();
         self.forget_vanished(&plan.name, &plan.grants)?;
-        let outcome = run_steps(&self.hands(), &plan, &self.journal.partitions)?;
+        let outcome = match run_steps(&self.hands(), &plan, &self.journal.partitions) {
+            Err(error) => {
+                self.disown(&error, &before)?;
+                return Err(error);
+            }
+            Ok(outcome) => outcome,
+        };
         let mut next = self.journal.clone();
         for live in &outcome.partitions {
             next.partitions.insert(live.at.clone(), Making::Made(live.handle.clone()));
@@ -385,6 +392,23 @@ impl Node {
         }
         self.write_journal(next)?;
         Ok(outcome)
+    }
+
+    /// Writes down that a partition which hardware refused to make is none of ours: whatever lies at its place now, or will,
+    /// is not undone with our plan.
+    fn disown(
+        &mut self,
+        error: &PrepareError,
+        before: &BTreeMap<PartitionAt, Making>,
+    ) -> Result<(), PrepareError> {
+        let Some(at) = error.not_made() else { return Ok(()) };
+        let mut next = self.journal.clone();
+        match before.get(at) {
+            // One that we once had: what is there now is told apart from it.
+            Some(made @ Making::Made(_)) => next.partitions.insert(at.clone(), made.clone()),
+            Some(Making::Planned) | None => next.partitions.remove(at),
+        };
+        self.write_journal(next)
     }
 
     /// Writes down that partitions which hardware has lost are to be made again, before they are: their next handle is

@@ -137,3 +137,18 @@ pub enum PrepareError {
     #[error("this node was opened to look at it: open it for changes")]
     ReadOnly,
 }
+
+// === impl PrepareError ===
+
+impl PrepareError {
+    /// The partition that hardware refused to make, because something else is there: nothing there is ours.
+    pub(crate) fn not_made(&self) -> Option<&PartitionAt> {
+        match self {
+            Self::Hardware { source, .. } => match source.as_ref() {
+                BackendError::AlreadyThere { at } | BackendError::NoRoom { at, .. } => Some(at),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}

@@ -5,15 +5,18 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use aliquot_backend_sim::{NodeFile, Personality};
+use aliquot_backend_sim::{NodeFile, Personality, SimNode};
 use aliquot_core::dra::{Access as ResultAccess, AllocatedConfig, ConfigSource, OpaqueConfig, ResourceClaim};
 use aliquot_core::grant::{ComputePolicy, FailMode, Priority};
 use aliquot_core::id::{ClaimUid, TemplateName};
 use aliquot_core::partition::PlacementName;
 use aliquot_core::ports::{DeviceBackend, Expected, PartitionAt};
+use aliquot_driver::disk::Seam;
 use aliquot_driver::node::{Node, OpenError};
 use aliquot_driver::prepare::Released;
 use aliquot_tests::node::{Want, World, claim};
@@ -152,6 +155,48 @@ fn a_partition_that_took_the_place_of_ours_is_left_alone() {
     assert_eq!(node.release(&uid("a")).unwrap(), Released::Released);
     node.invariants().unwrap();
     assert_eq!(world.live(), [strangers], "what we did not make is not destroyed");
+}
+
+/// Somebody else, who makes a partition when we are about to.
+#[derive(Debug)]
+struct Stranger {
+    hardware: Arc<SimNode>,
+    at: PartitionAt,
+}
+
+impl Seam for Stranger {
+    fn before(&self, effect: &str) -> io::Result<()> {
+        if effect == "create partition" {
+            self.hardware.create_partition(&self.at).unwrap();
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, _: &str, length: usize) -> usize {
+        length
+    }
+}
+
+#[test]
+fn a_partition_that_somebody_makes_at_the_same_moment_is_theirs() {
+    for (theirs, placement) in [("vir02", "vg0"), ("vir04", "vg0")] {
+        let world = World::new("ascend-310p", "");
+        let hardware = world.hardware();
+        let at = PartitionAt {
+            card: hardware.discover().unwrap().cards[0].uuid.clone(),
+            template: TemplateName::new(theirs).unwrap(),
+            placement: PlacementName(placement.to_owned()),
+        };
+        let mut node = world.open_on(Arc::new(Stranger { hardware, at: at.clone() }));
+        let error = node.prepare(&claim(&node, "a", &[QUARTER])).unwrap_err().to_string();
+        assert!(error.contains("exists already") || error.contains("does not fit"), "{error}");
+        node.invariants().unwrap();
+        assert_eq!(node.claims().count(), 0);
+        assert_eq!(world.live().iter().map(|live| &live.at).collect::<Vec<_>>(), [&at]);
+        drop(node);
+        drop(world.open());
+        assert_eq!(world.live().len(), 1, "nor does the next start take it away");
+    }
 }
 
 #[test]

@@ -91,8 +91,8 @@ pub(crate) fn run_steps(
     }
 }
 
-/// The partition at this place, made if it is not there. An error is believed only when the partition is not there
-/// afterwards: an answer may be lost on the way. A partition that took the place of ours is somebody else's.
+/// The partition at this place, made if it is not there. An error other than a refusal is believed only when the partition is
+/// not there afterwards: an answer may be lost on the way. A partition that took the place of ours is somebody else's.
 fn ensure_partition(
     hands: &Hands<'_>,
     claim: &str,
@@ -116,6 +116,10 @@ fn ensure_partition(
     let answer = hands.backend.create_partition(at);
     hands.disk.before("after creation").map_err(stopped)?;
     match (answer, there().map_err(hardware)?) {
+        // Somebody made one since we looked, and it is theirs.
+        (Err(source @ (BackendError::AlreadyThere { .. } | BackendError::NoRoom { .. })), _) => {
+            Err(hardware(source))
+        }
         (_, Some(live)) => Ok((live, Act::Done)),
         (Err(source), None) => Err(hardware(source)),
         (Ok(_), None) => Err(PrepareError::Vanished { claim: claim.to_owned(), at: at.clone() }),
