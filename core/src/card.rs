@@ -38,6 +38,8 @@ pub struct Card {
     pub shareable: ShareSupport,
     /// What it may be cut into.
     pub partitioning: Partitioning,
+    /// What of it can be had.
+    pub supply: Supply,
     /// Whether it works.
     pub health: Health,
     /// Parts that exist on it already and that no journal of ours claims.
@@ -78,6 +80,17 @@ pub struct Mode {
     pub name: String,
     /// What the card consists of in this mode.
     pub table: PartitionTable,
+}
+
+/// What of a card can be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Supply {
+    /// Itself and its parts, those that were found on it among them.
+    #[default]
+    All,
+    /// Parts that are made for who asks: it is in a mode in which nobody reaches the card itself, and what was found on it is
+    /// somebody else's.
+    NewParts,
 }
 
 /// Whether a card works.

@@ -19,7 +19,7 @@ mod found;
 mod table;
 mod text;
 
-use crate::card::{Card, Health, Mode, Partitioning, Topology};
+use crate::card::{Card, Health, Mode, Partitioning, Supply, Topology};
 use crate::id::{CardUuid, ModelId, PciAddress, TemplateName, Vendor};
 use crate::partition::{Certainty, Part, PartitionTable, ShareSupport};
 use crate::units::Bytes;
@@ -388,6 +388,7 @@ impl CardModel {
             topology: identity.topology,
             shareable: self.shareable,
             partitioning,
+            supply: Supply::All,
             health,
             found: identity.found,
         }

@@ -45,7 +45,7 @@ pub use policy::{Layout, LayoutKind, LayoutPolicy, ShareTerms};
 pub use problem::Problem;
 pub use server::{ServerVersion, Support};
 
-use crate::card::{Card, Health, Inventory};
+use crate::card::{Card, Health, Inventory, Supply};
 use crate::dra::{CounterSet, DeviceId, ResourceSlice, Sharing};
 use crate::id::{CardUuid, NodeName};
 use crate::partition::{CounterVector, Part};
@@ -329,7 +329,8 @@ fn make(node: &NodeName, card: &Card, chosen: &Chosen, tables: &Tables<'_>, serv
         Chosen::Split(places, _) => vec![(Rank::Partition, maker.partitions(places))],
         Chosen::Dynamic(_) => {
             let places = facts.map_or(&[] as &[order::Place], |facts| &facts.order);
-            vec![(Rank::Partition, maker.partitions(places)), card_itself(&mut maker)]
+            let itself = (card.supply == Supply::All).then(|| card_itself(&mut maker));
+            [(Rank::Partition, maker.partitions(places))].into_iter().chain(itself).collect()
         }
     };
     Made { layout, pool, groups, set, problems: maker.problems }

@@ -167,49 +167,14 @@ fn what_a_killed_supervisor_left_goes_back_with_the_next_call() {
 }
 
 #[test]
-fn a_card_in_mig_mode_takes_nobody_and_no_mode_is_switched() {
-    let machine = Machine::of(
-        "[[card]]\nmig = \"on\"\n[[card]]\nuuid = \"GPU-00000000-0000-0000-0000-000000000001\"\nbus = 17",
-    );
-    let log = machine.dir().join("log");
-    let aliquot = |command: &str, arguments: &[&str]| {
-        let mut aliquot = machine.aliquot(command, arguments);
-        aliquot.env("ALIQUOT_SIM_LOG", &log).output().unwrap()
-    };
-    let cards = machine.devices();
-    let why = cards[0]["health"]["why"].as_str().unwrap();
-    assert!(
-        why.contains("MIG mode: found on, expected off") && why.contains("nvidia-smi -i 0 -mig 0"),
-        "{why}"
-    );
-    assert_eq!(cards[1]["health"]["state"], "healthy");
-    let output = aliquot("run", &["--memory", "1Gi", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "GPU-00000000-0000-0000-0000-000000000001\n",
-        "{output:?}"
-    );
-    let refused = aliquot("run", &["--card", "0", "--memory", "1Gi", "--", "true"]);
-    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
-    assert!(err(&refused).contains("aliquot.dev/unhealthy"), "{}", err(&refused));
-    let refused = aliquot("run", &["--template", "1g.10gb", "--", "true"]);
-    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
-    for words in [
-        "--template 1g.10gb: found no card that gives partitions",
-        "card 0 (NVIDIA H100 80GB HBM3): its MIG mode is on",
-        "card 1 (NVIDIA H100 80GB HBM3): its MIG mode is off, and nothing here switches it",
-        "ask for a share with --memory and --cores",
-    ] {
-        assert!(err(&refused).contains(words), "{words}: {}", err(&refused));
-    }
-    // Calls that the simulated library has no behaviour for are on its log: whatever changes a card is among them.
-    let log = fs::read_to_string(&log).unwrap_or_default();
-    assert_eq!(log, "");
-    // A library that cannot tell the mode: no card of it is shared.
+fn a_card_that_does_not_tell_its_mig_mode_takes_nobody() {
     let silent = Machine::with(Bench::without(&["nvmlDeviceGetMigMode"]));
     for card in silent.devices() {
         assert!(card["health"]["why"].as_str().unwrap().contains("MIG mode: found no answer"), "{card}");
     }
+    let refused = silent.aliquot("run", &["--memory", "1Gi", "--", "true"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(err(&refused).contains("aliquot.dev/unhealthy"), "{}", err(&refused));
 }
 
 #[test]

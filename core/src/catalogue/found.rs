@@ -3,7 +3,7 @@
 use super::{CardModel, Catalogue, Matching, Maturity, TopologyHint};
 use crate::card::Partitioning;
 use crate::id::{ModelId, NameError, Vendor};
-use crate::partition::ShareSupport;
+use crate::partition::{PartitionTable, ShareSupport};
 use crate::units::Bytes;
 
 /// Longest id of a model.
@@ -55,6 +55,12 @@ impl CardModel {
             sources: Vec::new(),
             id,
         })
+    }
+
+    /// The model on a machine whose driver tells what its cards can be cut into.
+    #[must_use]
+    pub fn with_table(self, table: PartitionTable) -> Self {
+        Self { partitioning: Partitioning::Templates(table), ..self }
     }
 
     /// The model on a machine where its cards cannot be cut.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::refusal::{BrokenInvariant, CounterShortage, Holder, LedgerProblem, Refusal};
 use super::{Holding, Take};
-use crate::card::Card;
+use crate::card::{Card, Supply};
 use crate::id::{CardUuid, ClaimUid, CounterName, TemplateName};
 use crate::partition::{CounterVector, Part, PartitionTable, ShareSupport};
 use crate::units::{Bytes, Cores};
@@ -18,6 +18,7 @@ pub(super) const CARD: usize = 0;
 #[derive(Clone, Debug)]
 pub(super) struct Account {
     pub(super) card: CardUuid,
+    pub(super) supply: Supply,
     pub(super) counters: Vec<CounterName>,
     pub(super) totals: Vec<u64>,
     pub(super) used: Vec<u64>,
@@ -101,6 +102,7 @@ impl Account {
             table.templates.iter().flat_map(|t| t.aliases.iter().map(|a| (a.clone(), t.name.clone())));
         let mut account = Self {
             card: card.uuid.clone(),
+            supply: card.supply,
             used: vec![0; counters.len()],
             rows_by_part: rows.iter().enumerate().map(|(i, r)| (r.part.clone(), i)).collect(),
             templates: table.templates.iter().map(|t| t.name.clone()).collect(),
@@ -197,6 +199,15 @@ impl Account {
             return Err(Refusal::MixedServer { card, part, other: other.clone() });
         }
         let (usage, shareable) = (&self.rows[row].usage, self.rows[row].shareable);
+        if self.supply == Supply::NewParts && holding.take != Take::Nothing {
+            if row == CARD {
+                return Err(Refusal::PartsOnly { card, part });
+            }
+            if usage.found {
+                let holders = vec![Holder::Found { part: self.rows[row].part.clone() }];
+                return Err(Refusal::Occupied { card, part, holders });
+            }
+        }
         let is_slot = matches!(part, Part::Slot { .. });
         match holding.take {
             Take::Nothing => return Ok(()),

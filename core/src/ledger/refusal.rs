@@ -98,6 +98,14 @@ pub enum Refusal {
         /// Who has it.
         holders: Vec<Holder>,
     },
+    /// Nobody reaches the card itself.
+    #[error("card {card}: {part} cannot be had, its mode gives partitions alone; ask for a template")]
+    PartsOnly {
+        /// The card.
+        card: CardUuid,
+        /// As asked.
+        part: Part,
+    },
     /// Nothing can hold a share of it to its limit.
     #[error("card {card}: {part} cannot be shared, nothing would enforce the limits; ask for all of it")]
     NotShareable {

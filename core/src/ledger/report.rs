@@ -2,6 +2,7 @@
 
 use super::account::{Account, CARD, Layout};
 use super::refusal::Holder;
+use crate::card::Supply;
 use crate::id::{CardUuid, CounterName, TemplateName};
 use crate::partition::{Part, PlacementName};
 use crate::units::{Bytes, Cores};
@@ -82,6 +83,7 @@ impl Account {
         let share_room = (open && neighbours != Layout::Split).then(|| self.share_room()).flatten();
         let card_is_free = open
             && neighbours != Layout::Split
+            && self.supply == Supply::All
             && self.rows[CARD].usage.is_idle()
             && self.first_excess(CARD).is_none();
         CardReport {
@@ -154,7 +156,8 @@ impl Account {
         let card = &self.rows[CARD];
         let opened = !card.usage.is_idle() || self.first_excess(CARD).is_none();
         let shareable = card.shareable == crate::partition::ShareSupport::Enforceable;
-        (opened && shareable && card.usage.exclusive == 0).then(|| {
+        let supplied = self.supply == Supply::All;
+        (opened && supplied && shareable && card.usage.exclusive == 0).then(|| {
             let cores = u64::from(card.cores.percent()).saturating_sub(card.usage.cores);
             let cores = u8::try_from(cores).ok().and_then(Cores::new).unwrap_or(Cores::NONE);
             (Bytes(card.memory.0.saturating_sub(card.usage.memory)), cores)

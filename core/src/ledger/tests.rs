@@ -1,5 +1,5 @@
 use super::*;
-use crate::card::{Health, Topology};
+use crate::card::{Health, Supply, Topology};
 use crate::catalogue::CardIdentity;
 use crate::id::TemplateName;
 use crate::partition::PlacementName;
@@ -204,6 +204,27 @@ fn found_partitions_count_and_can_be_taken_over() {
     let report = ledger.report(&"card-0".parse().unwrap()).unwrap();
     assert_eq!(report.in_use.len(), 2);
     assert!(matches!(&report.in_use[1].holders[..], [Holder::Found { .. }] | [Holder::Claim { .. }]));
+}
+
+#[test]
+fn a_card_that_gives_new_parts_alone_keeps_what_was_found_for_others() {
+    let mut cut = card("nvidia-h100-80gb-sxm", 0);
+    cut.supply = Supply::NewParts;
+    cut.found = vec![part("2g.20gb@0")];
+    let mut ledger = ledger_of(vec![cut]);
+    let theirs = hold(&mut ledger, "a", "2g.20gb@0", share(4, 0)).unwrap_err().to_string();
+    assert!(theirs.contains("is held by 2g.20gb at 0, found on the card"), "{theirs}");
+    for part in ["card", "slot"] {
+        let refused = hold(&mut ledger, "a", part, share(1, 0)).unwrap_err().to_string();
+        assert!(refused.contains("its mode gives partitions alone"), "{refused}");
+    }
+    hold(&mut ledger, "a", "1g.10gb@2", share(4, 0)).unwrap();
+    let report = ledger.report(&"card-0".parse().unwrap()).unwrap();
+    assert_eq!((report.share_room, report.in_use.len()), (None, 2));
+    release(&mut ledger, "a");
+    let empty = Card { supply: Supply::NewParts, ..card("nvidia-h100-80gb-sxm", 0) };
+    let report = ledger_of(vec![empty]).report(&"card-0".parse().unwrap()).unwrap();
+    assert_eq!(report.largest, Some(part("7g.80gb@0")), "never the card itself");
 }
 
 #[test]

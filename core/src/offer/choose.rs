@@ -18,7 +18,7 @@ use super::policy::{Layout, LayoutKind, ShareTerms, Slot, SplitPiece, SplitPlace
 use super::problem::Problem;
 use super::server::ServerVersion;
 use super::tables::Tables;
-use crate::card::{Card, Partitioning};
+use crate::card::{Card, Partitioning, Supply};
 use crate::partition::{CounterVector, Part, PartitionTable, ShareSupport};
 use crate::units::Bytes;
 
@@ -69,7 +69,7 @@ pub(super) fn choose(card: &Card, layout: &Layout, tables: &Tables<'_>, server: 
         Layout::Auto(terms) => resolve_auto(card, terms, server),
         asked => (asked.clone(), Reason::Policy),
     };
-    match wanted {
+    let choice = match wanted {
         Layout::Dynamic(terms) => dynamic_or_less(card, terms, tables, server, reason),
         Layout::Shared(terms) => shared_or_less(card, terms, server, reason, LayoutKind::Shared),
         Layout::Whole | Layout::Auto(_) => Choice::made(Chosen::Whole, reason),
@@ -81,6 +81,12 @@ pub(super) fn choose(card: &Card, layout: &Layout, tables: &Tables<'_>, server: 
             Ok(()) => Choice::made(Chosen::Slots(slots), reason),
             Err(problem) => Choice::withheld(problem),
         },
+    };
+    match (card.supply, &choice.chosen) {
+        (Supply::NewParts, Some(Chosen::Whole | Chosen::Shared(_) | Chosen::Slots(_))) => {
+            Choice::withheld(Problem::PartsOnly)
+        }
+        _ => choice,
     }
 }
 

@@ -10,7 +10,7 @@ use super::order::Place;
 use super::policy::{LayoutKind, ShareTerms, Slot};
 use super::problem::Problem;
 use super::server::{ServerVersion, Support};
-use crate::card::{Card, Health};
+use crate::card::{Card, Health, Supply};
 use crate::dra::{CapacityPolicy, CapacityRestriction, Device, DeviceCapacity, Sharing, Taint, TaintEffect};
 use crate::id::NodeName;
 use crate::partition::{CounterVector, Isolation, Part, PartitionTable, Placement, ShareSupport, Template};
@@ -252,15 +252,16 @@ impl<'a> Maker<'a> {
     /// What overlaps a part that is not ours could never be prepared.
     fn taint_if_occupied(&self, built: &mut Built) {
         let part = &built.offered.part;
+        let had = |parts: &[Part]| self.card.supply == Supply::All && parts.contains(part);
         let free = match &self.occupied {
             Occupied::Nothing => true,
-            Occupied::Unknown { parts } => parts.contains(part),
+            Occupied::Unknown { parts } => had(parts),
             Occupied::Some { free, parts } => {
                 let fits = || match part {
                     Part::Partition { .. } => built.offered.takes.first_excess(free).is_none(),
                     Part::Card | Part::Slot { .. } => false,
                 };
-                parts.contains(part) || fits()
+                had(parts) || fits()
             }
         };
         if !free {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::card::Topology;
+use crate::card::{Supply, Topology};
 use crate::catalogue::{CardIdentity, Catalogue};
 
 use crate::dra::{AttributeValue, CapacityRestriction, TaintEffect};
@@ -45,6 +45,43 @@ fn offered(inventory: &Inventory, policy: &str, server: ServerVersion) -> Offers
 
 fn devices(offers: &Offers) -> Vec<&crate::dra::Device> {
     offers.slices.iter().flat_map(|slice| &slice.devices).collect()
+}
+
+#[test]
+fn a_card_that_gives_new_parts_alone_is_offered_in_parts_or_not_at_all() {
+    let mut inventory = cards("nvidia-h100-80gb-sxm", 1);
+    inventory.cards[0].supply = Supply::NewParts;
+    let place = |template: &str, placement: &str| Part::Partition {
+        template: template.parse().unwrap(),
+        placement: crate::partition::PlacementName(placement.to_owned()),
+    };
+    let all = offered(&inventory, "", V137);
+    assert_eq!((all.parts.len(), all.cards[0].layout), (25, Some(LayoutKind::Dynamic)));
+    assert!(all.parts.values().all(|part| part.part != Part::Card));
+    inventory.cards[0].found = vec![place("1g.10gb", "0")];
+    let beside = offered(&inventory, "", V137);
+    let id = |part: Part| beside.parts.iter().find(|(_, p)| p.part == part).map(|(id, _)| id.device.clone());
+    let tainted = |part: Part| {
+        let name = id(part).unwrap();
+        let devices = devices(&beside);
+        let device = devices.iter().find(|device| device.name == name).unwrap();
+        device.taints.iter().any(|taint| taint.key == TAINT_OCCUPIED)
+    };
+    // What somebody else made is not handed out, nor is what overlaps it.
+    assert!(
+        tainted(place("1g.10gb", "0")) && tainted(place("2g.20gb", "0")) && tainted(place("7g.80gb", "0"))
+    );
+    assert!(!tainted(place("1g.10gb", "1")) && !tainted(place("3g.40gb", "4")));
+    inventory.cards[0].found.clear();
+    for (policy, server) in [("whole", V137), ("shared", V137), ("auto", V136)] {
+        let none = offered(&inventory, &format!("[default]\nlayout = \"{policy}\"\n"), server);
+        assert_eq!((none.parts.len(), none.cards[0].layout), (0, None), "{policy}");
+        assert!(
+            none.cards[0].problems.contains(&Problem::PartsOnly),
+            "{policy}: {:?}",
+            none.cards[0].problems
+        );
+    }
 }
 
 #[test]

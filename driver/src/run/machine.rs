@@ -20,6 +20,9 @@ const PERIOD: Nanos = Nanos(166_666_667);
 /// A driver samples once a second at least: without a newer sample for so long nobody ran.
 const SILENCE: Nanos = Nanos::from_millis(1_000);
 
+/// What container runtimes go by, should the command start one.
+const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
+
 /// The NVIDIA cards of this machine.
 #[derive(Clone, Debug)]
 pub struct Machine(pub Arc<NvidiaNode>);
@@ -48,7 +51,12 @@ impl Cards for Machine {
         NvidiaNode::vendor()
     }
 
-    fn reach(&self, _: &Grant, visible: &CardUuid, _: &Inventory) -> io::Result<Reach> {
+    fn reach(&self, grant: &Grant, visible: &CardUuid, _: &Inventory) -> io::Result<Reach> {
+        if grant.partition().is_some() {
+            // Of an instance the driver tells no processes' time.
+            let environment = vec![(VISIBLE_DEVICES, visible.as_str().into())];
+            return Ok(Reach { libraries: None, environment, context: None, meter: None });
+        }
         let (node, card) = (Arc::clone(&self.0), visible.clone());
         let meter = Box::new(OfCard { node, card, windows: Windows::of_at_most(SILENCE), asked: None });
         Ok(Reach { libraries: None, environment: Vec::new(), context: None, meter: Some(meter) })

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aliquot_backend_nvidia::{NvidiaNode, OpenError, Usage};
-use aliquot_core::card::Card;
+use aliquot_core::card::{Card, Supply};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::CardUuid;
+use aliquot_core::ports::{DeviceBackend, LivePartition};
 use aliquot_enforce::units::Nanos;
 
 use super::chain;
@@ -72,26 +73,53 @@ impl Machine {
         };
         found.trouble.extend(trouble.into_iter().map(|why| (subject(), why)));
         for card in cards.cards.into_iter().filter(|card| wanted(&card.uuid)) {
+            let parts = parts(node, &card, clock);
             match node.usage(&card.uuid) {
-                Ok(usage) => {
+                Ok(mut usage) => {
+                    // Who is in an instance is told of the card as well.
+                    let inside =
+                        |pid: &u32| parts.iter().flat_map(|part| &part.processes).any(|p| p.pid == *pid);
+                    usage.processes.retain(|(pid, _)| !inside(pid));
                     let at = clock();
                     let time = self.spent.entry(card.uuid.clone()).or_insert_with(|| Time::from(at));
                     time.add(node, &card.uuid, &usage, at);
-                    found.drivers.push(driver(&card, usage, time, at));
+                    found.drivers.push(driver(&card, usage, Some(time), at));
                 }
                 Err(error) => found.trouble.push((format!("card {}", card.uuid), chain(&error))),
             }
+            found.drivers.extend(parts);
             found.cards.push(card);
         }
         found
     }
 }
 
-fn driver(card: &Card, usage: Usage, time: &Time, at: Duration) -> Driver {
+/// MIG instances of a card, whoever made them. The driver tells nothing of their time.
+fn parts(node: &NvidiaNode, card: &Card, clock: &impl Fn() -> Duration) -> Vec<Driver> {
+    let Some(table) = card.table().filter(|_| card.supply == Supply::NewParts) else { return Vec::new() };
+    // A card that does not answer now is told of as a card.
+    let live = node.partitions().unwrap_or_default().into_iter().filter(|live| live.at.card == card.uuid);
+    let one = |LivePartition { at, handle }| {
+        let usage = node.usage(&handle.uuid).ok()?;
+        let memory = table.template(&at.template).map_or(usage.memory, |template| template.memory);
+        Some(Driver {
+            uuid: handle.uuid.to_string(),
+            name: format!("{} MIG {}", card.product_name, at.template),
+            memory,
+            whole: false,
+            busy_nanos: None,
+            ..driver(card, usage, None, clock())
+        })
+    };
+    live.filter_map(one).collect()
+}
+
+fn driver(card: &Card, usage: Usage, time: Option<&Time>, at: Duration) -> Driver {
+    let spent = |pid| time.map(|time| time.processes.get(&pid).copied().unwrap_or(0));
     let processes = usage.processes.into_iter().map(|(pid, held)| DriverProcess {
         pid,
         held,
-        device_nanos: Some(time.processes.get(&pid).copied().unwrap_or(0)),
+        device_nanos: spent(pid),
         command: command(pid),
         grants: grants_of(pid),
     });
@@ -103,7 +131,7 @@ fn driver(card: &Card, usage: Usage, time: &Time, at: Duration) -> Driver {
         whole: true,
         in_use: usage.in_use,
         high_water: None,
-        busy_nanos: usage.busy_percent.map(|_| time.busy),
+        busy_nanos: usage.busy_percent.and_then(|_| time.map(|time| time.busy)),
         health: Health::Well,
         processes: processes.collect(),
         at,

@@ -1,18 +1,25 @@
 //! The vendor's management library, NVML: the only place that knows it. `nvml-wrapper` finds it when it is needed, and
 //! each of its functions when that is called; what comes out is plain data, and errors that say which kind they are.
 
+mod mig;
+
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use crate::partition::MigMode;
 
+pub(crate) use mig::{Cut, Instance, Profile};
+
 /// Result codes of NVML that mean something of their own here.
 const NOT_SUPPORTED: u32 = 3;
+const NO_PERMISSION: u32 = 4;
 const NOT_FOUND: u32 = 6;
 const DRIVER_NOT_LOADED: u32 = 9;
 const GPU_IS_LOST: u32 = 15;
 const RESET_REQUIRED: u32 = 16;
+const IN_USE: u32 = 19;
+const INSUFFICIENT_RESOURCES: u32 = 23;
 
 /// Why the library gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +81,18 @@ pub(crate) struct Sampled {
     pub(crate) micros: u64,
 }
 
+// === impl Facts ===
+
+impl Facts {
+    /// What the card can be cut into and is; `None`: it is not in MIG mode, as far as it says.
+    pub(crate) fn cut(&self) -> Option<&Result<Cut, Fault>> {
+        match &self.mig {
+            Ok(MigMode::On(cut)) => Some(cut),
+            Ok(MigMode::None | MigMode::Off) | Err(_) => None,
+        }
+    }
+}
+
 // === impl Fault ===
 
 impl Fault {
@@ -84,6 +103,21 @@ impl Fault {
     /// Whether the card has no such thing.
     pub(crate) fn is_unsupported(&self) -> bool {
         self.is(NOT_SUPPORTED)
+    }
+
+    /// Whether this user may not do it.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.is(NO_PERMISSION)
+    }
+
+    /// Whether processes are in the way.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.is(IN_USE)
+    }
+
+    /// Whether too little of the card is left.
+    pub(crate) fn is_no_room(&self) -> bool {
+        self.is(INSUFFICIENT_RESOURCES)
     }
 
     /// Whether there is nothing to tell.
@@ -147,7 +181,15 @@ impl Library {
             pci_id: pci.pci_device_id,
             memory: memory(&device),
             capability: (capability.major, capability.minor),
-            mig: mig(&device),
+            mig: self.mig(&device),
+        })
+    }
+
+    fn mig(&self, device: &Device<'_>) -> Result<MigMode, Fault> {
+        Ok(match optional(device.mig_mode())? {
+            None => MigMode::None,
+            Some(mode) if mode.current == 0 => MigMode::Off,
+            Some(_) => MigMode::On(self.cut(device)),
         })
     }
 
@@ -205,12 +247,4 @@ fn optional<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, Fault> {
 fn memory(device: &Device<'_>) -> Result<u64, Fault> {
     let memory = device.memory_info()?;
     Ok(memory.total.saturating_sub(memory.reserved))
-}
-
-fn mig(device: &Device<'_>) -> Result<MigMode, Fault> {
-    Ok(match optional(device.mig_mode())? {
-        None => MigMode::None,
-        Some(mode) if mode.current == 0 => MigMode::Off,
-        Some(_) => MigMode::On,
-    })
 }

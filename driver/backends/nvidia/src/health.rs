@@ -92,6 +92,18 @@ pub(crate) fn error(what: String, fault: Fault) -> BackendError {
     }
 }
 
+/// The same of something that not every user may do.
+pub(crate) fn refused(what: String, fault: Fault) -> BackendError {
+    match fault {
+        Fault::Code { code, .. } if fault.is_forbidden() => BackendError::Vendor {
+            what,
+            code: i32::try_from(code).unwrap_or(i32::MAX),
+            message: crate::partition::trouble(&fault),
+        },
+        fault => error(what, fault),
+    }
+}
+
 /// What is wrong with a card that does not answer.
 pub(crate) fn unanswered(fault: &Fault) -> String {
     if fault.is_lost() {

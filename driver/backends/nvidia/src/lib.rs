@@ -6,14 +6,13 @@
 //!                       └────▶ faults ──health──▶ what to do ──────┘
 //! ```
 //!
-//! A backend like every vendor's, with the same five files. It changes nothing on a card: no mode is switched, no instance
-//! made or destroyed; shares are held by the shim in the tenants' processes.
+//! A backend like every vendor's, with the same five files. No mode of a card is ever switched; on a card that is in MIG mode
+//! instances are made and destroyed as the journal says. Shares are held by the shim in the tenants' processes.
 //!
 //! - The library is asked anew at each call; a card that does not answer is named with the reason, and the others are told.
-//! - A card whose MIG mode is on, or that does not say, takes nobody.
+//! - A card whose MIG mode is on gives partitions and nothing else, to users who may make instances; instances that others
+//!   made are theirs. A card that does not tell its mode takes nobody.
 //! - Cards that the catalogue does not have are cards all the same: models are made up of what was read.
-
-#![forbid(unsafe_code)]
 
 mod ffi;
 mod health;
@@ -22,25 +21,30 @@ mod probe;
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::time::Duration;
 
-use aliquot_core::card::Inventory;
+use aliquot_core::card::{Card, Inventory};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
     BackendError, DeviceAccess, DeviceBackend, DeviceNode, Expected, LivePartition, PartitionAt,
+    PartitionHandle,
 };
 use aliquot_core::units::Bytes;
 
 pub use ffi::Fault;
 pub use health::{DRIVER_MIN, OpenError};
-pub use partition::MigMode;
 
-use ffi::Library;
+use ffi::{Facts, Instance, Library};
 use probe::Found;
 
 /// Device files that every tenant needs, beside the card's own.
 const COMMON_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
+
+/// How often and how far apart an instance is asked to go that is in use: 2 s in all.
+const BUSY_TRIES: u32 = 20;
+const BUSY_WAIT: Duration = Duration::from_millis(100);
 
 /// The NVIDIA cards of this machine.
 #[derive(Debug)]
@@ -102,11 +106,16 @@ impl NvidiaNode {
             return Err(OpenError::NoCards { trouble });
         }
         let why = |facts: &ffi::Facts| {
-            let mode =
-                facts.mig.as_ref().map_or("it does not tell its MIG mode", |mode| mode.no_partitions());
-            format!("card {} ({}): {mode}", facts.index, facts.name)
+            let because = match &facts.mig {
+                Ok(mode) => mode.no_partitions(facts.index),
+                Err(_) => Some("it does not tell its MIG mode".to_owned()),
+            };
+            because.map(|because| format!("card {} ({}): {because}", facts.index, facts.name))
         };
-        node.no_partitions = facts.iter().map(why).collect();
+        let reasons: Vec<Option<String>> = facts.iter().map(why).collect();
+        // One that gives them is enough.
+        let none_gives = reasons.iter().all(Option::is_some);
+        node.no_partitions = reasons.into_iter().flatten().filter(|_| none_gives).collect();
         node.catalogue = node.catalogue.with_models(models);
         node.trouble = trouble;
         Ok(node)
@@ -124,6 +133,13 @@ impl NvidiaNode {
         Ok(found)
     }
 
+    /// One card, and what was read of it.
+    fn card(&self, uuid: &CardUuid) -> Result<(Card, Facts), BackendError> {
+        let found = self.look().map_err(|fault| health::error(format!("find card {uuid}"), fault))?;
+        let mut both = found.cards.into_iter().zip(found.facts);
+        both.find(|(card, _)| card.uuid == *uuid).ok_or_else(|| BackendError::UnknownCard(uuid.clone()))
+    }
+
     /// Whose cards these are.
     #[must_use]
     pub fn vendor() -> Vendor {
@@ -136,7 +152,8 @@ impl NvidiaNode {
         &self.driver
     }
 
-    /// The catalogue as it is here: models of these cards have no partitions, and cards that it does not list have one.
+    /// The catalogue as it is here: models of these cards have partitions where a card is in MIG mode, and cards that it does not
+    /// list have a model.
     #[must_use]
     pub const fn catalogue(&self) -> &Catalogue {
         &self.catalogue
@@ -148,7 +165,7 @@ impl NvidiaNode {
         &self.trouble
     }
 
-    /// Why no card gives partitions, a card each.
+    /// Why no card gives partitions, a card each; empty: one does.
     #[must_use]
     pub fn no_partitions(&self) -> &[String] {
         &self.no_partitions
@@ -205,27 +222,141 @@ impl DeviceBackend for NvidiaNode {
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
-        Ok(Vec::new())
+        let found = self.look().map_err(|fault| health::error("list MIG instances".to_owned(), fault))?;
+        let cards = found.cards.iter().zip(&found.facts);
+        Ok(cards.flat_map(|(card, facts)| OneCard { card, facts }.partitions()).collect())
     }
 
     fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
-        Err(BackendError::UnknownPlace { at: at.clone() })
+        let unknown = || BackendError::UnknownPlace { at: at.clone() };
+        let look = |node: &Self| node.card(&at.card);
+        let (card, facts) = look(self)?;
+        let cut = cut_of(&facts, at)?;
+        let (profile, place) = card
+            .table()
+            .and_then(|table| partition::place_of(at, &cut.profiles, table))
+            .ok_or_else(unknown)?;
+        if (OneCard { card: &card, facts: &facts }).at(at).is_some() {
+            return Err(BackendError::AlreadyThere { at: at.clone() });
+        }
+        let made = self.library.make(at.card.as_str(), profile, place);
+        let (card, facts) = look(self)?;
+        let now = OneCard { card: &card, facts: &facts };
+        match made {
+            Ok(()) => now.partition_at(at).ok_or_else(|| BackendError::Absent { at: at.clone() }),
+            Err(fault) if fault.is_no_room() => match (now.at(at), facts.cut()) {
+                // Somebody else made it meanwhile.
+                (Some(_), _) => Err(BackendError::AlreadyThere { at: at.clone() }),
+                (None, Some(Ok(cut))) => match partition::taken(&cut.instances, place) {
+                    Some(counter) => Err(BackendError::NoRoom { at: at.clone(), counter, asked: 1, left: 0 }),
+                    None => Err(health::error(format!("create {at}"), fault)),
+                },
+                (None, _) => Err(health::error(format!("create {at}"), fault)),
+            },
+            Err(fault) => Err(health::refused(format!("create {at}"), fault)),
+        }
     }
 
-    fn destroy_partition(&self, at: &PartitionAt, _: &Expected) -> Result<(), BackendError> {
-        Err(BackendError::Absent { at: at.clone() })
+    fn destroy_partition(&self, at: &PartitionAt, expected: &Expected) -> Result<(), BackendError> {
+        let (card, facts) = self.card(&at.card)?;
+        let one = OneCard { card: &card, facts: &facts };
+        let Some(instance) = one.at(at) else { return Err(BackendError::Absent { at: at.clone() }) };
+        if let Expected::Handle(handle) = expected {
+            let uuid = instance.uuid.as_deref();
+            // One without compute instances is ours, half destroyed.
+            if instance.id != handle.id || uuid.is_some_and(|uuid| uuid != handle.uuid.as_str()) {
+                let found = one.handle(instance).unwrap_or_else(|| handle.clone());
+                let found = PartitionHandle { id: instance.id, ..found };
+                let expected = Box::new(handle.clone());
+                return Err(BackendError::Replaced { at: at.clone(), expected, found: Box::new(found) });
+            }
+        }
+        let mut tries = 0;
+        loop {
+            match self.library.unmake(at.card.as_str(), instance.id) {
+                Ok(()) => return Ok(()),
+                Err(fault) if fault.is_nothing() => return Err(BackendError::Absent { at: at.clone() }),
+                // What a process leaves is cleaned up by the driver after its end.
+                Err(fault) if fault.is_in_use() && tries < BUSY_TRIES => {
+                    tries += 1;
+                    std::thread::sleep(BUSY_WAIT);
+                }
+                Err(fault) if fault.is_in_use() => {
+                    return Err(BackendError::Busy { what: format!("destroy {at}") });
+                }
+                Err(fault) => return Err(health::refused(format!("destroy {at}"), fault)),
+            }
+        }
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
-        if let Some(at) = PartitionAt::of(card, part) {
-            return Err(BackendError::Absent { at });
-        }
-        let found = self.look().map_err(|fault| health::error(format!("find card {card}"), fault))?;
-        let facts = found.facts.iter().find(|facts| facts.uuid == card.as_str());
-        let facts = facts.ok_or_else(|| BackendError::UnknownCard(card.clone()))?;
+        let (found, facts) = self.card(card)?;
         let own = facts.minor.map(|minor| format!("/dev/nvidia{minor}"));
-        let nodes = own.into_iter().chain(COMMON_NODES.map(str::to_owned)).filter_map(device_node).collect();
-        Ok(DeviceAccess { visible_uuid: card.clone(), nodes })
+        let common = own.into_iter().chain(COMMON_NODES.map(str::to_owned));
+        let Some(at) = PartitionAt::of(card, part) else {
+            return Ok(DeviceAccess {
+                visible_uuid: card.clone(),
+                nodes: common.filter_map(device_node).collect(),
+            });
+        };
+        let one = OneCard { card: &found, facts: &facts };
+        let instance = one.at(&at).and_then(|instance| Some((instance, one.handle(instance)?)));
+        let (instance, handle) = instance.ok_or_else(|| BackendError::Absent { at: at.clone() })?;
+        let capabilities = probe::capability_nodes(facts.minor, instance.id, instance.compute);
+        let nodes = common.chain(capabilities).filter_map(device_node).collect();
+        Ok(DeviceAccess { visible_uuid: handle.uuid, nodes })
+    }
+}
+
+/// A card with what its driver says of it.
+struct OneCard<'a> {
+    card: &'a Card,
+    facts: &'a Facts,
+}
+
+// === impl OneCard ===
+
+impl<'a> OneCard<'a> {
+    fn instances(&self) -> &'a [Instance] {
+        match self.facts.cut() {
+            Some(Ok(cut)) => &cut.instances,
+            Some(Err(_)) | None => &[],
+        }
+    }
+
+    /// The instance that lies where a partition is to lie and is of its template, with or without compute instances.
+    fn at(&self, at: &PartitionAt) -> Option<&'a Instance> {
+        let table = self.card.table()?;
+        let part = at.part();
+        self.instances().iter().find(|instance| partition::part_of(instance, table).as_ref() == Some(&part))
+    }
+
+    /// What tells an instance from others; `None`: programs cannot reach it, it has no compute instance.
+    fn handle(&self, instance: &Instance) -> Option<PartitionHandle> {
+        let uuid = CardUuid::new(instance.uuid.as_deref()?).ok()?;
+        Some(PartitionHandle { id: instance.id, uuid })
+    }
+
+    fn partition_at(&self, at: &PartitionAt) -> Option<LivePartition> {
+        Some(LivePartition { at: at.clone(), handle: self.handle(self.at(at)?)? })
+    }
+
+    fn partitions(&self) -> Vec<LivePartition> {
+        let live = |instance: &Instance| {
+            let part = partition::part_of(instance, self.card.table()?)?;
+            let at = PartitionAt::of(&self.card.uuid, &part)?;
+            Some(LivePartition { at, handle: self.handle(instance)? })
+        };
+        self.instances().iter().filter_map(live).collect()
+    }
+}
+
+/// What a card can be cut into and is.
+fn cut_of<'a>(facts: &'a Facts, at: &PartitionAt) -> Result<&'a ffi::Cut, BackendError> {
+    match facts.cut() {
+        Some(Ok(cut)) => Ok(cut),
+        Some(Err(fault)) => Err(health::refused(format!("create {at}"), fault.clone())),
+        None => Err(BackendError::UnknownPlace { at: at.clone() }),
     }
 }
 

@@ -4,16 +4,20 @@
 use std::fs;
 use std::path::Path;
 
-use aliquot_core::card::{Card, Health, Topology};
+use aliquot_core::card::{Card, Health, Supply, Topology};
 use aliquot_core::catalogue::{CardIdentity, CardModel, Catalogue, Sighting};
 use aliquot_core::id::{CardUuid, PciAddress, Vendor};
+use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 
-use crate::ffi::{Facts, Fault};
+use crate::ffi::{Cut, Facts, Fault};
 use crate::health::unanswered;
+use crate::partition;
 
 /// Where the kernel tells of PCI devices.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
+/// Where the driver tells of capabilities and their device files.
+const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
 /// Unit of memory that can be handed out.
 const MEMORY_STEP: u64 = 1 << 20;
 
@@ -21,7 +25,7 @@ const MEMORY_STEP: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) cards: Vec<Card>,
-    /// Their models as they are here: without partitions, and with the memory that was read.
+    /// Their models as they are here: with the memory that was read, and with partitions where a card gives them.
     pub(crate) models: Vec<CardModel>,
     pub(crate) facts: Vec<Facts>,
     pub(crate) trouble: Vec<String>,
@@ -48,7 +52,13 @@ impl Found {
                 // Parts of a model are to fit on each of its cards.
                 model.memory = card.memory;
                 match self.models.iter_mut().find(|known| known.id == model.id) {
-                    Some(known) => known.memory = known.memory.min(model.memory),
+                    Some(known) => {
+                        known.memory = known.memory.min(model.memory);
+                        // One of its cards may be in MIG mode, and another not.
+                        if known.table().is_none() {
+                            known.partitioning = model.partitioning;
+                        }
+                    }
                     None => self.models.push(model),
                 }
                 self.cards.push(card);
@@ -57,6 +67,21 @@ impl Found {
             Err(why) => self.trouble.push(format!("card {index}: {why}")),
         }
     }
+}
+
+/// Device files of the capabilities by which programs reach an instance, as far as the kernel's driver tells of them.
+pub(crate) fn capability_nodes(minor: Option<u32>, gpu: u32, compute: u32) -> Vec<String> {
+    let of_gpu = minor.map(|minor| format!("{CAPABILITIES}/gpu{minor}/mig/gi{gpu}"));
+    let paths = of_gpu.map(|gpu| [format!("{gpu}/access"), format!("{gpu}/ci{compute}/access")]);
+    let told = paths.into_iter().flatten().filter_map(|path| fs::read_to_string(path).ok());
+    told.filter_map(|text| capability_minor(&text))
+        .map(|minor| format!("/dev/nvidia-caps/nvidia-cap{minor}"))
+        .collect()
+}
+
+/// The number in `DeviceFileMinor: 3`.
+fn capability_minor(text: &str) -> Option<u32> {
+    text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor:")?.trim().parse().ok())
 }
 
 /// NVIDIA.
@@ -68,19 +93,28 @@ pub(crate) fn vendor() -> Vendor {
 
 fn card(facts: &Facts, driver: &str, catalogue: &Catalogue) -> Result<(Card, CardModel), String> {
     let uuid = CardUuid::new(facts.uuid.as_str()).map_err(|error| error.to_string())?;
+    let listed = || catalogue.matching(&sighting(facts, None)).first().map(|model| model.memory);
     let memory = match &facts.memory {
         Ok(bytes) if *bytes >= MEMORY_STEP => Bytes(bytes - bytes % MEMORY_STEP),
         Ok(bytes) => return Err(format!("memory: found {bytes} bytes, expected at least {MEMORY_STEP}")),
-        Err(fault) => return Err(format!("memory: found no size, expected bytes: {}", unanswered(fault))),
+        Err(fault) => match listed().filter(|_| fault.is_forbidden()) {
+            // In MIG mode the whole card's is told to some users alone.
+            Some(nominal) => nominal,
+            None => return Err(format!("memory: found no size, expected bytes: {}", unanswered(fault))),
+        },
     };
-    let model = model(facts, memory, catalogue)?.without_partitions();
+    let model = model(facts, memory, catalogue)?;
+    let (model, found, cut_trouble) = match facts.cut() {
+        None => (model.without_partitions(), Vec::new(), None),
+        Some(cut) => cut_model(model, cut)?,
+    };
     let pci = pci_address(&facts.pci);
     let trouble = match &facts.mig {
-        Ok(mode) => mode.trouble(facts.index),
+        Ok(_) => cut_trouble,
         // A card in MIG mode must not be shared, so that one that does not say is not shared either.
         Err(fault) => Some(format!("MIG mode: found no answer, expected on or off: {}", unanswered(fault))),
     };
-    let card = model.card(CardIdentity {
+    let mut card = model.card(CardIdentity {
         uuid,
         index: facts.index,
         product_name: Some(facts.name.clone()),
@@ -92,25 +126,47 @@ fn card(facts: &Facts, driver: &str, catalogue: &Catalogue) -> Result<(Card, Car
         topology: Topology::default(),
         mode: None,
         health: trouble.map_or(Health::Healthy, Health::Unhealthy),
-        found: Vec::new(),
+        found,
     });
+    if facts.cut().is_some() {
+        card.supply = Supply::NewParts;
+    }
     Ok((card, model))
+}
+
+/// A model as its card in MIG mode has it, the partitions that exist on the card, and why it takes nobody.
+fn cut_model(
+    model: CardModel,
+    cut: &Result<Cut, Fault>,
+) -> Result<(CardModel, Vec<Part>, Option<String>), String> {
+    match cut {
+        Ok(Cut { profiles, instances }) => {
+            let table = partition::table(profiles, model.table())?;
+            let found =
+                instances.iter().filter_map(|instance| partition::part_of(instance, &table)).collect();
+            Ok((model.with_table(table), found, None))
+        }
+        Err(fault) => Ok((model.without_partitions(), Vec::new(), Some(partition::trouble(fault)))),
+    }
 }
 
 /// The model of the catalogue, or one made up of what was read.
 fn model(facts: &Facts, memory: Bytes, catalogue: &Catalogue) -> Result<CardModel, String> {
-    let (device, vendor_id) = (facts.pci_id >> 16, facts.pci_id & 0xffff);
-    let seen = Sighting {
-        product_name: Some(facts.name.clone()),
-        pci_id: Some(format!("{vendor_id:04x}:{device:04x}")),
-        memory: Some(memory),
-        ..Sighting::default()
-    };
-    if let Some(model) = catalogue.matching(&seen).first() {
+    if let Some(model) = catalogue.matching(&sighting(facts, Some(memory))).first() {
         return Ok((*model).clone());
     }
     CardModel::unlisted(vendor(), &facts.name, architecture(facts.capability), memory)
         .map_err(|error| error.to_string())
+}
+
+fn sighting(facts: &Facts, memory: Option<Bytes>) -> Sighting {
+    let (device, vendor_id) = (facts.pci_id >> 16, facts.pci_id & 0xffff);
+    Sighting {
+        product_name: Some(facts.name.clone()),
+        pci_id: Some(format!("{vendor_id:04x}:{device:04x}")),
+        memory,
+        ..Sighting::default()
+    }
 }
 
 /// Name of the architecture with this compute capability.
@@ -193,15 +249,21 @@ mod tests {
     #[test]
     fn what_a_card_does_not_say_keeps_it_from_being_handed_out() {
         let lost = Fault::Code { code: 15, text: "lost".to_owned() };
-        let on = Facts { mig: Ok(MigMode::On), ..facts("NVIDIA L4", 0x27b8_10de) };
+        let on = |fault| Facts { mig: Ok(MigMode::On(Err(fault))), ..facts("NVIDIA L4", 0x27b8_10de) };
+        let forbidden = Fault::Code { code: 4, text: "no".to_owned() };
         let silent = Facts { mig: Err(lost.clone()), ..facts("NVIDIA L4", 0x27b8_10de) };
-        for (facts, words) in
-            [(on, "MIG mode: found on, expected off"), (silent, "MIG mode: found no answer")]
-        {
+        for (facts, words) in [
+            (on(forbidden.clone()), "this user may not make MIG instances, expected one who may"),
+            (on(lost.clone()), "MIG instances: found no answer"),
+            (silent, "MIG mode: found no answer"),
+        ] {
             let found = found(facts);
             let Health::Unhealthy(why) = &found.cards[0].health else { unreachable!("{found:?}") };
             assert!(why.contains(words), "{why}");
         }
+        // What an ordinary user is not told of a card in MIG mode is as it usually is.
+        let untold = found(Facts { memory: Err(forbidden.clone()), ..on(forbidden) });
+        assert_eq!(untold.cards[0].memory, Catalogue::embedded().resolve("nvidia-l4-24gb")[0].memory);
         let unsized_card = Facts { memory: Err(lost.clone()), ..facts("NVIDIA L4", 0x27b8_10de) };
         let nothing = Facts { memory: Ok(0), ..facts("NVIDIA L4", 0x27b8_10de) };
         let unnamed = Facts { uuid: "../GPU".to_owned(), ..facts("NVIDIA L4", 0x27b8_10de) };
