@@ -1,11 +1,12 @@
 //! The tenant's account of device time: one word that all its processes race on, filled with time at the granted share.
 //!
 //! A launch may go while there is credit, and takes what it will cost even where that is more: a kernel of a second leaves a
-//! second of debt, and at a tenth of the card the next one waits nine. Credit is bounded by [`CREDIT_MAX`], so that half a
-//! second after a rest holds hardly more than its share.
+//! second of debt, and at a tenth of the card the next one waits nine. Credit has room up to [`CREDIT_MAX`], so that half a
+//! second after a rest holds hardly more than its share. Beside other tenants it has room for what one launch costs: what comes
+//! back of a charge, or was earned while others had their turns, is not lost because it is longer than that.
 //!
 //! The words lie where the tenant can write them. Whatever they hold, they read as a credit between [`DEBT_MAX`] below and
-//! [`CREDIT_MAX`] above zero.
+//! [`SAVED_MAX`] above zero.
 
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -14,6 +15,8 @@ use crate::units::{Nanos, Ppm};
 /// Most credit that is saved up: one hundredth of the half second over which a share is promised. It is also what a late
 /// wake-up may catch up with.
 pub const CREDIT_MAX: Nanos = Nanos::from_millis(5);
+/// Most room there is for a launch that takes long.
+pub const SAVED_MAX: Nanos = Nanos::from_millis(1_000);
 /// Deepest debt, so that a spoilt word ends some day: more than sixteen processes with kernels of some seconds each make.
 pub const DEBT_MAX: Nanos = Nanos::from_millis(120_000);
 /// Below this a refill is not worth its two writes.
@@ -36,12 +39,12 @@ pub struct Short {
 }
 
 fn bounded(credit: i64) -> i64 {
-    credit.clamp(-DEBT_MAX.signed(), CREDIT_MAX.signed())
+    credit.clamp(-DEBT_MAX.signed(), SAVED_MAX.signed())
 }
 
 impl Bucket<'_> {
-    /// Adds what the time since the last refill earned.
-    pub fn refill(&self, now: Nanos, granted: Ppm) {
+    /// Adds what the time since the last refill earned, as far as there is room.
+    pub fn refill(&self, now: Nanos, granted: Ppm, room: Nanos) {
         let at = self.refilled_at.load(Ordering::Acquire);
         if at > now.0 {
             // Never ours: the clock is one for all processes. Start again from here; a sibling may have been a moment later.
@@ -52,7 +55,7 @@ impl Bucket<'_> {
         }
         let passed = now.minus(Nanos(at));
         if passed >= REFILL_MIN && self.renew(at, now) {
-            self.add(granted.times(passed).signed());
+            self.add(granted.times(passed).signed(), room);
         }
     }
 
@@ -74,15 +77,15 @@ impl Bucket<'_> {
 
     /// Takes `amount` whatever there is.
     pub fn owe(&self, amount: Nanos) {
-        self.add(-amount.signed());
+        self.add(-amount.signed(), SAVED_MAX);
     }
 
-    /// Adds what was charged too much, or takes what was charged too little.
-    pub fn add(&self, amount: i64) {
+    /// Adds what was charged too much, as far as there is room, or takes what was charged too little.
+    pub fn add(&self, amount: i64, room: Nanos) {
         if amount != 0 {
             // Always succeeds: the closure never says no.
             let _always = self.credit.fetch_update(Ordering::AcqRel, Ordering::Acquire, |credit| {
-                Some(bounded(bounded(credit).saturating_add(amount)))
+                Some(bounded(bounded(credit).saturating_add(amount)).min(room.signed()))
             });
         }
     }

@@ -7,6 +7,10 @@
 //! | sample | device time of one launch as markers showed it, nanoseconds |
 //! | exact | nobody else could run between the markers, and the device was never idle there |
 //! | bound | others may have run there: the launch cost at most this |
+//! | own part | of a bound beside other tenants, what was the tenant's in the mean |
+//!
+//! Beside other tenants no sample is exact. The least of them is the cost of launches that always take as long; where their own
+//! part is half as much again in the mean, some take longer, and the mean is the cost.
 //!
 //! Two keys whose hashes collide share an estimate; what markers measure corrects the bill all the same. When the table is
 //! full, a new key takes an old one's place.
@@ -15,7 +19,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::units::Nanos;
 
-/// Keys kept. Sixteen bytes each.
+/// Unit of what is kept of samples beside other tenants, in nanoseconds: 32 bits hold a minute.
+const GRAIN: u64 = 16;
+/// Keys kept. Twenty-four bytes each.
 pub const COSTS: usize = 2048;
 /// Places looked at for one key.
 const PROBES: usize = 8;
@@ -67,6 +73,8 @@ struct Entry {
     key: AtomicU64,
     /// 0: not measured yet. Odd: a bound.
     nanos: AtomicU64,
+    /// The least sample beside other tenants, and above that the mean of the own parts, in [`GRAIN`]s; 0: there was none.
+    beside: AtomicU64,
 }
 
 /// The table.
@@ -153,7 +161,11 @@ impl Costs {
     /// An empty table.
     #[must_use]
     pub const fn new() -> Self {
-        Self { entries: [const { Entry { key: AtomicU64::new(0), nanos: AtomicU64::new(0) } }; COSTS] }
+        Self {
+            entries: [const {
+                Entry { key: AtomicU64::new(0), nanos: AtomicU64::new(0), beside: AtomicU64::new(0) }
+            }; COSTS],
+        }
     }
 
     fn places(&self, key: Key) -> impl Iterator<Item = &Entry> {
@@ -202,8 +214,38 @@ impl Costs {
         }
     }
 
+    /// Takes in a sample beside other tenants, and its own part.
+    pub fn learn_beside(&self, shape: &Shape, sample: Nanos, own: Nanos, trust: Trust) {
+        self.learn(shape, if trust == Trust::Mean { own } else { sample }, trust);
+        let Some(entry) = self.entry_of(shape.key) else { return };
+        let grains = |time: Nanos| (time.0 / GRAIN).clamp(1, u64::from(u32::MAX));
+        let (sample, own) = (grains(sample), grains(own));
+        // Races between two learners lose one sample of many.
+        let word = entry.beside.load(Ordering::Relaxed);
+        let both = if word == 0 {
+            Parts { least: sample, mean: own }
+        } else {
+            let Parts { least, mean } = Parts::of(word);
+            Parts { least: least - least.saturating_sub(sample) / 2, mean: mean - mean / 8 + own / 8 }
+        };
+        entry.beside.store(both.mean << 32 | both.least, Ordering::Relaxed);
+        if both.vary() {
+            entry.nanos.store(marked(both.mean * GRAIN, Trust::Mean), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether some launches of this key take longer than others, by what was seen beside other tenants.
+    #[must_use]
+    pub fn varies(&self, key: Key) -> bool {
+        self.entry_of(key).is_some_and(|entry| Parts::of(entry.beside.load(Ordering::Relaxed)).vary())
+    }
+
+    fn entry_of(&self, key: Key) -> Option<&Entry> {
+        self.places(key).find(|entry| entry.key.load(Ordering::Relaxed) == key.0)
+    }
+
     fn entry(&self, key: Key, nanos: u64, trust: Trust) {
-        if let Some(entry) = self.places(key).find(|entry| entry.key.load(Ordering::Relaxed) == key.0) {
+        if let Some(entry) = self.entry_of(key) {
             let before = entry.nanos.load(Ordering::Relaxed);
             // Races between two learners lose one sample of many.
             entry.nanos.store(blend(before, nanos, trust), Ordering::Relaxed);
@@ -215,8 +257,26 @@ impl Costs {
         let Some(entry) = free.or_else(|| self.places(key).nth(turn)) else { return };
         // Not measured for a moment, so that nobody reads another key's cost.
         entry.nanos.store(0, Ordering::Release);
+        entry.beside.store(0, Ordering::Release);
         entry.key.store(key.0, Ordering::Release);
         entry.nanos.store(blend(0, nanos, trust), Ordering::Release);
+    }
+}
+
+/// Samples of one key beside other tenants, in [`GRAIN`]s.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    least: u64,
+    mean: u64,
+}
+
+impl Parts {
+    const fn of(word: u64) -> Self {
+        Self { least: word & 0xffff_ffff, mean: word >> 32 }
+    }
+
+    const fn vary(self) -> bool {
+        self.mean > self.least + self.least / 2
     }
 }
 

@@ -114,6 +114,8 @@ pub struct Done {
     pub sure_from: Nanos,
     /// Whether the process had work on other streams then.
     pub streams: Streams,
+    /// What was charged beyond the batch's charges, as it was late.
+    pub late: Nanos,
 }
 
 /// Streams with work at the same time.
@@ -133,6 +135,8 @@ struct Pending {
     begin: Option<Event>,
     opened_at: Nanos,
     closed_at: Nanos,
+    /// What was charged beyond the batch's charges, as it was late.
+    late: Nanos,
 }
 
 /// The event from which times are told.
@@ -246,7 +250,8 @@ impl Marks {
         match self.take(batch.stream, events) {
             Some(event) => {
                 if let Some(place) = self.pending.get_mut(self.count) {
-                    *place = Some(Pending { event, batch, begin, opened_at, closed_at: now });
+                    *place =
+                        Some(Pending { event, batch, begin, opened_at, closed_at: now, late: Nanos::ZERO });
                     self.count += 1;
                 }
                 Recorded::Yes
@@ -350,6 +355,7 @@ impl Marks {
             start: host_start,
             end: host_end,
             sure_from: pending.closed_at.max(host_start).min(host_end),
+            late: pending.late,
         }
     }
 
@@ -436,7 +442,14 @@ impl Marks {
         let charged = pending.clone().fold(Nanos::ZERO, |sum, pending| sum.plus(pending.batch.charged));
         let known = pending.map(|pending| pending.batch.known).min().unwrap_or(Known::Exactly);
         let from = start.max(oldest.closed_at);
-        Some(Due { from, at: start.plus(oldest.batch.charged), all_at: from.plus(charged), known })
+        Some(Due { from, at: start.plus(oldest.batch.charged), charged, late: oldest.late, known })
+    }
+
+    /// Notes what the oldest pending batch was charged beyond its charges.
+    pub fn set_late(&mut self, late: Nanos) {
+        if let Some(Some(oldest)) = self.pending.first_mut() {
+            oldest.late = late;
+        }
     }
 }
 
@@ -447,8 +460,10 @@ pub struct Due {
     pub from: Nanos,
     /// When the oldest can be done.
     pub at: Nanos,
-    /// When all that is marked should be.
-    pub all_at: Nanos,
+    /// What all that is marked was charged.
+    pub charged: Nanos,
+    /// What the oldest was charged beyond that, as it was late.
+    pub late: Nanos,
     /// The least that is known about any charge.
     pub known: Known,
 }

@@ -12,6 +12,7 @@
 //! | lease | credit that this process took ahead, so that most launches touch private memory alone | device ns |
 //! | lane | a stream's launches since its last marker | |
 //! | own part | of the time with work on the card, the part in which the card worked for the tenant, from its limits | ppm |
+//! | room | up to what credit is saved: [`CREDIT_MAX`], or what one launch costs beside other tenants | device ns |
 //!
 //! ```text
 //!   launch ─▶ pass ──Go──────────────────────────▶ vendor call
@@ -39,7 +40,7 @@ mod rest;
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use crate::bucket::{Bucket, CREDIT_MAX};
+use crate::bucket::{Bucket, CREDIT_MAX, SAVED_MAX};
 use crate::cells::{Cells, Stretch};
 use crate::cost::{Costs, Estimate, Key, Shape, Trust};
 use crate::marks::{Begin, Done, Due, Events, Known, Marks, Recorded, Streams};
@@ -186,6 +187,13 @@ impl Ticket {
     }
 }
 
+/// What a launch is charged, and up to what credit is saved for it.
+#[derive(Clone, Copy, Debug)]
+struct Price {
+    cost: Nanos,
+    room: Nanos,
+}
+
 /// The controller of one process and card. Private memory; any number of threads.
 #[derive(Debug)]
 pub struct Pace {
@@ -262,7 +270,8 @@ impl Pace {
 
     /// What a refused launch was charged goes back.
     pub fn refused(&self, ticket: &Ticket, shared: &Shared<'_>) {
-        shared.bucket.add(ticket.charged.signed());
+        // No more than was taken a moment ago.
+        shared.bucket.add(ticket.charged.signed(), SAVED_MAX);
     }
 
     /// Decides about one launch. `marks` are those of the present context; `None`: another thread is at them.
@@ -280,20 +289,13 @@ impl Pace {
             Estimate::Unknown => (UNKNOWN, Known::Not),
         };
         let must_mark = known == Known::Not || cost >= QUANTUM;
+        let price = Price { cost, room: room(ask.terms, cost, known) };
         self.bill_unmarked(ask.now, ask.terms, shared);
         let Some(marks) = marks else {
             if must_mark && ask.waited < MARKS_WAIT_MAX {
                 return Verdict::Wait(ask.now.plus(LOOK_AFTER));
             }
-            return match self.pay(ask, cost, None, shared, world) {
-                Ok(()) => {
-                    if known == Known::Not {
-                        self.unmarked(ask.now, ask.now);
-                    }
-                    Verdict::Go(Ticket { charged: cost, mark: None })
-                }
-                Err(until) => Verdict::Wait(until),
-            };
+            return self.ask_without_marks(ask, price, known, shared, world);
         };
         self.settle(ask.now, ask.terms, shared, marks, world);
         let Some((at, lane)) = self.lane(ask.stream) else {
@@ -302,7 +304,8 @@ impl Pace {
         if lane.is_open_for(ask.stream) {
             self.take_back(lane.reclaim());
         }
-        if let Err(until) = self.pay(ask, cost, marks.due(), shared, world) {
+        let due = Self::late(ask, shared, marks);
+        if let Err(until) = self.pay(ask, price, due, shared, world) {
             // The stream will rest: what it did until now is a batch of its own.
             if lane.is_open_for(ask.stream) {
                 self.mark(ask.now, lane, marks, world);
@@ -335,6 +338,23 @@ impl Pace {
             self.lend(lane);
         }
         Verdict::Go(Ticket { charged: cost, mark: due.then_some(at) })
+    }
+
+    fn ask_without_marks(
+        &self,
+        ask: &Ask<'_>,
+        price: Price,
+        known: Known,
+        shared: &Shared<'_>,
+        world: &mut impl World,
+    ) -> Verdict {
+        if let Err(until) = self.pay(ask, price, None, shared, world) {
+            return Verdict::Wait(until);
+        }
+        if known == Known::Not {
+            self.unmarked(ask.now, ask.now);
+        }
+        Verdict::Go(Ticket { charged: price.cost, mark: None })
     }
 
     /// After the vendor call of a launch with a ticket: puts the marker that is due. `now` is a moment after the call.
@@ -393,7 +413,7 @@ impl Pace {
     fn pay(
         &self,
         ask: &Ask<'_>,
-        cost: Nanos,
+        Price { cost, room }: Price,
         due: Option<Due>,
         shared: &Shared<'_>,
         world: &mut impl World,
@@ -407,11 +427,10 @@ impl Pace {
         if small {
             self.lease.fetch_add(cost.signed(), Ordering::AcqRel);
         }
-        shared.bucket.refill(now, terms.granted);
-        let late = due.and_then(|due| lateness(now, &due)).filter(|_| waited < LATE_WAIT_MAX);
-        let spent = late.map_or(0, |late| terms.own.times(late).signed());
+        shared.bucket.refill(now, terms.granted, room);
         let amount = if small { QUANTUM } else { cost };
-        let credit = shared.bucket.credit().saturating_sub(spent);
+        let spent = due.filter(|_| terms.own == Ppm::ALL).map_or(Nanos::ZERO, |due| due.late);
+        let credit = shared.bucket.credit().saturating_sub(spent.signed());
         let paid = credit > 0 && shared.bucket.take(amount).is_ok();
         if paid || waited >= WAIT_MAX {
             if !paid {
@@ -431,7 +450,7 @@ impl Pace {
             // A bill may come any moment, and give back: look soon, then ever more seldom.
             let taken = now.minus(due.from);
             let look = match due.known {
-                Known::Exactly if late.is_none() => taken.max(LOOK_KNOWN),
+                Known::Exactly if due.late == Nanos::ZERO => taken.max(LOOK_KNOWN),
                 _ => Nanos(taken.0 / 8).max(LOOK_AFTER),
             };
             wait = wait.min(look);
@@ -448,11 +467,9 @@ impl Default for Pace {
     }
 }
 
-/// By how much pending work is late, where that is more than turns of others explain.
-fn lateness(now: Nanos, due: &Due) -> Option<Nanos> {
-    let late = now.minus(due.all_at);
-    let allowed = if due.known == Known::Not { LATE_GUESSED } else { LATE_MEASURED };
-    (late > allowed).then_some(late)
+/// Up to what credit is saved for launches of that cost: beside other tenants a long one ends late or early by their turns.
+fn room(terms: Terms, cost: Nanos, known: Known) -> Nanos {
+    if terms.own == Ppm::ALL || known == Known::Not { CREDIT_MAX } else { cost.clamp(CREDIT_MAX, SAVED_MAX) }
 }
 
 fn publish_active(now: Nanos, cost: Nanos, shared: &Shared<'_>, world: &mut impl World) {

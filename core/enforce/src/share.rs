@@ -24,6 +24,11 @@
 //! Whoever is limited has its whole guarantee kept free; who is not has what it uses and a quarter more. What is left goes to
 //! those who may borrow, best priority first, in proportion to their guarantees.
 //!
+//! Beside other tenants a program cannot tell its own turns from theirs, and the vendor can. So what the vendor saw is set against
+//! what was billed, window by window, and the sum is worked off through the tenant's credit until nothing is left of it: over
+//! seconds a tenant has what it was granted by the vendor's account, whatever its bills say. A bill comes when work is done,
+//! windows after the vendor began to see it; until then nothing is known to be missing.
+//!
 //! Invariants after each step, where guarantees together are at most the card: a cap is granted its guarantee, no more and no less;
 //! burst is granted at least its guarantee; what is kept free and what is lent together are at most the card; an idle tenant
 //! holds no loan.
@@ -51,12 +56,19 @@ const INTERVAL_MIN: Nanos = Nanos::from_millis(40);
 
 /// The vendor's utilisation window: a sixth of a second.
 const WINDOW: Nanos = Nanos(166_666_667);
-/// Part of what bills are off by that is corrected in one window: long kernels are billed windows after the vendor saw them.
-const CORRECT_IN: i64 = 4;
+/// Part of what bills are off by that is corrected in one window.
+const CORRECT_IN: i64 = 2;
 /// Time in a window by which the vendor's whole hundredths may be off for long: a quarter of one.
 const ROUNDING: i64 = 400_000;
 /// Most that is kept for correction: some kernels of seconds.
-const UNBILLED_MAX: Nanos = Nanos::from_millis(20_000);
+const UNBILLED_MAX: Nanos = Nanos::from_millis(10_000);
+/// Windows with work and without a bill, beyond twice as many as passed between bills before, after which no bill is waited for:
+/// the work runs past the shim.
+const QUIET: u32 = 3;
+/// Most windows between bills that count: kernels of ten seconds.
+const GAP_MAX: u32 = 60;
+/// Most time with work that one window tells of: sixteen processes that end kernels of twenty seconds.
+const INTERVAL_MAX: Nanos = Nanos::from_millis(320_000);
 
 /// Whether a tenant may use what others leave idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,13 +140,26 @@ pub struct Tenant {
     company_at: Option<Nanos>,
     /// `device` and `interval` at the last of the vendor's windows.
     measured: Option<(Nanos, Nanos)>,
+    worked: Worked,
     /// The own part by the vendor's windows.
     part: Option<Ppm>,
     /// What the vendor saw beyond what was billed, in nanoseconds; what was corrected already left out.
     unbilled: i64,
-    /// Correction that is still to come, in nanoseconds.
+    /// Correction that is to come within the present window, in nanoseconds.
     due: i64,
+    /// Windows with work since the last bill.
+    quiet: u32,
+    /// As many as there were between bills of late, at most.
+    gap: u32,
     correction: i64,
+}
+
+/// Time with work, and card time in it, of late: the older the less. Intervals come with bills, windows after the card's time;
+/// what is off between two of them is made up for in the sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Worked {
+    own: Nanos,
+    interval: Nanos,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,9 +245,12 @@ impl Tenant {
             limited_at: None,
             company_at: None,
             measured: None,
+            worked: Worked { own: Nanos::ZERO, interval: Nanos::ZERO },
             part: None,
             unbilled: 0,
             due: 0,
+            quiet: 0,
+            gap: 0,
             correction: 0,
         }
     }
@@ -257,23 +285,35 @@ impl Tenant {
     pub fn measure(&mut self, window: Measured, sample: Sample) {
         let before = self.measured.replace((sample.device, sample.interval));
         let Some((device, interval)) = before else { return };
-        let had_work = sample.interval.minus(interval);
-        if had_work >= INTERVAL_MIN {
-            let part = if window.others == Nanos::ZERO { Ppm::ALL } else { Ppm::of(window.own, had_work) };
-            let smooth = self.part.map_or(part, |last| Ppm::new(last.parts() / 2 + part.parts() / 2));
-            self.part = Some(smooth);
-        }
+        self.divide(window, sample.interval.minus(interval));
         if self.company_at.is_none() {
-            (self.unbilled, self.due) = (0, 0);
+            (self.unbilled, self.due, self.quiet) = (0, 0, 0);
             return;
         }
         let billed = sample.device.minus(device).min(UNBILLED_MAX);
         let behind = self.unbilled + window.own.min(UNBILLED_MAX).signed() - billed.signed();
         // The vendor's rounding is no debt.
         let behind = if behind > 0 { (behind - ROUNDING).max(0) } else { (behind + ROUNDING).min(0) };
-        let now = behind.clamp(-UNBILLED_MAX.signed(), UNBILLED_MAX.signed()) / CORRECT_IN;
-        self.unbilled = behind - now;
-        self.due = -now;
+        self.unbilled = behind.clamp(-UNBILLED_MAX.signed(), UNBILLED_MAX.signed());
+        if billed > Nanos::ZERO {
+            self.gap = self.quiet.max(self.gap - self.gap.div_ceil(8)).min(GAP_MAX);
+            self.quiet = 0;
+        } else if window.own > Nanos::ZERO {
+            self.quiet = self.quiet.saturating_add(1);
+        }
+        let is_told = self.quiet == 0 || self.quiet > QUIET + 2 * self.gap;
+        self.due = if is_told { -self.unbilled / CORRECT_IN } else { 0 };
+    }
+
+    /// Finds the own part of so much more time with work.
+    fn divide(&mut self, window: Measured, interval: Nanos) {
+        self.worked.own = self.worked.own.plus(window.own.min(UNBILLED_MAX));
+        self.worked.interval = self.worked.interval.plus(interval.min(INTERVAL_MAX));
+        if interval >= INTERVAL_MIN {
+            let Worked { own, interval } = self.worked;
+            self.part = Some(Ppm::of(own, interval));
+            self.worked = Worked { own: Nanos(own.0 / 2), interval: Nanos(interval.0 / 2) };
+        }
     }
 
     /// Device time in nanoseconds to add to the tenant's `credit_nanos` after this step; negative takes away. It comes in small
@@ -316,6 +356,7 @@ impl Tenant {
                 .try_into()
                 .unwrap_or(0);
             self.due -= self.correction;
+            self.unbilled += self.correction;
             let lately = Ppm::of(sample.device.minus(seen.device), now.minus(seen.at));
             // A quarter of each step's news: half is known after five milliseconds.
             self.used = Ppm::new(self.used.parts() - self.used.parts() / 4 + lately.parts() / 4);
@@ -329,6 +370,7 @@ impl Tenant {
             self.company_at = Some(now);
         } else if !within(now, self.company_at, ALONE_AFTER) {
             (self.own, self.part, self.company_at) = (Ppm::ALL, None, None);
+            self.worked = Worked { own: Nanos::ZERO, interval: Nanos::ZERO };
             return;
         }
         self.own = self.part.unwrap_or_else(|| {

@@ -133,15 +133,45 @@ fn terms(percent: u32, lending: Lending) -> Tenant {
     Tenant::new(Terms { guaranteed: Ppm::new(percent * 10_000), lending, priority: 1 })
 }
 
-#[test]
-fn three_tenants_get_one_to_three_to_six() {
-    println!("seed {SEED:#x}");
+/// What tenants of one card run: all of the above, more lengths, and functions whose length depends on their arguments.
+fn shapes_of_tenants() -> Vec<(&'static str, Program)> {
+    let one = |name, length| (name, Program::of(length));
+    let several = |name, lengths: Vec<u64>| {
+        let kernels = lengths.into_iter().map(|length| (1, 64, length)).collect();
+        (name, Program { kernels, ..Program::of(0) })
+    };
+    let mut shapes = shapes();
+    shapes.extend([
+        one("300 us", 300 * MICRO),
+        one("2 ms", 2 * MILLI),
+        one("3.7 ms", 3_700 * MICRO),
+        one("7.5 ms", 7_500 * MICRO),
+        one("20 ms", 20 * MILLI),
+        one("200 ms", 200 * MILLI),
+        ("synchronous 20 ms", Program { depth: 1, ..Program::of(20 * MILLI) }),
+        several("one function, 0.25 to 10 ms by its arguments", (1..40).map(|n| n * 250 * MICRO).collect()),
+        several("one function, 0.5 or 30 ms by its arguments", vec![500 * MICRO, 30 * MILLI]),
+    ]);
+    shapes
+}
+
+/// Most that a part may be off, in thousandths of it.
+fn part_off_max(program: &Program, processes: usize) -> u64 {
+    let told = 4 * MILLI..=20 * MILLI;
+    match &program.kernels[..] {
+        // What each process of the least tenant has is three hundredths of the vendor's window, told in whole ones: kernels of so
+        // many hundredths make them wrong by as much time after time, and nothing else tells these turns apart.
+        [(_, _, length)] if processes > 1 && told.contains(length) => 100,
+        _ => 50,
+    }
+}
+
+fn three_tenants(processes: usize) {
     let mut worst = Vec::new();
-    let kinds = shapes();
-    for (name, program) in &kinds {
+    for (name, program) in shapes_of_tenants() {
         let longest = program.kernels.iter().map(|kernel| kernel.2).max().unwrap_or(0);
-        for processes in [1, 3] {
-            let mut bench = Bench::new(SEED);
+        for seed in SEED..SEED + 3 {
+            let mut bench = Bench::new(seed);
             let percents = [10, 30, 60];
             for percent in percents {
                 bench.tenant(Some(Ppm::new(percent * 10_000)), &vec![program.clone(); processes]);
@@ -155,15 +185,23 @@ fn three_tenants_get_one_to_three_to_six() {
                 share.abs_diff(wanted) * 1_000 / wanted
             });
             let off = off.max().unwrap_or(u64::MAX);
-            println!("{name:45} {processes} processes each: off by {off:4} thousandths {shares:?}");
-            // A kernel longer than a turn always holds turns of others: only the vendor's hundredths tell its own part.
-            let allowed = if longest > 3 * MILLI || program.kernels.len() > 4 { 200 } else { 50 };
-            if off > allowed {
-                worst.push(format!("{name}, {processes} processes: {shares:?}"));
+            println!("{name:45} seed {seed:#x}: off by {off:4} thousandths {shares:?}");
+            if off > part_off_max(&program, processes) {
+                worst.push(format!("{name}, seed {seed:#x}: {shares:?}"));
             }
         }
     }
-    assert!(worst.is_empty(), "{worst:#?}");
+    assert!(worst.is_empty(), "{processes} processes each: {worst:#?}");
+}
+
+#[test]
+fn three_tenants_get_one_to_three_to_six() {
+    three_tenants(1);
+}
+
+#[test]
+fn three_tenants_of_three_processes_each_get_one_to_three_to_six() {
+    three_tenants(3);
 }
 
 /// A tenant with a burst alone on the card has nearly all of it; when the other comes, it gives back within ten milliseconds.

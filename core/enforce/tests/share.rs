@@ -148,6 +148,89 @@ fn the_own_part_is_one_when_alone_guessed_in_company_and_measured_where_it_can_b
     assert_eq!(card.tenants[0].own(), Ppm::ALL);
 }
 
+/// Two tenants that wait for credit, and the vendor's windows of the first: `own` of its card time, `billed` and `interval` in its
+/// usage file. What came to its credit in each window.
+struct Windows {
+    card: Card,
+    came: Vec<i64>,
+}
+
+impl Windows {
+    fn new() -> Self {
+        let mut windows =
+            Self { card: Card::new(vec![tenant(30, Cap, 1), tenant(60, Cap, 1)]), came: Vec::new() };
+        windows.window(0, 0, 0);
+        windows
+    }
+
+    /// One window, in milliseconds of each.
+    fn window(&mut self, own: u64, billed: u64, interval: u64) {
+        let mut came = 0;
+        for _ in 0..83 {
+            let before = self.card.samples[0].device;
+            self.card.tick(&[Waiting, Waiting]);
+            self.card.samples[0].device = before;
+            came += self.card.tenants[0].correction();
+        }
+        self.came.push(came);
+        let sample = &mut self.card.samples[0];
+        sample.device = sample.device.plus(Nanos(billed * MILLI));
+        sample.interval = sample.interval.plus(Nanos(interval * MILLI));
+        let window = Measured { own: Nanos(own * MILLI), others: Nanos(100 * MILLI) };
+        self.card.tenants[0].measure(window, self.card.samples[0]);
+    }
+
+    fn came(&self) -> i64 {
+        self.came.iter().sum::<i64>() / MILLI.cast_signed()
+    }
+}
+
+#[test]
+fn what_the_vendor_saw_beyond_the_bills_is_taken_back_whole() {
+    for (own, billed) in [(60, 50), (50, 60), (60, 20), (20, 60)] {
+        let mut windows = Windows::new();
+        (0..20).for_each(|_| windows.window(own, billed, 100));
+        (0..20).for_each(|_| windows.window(50, 50, 100));
+        let wanted = 20 * (billed.cast_signed() - own.cast_signed());
+        // A quarter of a hundredth of each window is left out as the vendor's rounding.
+        let left = (windows.came() - wanted).abs();
+        assert!(
+            left <= 12,
+            "{own} seen, {billed} billed: {} of {wanted} ms, {:?}",
+            windows.came(),
+            windows.came
+        );
+    }
+}
+
+#[test]
+fn work_that_is_under_way_is_no_debt_and_work_that_is_never_billed_is() {
+    let mut windows = Windows::new();
+    for round in 0..6 {
+        let before = windows.came.len();
+        (0..9).for_each(|_| windows.window(100, 0, 0));
+        windows.window(100, 1_000, 1_600);
+        (0..8).for_each(|_| windows.window(0, 0, 0));
+        let came = &windows.came[before..];
+        // At first nothing says how long its work takes.
+        assert!(round == 0 || came.iter().all(|came| came.abs() <= 10 * MILLI.cast_signed()), "{came:?}");
+    }
+    let mut never = Windows::new();
+    (0..30).for_each(|_| never.window(100, 0, 0));
+    assert!(never.came() <= -2_500, "{} ms of 3000, {:?}", never.came(), never.came);
+}
+
+#[test]
+fn the_own_part_of_kernels_longer_than_the_vendors_window_is_that_of_their_whole_length() {
+    let mut windows = Windows::new();
+    for _ in 0..8 {
+        (0..17).for_each(|_| windows.window(55, 0, 0));
+        windows.window(65, 1_000, 3_000);
+    }
+    let own = windows.card.tenants[0].own().parts();
+    assert!(own.abs_diff(333_333) <= 10_000, "{own} ppm");
+}
+
 fn any_terms() -> impl Strategy<Value = (u32, Lending, u32)> {
     (0_u32..=100, prop_oneof![Just(Cap), Just(Burst), Just(BestEffort)], 0_u32..4)
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::view::UsageView;
-use aliquot_enforce::bucket::{Bucket, CREDIT_MAX, DEBT_MAX};
+use aliquot_enforce::bucket::{Bucket, DEBT_MAX, SAVED_MAX};
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{Event, Events, Marks, Passed, Recorded};
@@ -123,7 +123,7 @@ impl Run<'_> {
             _ => self.govern(feed),
         }
         let credit = self.shared(0).bucket.credit();
-        assert!((-DEBT_MAX.signed()..=CREDIT_MAX.signed()).contains(&credit), "credit {credit}");
+        assert!((-DEBT_MAX.signed()..=SAVED_MAX.signed()).contains(&credit), "credit {credit}");
     }
 
     fn poke(&mut self, feed: &mut Feed<'_>) {
@@ -231,6 +231,6 @@ impl Run<'_> {
             assert!((1..=Ppm::ALL.parts()).contains(&own), "own part {own}");
             *held = tenant;
         }
-        self.shared(0).bucket.add(correction);
+        self.shared(0).bucket.add(correction, SAVED_MAX);
     }
 }

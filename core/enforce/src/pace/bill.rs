@@ -3,7 +3,7 @@
 use super::*;
 
 /// Launches that take this long beside other tenants are several turns of the card.
-const TURNS: u64 = 4_000_000;
+const TURNS: Nanos = Nanos::from_millis(4);
 /// A sibling that reported within this time takes turns with us.
 const SIBLING_FOR: Nanos = Nanos::from_millis(250);
 /// How much more may have been charged than is sure before sure time counts again: sixteen processes that take turns report
@@ -11,6 +11,29 @@ const SIBLING_FOR: Nanos = Nanos::from_millis(250);
 const SURE_BEHIND_MAX: Nanos = Nanos::from_millis(50);
 /// A bill that gives back this much is worth waking those who wait.
 const REFUND_MIN: Nanos = Nanos::from_micros(500);
+
+/// Whose turns a stretch may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    /// Those of siblings at most, or of other streams.
+    Nobody,
+    /// Other tenants'; its launches are short.
+    Others,
+    /// Other tenants', within each of its launches.
+    InTurns,
+}
+
+impl Beside {
+    fn of(terms: Terms, done: &Done) -> Self {
+        let interval = done.end.minus(done.start);
+        let long = each(done, interval) >= TURNS && each(done, done.batch.charged) >= Nanos(TURNS.0 / 2);
+        match done.streams {
+            Streams::One if terms.own != Ppm::ALL && long => Self::InTurns,
+            Streams::One if terms.own != Ppm::ALL => Self::Others,
+            Streams::One | Streams::Several => Self::Nobody,
+        }
+    }
+}
 
 impl Pace {
     /// Asks the driver what is done, and bills it.
@@ -40,17 +63,32 @@ impl Pace {
         marks: &mut Marks,
         world: &mut impl World,
     ) {
-        let mut refund = 0_i64;
+        let (mut refund, mut most) = (0_i64, CREDIT_MAX);
         marks.settle(now, world, |done| {
             self.marked(&done);
             let billed = self.bill(now, terms, shared, &done);
-            refund = refund.saturating_add(done.batch.charged.signed().saturating_sub(billed.signed()));
+            let charged = done.batch.charged.plus(done.late);
+            refund = refund.saturating_add(charged.signed().saturating_sub(billed.signed()));
+            most = most.max(room(terms, each(&done, done.batch.charged), done.batch.known));
         });
-        shared.bucket.add(refund);
+        shared.bucket.add(refund, most);
         if refund >= REFUND_MIN.signed() && shared.limited_until.load(Ordering::Relaxed) > now.0 {
             shared.wake.fetch_add(1, Ordering::AcqRel);
             world.wake_waiters();
         }
+    }
+
+    /// Finds what pending work has taken beyond its charges. Beside other tenants that is charged while it takes it: a bill that
+    /// came all at once would find that the credit earned meanwhile had no room. Alone it may be siblings' turns, which they
+    /// were charged.
+    pub(super) fn late(ask: &Ask<'_>, shared: &Shared<'_>, marks: &mut Marks) -> Option<Due> {
+        let due = marks.due()?;
+        let late =
+            if ask.waited < LATE_WAIT_MAX { lateness(ask.now, ask.terms.own, &due) } else { Nanos::ZERO };
+        let charged = if ask.terms.own == Ppm::ALL { Nanos::ZERO } else { late };
+        shared.bucket.add(due.late.signed().saturating_sub(charged.signed()), SAVED_MAX);
+        marks.set_late(charged);
+        Some(Due { late, ..due })
     }
 
     /// What a batch is to be charged, now that the device has done it.
@@ -63,16 +101,22 @@ impl Pace {
         let counted = Nanos(shared.counted_until.fetch_max(done.end.0, Ordering::AcqRel));
         let ours = Nanos(self.counted_until.fetch_max(done.end.0, Ordering::Relaxed));
         shared.interval_nanos.fetch_add(done.end.minus(done.start.max(ours)).0, Ordering::Relaxed);
-        let launches = u64::from(done.batch.launches.max(1));
-        let each = interval.0 / launches;
-        let long = each >= TURNS && done.batch.charged.0 / launches >= TURNS / 2;
-        let turns = terms.own != Ppm::ALL && long && done.streams == Streams::One;
-        let (amount, counted_until) = match done.batch.known {
-            // Too long to be found between others' turns: the part that the vendor sees is the better judge.
-            _ if turns => (terms.own.times(interval), Nanos::ZERO),
+        let beside = Beside::of(terms, done);
+        let varies =
+            beside != Beside::Nobody && done.batch.shape.is_some_and(|shape| self.costs.varies(shape.key));
+        let (seen, charged) = (terms.own.times(interval), done.batch.charged);
+        let (amount, counted_until) = match (done.batch.known, beside) {
+            // Too long to be found between others' turns, or longer now and then: the part that the vendor sees is the better
+            // judge.
+            (Known::Not, Beside::InTurns) => (seen, Nanos::ZERO),
+            (Known::AtMost, Beside::Others | Beside::InTurns) if varies => (seen, Nanos::ZERO),
+            // Of one stretch that part says little, of many it says all: what they had in the mean was charged.
+            (_, Beside::InTurns) => {
+                (charged.clamp(Nanos(seen.0 / 2), seen.plus(seen)).min(interval), Nanos::ZERO)
+            }
             // It may all be others' turns: what a sibling reported is not charged again.
-            Known::Not => (terms.own.times(interval), counted),
-            Known::Exactly | Known::AtMost => (done.batch.charged.min(interval), Nanos::ZERO),
+            (Known::Not, _) => (seen, counted),
+            (Known::Exactly | Known::AtMost, _) => (charged.min(interval), Nanos::ZERO),
         };
         let stretch = Stretch { start: done.start, end: done.end, amount, counted_until };
         let mut billed = shared.cells.charge(&stretch);
@@ -82,28 +126,27 @@ impl Pace {
         }
         if let (true, Some(shape)) = (missing > Nanos::ZERO, &done.batch.shape) {
             // Turns of siblings hide what a launch takes; what the bills were short of shows it.
-            self.costs.learn(shape, Nanos(billed.0 / u64::from(done.batch.launches.max(1))), Trust::Short);
+            self.costs.learn(shape, each(done, billed), Trust::Short);
         }
         shared.device_nanos.fetch_add(billed.0, Ordering::Relaxed);
         shared.process_nanos.fetch_add(billed.0, Ordering::Relaxed);
-        if turns {
-            if let Some(shape) = &done.batch.shape {
-                self.costs.learn(shape, terms.own.times(Nanos(each)), Trust::Mean);
+        match (&done.batch.shape, beside) {
+            (Some(shape), Beside::Others | Beside::InTurns) => {
+                let trust = if beside == Beside::InTurns { Trust::Mean } else { Trust::Bound };
+                self.costs.learn_beside(shape, each(done, interval), each(done, seen), trust);
             }
-        } else {
-            self.learn(interval, done.end.minus(done.sure_from), alone, done);
+            _ => self.learn(interval, done.end.minus(done.sure_from), alone, done),
         }
         billed
     }
 
     fn learn(&self, interval: Nanos, sure: Nanos, alone: bool, done: &Done) {
         let Some(shape) = done.batch.shape else { return };
-        let each = |time: Nanos| Nanos(time.0 / u64::from(done.batch.launches.max(1)));
         // Hardly any time in which the device can have been idle, and nobody to take turns with.
         let exact = alone && interval.minus(sure).0 <= interval.0 / 8;
         // A stretch that holds others' turns says too much: the least of many is near the truth.
         let trust = if exact { Trust::Exact } else { Trust::Bound };
-        self.costs.learn(&shape, each(interval), trust);
+        self.costs.learn(&shape, each(done, interval), trust);
     }
 
     /// Whether another process of the tenant reported lately; leaves our own name.
@@ -137,4 +180,16 @@ fn missing(done: &Done, billed: Nanos, terms: Terms, shared: &Shared<'_>) -> Nan
         Some(sum.min(0))
     });
     Nanos(u64::try_from(missing).unwrap_or(0))
+}
+
+/// Of that time of a batch, what comes to one of its launches.
+fn each(done: &Done, time: Nanos) -> Nanos {
+    Nanos(time.0 / u64::from(done.batch.launches.max(1)))
+}
+
+/// What pending work has taken beyond what it was charged, where that is more than turns of others explain.
+fn lateness(now: Nanos, own: Ppm, due: &Due) -> Nanos {
+    let taken = now.minus(due.from);
+    let allowed = if due.known == Known::Not { LATE_GUESSED } else { LATE_MEASURED };
+    if taken.minus(due.charged) > allowed { own.times(taken).minus(due.charged) } else { Nanos::ZERO }
 }
