@@ -11,7 +11,7 @@
 //!                                                             │           container runtime ◀───────┘
 //! ```
 //!
-//! Reading order: [`name`], [`edits`], [`owners`], [`claim`], [`spec`], [`version`], [`validate`], [`store`].
+//! Reading order: [`name`], [`edits`], [`preload`], [`owners`], [`claim`], [`spec`], [`version`], [`validate`], [`store`].
 //!
 //! Invariants:
 //! - Only [`store`] does input or output; everything else takes values and returns values.
@@ -23,6 +23,7 @@ pub mod claim;
 pub mod edits;
 pub mod name;
 pub mod owners;
+pub mod preload;
 pub mod spec;
 pub mod store;
 pub mod validate;

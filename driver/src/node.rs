@@ -4,6 +4,7 @@
 //!   <state>/lock         one process at a time makes changes
 //!   <state>/journal      what is promised
 //!   <state>/grants/…     what tenants are shown
+//!   <state>/lib/…        the shim that containers load
 //!   <state>/cdi/…        what container runtimes read, unless another directory is named
 //!   <state>/hardware/…   the simulated hardware, where there is no real one
 //! ```
@@ -84,6 +85,7 @@ pub enum Access {
 pub struct Node {
     parts: Parts,
     grants_dir: PathBuf,
+    libraries_dir: PathBuf,
     cdi: CdiDir,
     file: JournalFile,
     journal: Journal,
@@ -176,6 +178,7 @@ impl Node {
         let state = make_state(&dirs.state)?;
         let grants_dir = state.join("grants");
         must_be_directory(&state, &grants_dir)?;
+        let libraries_dir = must_be_directory(&state, &state.join("lib"))?;
         let cdi = CdiDir::new(match &dirs.cdi {
             // It is named by a person, who may well name a link: /var/run is one.
             Some(cdi) => cdi.clone(),
@@ -199,7 +202,7 @@ impl Node {
         must_be_own(&state, &parts.name, &journal)?;
         let fresh = journal.is_empty() && !file.path().exists();
         let offers = parts.offers.clone().map_or_else(OnceLock::new, OnceLock::from);
-        let mut node = Self { parts, grants_dir, cdi, file, journal, offers, lock };
+        let mut node = Self { parts, grants_dir, libraries_dir, cdi, file, journal, offers, lock };
         if node.lock.is_none() {
             return Ok((node, Recovery::default()));
         }
@@ -457,6 +460,7 @@ impl Node {
             disk: &self.parts.disk,
             backend: self.parts.backend.as_ref(),
             grants: self.grants_dir.clone(),
+            libraries: self.libraries_dir.clone(),
             cdi: &self.cdi,
         }
     }

@@ -15,6 +15,7 @@
 
 pub(crate) mod decode;
 mod execute;
+mod preload;
 mod settings;
 mod undo;
 

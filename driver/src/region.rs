@@ -112,6 +112,12 @@ pub fn limits_of(grant: &Grant, card: &Card, visible: &CardUuid) -> Option<Limit
     })
 }
 
+/// Whether there is anything to hold: where nothing is, no program need load the shim.
+#[must_use]
+pub fn limits_anything(limits: &Limits) -> bool {
+    limits.memory != MemoryLimit::Unlimited || limits.policy != abi::ComputePolicy::Unlimited
+}
+
 fn template<'c>(grant: &Grant, card: &'c Card) -> Option<&'c aliquot_core::partition::Template> {
     match &grant.part {
         Part::Partition { template, .. } => card.table()?.template(template),

@@ -18,6 +18,9 @@ const WANTS: [Want; 2] = [
     Want { card: 0, part: "1g.18gb at 5", memory_mib: None, cores: 0 },
 ];
 
+/// Room for the shim, twice while one takes the other's place, and for some claims.
+const SMALL_KIB: u32 = 4096;
+
 /// A small disk of its own; unmounted with the value.
 struct SmallDisk {
     dir: tempfile::TempDir,
@@ -92,7 +95,7 @@ fn chain(error: &dyn Error) -> String {
 
 #[test]
 fn a_disk_that_fills_up_anywhere_loses_nothing() {
-    let Some(disk) = SmallDisk::mount(1024) else { return };
+    let Some(disk) = SmallDisk::mount(SMALL_KIB) else { return };
     let world = World::at(disk.path(), Personality::named("h200").unwrap().load().unwrap(), "");
     let mut node = world.open();
     let request = claim(&node, "a", &WANTS);
@@ -132,7 +135,7 @@ fn a_disk_that_fills_up_anywhere_loses_nothing() {
 
 #[test]
 fn a_release_on_a_full_disk_works_or_goes_on_when_there_is_room() {
-    let Some(disk) = SmallDisk::mount(1024) else { return };
+    let Some(disk) = SmallDisk::mount(SMALL_KIB) else { return };
     let world = World::at(disk.path(), Personality::named("h200").unwrap().load().unwrap(), "");
     let uid = ClaimUid::new("a").unwrap();
     for pages in 0..6 {
@@ -151,7 +154,7 @@ fn a_release_on_a_full_disk_works_or_goes_on_when_there_is_room() {
 
 #[test]
 fn a_directory_that_may_not_be_written_is_refused_by_name_and_can_be_looked_at() {
-    let Some(disk) = SmallDisk::mount(1024) else { return };
+    let Some(disk) = SmallDisk::mount(SMALL_KIB) else { return };
     let world = World::at(disk.path(), Personality::named("h200").unwrap().load().unwrap(), "");
     let mut node = world.open();
     node.prepare(&claim(&node, "a", &WANTS)).unwrap();

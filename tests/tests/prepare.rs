@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -76,6 +76,68 @@ fn prepare_twice_gives_the_same_answer_and_the_same_bytes() {
     assert!(world.live().is_empty());
     assert_eq!(fs::read_dir(node.cdi_dir()).unwrap().count(), 0);
     assert_eq!(fs::read_dir(node.grants_dir()).unwrap().count(), 0);
+}
+
+/// Host path and options of what a claim's CDI file mounts at a path of the container, once for each device.
+fn mounts_at(node: &Node, claim: &str, path: &str) -> Vec<(PathBuf, String)> {
+    let text = fs::read_to_string(node.cdi_dir().join(format!("aliquot.dev-claim-{claim}.json"))).unwrap();
+    let spec: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let devices = spec["devices"].as_array().unwrap().iter();
+    let mounts = devices.flat_map(|device| device["containerEdits"]["mounts"].as_array().unwrap());
+    let there = mounts.filter(|mount| mount["containerPath"] == path);
+    let of = |mount: &serde_json::Value| {
+        (PathBuf::from(mount["hostPath"].as_str().unwrap()), mount["options"].to_string())
+    };
+    there.map(of).collect()
+}
+
+#[test]
+fn containers_of_limited_shares_load_the_shim_and_others_do_not() {
+    const LIST: &str = "/etc/ld.so.preload";
+    const SHIM: &str = "/run/aliquot/lib/libaliquot.so";
+    let world = World::new("mixed", "");
+    let mut node = world.open();
+    let libraries = world.state().join("lib");
+    let unlimited = [want(0, "1g.10gb at 0", None, 0), want(4, "vir02 at vg0", None, 25)];
+    node.prepare(&claim(&node, "free", &unlimited)).unwrap();
+    assert_eq!([LIST, SHIM].map(|path| mounts_at(&node, "free", path).len()), [0, 0]);
+    assert!(!libraries.exists(), "nobody needs the shim yet");
+
+    let limited = [want(2, "card", Some(2048), 20), want(3, "card", None, 10)];
+    let request = claim(&node, "held", &limited);
+    node.prepare(&request).unwrap();
+    node.invariants().unwrap();
+    let read_only = r#"["ro","nosuid","nodev","bind"]"#;
+    let found = [LIST, SHIM].map(|path| mounts_at(&node, "held", path));
+    for mounts in &found {
+        assert_eq!(mounts.len(), 2, "one for each device: {found:?}");
+        assert!(mounts.iter().all(|mount| *mount == mounts[0] && mount.1 == read_only), "{found:?}");
+    }
+    let [list, shim] = [&found[0][0].0, &found[1][0].0];
+    assert_eq!(fs::read_to_string(list).unwrap(), format!("{SHIM}\n"));
+    assert_eq!(fs::read(shim).unwrap()[..4], *b"\x7fELF");
+    let of = |path: &PathBuf| fs::metadata(path).unwrap();
+    assert_eq!([list, shim].map(|path| of(path).permissions().mode() & 0o777), [0o444, 0o444]);
+
+    let inode = of(shim).ino();
+    node.prepare(&claim(&node, "too", &[want(2, "card", Some(1024), 0)])).unwrap();
+    assert_eq!((mounts_at(&node, "too", SHIM)[0].0.clone(), of(shim).ino()), (shim.clone(), inode));
+    let running = fs::File::open(shim).unwrap();
+    for damage in [b"".as_slice(), b"spoilt"] {
+        for path in [list, shim] {
+            fs::remove_file(path).unwrap();
+            fs::write(path, damage).unwrap();
+            assert!(node.invariants().is_err(), "nobody noticed");
+            node.prepare(&request).unwrap();
+            node.invariants().unwrap();
+        }
+    }
+    assert!(running.metadata().unwrap().len() > 6, "what a container has mapped is as it was");
+    for uid in ["held", "too", "free"].map(uid) {
+        node.release(&uid).unwrap();
+        node.invariants().unwrap();
+    }
+    assert!(list.exists() && shim.exists(), "containers that still end have them mapped");
 }
 
 #[test]

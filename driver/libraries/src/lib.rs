@@ -59,9 +59,15 @@ pub fn install(dir: &Path) -> io::Result<Installed> {
 /// # Errors
 /// The disk refuses.
 pub fn install_shim(dir: &Path) -> io::Result<PathBuf> {
-    let shim = dir.join(SHIM_DIR);
+    let shim = shim_dir(dir);
     put(&shim, SHIM_NAME, SHIM)?;
     Ok(shim.join(SHIM_NAME))
+}
+
+/// Directory below `dir` for this shim and nothing of another version or content, whether it is there or not.
+#[must_use]
+pub fn shim_dir(dir: &Path) -> PathBuf {
+    dir.join(SHIM_DIR)
 }
 
 /// As [`install`], the simulated driver libraries alone.

@@ -14,11 +14,11 @@ use aliquot_core::grant::Grant;
 use aliquot_core::plan::{Plan, Step};
 use aliquot_core::ports::{BackendError, DeviceAccess, DeviceBackend, LivePartition, PartitionAt};
 
-use super::{PrepareError, PreparedClaim, PreparedDevice};
+use super::{PrepareError, PreparedClaim, PreparedDevice, preload};
 use crate::checkpoint::Making;
 use crate::disk::{Disk, Mode};
 use crate::grant_file;
-use crate::region::{self, Made, limits_of};
+use crate::region::{self, Made, limits_anything, limits_of};
 
 /// Where a container finds its grants.
 const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
@@ -30,6 +30,8 @@ pub(crate) struct Hands<'a> {
     pub(crate) disk: &'a Disk,
     pub(crate) backend: &'a dyn DeviceBackend,
     pub(crate) grants: PathBuf,
+    /// Below it lies the shim that containers load.
+    pub(crate) libraries: PathBuf,
     pub(crate) cdi: &'a CdiDir,
 }
 
@@ -126,7 +128,7 @@ fn ensure_partition(
     }
 }
 
-/// The record of a share, and the region where limits can be held.
+/// The record of a share, the region where limits can be held, and the shim where there is something to hold.
 fn ensure_grant(
     hands: &Hands<'_>,
     plan: &Plan,
@@ -148,10 +150,15 @@ fn ensure_grant(
         hands.disk.replace(&path, text.as_bytes(), Mode::ReadOnly).map_err(failed(&path))?;
         act = Act::Done;
     }
-    if let Some(limits) = limits(grant, cards, &access)
-        && place.ensure(hands.disk, &limits).map_err(failed(&place.dir))? == Made::Something
-    {
+    let Some(limits) = limits(grant, cards, &access) else { return Ok(act) };
+    if place.ensure(hands.disk, &limits).map_err(failed(&place.dir))? == Made::Something {
         act = Act::Done;
+    }
+    if limits_anything(&limits) {
+        let made = preload::ensure(hands.disk, &hands.libraries);
+        if made.map_err(failed(&hands.libraries))? == Made::Something {
+            act = Act::Done;
+        }
     }
     Ok(act)
 }
@@ -201,10 +208,12 @@ fn cdi_spec(
         let share: aliquot_cdi::ShareName = grant.share.as_str().parse().map_err(|e| wrong(&e))?;
         let owner = Owner::new(format!("request {request}, share {share}"));
         let access = access(hands, plan, grant)?;
-        let held = limits(grant, cards, &access).is_some();
         let mut edits = edits_of(hands, grant, &access).map_err(|e| wrong(&e))?;
-        if held {
+        if let Some(limits) = limits(grant, cards, &access) {
             edits.push(usage_edit(hands, grant).map_err(|e| wrong(&e))?);
+            if limits_anything(&limits) {
+                edits.extend(preload::edits(&hands.libraries).map_err(|e| wrong(&e))?);
+            }
         }
         builder.device(&request, &share, &owner, &edits).map_err(|e| wrong(&e))?;
         devices.push(PreparedDevice {

@@ -1,0 +1,103 @@
+//! A claim is prepared, a real container runtime reads its CDI file, and programs in the container are held to the share.
+//!
+//! ```text
+//!  Node::prepare ─▶ CDI file ─▶ podman ─▶ crun ─▶ loader ─▶ /etc/ld.so.preload ─▶ shim ─▶ simulated libcuda.so.1
+//! ```
+//!
+//! What stands aside for want of podman, crun, busybox, root or a C compiler says so.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
+
+#[path = "../../cdi/tests/runtime/bench.rs"]
+mod bench;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use aliquot_backend_sim::Personality;
+use aliquot_driver::disk::Disk;
+use aliquot_driver::node::{Access, Dirs, Node};
+use aliquot_tests::node::{Want, World, claim};
+use aliquot_tests::simulated::{self, Link};
+
+/// What the container does. Programs of its C library are asked with an environment of their own, as `sudo`, ssh and
+/// `env -i` leave it; only where the simulated driver lies is said again, which a real one's place needs not.
+const IN_CONTAINER: &str = r#"
+held() { busybox env -i ALIQUOT_SIM_DIR=/cards LD_LIBRARY_PATH=/driver /opt/sim_probe hold "$1" </dev/null; }
+small=$((16 << 20)) large=$((1536 << 20))
+echo "small $(held $small)"
+echo "large $(held $large)"
+LD_PRELOAD= ALIQUOT_GRANTS=/nowhere held $large
+busybox env -i /opt/cat /proc/self/maps | busybox grep -c 'r-xp.*/run/aliquot/lib/libaliquot.so'
+busybox cat /proc/self/maps | busybox grep -c libaliquot.so
+for path in /etc/ld.so.preload /run/aliquot/lib/libaliquot.so; do
+    (echo x > $path) 2>/dev/null || echo "$path refuses writing"
+    busybox grep -c " $path " /proc/mounts
+done
+"#;
+
+/// Copies into a root directory what a program or library is linked to, each at its own path.
+fn bring_libraries(of: &Path, rootfs: &Path) -> Result<(), simulated::StoodAside> {
+    let libraries = simulated::run(Command::new("ldd").arg(of))?;
+    for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+        let place = rootfs.join(library.trim_start_matches('/'));
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::copy(library, place).unwrap();
+    }
+    Ok(())
+}
+
+/// A root directory with the probe, and `cat` as a program of the C library; or why there is none.
+fn fill(cards: &simulated::Bench, rootfs: &Path) -> Result<(), simulated::StoodAside> {
+    bring_libraries(&cards.libraries().join("libcuda.so.1"), rootfs)?;
+    fs::create_dir(rootfs.join("opt")).unwrap();
+    for program in [cards.compile("sim_probe", Link::Opened)?, "/bin/cat".into()] {
+        bring_libraries(&program, rootfs)?;
+        fs::copy(&program, rootfs.join("opt").join(program.file_name().unwrap())).unwrap();
+    }
+    Ok(())
+}
+
+#[test]
+fn programs_of_a_container_are_held_to_the_share_of_its_claim() {
+    let Some(bench) = bench::bench() else { return };
+    let cards = simulated::Bench::new();
+    if let Err(why) = fill(&cards, &bench.path("rootfs")) {
+        return println!("stood aside: {why}");
+    }
+    fs::create_dir(bench.path("node")).unwrap();
+    let world = World::at(&bench.path("node"), Personality::named("t4-2").unwrap().load().unwrap(), "");
+    let dirs = Dirs { state: world.state(), cdi: Some(bench.cdi()) };
+    let (mut node, _) = Node::open(world.parts(Disk::default()), &dirs, Access::ChangeNow).unwrap();
+    let wants = [0, 1].map(|card| Want { card, part: "card", memory_mib: Some(1024), cores: 25 });
+    let prepared = node.prepare(&claim(&node, "a", &wants)).unwrap();
+    node.invariants().unwrap();
+
+    let mut text = String::new();
+    for card in node.inventory().unwrap().cards {
+        write!(text, "[[card]]\nuuid = \"{}\"\nmemory_bytes = {}\n", card.uuid, card.memory.0).unwrap();
+    }
+    cards.write("node.toml", &text);
+    let mount = |host: PathBuf, at: &str| format!("--volume={}:{at}", host.display());
+    let options = [mount(cards.cards(), "/cards"), mount(cards.libraries(), "/driver:ro")];
+    let names: Vec<String> = prepared.devices.into_iter().map(|device| device.cdi_name).collect();
+    let refused =
+        "/etc/ld.so.preload refuses writing\n1\n/run/aliquot/lib/libaliquot.so refuses writing\n1\n";
+    for asked in [&names[..], &names[..1]] {
+        let output = bench.run(asked, &options, IN_CONTAINER).unwrap();
+        let seen = String::from_utf8_lossy(&output.stdout);
+        let expected = format!("small ready\nlarge alloc: 2\nalloc: 2\n1\n0\n{refused}");
+        assert_eq!(seen, expected, "{output:?}");
+    }
+
+    // Without the claim the same program has the whole card, so that it was the claim that held it.
+    let output = bench.run(
+        &[],
+        &options,
+        "ALIQUOT_SIM_DIR=/cards LD_LIBRARY_PATH=/driver /opt/sim_probe hold $((1536 << 20)) </dev/null",
+    );
+    let output = output.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\n", "{output:?}");
+}
