@@ -94,6 +94,18 @@ fn write<R>(inside: impl FnOnce() -> R) -> R {
     answer
 }
 
+/// A number that no context has. After [`Tie::LAST`] contexts they come again: what went with an earlier one ended with it.
+fn free_number() -> u32 {
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::AcqRel) & Tie::LAST;
+        let is_free = |place: &Place| place.number.load(Ordering::Acquire) != number;
+        // Places are far fewer than numbers: this ends.
+        if number != 0 && PLACES.iter().all(is_free) {
+            return number;
+        }
+    }
+}
+
 /// Gives a context a number.
 #[cold]
 fn enter(handle: u64) -> Tie {
@@ -104,7 +116,7 @@ fn enter(handle: u64) -> Tie {
         let own = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle);
         let free = || places(handle).find(|place| place.number.load(Ordering::Acquire) == 0);
         let Some(place) = own.or_else(free) else { return Tie(0) };
-        let number = NEXT.fetch_add(1, Ordering::AcqRel).max(1);
+        let number = free_number();
         place.handle.store(handle, Ordering::Release);
         place.number.store(number, Ordering::Release);
         Tie(number)
@@ -164,8 +176,29 @@ impl Going {
 mod tests {
     use super::*;
 
+    /// Places and numbers are of the whole process.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn numbers_come_again_and_never_to_two_contexts_at_once() {
+        let _alone = ALONE.lock();
+        let ties: Vec<_> = (1..=20_u64).map(|handle| enter(handle << 40)).collect();
+        for next in [ties[0].0, u32::MAX] {
+            NEXT.store(next, Ordering::Release);
+            for handle in 30..=60_u64 {
+                let tie = enter(handle << 40);
+                assert!(tie.0 != 0 && tie.0 <= Tie::LAST && !ties.contains(&tie), "{tie:?}");
+                going(usize::try_from(handle << 40).unwrap()).gone();
+            }
+        }
+        for handle in 1..=20_u64 {
+            going(usize::try_from(handle << 40).unwrap()).gone();
+        }
+    }
+
     #[test]
     fn a_handle_that_comes_again_is_another_context() {
+        let _alone = ALONE.lock();
         let first = enter(0x51_0000);
         assert_eq!(find(0x51_0000), Some(first));
         let going_one = going(0x51_0000);

@@ -271,8 +271,8 @@ pub(crate) fn create(
     let bytes = known.or_else(|| measure(ledger, device, handle)).unwrap_or(Bytes(0));
     let more = Bytes(bytes.0.saturating_sub(worst.0));
     let fits = ledger.reserve(more).is_ok();
-    let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-    if fits && CONTEXTS.insert(Key(handle), Held { bytes, grant, tie: Tie(0) }).is_ok() {
+    let held = Held::new(bytes, ledger.number(), Tie(0)).filter(|_| fits);
+    if held.is_some_and(|held| CONTEXTS.insert(Key(handle), held).is_ok()) {
         return SUCCESS;
     }
     let _destroyed = undo(handle);

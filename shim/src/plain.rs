@@ -50,11 +50,10 @@ pub(crate) fn make(
         ledger.release(Bytes(most.0 - made.bytes.0));
     }
     let more = made.bytes.0.saturating_sub(most.0);
-    let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-    let held = Held { bytes: made.bytes, grant, tie: current.tie };
+    let held = Held::new(made.bytes, ledger.number(), current.tie);
     let settled = more == 0 || ledger.reserve(Bytes(more)).is_ok();
     let charged = if settled { made.bytes } else { most };
-    let recorded = if settled { map.insert(made.key, held).ok() } else { None };
+    let recorded = held.filter(|_| settled).and_then(|held| map.insert(made.key, held).ok());
     match recorded {
         Some(stale) => {
             credit_if_any(stale);
@@ -72,7 +71,7 @@ pub(crate) fn make(
 
 fn credit_if_any(held: Option<Held>) {
     if let Some(held) = held {
-        credit(held.grant, held.bytes);
+        credit(held.grant(), held.bytes());
     }
 }
 
@@ -103,13 +102,13 @@ pub(crate) struct Freeing {
 /// Before a free. `None`: nothing of this key is charged here.
 pub(crate) fn before_free(map: &'static AllocMap, key: Key) -> Option<Freeing> {
     let held = map.take(key)?;
-    Some(Freeing { map, key, held, _moving: ledger(held.grant).map(Ledger::moving) })
+    Some(Freeing { map, key, held, _moving: ledger(held.grant()).map(Ledger::moving) })
 }
 
 impl Freeing {
     /// The vendor freed it.
     pub(crate) fn freed(self) {
-        credit(self.held.grant, self.held.bytes);
+        credit(self.held.grant(), self.held.bytes());
     }
 
     /// The vendor did not.
@@ -133,12 +132,12 @@ pub(crate) fn credit_all_of(tie: Tie) {
     crate::sparse::context_ended(tie);
     for map in [&POINTERS, &ARRAYS, &MIPMAPPED] {
         let add = |held: Held| {
-            let sum = usize::try_from(held.grant).ok().and_then(|grant| sums.get_mut(grant));
+            let sum = usize::try_from(held.grant()).ok().and_then(|grant| sums.get_mut(grant));
             if let Some(sum) = sum {
-                *sum = sum.saturating_add(held.bytes.0);
+                *sum = sum.saturating_add(held.bytes().0);
             }
         };
-        map.sweep(|_, held| held.tie == tie, add);
+        map.sweep(|_, held| held.tie() == tie, add);
     }
     for (grant, sum) in (0_u32..).zip(sums).filter(|(_, sum)| *sum > 0) {
         credit(grant, Bytes(sum));

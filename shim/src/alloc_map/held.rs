@@ -1,0 +1,74 @@
+//! What an entry says of an allocation.
+
+use crate::account::Bytes;
+use crate::grants::GRANTS_MAX;
+
+/// The number of the context that an allocation goes with; 0: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tie(pub(crate) u32);
+
+impl Tie {
+    /// The greatest number of a context.
+    pub(crate) const LAST: u32 = (1 << TIE_BITS) - 1;
+}
+
+/// An allocation, in one word: bytes, grant and tie, from above.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held(u64);
+
+const TIE_BITS: u32 = 17;
+const GRANT_BITS: u32 = 5;
+/// Four tebibytes: no card has so much.
+const BYTES_BITS: u32 = 64 - TIE_BITS - GRANT_BITS;
+
+const _: () = assert!(GRANTS_MAX <= 1 << GRANT_BITS && size_of::<Held>() == 8);
+
+impl Held {
+    /// So many bytes, charged to the grant of this number in this process. `None`: one of them is too large.
+    pub(crate) fn new(bytes: Bytes, grant: usize, tie: Tie) -> Option<Self> {
+        let grant = u64::try_from(grant).ok().filter(|grant| *grant < 1 << GRANT_BITS)?;
+        let fits = bytes.0 < 1 << BYTES_BITS && tie.0 <= Tie::LAST;
+        fits.then_some(Self((bytes.0 << GRANT_BITS | grant) << TIE_BITS | u64::from(tie.0)))
+    }
+
+    /// Charged.
+    pub(crate) fn bytes(self) -> Bytes {
+        Bytes(self.0 >> (TIE_BITS + GRANT_BITS))
+    }
+
+    /// The grant's number in this process.
+    pub(crate) fn grant(self) -> u32 {
+        u32::try_from(self.0 >> TIE_BITS & ((1 << GRANT_BITS) - 1)).unwrap_or(u32::MAX)
+    }
+
+    /// What it goes with.
+    pub(crate) fn tie(self) -> Tie {
+        Tie(u32::try_from(self.0 & u64::from(Tie::LAST)).unwrap_or(0))
+    }
+}
+
+impl core::fmt::Debug for Held {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Held").field(&self.bytes()).field(&self.grant()).field(&self.tie()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_into_a_word_comes_out_and_what_does_not_fit_is_refused() {
+        let most = (1 << BYTES_BITS) - 1;
+        for bytes in [0, 1, 512, most] {
+            for (grant, tie) in [(0, 0), (1, Tie::LAST), (GRANTS_MAX - 1, 7)] {
+                let held = Held::new(Bytes(bytes), grant, Tie(tie)).unwrap();
+                assert_eq!((held.bytes(), held.tie()), (Bytes(bytes), Tie(tie)));
+                assert_eq!(usize::try_from(held.grant()), Ok(grant));
+            }
+        }
+        assert_eq!(Held::new(Bytes(most + 1), 0, Tie(0)), None);
+        assert_eq!(Held::new(Bytes(0), 32, Tie(0)), None);
+        assert_eq!(Held::new(Bytes(0), 0, Tie(Tie::LAST + 1)), None);
+    }
+}
