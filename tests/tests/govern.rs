@@ -12,6 +12,7 @@ use aliquot_sim_device::processor::Lack;
 use aliquot_tests::generate::Random;
 use aliquot_tests::local::{Local, aliquot, wait_for};
 use aliquot_tests::shares::share_becomes;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -91,5 +92,65 @@ fn what_killed_processes_held_is_back_within_a_tenth_of_a_second() {
     // One of ten may have met what no account shows, such as a page of the books on its way to a disk.
     assert!(took[8] < Duration::from_millis(100), "{took:?}");
     keeper.end();
+    local.settle();
+}
+
+/// How often the threads of a process have gone to sleep of their own accord.
+fn sleeps(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let of = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    tasks.map(of).sum()
+}
+
+/// Nothing of a process wakes up for two seconds. Who looks at something every 50 ms never is like that.
+fn falls_silent(what: &str, pid: u32) {
+    wait_for(what, || {
+        let before = sleeps(pid);
+        std::thread::sleep(Duration::from_secs(2));
+        sleeps(pid) == before
+    });
+}
+
+#[test]
+fn nothing_polls_for_a_run_that_limits_nothing() {
+    let local = Local::new("t4-2");
+    let mut whole = local.run(&["--card", "0"]);
+    let mut whole = whole.args(["--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    falls_silent("the supervisor of a whole card", whole.id());
+    // It sees that others come, and that they go.
+    let tenant = local.tenant(&["--card", "1", "--memory", "1Gi"], &["fill", "256"]);
+    tenant.end();
+    falls_silent("the same, after another run", whole.id());
+    drop(whole.stdin.take());
+    assert!(whole.wait().unwrap().success());
+    local.settle();
+}
+
+#[test]
+fn who_waits_to_govern_sleeps_until_the_governor_is_gone() {
+    let local = Local::new("t4-2");
+    let mut first = local.tenant(&["--card", "0", "--memory", "1Gi"], &["fill", "256"]);
+    let office = || Some(std::fs::read_dir(local.state().join("governors")).ok()?.flatten().next()?.path());
+    let is_held = || {
+        let file = office().and_then(|office| std::fs::OpenOptions::new().write(true).open(office).ok());
+        file.is_some_and(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).is_err())
+    };
+    wait_for("a governor", is_held);
+    let second = local.tenant(&["--card", "0", "--memory", "1Gi"], &["fill", "256"]);
+    falls_silent("who waits", second.child.id());
+    // Its command goes on.
+    let orphans_input = first.child.stdin.take();
+    kill(first.child.id());
+    first.child.wait().unwrap();
+    wait_for("the next governor", is_held);
+    second.end();
+    wait_for("the end of the second", || !is_held());
+    drop(orphans_input);
+    let card = local.card();
+    wait_for("the end of the orphan", || card.processes().is_empty());
     local.settle();
 }

@@ -7,29 +7,34 @@
 //! ```
 //!
 //! Every supervisor has a governor that tries for the card's lock; the one that has it serves all grants of the card, and
-//! when its process ends another takes over at its next look. While nobody is limited the governor sleeps until a tenant
-//! says so, and looks for new grants and dead processes in between. A governor that leaves takes its loans back.
+//! when it lets go another takes over, which slept until then. While nobody is limited in time the governor sleeps until a tenant
+//! says so, and looks for new grants and dead processes in between; where no grant limits anything, until claims come or go.
+//! A governor that leaves takes its loans back.
+
+mod news;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use aliquot_abi::limits::{ComputePolicy, Limits};
+use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
 use aliquot_enforce::share::{Lending, Measured, Next, Sample, Tenant, Terms, step};
 use aliquot_enforce::units::{Nanos, Ppm};
-use nix::fcntl::{Flock, FlockArg};
 
 use super::cards::{Meter, Spent};
 use crate::clock::monotonic;
 use crate::region::{Changed, Live, Place, Reaped, Watched, wait_any, wake};
+use news::{Candidate, Shared, Watch, Wish};
 
 /// Time between two looks for new grants and dead processes.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long after a claim came or went its grants may still be made.
+const SETTLING: Duration = Duration::from_millis(5_000);
 
 /// Which card, and where everything about it lies.
 #[derive(Debug)]
@@ -53,20 +58,6 @@ pub struct Governor {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the command's side asks of the thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
-    Run,
-    Pause,
-    Stop,
-}
-
-#[derive(Debug)]
-struct Shared {
-    wish: Mutex<(Wish, bool)>,
-    changed: Condvar,
-}
-
 /// A grant of the card.
 #[derive(Debug)]
 struct Grant {
@@ -81,6 +72,22 @@ struct Reign<'s> {
     scope: &'s mut Scope,
     grants: BTreeMap<PathBuf, Grant>,
     looked_at: Option<Nanos>,
+    /// Claims that come and go; `None`: nobody tells.
+    claims: Option<Watch>,
+    /// When one did last.
+    stirred_at: Nanos,
+    /// Shares of which nothing can be read.
+    unread: usize,
+}
+
+/// What lies in a share's directory.
+enum Found {
+    /// A grant of the card.
+    Ours(Box<Grant>),
+    /// One of another card, or none whose limits could be held.
+    Others,
+    /// It cannot be read now.
+    Unread,
 }
 
 // === impl Governor ===
@@ -91,7 +98,7 @@ impl Governor {
     /// # Errors
     /// No thread can be had.
     pub fn start(scope: Scope) -> io::Result<Self> {
-        let shared = Arc::new(Shared { wish: Mutex::new((Wish::Run, false)), changed: Condvar::new() });
+        let shared = Arc::new(Shared::new()?);
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("governor".to_owned())
@@ -121,53 +128,22 @@ impl Drop for Governor {
     }
 }
 
-// === impl Shared ===
-
-impl Shared {
-    fn ask(&self, wish: Wish) {
-        self.wish.lock().unwrap_or_else(PoisonError::into_inner).0 = wish;
-        self.changed.notify_all();
-    }
-
-    fn wish(&self) -> Wish {
-        self.wish.lock().unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Says that nothing is governed, or is again.
-    fn set_idle(&self, idle: bool) {
-        self.wish.lock().unwrap_or_else(PoisonError::into_inner).1 = idle;
-        self.changed.notify_all();
-    }
-
-    fn wait_until_idle(&self) {
-        let mut state = self.wish.lock().unwrap_or_else(PoisonError::into_inner);
-        while !state.1 {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Waits for another wish than `Run`, at most so long.
-    fn sleep(&self, longest: Duration) {
-        let state = self.wish.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_timeout(state, longest));
-    }
-}
-
 /// The thread: tries for the card, governs while it has it.
 fn serve(mut scope: Scope, shared: &Shared) {
+    let mut candidate = Candidate::new(&scope.election);
     loop {
         match shared.wish() {
             Wish::Stop => return,
             Wish::Pause => {
                 shared.set_idle(true);
-                shared.sleep(LOOK);
+                shared.sleep(None, None);
                 continue;
             }
             Wish::Run => shared.set_idle(false),
         }
-        match elect(&scope.election) {
+        match candidate.elect() {
             Some(office) => {
-                let mut reign = Reign { scope: &mut scope, grants: BTreeMap::new(), looked_at: None };
+                let mut reign = Reign::new(&mut scope);
                 while shared.wish() == Wish::Run {
                     reign.look();
                     let next = reign.step();
@@ -177,24 +153,19 @@ fn serve(mut scope: Scope, shared: &Shared) {
                 drop(reign);
                 drop(office);
             }
-            None => shared.sleep(LOOK),
+            None => candidate.wait(shared),
         }
     }
 }
 
-/// The lock of the card, if nobody has it.
-fn elect(path: &Path) -> Option<Flock<File>> {
-    let parent = path.parent()?;
-    if !parent.is_dir() {
-        fs::create_dir_all(parent).ok()?;
-    }
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).ok()?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
-}
-
 // === impl Reign ===
 
-impl Reign<'_> {
+impl<'s> Reign<'s> {
+    fn new(scope: &'s mut Scope) -> Self {
+        let claims = Watch::of_entries(&scope.grants);
+        Self { scope, grants: BTreeMap::new(), looked_at: None, claims, stirred_at: monotonic(), unread: 0 }
+    }
+
     /// Finds grants that came or went, and gives back what the dead held; every [`LOOK`].
     fn look(&mut self) {
         let now = monotonic();
@@ -205,18 +176,24 @@ impl Reign<'_> {
         self.looked_at = Some(now);
         let there = shares_below(&self.scope.grants);
         self.grants.retain(|dir, _| there.contains(dir));
+        self.unread = 0;
         for dir in there {
-            if !self.grants.contains_key(&dir)
-                && let Some(grant) = self.grant_at(&dir)
-            {
-                self.grants.insert(dir, grant);
+            if self.grants.contains_key(&dir) {
+                continue;
+            }
+            match self.grant_at(&dir) {
+                Found::Ours(grant) => drop(self.grants.insert(dir, *grant)),
+                Found::Others => {}
+                Found::Unread => self.unread += 1,
             }
         }
+        let before = self.grants.len();
         self.grants.retain(|_, grant| match grant.usage.reap(grant.own()) {
             // A tenant that cut its file is looked at anew, with what is left of it.
             Ok(Reaped::Torn) | Err(_) => false,
             Ok(Reaped::Nobody | Reaped::Later | Reaped::Dead { .. }) => true,
         });
+        self.unread += before - self.grants.len();
         for grant in self.grants.values_mut() {
             if let (Some(tenant), Ok(limits)) = (&mut grant.tenant, grant.limits.read()) {
                 terms(&limits).into_iter().for_each(|terms| tenant.set_terms(terms));
@@ -224,16 +201,21 @@ impl Reign<'_> {
         }
     }
 
-    /// The grant of a share's directory, if it is of this card and whole.
-    fn grant_at(&self, dir: &Path) -> Option<Grant> {
+    /// What lies in a share's directory.
+    fn grant_at(&self, dir: &Path) -> Found {
         let place = Place { dir: dir.to_owned(), lock: self.scope.writers.clone() };
-        let limits = Live::open(&place).ok()?;
-        let now = limits.read().ok()?;
-        if now.card.as_str() != self.scope.visible {
-            return None;
+        if !place.limits().exists() {
+            return Found::Others;
         }
-        let usage = Watched::open(&place.usage()).ok()?;
-        Some(Grant { limits, usage, tenant: terms(&now).map(Tenant::new) })
+        let opened = Live::open(&place).and_then(|limits| Ok((limits.read()?, limits)));
+        let Ok((now, limits)) = opened else { return Found::Unread };
+        if now.card.as_str() != self.scope.visible {
+            return Found::Others;
+        }
+        match Watched::open(&place.usage()) {
+            Ok(usage) => Found::Ours(Box::new(Grant { limits, usage, tenant: terms(&now).map(Tenant::new) })),
+            Err(_) => Found::Unread,
+        }
     }
 
     /// One step of all tenants.
@@ -261,17 +243,32 @@ impl Reign<'_> {
     }
 
     /// Sleeps until the next step is due, a tenant asks, a look is due, or the command's side wants something.
-    fn wait(&self, step: Step, shared: &Shared) {
+    fn wait(&mut self, step: Step, shared: &Shared) {
         match step.next {
             Next::Tick(at) => {
-                shared.sleep(Duration::from_nanos(at.minus(monotonic()).0).min(LOOK));
+                shared.sleep(Some(Duration::from_nanos(at.minus(monotonic()).0).min(LOOK)), None);
             }
+            Next::Demand if step.demands.is_empty() => self.rest(shared),
             Next::Demand => {
                 let governed = self.grants.values().filter(|grant| grant.tenant.is_some());
                 let words = governed.filter_map(|grant| Some(grant.usage.view().ok()?.demand()));
                 let words: Vec<(&AtomicU32, u32)> = words.zip(step.demands).collect();
                 wait_any(&words, LOOK);
             }
+        }
+    }
+
+    /// Sleeps where nobody's compute is limited: until claims come or go where nothing is limited at all.
+    fn rest(&mut self, shared: &Shared) {
+        let stirred = Duration::from_nanos(monotonic().minus(self.stirred_at).0) < SETTLING;
+        let limited = self.grants.values().any(Grant::limits_memory);
+        let calm = !stirred && !limited && self.unread == 0 && self.claims.is_some();
+        shared.sleep((!calm).then_some(LOOK), self.claims.as_ref());
+        if self.claims.as_ref().is_some_and(Watch::take) {
+            (self.stirred_at, self.looked_at) = (monotonic(), None);
+        }
+        if self.claims.is_none() {
+            self.claims = Watch::of_entries(&self.scope.grants);
         }
     }
 
@@ -299,6 +296,11 @@ impl Grant {
     /// The part of the card that is its own while others work, too.
     fn own(&self) -> Ppm {
         self.tenant.map_or(Ppm::ALL, |tenant| tenant.own())
+    }
+
+    /// Whether the dead are to give back what they held. Limits that cannot be read may say anything.
+    fn limits_memory(&self) -> bool {
+        !self.limits.read().is_ok_and(|now| now.memory == MemoryLimit::Unlimited)
     }
 
     fn word(&self) -> u32 {

@@ -1,3 +1,4 @@
+use std::fs::OpenOptions;
 use std::time::Instant;
 
 use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Text};
