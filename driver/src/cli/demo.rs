@@ -10,21 +10,20 @@
 //! What must come out is written down beside each manifest. A difference is shown, and ends the command with 1.
 
 mod processes;
+mod scenes;
 pub(super) mod tenant;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use aliquot_core::dra::{ResourceClaim, Sharing};
-use aliquot_core::offer::Offers;
+use aliquot_core::dra::ResourceClaim;
 use serde_json::{Value, json};
 
-use crate::manifest::{Manifests, Reader, Severity};
 use crate::node::{Access, Node};
 
 use super::cluster::{Cluster, Outcome};
 use super::devices;
-use super::examples::{self, Example};
+use super::examples;
 use super::explain::Explained;
 use super::failure::{Answer, Failure};
 use super::manual;
@@ -34,6 +33,7 @@ use super::output::{Format, Screen, Side, Terminal, Tone};
 use super::plan::takes;
 use super::prepare::cdi_file_name;
 use super::state::chain;
+use scenes::{CLOSENESS, SCENES, Scene, read};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,71 +57,6 @@ pub(super) struct Args {
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Format,
 }
-
-/// One manifest, and what must come of it.
-struct Scene {
-    title: &'static str,
-    example: Example,
-    /// Manifest with the class that the example uses, where it is another one.
-    class_from: Option<Example>,
-    /// Each result in order: alternative (or request) and profile of the device.
-    expected: &'static [&'static str],
-    /// How many different devices, and of how many cards.
-    spread: (usize, usize),
-}
-
-const SCENES: &[Scene] = &[
-    Scene {
-        title: "1/4 of an Ascend 310P",
-        example: examples::QUARTER,
-        class_from: None,
-        expected: &["npu vir02"],
-        spread: (1, 1),
-    },
-    Scene {
-        title: "Four quarters on one chip",
-        example: examples::FOUR_QUARTERS,
-        class_from: Some(examples::QUARTER),
-        expected: &["quarters vir02", "quarters vir02", "quarters vir02", "quarters vir02_1c"],
-        spread: (4, 1),
-    },
-    Scene {
-        title: "A MIG partition",
-        example: examples::MIG,
-        class_from: None,
-        expected: &["gpu 1g.10gb"],
-        spread: (1, 1),
-    },
-    Scene {
-        title: "Two shares of one card: memory and cores",
-        example: examples::SHARES,
-        class_from: None,
-        expected: &["gpu whole 8Gi 30%", "gpu whole 8Gi 30%"],
-        spread: (1, 1),
-    },
-    Scene {
-        title: "Two shares inside one MIG partition",
-        example: examples::SHARE_IN_PARTITION,
-        class_from: None,
-        expected: &["gpu 2g.20gb 8Gi 10%", "gpu 2g.20gb 8Gi 10%"],
-        spread: (1, 1),
-    },
-    Scene {
-        title: "A partition where there is one, else a share",
-        example: examples::PREFER_PARTITION,
-        class_from: None,
-        expected: &["gpu/partition 3g.20gb", "gpu/partition 3g.20gb", "gpu/share whole 12Gi 40%"],
-        spread: (3, 2),
-    },
-];
-
-/// Nodes on which two NPUs are placed, and how close they must come.
-const CLOSENESS: &[(&str, &str, &str)] = &[
-    ("ascend-310p-duo", "npu/same-card", "two chips of one card"),
-    ("ascend-910a-8", "npu/same-hccs", "one HCCS ring"),
-    ("pcie-pair", "npu/same-pcie", "one PCIe root"),
-    ("ascend-310p", "", "only one NPU: no place"),
-];
 
 /// What the demo found, and where it differs from what must come out.
 #[derive(Default)]
@@ -417,64 +352,6 @@ fn verdict(record: &Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> 
     let line = terminal.toned(tone, &text);
     terminal.line(line)?;
     Ok(())
-}
-
-/// Examples as manifests; they are sound, which a test shows.
-fn read(files: &[Example]) -> Result<Manifests, Failure> {
-    let mut reader = Reader::new();
-    for file in files {
-        reader.text(file.name, file.text);
-    }
-    let (manifests, problems) = reader.finish();
-    let errors: Vec<_> = problems.into_iter().filter(|p| p.severity == Severity::Error).collect();
-    if errors.is_empty() { Ok(manifests) } else { Err(Failure::Manifests(errors)) }
-}
-
-// === impl Scene ===
-
-impl Scene {
-    fn manifests(&self) -> Result<Manifests, Failure> {
-        let mut manifests = read(&[self.example])?;
-        if let Some(other) = self.class_from {
-            manifests.classes = read(&[other])?.classes;
-        }
-        Ok(manifests)
-    }
-
-    fn check(&self, claims: &[ResourceClaim], fleet: &Fleet, record: &mut Record) {
-        let Some(node) = fleet.nodes.first() else { return };
-        let results = || claims.iter().flat_map(|c| c.allocation.iter().flat_map(|a| &a.devices));
-        let found: Vec<String> = results().map(|r| described(r, &node.offers)).collect();
-        if found != self.expected {
-            record.differs(self.title, &format!("expected {:?}, found {found:?}", self.expected));
-        }
-        let devices: std::collections::BTreeSet<_> = results().map(|r| &r.device).collect();
-        let cards: std::collections::BTreeSet<_> =
-            devices.iter().filter_map(|d| node.offers.parts.get(d)).map(|part| &part.card).collect();
-        if (devices.len(), cards.len()) != self.spread {
-            let (devices, cards) = (devices.len(), cards.len());
-            record.differs(self.title, &format!("{devices} devices of {cards} cards, not {:?}", self.spread));
-        }
-        record.scenes.push(json!({ "scene": self.title, "manifest": self.example.name, "found": found }));
-    }
-}
-
-/// A result as the scenes expect it: request, profile, and its share where it is not all of the device.
-fn described(result: &aliquot_core::dra::DeviceResult, offers: &Offers) -> String {
-    let Some(part) = offers.parts.get(&result.device) else { return format!("{} unknown", result.request) };
-    let profile = match &part.part {
-        aliquot_core::partition::Part::Partition { template, .. } => template.to_string(),
-        _ => "whole".to_owned(),
-    };
-    let amount = |name: &str| result.consumed_capacity.get(name).map(ToString::to_string);
-    let all = amount("memory").is_none_or(|m| m == part.memory.to_string());
-    match part.sharing {
-        Sharing::Shareable if !all => {
-            let (memory, cores) = (amount("memory").unwrap_or_default(), amount("cores").unwrap_or_default());
-            format!("{} {profile} {memory} {cores}%", result.request)
-        }
-        _ => format!("{} {profile}", result.request),
-    }
 }
 
 // === impl Record ===
