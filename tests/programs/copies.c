@@ -1,19 +1,9 @@
 /* Content that goes every way there is and comes back as it was; what is wrong is refused. Prints OK, or what failed. */
-#include <stdio.h>
-#include <stdlib.h>
-
+#include "check.h"
 #include "copies.h"
 
 int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuStreamCreate(void **, unsigned);
 int cuMemcpyHtoD_v2(H, const void *, size_t), cuMemcpyDtoH_v2(void *, H, size_t);
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            printf("line %d: %s\n", __LINE__, #condition); \
-            exit(1); \
-        } \
-    } while (0)
 
 enum { BYTES = 4096 };
 static char host[BYTES], before[BYTES];

@@ -1,11 +1,11 @@
 /* Work that is hard to bill, for some time; says "ok" and how many kernels it launched.
    usage: shim_bills SCENE NANOSECONDS MILLISECONDS */
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "check.h"
 
 typedef void *Handle;
 extern int cuInit(unsigned), cuGetExportTable(const void **, const void *);
@@ -16,14 +16,6 @@ extern int cuStreamCreate(Handle *, unsigned), cuStreamSynchronize(Handle), cuSt
 extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle, Handle *), cuStreamQuery(Handle);
 extern int cuStreamWaitEvent(Handle, Handle, unsigned), cuGraphGetNodes(Handle, Handle *, size_t *), cuCtxDestroy_v2(Handle);
 extern int cuEventCreate(Handle *, unsigned), cuEventRecord(Handle, Handle), cuEventSynchronize(Handle);
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            printf("line %d: %s\n", __LINE__, #condition); \
-            exit(1); \
-        } \
-    } while (0)
 
 enum { SHORT = 20000, CONTEXTS = 12, FEW = 20, MANY = 200 };
 

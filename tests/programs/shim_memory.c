@@ -1,9 +1,9 @@
 /* Plain allocations under a limit, one claim a mode; says "ok" when everything was as it should be.
    usage: shim_memory MODE LIMIT */
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "check.h"
 
 typedef uint64_t Pointer;
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
@@ -34,14 +34,6 @@ extern int cuMemMap(Pointer, size_t, size_t, uint64_t, unsigned long long), cuMe
 extern int cuMemRetainAllocationHandle(uint64_t *, void *);
 
 enum { OUT_OF_MEMORY = 2, INVALID_VALUE = 1 };
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            printf("line %d: %s\n", __LINE__, #condition); \
-            exit(1); \
-        } \
-    } while (0)
 
 static size_t limit;
 

@@ -1,11 +1,10 @@
 /* Launches as fast as it can for some time; says "ok" and how many launches it made.
    usage: shim_share KIND NANOSECONDS BLOCKS MILLISECONDS */
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "check.h"
 #include "copies.h"
 
 typedef void *Handle;
@@ -26,14 +25,6 @@ extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle,
 extern int cuGraphInstantiateWithFlags(Handle *, Handle, unsigned long long), cuGraphLaunch(Handle, Handle);
 extern int cuMemcpyHtoD_v2(uint64_t, const void *, size_t), cuMemcpyDtoH_v2(void *, uint64_t, size_t);
 extern int cuMemsetD8Async(uint64_t, unsigned char, size_t, Handle);
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            printf("line %d: %s\n", __LINE__, #condition); \
-            exit(1); \
-        } \
-    } while (0)
 
 enum { STREAMS = 4, NODES = 8 };
 
