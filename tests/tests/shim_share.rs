@@ -14,9 +14,6 @@ use std::time::Duration;
 
 /// Most that a share may be off in a window, in parts per million.
 const OFF_MAX: u64 = 30_000;
-/// Most that it may be too little where kernels of different lengths lie in several streams of several processes: what one costs
-/// is learnt from few of them, and slowly where the machine keeps the programs waiting.
-const MIXED_TOO_LITTLE_MAX: u64 = 50_000;
 /// Windows measured, after one that is left out.
 const WINDOWS: u64 = 4;
 
@@ -119,13 +116,6 @@ fn start(bench: &Bench, tenant: &Tenant, program: &Path, work: Work, processes: 
     Running((0..processes).map(one).collect())
 }
 
-/// The least and the most that a window may be, in parts per million.
-fn bounds(percent: u32, kind: &str) -> (u64, u64) {
-    let wanted = u64::from(percent) * 10_000;
-    let too_little = if kind == "mixed" { MIXED_TOO_LITTLE_MAX } else { OFF_MAX };
-    (wanted.saturating_sub(too_little), wanted + OFF_MAX)
-}
-
 fn off(shares: &[u64], percent: u32) -> u64 {
     let wanted = u64::from(percent) * 10_000;
     shares.iter().map(|share| share.abs_diff(wanted)).max().unwrap_or(u64::MAX)
@@ -176,7 +166,8 @@ fn check(
     program: &Path,
     (work, percent, processes): (Work, u32, usize),
 ) -> Result<(), String> {
-    let (least, most) = bounds(percent, work.kind);
+    let wanted = u64::from(percent) * 10_000;
+    let (least, most) = (wanted.saturating_sub(OFF_MAX), wanted + OFF_MAX);
     let mut tries = Vec::new();
     for _ in 0..3 {
         let seen = run(bench, program, percent, work, processes);
