@@ -17,7 +17,7 @@ use aliquot_enforce::memory::{Books, FREEZE, Reservation};
 use aliquot_enforce::units::Ppm;
 
 use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
-use crate::life::{self, Own, Reaped};
+use crate::life::{self, Calls, Own, Reaped};
 use crate::sys::{self, KeepErrno};
 use crate::vendor::{Device, OUT_OF_MEMORY};
 
@@ -63,37 +63,17 @@ pub(crate) struct Private {
     owed: AtomicU64,
     /// When the last look at the dead began, in nanoseconds of the monotonic clock.
     looked: AtomicU64,
-    /// Calls that move memory: begun, and ended.
-    begun: AtomicU32,
-    ended: AtomicU32,
 }
 
-/// A call that moves memory is on its way.
+/// A call that moves memory is on its way, until what it moved is in the books.
 #[must_use]
-pub(crate) struct Moving(Option<&'static Private>);
+pub(crate) struct Moving(Option<SlotView<'static>>);
 
 /// What this container's memory did at a moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Still {
     pub(crate) total: Bytes,
-    begun: u32,
-    /// No call of this process was on its way.
-    quiet: bool,
-    /// No other process holds a slot.
-    alone: bool,
-}
-
-impl Still {
-    /// Whether between this moment and a later one nothing was seen to move but by the one call in between.
-    pub(crate) fn but_for_one_call(&self, later: &Self) -> bool {
-        let calls = later.begun.wrapping_sub(self.begun);
-        calls == 1 && self.total == later.total && self.quiet && later.quiet
-    }
-
-    /// Whether no other process of the container could have moved anything unseen.
-    pub(crate) fn alone(&self, later: &Self) -> bool {
-        self.alone && later.alone
-    }
+    pub(crate) calls: Calls,
 }
 
 const REGISTERING: u32 = u32::MAX;
@@ -172,8 +152,8 @@ pub(crate) fn slot(grant: &'static Grant, usage: Usage) -> Option<(u32, SlotView
 
 impl Drop for Moving {
     fn drop(&mut self) {
-        if let Some(private) = self.0 {
-            private.ended.fetch_add(1, Ordering::AcqRel);
+        if let Some(slot) = self.0 {
+            slot.ended().fetch_add(1, Ordering::SeqCst);
         }
     }
 }
@@ -337,23 +317,28 @@ impl Ledger {
         }
     }
 
-    /// Held while the vendor is asked for memory or given it back: who measures then knows that something moved.
+    /// Held from before the books change until the vendor has taken or given back the memory and they say so: who measures
+    /// then, in any process, knows that they differ from the card.
     pub(crate) fn moving(self) -> Moving {
-        let private = private(self.grant.number);
-        if let Some(private) = private {
-            private.begun.fetch_add(1, Ordering::AcqRel);
+        let slot = self.slot();
+        if let Some(slot) = slot {
+            slot.begun().fetch_add(1, Ordering::SeqCst);
         }
-        Moving(private)
+        Moving(slot)
     }
 
-    /// What moves at this moment; `None`: that cannot be told.
-    pub(crate) fn still(self) -> Option<Still> {
-        let private = private(self.grant.number)?;
-        let ended = private.ended.load(Ordering::Acquire);
-        let begun = private.begun.load(Ordering::Acquire);
-        let total = Bytes(self.usage.view.total().load(Ordering::Acquire) & !FREEZE);
-        let own = private.slot.load(Ordering::Acquire).wrapping_sub(1);
-        Some(Still { total, begun, quiet: begun == ended, alone: life::alone(self.usage, own) })
+    /// From now on memory of this process may come back to the card before the books say so.
+    pub(crate) fn loosen(self) {
+        if let Some(slot) = self.slot() {
+            slot.loose().store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// What moves at this moment.
+    pub(crate) fn still(self) -> Still {
+        let own = private(self.grant.number).map_or(0, |private| private.slot.load(Ordering::Acquire));
+        let calls = life::calls(self.usage, own.wrapping_sub(1));
+        Still { total: Bytes(self.usage.view.total().load(Ordering::SeqCst) & !FREEZE), calls }
     }
 
     /// Bytes that a context takes on this card, as the host measured it; 0: it did not.
@@ -394,12 +379,16 @@ impl Ledger {
 
     /// The books of this process in this grant; `None` while it can have none.
     fn books(self) -> Option<Books<'static>> {
+        Some(self.books_in(private(self.grant.number)?, self.slot()?))
+    }
+
+    #[inline]
+    fn slot(self) -> Option<SlotView<'static>> {
         let private = private(self.grant.number)?;
-        let slot = match self.own_slot(private, private.slot.load(Ordering::Acquire)) {
-            Some(slot) => slot,
-            None => self.register(private)?,
-        };
-        Some(self.books_in(private, slot))
+        match self.own_slot(private, private.slot.load(Ordering::Acquire)) {
+            Some(slot) => Some(slot),
+            None => self.register(private),
+        }
     }
 
     fn books_in(self, private: &'static Private, slot: SlotView<'static>) -> Books<'static> {

@@ -204,18 +204,6 @@ impl<V: Copy, const N: usize> Table<V, N> {
         None
     }
 
-    /// Takes out every entry that `wanted` says yes to, and hands it over.
-    pub(crate) fn sweep(&mut self, wanted: impl Fn(&V) -> bool, mut taken: impl FnMut(u64, V)) {
-        let mut place = self.count;
-        while let Some((at, key, value)) = self.before(place) {
-            if wanted(&value) {
-                self.take(key);
-                taken(key, value);
-            }
-            place = at;
-        }
-    }
-
     /// The last entry before a place, and where it lies: for walks from the end that let the lock go in between. What is taken out
     /// meanwhile is replaced by an entry from behind, so a walk may meet one twice and misses none that stays.
     pub(crate) fn before(&self, place: usize) -> Option<(usize, u64, V)> {
@@ -319,21 +307,6 @@ mod tests {
             table.with(|table| table.before(usize::MAX)).flatten().map(|(_, key, value)| (key, value)),
             Some((7, 80_000))
         );
-    }
-
-    #[test]
-    fn a_sweep_takes_what_is_wanted_and_nothing_else() {
-        let table = table();
-        for key in 1..=12 {
-            table.with(|table| table.set(key, u32::try_from(key % 3).unwrap_or(0)));
-        }
-        let mut taken = Vec::new();
-        table.with(|table| table.sweep(|value| *value == 1, |key, _| taken.push(key)));
-        taken.sort_unstable();
-        assert_eq!(taken, [1, 4, 7, 10]);
-        for key in 1..=12 {
-            assert_eq!(table.with(|table| table.get(key).is_some()), Some(key % 3 != 1), "{key}");
-        }
     }
 
     #[test]

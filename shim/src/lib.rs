@@ -40,6 +40,7 @@ mod elf;
 mod grants;
 mod graphs;
 pub mod hooks;
+mod image;
 mod kept;
 mod life;
 mod measured;

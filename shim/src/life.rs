@@ -127,6 +127,9 @@ fn take_free(usage: Usage, me: Identity) -> Option<Taken> {
         slot.inside().store(0, Ordering::Release);
         slot.device_nanos().store(0, Ordering::Release);
         slot.unbilled_since().store(0, Ordering::Release);
+        slot.begun().store(0, Ordering::Release);
+        slot.ended().store(0, Ordering::Release);
+        slot.loose().store(0, Ordering::Release);
         if slot.owner().compare_exchange(owner, next, Ordering::AcqRel, Ordering::Acquire).is_err() {
             if let Some(file) = file {
                 sys::unlock_byte(file, lock_place(number));
@@ -137,12 +140,35 @@ fn take_free(usage: Usage, me: Identity) -> Option<Taken> {
     })
 }
 
-/// Whether no process has a slot but the one in slot number `own`.
-pub(crate) fn alone(usage: Usage, own: u32) -> bool {
+/// Calls of a container's processes that may move memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Calls {
+    /// So many began, in all.
+    pub(crate) begun: u32,
+    /// So many of them are not over.
+    pub(crate) under_way: u32,
+    /// Other processes.
+    pub(crate) others: u32,
+    /// Those of them that have pools or graphs.
+    pub(crate) loose: u32,
+}
+
+/// What all processes that have a slot are doing; the slot of this one is number `own`.
+pub(crate) fn calls(usage: Usage, own: u32) -> Calls {
+    let none = Calls { begun: 0, under_way: 0, others: 0, loose: 0 };
     let own = usize::try_from(own).unwrap_or(usize::MAX);
-    let mut slots =
-        (0..layout::usage::SLOT_COUNT).filter_map(|number| Some((number, usage.view.slot(number)?)));
-    slots.all(|(number, slot)| number == own || pid_of(slot).0 == 0)
+    slots(usage).filter(|(_, slot)| pid_of(*slot).0 != 0).fold(none, |sum, (number, slot)| {
+        let (other, loose) = (u32::from(number != own), slot.loose().load(Ordering::SeqCst).min(1));
+        // What is over is read first: a call that ends in between is seen as under way.
+        let ended = slot.ended().load(Ordering::SeqCst);
+        let begun = slot.begun().load(Ordering::SeqCst);
+        Calls {
+            begun: sum.begun.wrapping_add(begun),
+            under_way: sum.under_way.wrapping_add(begun.wrapping_sub(ended)),
+            others: sum.others + other,
+            loose: sum.loose + other * loose,
+        }
+    })
 }
 
 /// Gives back what the dead held, bills what they left on the card, of which `part` is the tenant's, and opens books that a dead

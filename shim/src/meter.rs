@@ -155,7 +155,14 @@ impl Meter {
                     is_set
                 }
         };
-        METERS.with(noted) == Some(true)
+        let is_noted = METERS.with(noted) == Some(true);
+        if is_noted
+            && self.is_pool()
+            && let Account::Counted(ledger) = account::of(device)
+        {
+            ledger.loosen();
+        }
+        is_noted
     }
 
     /// Changes how it stands.
@@ -247,20 +254,23 @@ impl Meter {
     /// worst. `None`: otherwise; nothing has changed.
     pub(crate) fn enter_at_once(self, device: Device, ledger: Ledger, bytes: Bytes) -> Option<Running> {
         let (_, worst) = worst_of(bytes)?;
+        let moving = ledger.moving();
         // Nothing is reserved for what may cost nothing: it would be missing elsewhere for a moment.
         if Kind::Free.is_there() || !ledger.reserve_at_once(Bytes(worst)) {
             return None;
         }
         let is_here = |known: &Known| known.state == State::Charged && known.device == device;
-        self.begin(ledger, worst, is_here)
+        self.begin((ledger, moving), worst, is_here)
     }
 
     /// A call that takes `bytes` begins. `None`: they do not fit, and trimming all pools does not help.
     pub(crate) fn enter(self, ledger: Ledger, bytes: Bytes) -> Option<Running> {
         let (need, worst) = worst_of(bytes)?;
+        let moving = ledger.moving();
         if ledger.reserve_now(Bytes(worst)).is_ok() {
-            return self.begin(ledger, worst, |_| true);
+            return self.begin((ledger, moving), worst, |_| true);
         }
+        drop(moving);
         let with_room = self.enter_room(ledger, need);
         if with_room.is_some() {
             return with_room;
@@ -271,23 +281,30 @@ impl Meter {
 
     /// A call begins that takes `worst` at most. `None`: that does not fit.
     pub(crate) fn enter_worst(self, ledger: Ledger, worst: Bytes) -> Option<Running> {
+        let moving = ledger.moving();
         ledger.reserve(worst).ok()?;
-        self.begin(ledger, worst.0, |_| true)
+        self.begin((ledger, moving), worst.0, |_| true)
     }
 
     /// Begins what `worst` is reserved for, where it is known and as `wanted`; gives that back where it is not.
-    fn begin(self, ledger: Ledger, worst: u64, wanted: impl FnOnce(&Known) -> bool) -> Option<Running> {
+    fn begin(
+        self,
+        (ledger, moving): (Ledger, Moving),
+        worst: u64,
+        wanted: impl FnOnce(&Known) -> bool,
+    ) -> Option<Running> {
         let began = self
             .change_known(|known| wanted(known).then(|| (known.growth.stamp(), known.growth.begin(worst))));
         let Some((stamp, operation)) = began.flatten() else {
             ledger.release(Bytes(worst));
             return None;
         };
-        Some(self.running(ledger, stamp, operation))
+        Some(self.running((ledger, moving), stamp, operation))
     }
 
-    fn running(self, ledger: Ledger, stamp: Stamp, operation: Operation) -> Running {
-        Running { meter: self, operation, ledger, begun: Some(stamp), _moving: Some(ledger.moving()) }
+    /// `moving` is from before the books changed, as whoever measures looks at both.
+    fn running(self, (ledger, moving): (Ledger, Moving), stamp: Stamp, operation: Operation) -> Running {
+        Running { meter: self, operation, ledger, begun: Some(stamp), _moving: Some(moving) }
     }
 
     /// The same, as far as the room of the pool goes.
@@ -298,9 +315,12 @@ impl Meter {
             let size = self.size()?;
             let Some(room) = self.change(|growth| growth.room(stamp, size))? else { continue };
             let worst = need.saturating_sub(room).checked_next_multiple_of(UNIT.load(Ordering::Relaxed))?;
+            let moving = ledger.moving();
             ledger.reserve_now(Bytes(worst)).ok()?;
             match self.change(|growth| growth.promise(stamp, need, worst, size)) {
-                Some(Promise::Made(operation)) => return Some(self.running(ledger, stamp, operation)),
+                Some(Promise::Made(operation)) => {
+                    return Some(self.running((ledger, moving), stamp, operation));
+                }
                 Some(Promise::Full | Promise::Stale) => ledger.release(Bytes(worst)),
                 None => {
                     ledger.release(Bytes(worst));

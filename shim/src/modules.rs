@@ -1,35 +1,37 @@
 //! Code and static data of modules and libraries: measured around the calls that load them.
 //!
 //! ```text
-//!   first use ─▶ reserve what the last one took ─▶ free memory ─▶ vendor call ─▶ free memory ─▶ settle
-//!                                                     └─ something else moved: what the last one took stands
+//!   load ─▶ what the image says that its variables take
+//!   first use ─▶ a place in the table ─▶ reserve that ─▶ reading ─▶ vendor call ─▶ reading ─▶ settle
 //! ```
 //!
 //! A driver that loads lazily takes memory when a function is first got, an eager one when the module is loaded; so both are
-//! measured, as the difference of free memory, corrected by what the books of this container moved meanwhile. Where something
-//! else of this process moved memory meanwhile, or the container has other processes, the difference may be theirs: then the
-//! size last measured well on this card stands for the first use of a module, and nothing for later ones; until there is one, the
-//! first that was measured while at least nothing was seen to move. What is got a second time takes nothing and is not measured
-//! (see [`crate::asked`]), nor is what is got from a module that an eager driver has loaded.
+//! measured, one call of the container at a time (see [`crate::measured`]). What is charged:
+//!
+//! | reading | the call that takes a module | any other |
+//! |---|---|---|
+//! | sure, likely | the difference, or what its variables take, where that is more | the difference |
+//! | doubtful | what its variables take; where the image does not say, the difference | nothing; of a limit, the difference |
+//!
+//! What is got a second time takes nothing and is not measured (see [`crate::asked`]), nor is what is got from a module that an eager
+//! driver has loaded. What could not be noted could never be
+//! credited: without a place nothing is got, and what was loaded is unloaded.
 //!
 //! A kernel that a program launches without ever having got it, in a context of its own, is not seen.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger, Moving};
-use crate::alloc_map::Tie;
+use crate::alloc_map::{AllocMap, Key, Tie};
 use crate::asked::{self, Asked};
 use crate::contexts::{self, Current};
 use crate::grants::GRANTS_MAX;
-use crate::kept::{Empty, Kept, Table};
-use crate::measured::{Reading, Taken, read, taken};
+use crate::image;
+use crate::measured::{Patience, Reading, Taken, Turn, read, taken};
 use crate::plain;
 use crate::pools::Place;
 use crate::sys::KeepErrno;
 use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
-
-/// Modules that are charged at once, each in each context.
-const MODULES_MAX: usize = 1 << 14;
 
 /// What an object holds in a context.
 #[derive(Clone, Copy)]
@@ -42,13 +44,9 @@ struct Charged {
     bytes: u64,
 }
 
-// SAFETY: integers.
-#[expect(unsafe_code, reason = "zeros are promised to be a value")]
-unsafe impl Empty for Charged {}
-
-static MODULES: Kept<Table<Charged, MODULES_MAX>> = Kept::new();
-/// Bytes of the last module that was measured well, or else of the first one of which that is likely, by grant; 0: none was.
-static LEARNT: [AtomicU64; GRANTS_MAX] = [const { AtomicU64::new(0) }; GRANTS_MAX];
+static MODULES: AllocMap<Charged> = AllocMap::new();
+/// What the variables of modules and libraries take, where their images say it.
+static VARIABLES: AllocMap<Bytes> = AllocMap::new();
 
 /// A module, a library, or a context for what its limits take: by its handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,49 +70,108 @@ struct Watched {
     ledger: Ledger,
     current: Current,
     stage: Stage,
-    worst: Bytes,
-    before: Reading,
-    /// `None`: the call is over.
-    moving: Option<Moving>,
+    /// What it takes at least, if it is the one that takes the module; reserved.
+    least: Bytes,
+    /// The image says that.
+    is_known: bool,
+    patience: Patience,
+    before: Option<Reading>,
+    // The books are right before others look, and look before they have their turn.
+    _moving: Moving,
+    _turn: Turn,
 }
 
-impl Object {
-    fn key(self, tie: Tie) -> u64 {
-        // Handles are addresses: what the context adds does not make one of another.
-        (self.0 ^ u64::from(tie.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
-    }
+/// What is asked for, in the current context.
+#[derive(Clone, Copy)]
+enum Asking {
+    /// To load an image with variables of that size, if it says it.
+    Load(Option<Bytes>),
+    /// Something of this object.
+    Get(Object),
+    /// A limit of this context.
+    Limit(Object),
+}
 
-    /// Which use in a context the next one is: the first one until the driver is known to have loaded it.
+impl Asking {
+    /// What the call is in a context.
     fn stage(self, current: Current) -> Stage {
-        let key = self.key(current.tie);
-        let loaded = MODULES.with(|modules| modules.get(key).is_some_and(|charged| charged.loaded != 0));
-        if loaded == Some(true) { Stage::Later } else { Stage::First }
+        match self {
+            Self::Load(_) => Stage::Load,
+            Self::Limit(_) => Stage::Limit,
+            Self::Get(object) => match object.in_context(current) {
+                Some(Charged { loaded: 1, .. }) => Stage::Later,
+                _ => Stage::First,
+            },
+        }
+    }
+}
+
+/// There is no place to note something.
+struct NoPlace;
+
+impl Object {
+    fn key(self, tie: Tie) -> Key {
+        // Handles are addresses: what the context adds does not make one of another.
+        Key((self.0 ^ u64::from(tie.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)) & u64::MAX >> 1)
     }
 
-    /// Changes what is known of it in a context; `None`: there is no place for that.
-    fn note<R>(self, current: Current, ledger: Ledger, change: impl FnOnce(&mut Charged) -> R) -> Option<R> {
+    fn in_context(self, current: Current) -> Option<Charged> {
+        MODULES.get(self.key(current.tie))
+    }
+
+    /// What its variables take, as far as that is not charged in this context; `None`: that is not known.
+    fn least(self, current: Current) -> Option<Bytes> {
+        let charged = self.in_context(current).map_or(0, |charged| charged.bytes);
+        VARIABLES.get(Key(self.0)).map(|all| Bytes(all.0.saturating_sub(charged)))
+    }
+
+    /// Makes a place for what it holds in a context.
+    fn enter(self, current: Current, ledger: Ledger) -> Result<(), NoPlace> {
         let key = self.key(current.tie);
+        if MODULES.get(key).is_some() {
+            return Ok(());
+        }
         let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
         let fresh = Charged { of: self.0, tie: current.tie.0, grant, loaded: 0, bytes: 0 };
-        let inside = |modules: &mut Table<Charged, MODULES_MAX>| {
-            if modules.get(key).is_none() {
-                modules.set(key, fresh);
-            }
-            modules.get(key).map(change)
-        };
-        MODULES.with(inside).flatten()
+        let Some(other) = MODULES.insert(key, fresh).map_err(|_| NoPlace)? else { return Ok(()) };
+        // Another thread was faster.
+        self.change(current, |charged| {
+            charged.loaded |= other.loaded;
+            charged.bytes = charged.bytes.saturating_add(other.bytes);
+        });
+        Ok(())
     }
 
-    /// The driver has loaded it; whether that is news. Without a place to note it, it always is.
-    fn loaded(self, current: Current, ledger: Ledger) -> bool {
-        let news = |charged: &mut Charged| core::mem::replace(&mut charged.loaded, 1) == 0;
-        self.note(current, ledger, news).unwrap_or(true)
+    /// The same, and what its variables take: before anything is got of it.
+    fn enter_loaded(self, current: Current, ledger: Ledger, variables: Option<Bytes>) -> Result<(), NoPlace> {
+        self.enter(current, ledger)?;
+        self.describe(variables);
+        Ok(())
     }
 
-    /// Adds to what it holds. False: there is no place to note it.
-    fn add(self, current: Current, ledger: Ledger, bytes: Bytes) -> bool {
+    /// Notes what its variables take; where that has no place it is not known.
+    fn describe(self, variables: Option<Bytes>) {
+        let _before = VARIABLES.take(Key(self.0));
+        if let Some(variables) = variables {
+            let _noted = VARIABLES.insert(Key(self.0), variables);
+        }
+    }
+
+    fn change<R>(self, current: Current, change: impl FnOnce(&mut Charged) -> R) -> Option<R> {
+        MODULES.update(self.key(current.tie), change)
+    }
+
+    /// The driver has loaded it; whether that is news.
+    fn loaded(self, current: Current) -> bool {
+        self.change(current, |charged| core::mem::replace(&mut charged.loaded, 1) == 0).unwrap_or(true)
+    }
+
+    /// Adds to what it holds. Where it ended meanwhile, what it took is gone with it.
+    fn add(self, current: Current, ledger: Ledger, bytes: Bytes) {
         let add = |charged: &mut Charged| charged.bytes = charged.bytes.saturating_add(bytes.0);
-        self.note(current, ledger, add).is_some()
+        if self.change(current, add).is_none() {
+            ledger.release(bytes);
+        }
     }
 
     /// Gives back part of what it holds.
@@ -124,23 +181,29 @@ impl Object {
             charged.bytes -= less;
             less
         };
-        let key = self.key(current.tie);
-        let less = MODULES.with(|modules| modules.get(key).map(take)).flatten();
-        ledger.release(Bytes(less.unwrap_or(0)));
+        ledger.release(Bytes(self.change(current, take).unwrap_or(0)));
+    }
+
+    /// Takes out what it holds in all contexts; `each` is told.
+    fn take_out(self, mut each: impl FnMut(Charged)) -> Option<Bytes> {
+        let mut was_there = false;
+        MODULES.sweep(
+            |_, charged| charged.of == self.0,
+            |charged| {
+                was_there = true;
+                each(charged);
+            },
+        );
+        if was_there {
+            asked::ended();
+        }
+        VARIABLES.take(Key(self.0))
     }
 
     /// Takes out what it holds in all contexts, and gives it back.
     fn forget(self) {
         let mut sums = Sums::default();
-        let mut was_there = false;
-        let each = |_, charged| {
-            was_there = true;
-            sums.add(charged);
-        };
-        MODULES.with(|modules| modules.sweep(|charged| charged.of == self.0, each));
-        if was_there {
-            asked::ended();
-        }
+        self.take_out(|charged| sums.add(charged));
         sums.credit();
     }
 }
@@ -168,7 +231,7 @@ impl Sums {
 pub(crate) fn context_ended(tie: Tie) {
     asked::ended();
     let mut sums = Sums::default();
-    MODULES.with(|modules| modules.sweep(|charged| charged.tie == tie.0, |_, charged| sums.add(charged)));
+    MODULES.sweep(|_, charged| charged.tie == tie.0, |charged| sums.add(charged));
     sums.credit();
 }
 
@@ -194,19 +257,9 @@ impl Stage {
     }
 }
 
-fn learnt(ledger: Ledger) -> Bytes {
-    Bytes(LEARNT.get(ledger.number()).map_or(0, |learnt| learnt.load(Ordering::Acquire)))
-}
-
-fn learn(ledger: Ledger, bytes: Bytes) {
-    if let Some(learnt) = LEARNT.get(ledger.number()) {
-        learnt.store(bytes.0, Ordering::Release);
-    }
-}
-
 impl Watched {
     /// Before the call. `Ok(None)`: there is nothing to watch.
-    fn begin(stage: impl FnOnce(Current) -> Stage) -> Result<Option<Self>, i32> {
+    fn begin(asking: Asking) -> Result<Option<Self>, i32> {
         let _errno = KeepErrno::new();
         let Some(current) = contexts::current() else { return Ok(None) };
         let ledger = match account::of(current.device) {
@@ -214,90 +267,109 @@ impl Watched {
             Account::Uncounted => return Ok(None),
             Account::Closed => return Err(OUT_OF_MEMORY),
         };
-        let stage = stage(current);
-        if stage == Stage::Later && is_eager() {
-            // All of it is there.
-            return Ok(None);
+        if let Asking::Get(object) | Asking::Limit(object) = asking {
+            object.enter(current, ledger).map_err(|NoPlace| ledger.refuse())?;
+            if is_eager() && asking.stage(current) == Stage::Later {
+                // All of it is there.
+                return Ok(None);
+            }
         }
-        let worst = if stage.takes_module() { learnt(ledger) } else { Bytes(0) };
-        ledger.reserve(worst).map_err(|_| ledger.refuse())?;
-        let Some(before) = read(ledger) else {
-            ledger.release(worst);
-            return Ok(None);
+        // Who had the turn before may have loaded it.
+        let _turn = Turn::take(ledger);
+        let stage = asking.stage(current);
+        let least = match asking {
+            Asking::Load(variables) => variables,
+            Asking::Get(object) => object.least(current),
+            Asking::Limit(_) => None,
         };
-        Ok(Some(Self { ledger, current, stage, worst, before, moving: Some(ledger.moving()) }))
+        let is_known = least.is_some();
+        let may_be_much = stage == Stage::Limit || (stage.takes_module() && !is_known);
+        let patience = if may_be_much { Patience::Much } else { Patience::Little };
+        let least = least.filter(|_| stage.takes_module()).unwrap_or(Bytes(0));
+        let _moving = ledger.moving();
+        ledger.reserve(least).map_err(|_| ledger.refuse())?;
+        let before = read(ledger, patience);
+        Ok(Some(Self { ledger, current, stage, least, is_known, patience, before, _moving, _turn }))
     }
 
     /// What the call took, by what was read before and after.
-    fn took(&self, object: Object, taken: Taken, answer: i32) -> Bytes {
-        let Self { ledger, current, stage, .. } = *self;
-        let is_module = stage.takes_module();
-        match taken {
-            Taken::Sure(bytes) => {
-                if bytes.0 > 0 && stage != Stage::Limit {
-                    learn(ledger, bytes);
-                }
-                if is_module && (bytes.0 > 0 || answer == SUCCESS) {
-                    let _news = object.loaded(current, ledger);
-                }
-                bytes
-            }
-            Taken::Given(bytes) => {
-                if stage == Stage::Limit {
-                    object.give_back(current, ledger, bytes);
-                }
-                Bytes(0)
-            }
-            // What the driver had no memory for is not there. Else one call of several at once pays.
-            Taken::Likely(_) | Taken::Doubtful(_)
-                if !is_module || answer == OUT_OF_MEMORY || !object.loaded(current, ledger) =>
-            {
-                Bytes(0)
-            }
-            Taken::Likely(measured) if learnt(ledger).0 == 0 => {
-                learn(ledger, measured);
-                measured
-            }
-            Taken::Doubtful(measured) if learnt(ledger).0 == 0 => measured,
-            Taken::Likely(_) | Taken::Doubtful(_) => learnt(ledger),
+    fn took(&self, object: Object, answer: i32) -> Bytes {
+        let Self { current, stage, least, .. } = *self;
+        let after = self.before.as_ref().and_then(|_| read(self.ledger, self.patience));
+        let taken = match (&self.before, &after) {
+            (Some(before), Some(after)) => taken(before, after),
+            _ => Taken::Doubtful(Bytes(0)),
+        };
+        if let (Taken::Given(bytes), Stage::Limit) = (taken, stage) {
+            object.give_back(current, self.ledger, bytes);
+        }
+        let (measured, is_doubtful) = match taken {
+            Taken::Sure(bytes) | Taken::Likely(bytes) => (bytes, false),
+            Taken::Given(_) => (Bytes(0), false),
+            Taken::Doubtful(bytes) => (bytes, true),
+        };
+        if !stage.takes_module() {
+            return if is_doubtful && stage != Stage::Limit { Bytes(0) } else { measured };
+        }
+        // What the driver had no memory for is not there; a name that is not there may have had the module loaded.
+        let is_there = answer == SUCCESS || (answer != OUT_OF_MEMORY && (is_doubtful || measured.0 > 0));
+        if !is_there {
+            return if is_doubtful { Bytes(0) } else { measured };
+        }
+        // Of several at once, one pays.
+        match (object.loaded(current), is_doubtful) {
+            (false, true) => Bytes(0),
+            (false, false) => measured,
+            (true, true) if self.is_known => least,
+            (true, _) => measured.max(least),
         }
     }
 
     /// After the call, and what it answered: charges what it took to `object`. An error: so much does not fit; it is charged all
     /// the same.
-    fn end(mut self, object: Object, answer: i32) -> Result<(), Bytes> {
+    fn end(self, object: Object, answer: i32) -> Result<(), Bytes> {
         let _errno = KeepErrno::new();
-        drop(self.moving.take());
-        let bytes = read(self.ledger).map(|after| self.took(object, taken(&self.before, &after), answer));
-        let bytes = bytes.unwrap_or(Bytes(0));
-        let Self { ledger, current, worst, .. } = self;
-        let more = Bytes(bytes.0.saturating_sub(worst.0));
+        let bytes = self.took(object, answer);
+        let Self { ledger, current, least, .. } = self;
+        let more = Bytes(bytes.0.saturating_sub(least.0));
         let fits = ledger.reserve(more).is_ok();
         if !fits {
             ledger.charge(more);
         }
-        ledger.release(Bytes(worst.0.saturating_sub(bytes.0)));
-        if bytes.0 > 0 && !object.add(current, ledger, bytes) {
-            // Without a place it could never be credited.
-            ledger.release(bytes);
-        }
+        ledger.release(Bytes(least.0.saturating_sub(bytes.0)));
+        object.add(current, ledger, bytes);
         if fits { Ok(()) } else { Err(bytes) }
     }
 
     /// After a call that took nothing.
     fn failed(self) {
-        self.ledger.release(self.worst);
+        self.ledger.release(self.least);
     }
 }
 
+/// Where an image lies that is loaded; 0: not in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Image(pub(crate) u64);
+
 /// A module or library is loaded; `unload` is the vendor's way back.
-pub(crate) fn load(handle: Place, real: impl Fn() -> i32, unload: impl Fn(u64) -> i32) -> i32 {
+pub(crate) fn load(handle: Place, image: Image, real: impl Fn() -> i32, unload: impl Fn(u64) -> i32) -> i32 {
     if handle.is_null() {
         return real();
     }
-    let watched = match Watched::begin(|_| Stage::Load) {
+    let variables = {
+        let _errno = KeepErrno::new();
+        image::variables(image.0)
+    };
+    let watched = match Watched::begin(Asking::Load(variables)) {
         Ok(Some(watched)) => watched,
-        Ok(None) => return real(),
+        Ok(None) => {
+            let answer = real();
+            if answer == SUCCESS {
+                // A library without a context: it takes memory where it is used.
+                Object(handle.read()).describe(variables);
+            }
+            return answer;
+        }
         Err(answer) => return answer,
     };
     let before = handle.read();
@@ -309,9 +381,20 @@ pub(crate) fn load(handle: Place, real: impl Fn() -> i32, unload: impl Fn(u64) -
     let (object, ledger) = (Object(handle.read()), watched.ledger);
     // One that ended unseen may have had this handle.
     object.forget();
-    if watched.end(object, answer).is_ok() {
+    let fits = match object.enter_loaded(watched.current, ledger, variables) {
+        Ok(()) => watched.end(object, answer),
+        Err(NoPlace) => {
+            if unload(object.0) == SUCCESS {
+                watched.failed();
+            }
+            handle.write(before);
+            return ledger.refuse();
+        }
+    };
+    if fits.is_ok() {
         return SUCCESS;
     }
+    let _moving = ledger.moving();
     let _answer = unload(object.0);
     object.forget();
     handle.write(before);
@@ -333,7 +416,7 @@ pub(crate) fn get(object: Object, asked: Option<Asked>, place: Option<Place>, re
 }
 
 fn get_watched(object: Object, place: Option<Place>, real: impl Fn() -> i32) -> i32 {
-    let watched = match Watched::begin(|current| object.stage(current)) {
+    let watched = match Watched::begin(Asking::Get(object)) {
         Ok(Some(watched)) => watched,
         Ok(None) => return real(),
         Err(answer) => return answer,
@@ -354,7 +437,9 @@ fn get_watched(object: Object, place: Option<Place>, real: impl Fn() -> i32) -> 
 /// A limit of the current context is changed; `undo` puts the old one back.
 pub(crate) fn limit(real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
     let Some(context) = vendor::current_context() else { return real() };
-    let watched = match Watched::begin(|_| Stage::Limit) {
+    // The context's own handle names nothing else here.
+    let object = Object(context);
+    let watched = match Watched::begin(Asking::Limit(object)) {
         Ok(Some(watched)) => watched,
         Ok(None) => return real(),
         Err(answer) => return answer,
@@ -364,8 +449,6 @@ pub(crate) fn limit(real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
         watched.failed();
         return answer;
     }
-    // The context's own handle names nothing else here.
-    let object = Object(context);
     let (ledger, current) = (watched.ledger, watched.current);
     let Err(bytes) = watched.end(object, answer) else { return SUCCESS };
     let _undone = undo();
@@ -383,21 +466,18 @@ pub(crate) fn unload(object: Object, real: impl FnOnce() -> i32) -> i32 {
     asked::ended();
     let mut sums = Sums::default();
     let mut kept = None;
-    MODULES.with(|modules| {
-        modules.sweep(
-            |charged| charged.of == object.0,
-            |key, charged| {
-                sums.add(charged);
-                kept = Some((key, charged));
-            },
-        );
+    let variables = object.take_out(|charged| {
+        sums.add(charged);
+        kept = Some(charged);
     });
     let answer = real();
     match kept {
-        Some((key, charged)) if answer != SUCCESS => {
-            // It is still there: its bytes stay, under one context where it was in several.
+        Some(charged) if answer != SUCCESS => {
+            // It is still there: its bytes stay, under one context where it was in several. Where its place is gone they stay
+            // until the process ends.
             let bytes = sums.0.iter().sum();
-            MODULES.with(|modules| modules.set(key, Charged { bytes, ..charged }));
+            let _stays = MODULES.insert(object.key(Tie(charged.tie)), Charged { bytes, ..charged });
+            let _stays = variables.map(|variables| VARIABLES.insert(Key(object.0), variables));
         }
         _ => sums.credit(),
     }

@@ -209,6 +209,11 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
     let Some(primary) = primary(device) else { return real() };
     let handle = primary.handle.load(Ordering::Acquire);
     let last = how == Letting::Reset || primary.retained.load(Ordering::Acquire) <= 1;
+    let ledger = match account::of(device) {
+        Account::Counted(ledger) => Some(ledger),
+        _ => None,
+    };
+    let _moving = ledger.map(Ledger::moving);
     // What is allocated from now on under this handle is another context's.
     let going = (last && handle != 0).then(|| going(handle));
     let answer = real();
@@ -224,7 +229,7 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
         None if ended && handle != 0 => contexts_end(handle),
         None => {}
     }
-    if let Account::Counted(ledger) = account::of(device) {
+    if let Some(ledger) = ledger {
         Meter::Primary(device).refresh(ledger);
     }
     crate::pools::refresh();
@@ -256,10 +261,10 @@ pub(crate) fn create(
     };
     let known = size(ledger);
     let worst = known.unwrap_or(Bytes(0));
+    let _moving = ledger.moving();
     if ledger.reserve(worst).is_err() {
         return ledger.refuse();
     }
-    let _moving = ledger.moving();
     let before = context.read();
     let answer = real();
     let _errno = KeepErrno::new();

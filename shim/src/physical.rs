@@ -20,7 +20,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::account::{self, Account, Bytes, Ledger};
+use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::{AllocMap, Fate, Key, NoRoom};
 use crate::contexts;
 use crate::measured::{self, Taken};
@@ -123,16 +123,16 @@ impl Going {
     }
 
     /// Has the vendor do it. Where memory may be held elsewhere the card is watched meanwhile.
-    pub(crate) fn ask(self, call: impl FnOnce() -> i32) -> (i32, Seen) {
+    pub(crate) fn ask(self, call: impl FnOnce() -> i32) -> (i32, Seen, Option<Moving>) {
         let ledger = self.grant.and_then(plain::ledger).or_else(current_ledger);
+        let moving = ledger.map(Ledger::moving);
         let is_watched = self.shared > 0 || KEPT.load(Ordering::Acquire) > 0;
         let Some(watched) = ledger.filter(|_| is_watched) else {
-            let _moving = ledger.map(Ledger::moving);
-            return (call(), Seen::Unsure);
+            return (call(), Seen::Unsure, moving);
         };
         match measured::around(watched, call) {
-            (SUCCESS, Taken::Given(given)) => (SUCCESS, self.explain(watched, given)),
-            (answer, _) => (answer, Seen::Unsure),
+            (SUCCESS, Taken::Given(given)) => (SUCCESS, self.explain(watched, given), moving),
+            (answer, _) => (answer, Seen::Unsure, moving),
         }
     }
 
@@ -334,7 +334,7 @@ pub(crate) fn release(handle: u64, call: impl FnOnce() -> i32) -> i32 {
     let mut going = Going::default();
     let Some(number) = named.flatten() else { return going.ask(call).0 };
     number.begin_drop(&mut going);
-    let (answer, seen) = going.ask(call);
+    let (answer, seen, _moving) = going.ask(call);
     if answer == SUCCESS {
         number.dropped(seen);
     } else {
@@ -459,7 +459,7 @@ pub(crate) fn unmap(address: u64, bytes: u64, call: impl FnOnce() -> i32) -> i32
             mapping.number.begin_drop(&mut going);
         }
     });
-    let (answer, seen) = going.ask(call);
+    let (answer, seen, _moving) = going.ask(call);
     walk(address, bytes, |key, mapping| {
         if mapping.state != State::Going {
             return;

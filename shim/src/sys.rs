@@ -199,6 +199,27 @@ pub(crate) fn process_exists(pid: u32) -> bool {
     answer == 0 || unsafe { *libc::__errno_location() } != libc::ESRCH
 }
 
+/// Copies what lies at an address of this process, as far as there is anything; how much that was.
+pub(crate) fn peek(address: u64, into: &mut [u8]) -> usize {
+    let Ok(address) = usize::try_from(address) else { return 0 };
+    let here = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let there =
+        libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(address), iov_len: into.len() };
+    // SAFETY: a buffer of that length; the other place is read by the kernel, which answers an error where nothing is.
+    let count = unsafe {
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            libc::getpid(),
+            &raw const here,
+            1_usize,
+            &raw const there,
+            1_usize,
+            0_usize,
+        )
+    };
+    usize::try_from(count).unwrap_or(0)
+}
+
 /// The monotonic clock, in nanoseconds.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -224,6 +245,12 @@ pub(crate) fn wait_while(word: &core::sync::atomic::AtomicU32, seen: u32, nanos:
             0,
         )
     };
+}
+
+/// Wakes one of those who wait on the word.
+pub(crate) fn wake_one(word: &core::sync::atomic::AtomicU32) {
+    // SAFETY: an aligned word that lives.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
 }
 
 /// Wakes everybody who waits on the word.

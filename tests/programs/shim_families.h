@@ -83,6 +83,7 @@ static inline size_t price(int family, size_t size)
     }
     case PHYSICAL:
     case MAPPED: return up(size, 2 << 20);
+    case MODULE: return up(size, 64 << 10);
     default: return up(size, 512);
     }
 }
@@ -138,6 +139,7 @@ static inline int give(Entry *entry)
 /* Those of which the driver decides the cost. `stream` is the calling thread's. */
 static inline int take_other(Entry *entry, int family, size_t size, void *stream)
 {
+    char image[64];
     MemoryNode node = {1, 0, 1, 0, {0}, NULL, 0, size, 0};
     void *graph = NULL, *got = NULL;
     int answer = -1;
@@ -158,7 +160,9 @@ static inline int take_other(Entry *entry, int family, size_t size, void *stream
         answer = cuMemAlloc_v2(&entry->address, size);
         return cuCtxPopCurrent_v2(&got) || got != entry->object || (answer && answer != OUT_OF_MEMORY) ? -1 : 0;
     default:
-        if ((answer = cuModuleLoadData(&entry->object, "image")))
+        entry->charged = price(MODULE, size);
+        snprintf(image, sizeof image, ".version 8.0 .global .b8 data[%zu];", entry->charged);
+        if ((answer = cuModuleLoadData(&entry->object, image)))
             return answer;
         answer = cuModuleGetFunction(&got, entry->object, "function");
         return answer && cuModuleUnload(entry->object) ? -1 : answer;

@@ -6,14 +6,23 @@
      create <slot> <device> <version>      cuCtxCreate, _v2, _v3, _v4: it becomes current
      destroy <slot>
      current <slot>                        cuCtxSetCurrent; slot 0 is the primary context last retained
-     load <slot> <way>                     cuModuleLoadData, cuModuleLoadDataEx, cuModuleLoadFatBinary, cuLibraryLoadData
+     load <slot> <way> <bytes>             cuModuleLoadData, cuModuleLoadDataEx, cuModuleLoadFatBinary, cuLibraryLoadData,
+                                           cuModuleLoad, cuLibraryLoadFromFile: variables of so many bytes in the image
      function <slot> <number>              cuModuleGetFunction or cuLibraryGetKernel
      unload <slot>
      limit <number> <value>                cuCtxSetLimit
      alloc <bytes>                         cuMemAlloc, never freed
      info
+     narrow                                no address space can be had from now on
+     hold <seed> <threads> <modules>       threads that load so many modules each, some from files, and use them; answered is
+                                           how many calls failed
+     let                                   they are unloaded
      storm <seed> <threads> <rounds>       threads that retain and release, load and unload, allocate and free */
 #include "opened.h"
+#include <malloc.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static u64 contexts[16], modules[64];
 static int is_library[64];
@@ -33,15 +42,35 @@ static int create(u64 *context, int device, int version)
     }
 }
 
-static int load(u64 *module, int way)
+static int from_file(u64 *module, int way, const char *image)
 {
+    char path[64];
+    int file = memfd_create("image", 0), code;
+    if (file < 0 || write(file, image, strlen(image)) != (ssize_t)strlen(image))
+        return -1;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    code = way == 5 ? CALL(cuModuleLoad, module, path)
+                    : CALL(cuLibraryLoadFromFile, module, path, NULL, NULL, 0u, NULL, NULL, 0u);
+    close(file);
+    return code;
+}
+
+static int load(u64 *module, int way, u64 bytes)
+{
+    char image[128];
+    snprintf(image, sizeof image, ".version 8.0 .visible .global .align 8 .b8 data[%lu];", bytes);
+    if (!bytes)
+        strcpy(image, "image");
     switch (way) {
-    case 1: return CALL(cuModuleLoadData, module, "image");
-    case 2: return CALL(cuModuleLoadDataEx, module, "image", 0u, NULL, NULL);
-    case 3: return CALL(cuModuleLoadFatBinary, module, "image");
-    default: return CALL(cuLibraryLoadData, module, "image", NULL, NULL, 0u, NULL, NULL, 0u);
+    case 1: return CALL(cuModuleLoadData, module, image);
+    case 2: return CALL(cuModuleLoadDataEx, module, image, 0u, NULL, NULL);
+    case 3: return CALL(cuModuleLoadFatBinary, module, image);
+    case 4: return CALL(cuLibraryLoadData, module, image, NULL, NULL, 0u, NULL, NULL, 0u);
+    default: return from_file(module, way, image);
     }
 }
+
+static int is_way_of_library(u64 way) { return way == 4 || way == 6; }
 
 static int unload(u64 module, int from_library)
 {
@@ -75,7 +104,7 @@ static const char *one(u64 random, u64 *block, u64 *module, int *kind)
         if (*module)
             return code = unload(*module, *kind), *module = 0, code ? "unload" : NULL;
         *kind = random >> 63;
-        code = load(&out, *kind ? 4 : 1);
+        code = load(&out, *kind ? 4 : 1, (random >> 20) % 4 << 20);
         *module = code ? 0 : out;
         break;
     case 2:
@@ -125,6 +154,72 @@ static void storms(u64 seed, u64 threads, u64 rounds)
     printf("%s\n", wrong);
 }
 
+enum { HELD_MAX = 64 };
+struct hold {
+    u64 seed, modules, held[HELD_MAX], failed;
+    int kinds[HELD_MAX];
+};
+static struct hold holds[16];
+
+static void *hold(void *given)
+{
+    struct hold *me = given;
+    u64 random = me->seed * 0x9e3779b97f4a7c15ull + 1, got;
+    me->failed = CALL(cuCtxSetCurrent, contexts[0]) ? 1 : 0;
+    for (u64 i = 0; i < me->modules; i++) {
+        random = random * 6364136223846793005ull + 1;
+        u64 way = (random >> 33) % 6 + 1, bytes = (random >> 40) % 64 << 16;
+        me->kinds[i] = is_way_of_library(way);
+        if (load(&me->held[i], (int)way, bytes) || function(&got, me->held[i], me->kinds[i], i))
+            me->failed++;
+    }
+    return NULL;
+}
+
+static u64 hold_all(u64 seed, u64 threads, u64 modules)
+{
+    pthread_t running[16];
+    u64 failed = 0;
+    for (u64 i = 0; i < threads && i < 16; i++) {
+        holds[i] = (struct hold){.seed = seed + i, .modules = modules < HELD_MAX ? modules : HELD_MAX};
+        if (pthread_create(&running[i], NULL, hold, &holds[i]))
+            exit(1);
+    }
+    for (u64 i = 0; i < threads && i < 16; i++) {
+        pthread_join(running[i], NULL);
+        failed += holds[i].failed;
+    }
+    return failed;
+}
+
+static u64 let_all(void)
+{
+    u64 failed = 0;
+    for (u64 i = 0; i < 16; i++) {
+        for (u64 at = 0; at < holds[i].modules; at++)
+            failed += unload(holds[i].held[at], holds[i].kinds[at]) != 0;
+        holds[i].modules = 0;
+    }
+    return failed;
+}
+
+/* What the driver and this program need of the heap lies ready. */
+static int narrow(void)
+{
+    struct rlimit limit;
+    void *ready[256];
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    for (int i = 0; i < 256; i++)
+        memset(ready[i] = malloc(16 << 10), 1, 16 << 10);
+    for (int i = 0; i < 256; i++)
+        free(ready[i]);
+    if (getrlimit(RLIMIT_AS, &limit))
+        return -1;
+    limit.rlim_cur = 1;
+    return setrlimit(RLIMIT_AS, &limit);
+}
+
 int main(void)
 {
     char line[256], word[32];
@@ -163,10 +258,10 @@ int main(void)
         } else if (!strcmp(word, "current")) {
             answer(CALL(cuCtxSetCurrent, contexts[a]), out);
         } else if (!strcmp(word, "load")) {
-            int code = load(&out, (int)b);
+            int code = load(&out, (int)b, c);
             if (!code) {
                 modules[a] = out;
-                is_library[a] = b == 4;
+                is_library[a] = is_way_of_library(b);
             }
             answer(code, out);
         } else if (!strcmp(word, "function")) {
@@ -185,6 +280,12 @@ int main(void)
             size_t left = 0, total = 0;
             int code = CALL(cuMemGetInfo_v2, &left, &total);
             printf("%d %zu\n", code, left);
+        } else if (!strcmp(word, "narrow")) {
+            printf("%d\n", narrow());
+        } else if (!strcmp(word, "hold")) {
+            printf("%lu\n", hold_all(a, b, c));
+        } else if (!strcmp(word, "let")) {
+            printf("%lu\n", let_all());
         } else if (!strcmp(word, "storm")) {
             storms(a, b, c);
         } else {

@@ -52,7 +52,7 @@ static void *work(void *given)
         uint64_t random = next_random(&worker->random);
         int family = choose(random);
         size_t size = 1 + (random >> 8) % (worker->keep / 4);
-        int fits = worker->held + (family < FAMILIES ? price(family, size) : size) <= worker->keep;
+        int fits = worker->held + (family < FAMILIES || family == MODULE ? price(family, size) : size) <= worker->keep;
         if (worker->count > 0 && (!fits || worker->count == ENTRIES || (random >> 60) < 6)) {
             int at = (random >> 40) % worker->count;
             worker->held -= worker->entries[at].charged;
@@ -133,7 +133,6 @@ static void run(char **arguments)
 int main(int count, char **arguments)
 {
     char line[64];
-    Entry module;
     threads = count > 5 ? atoi(arguments[1]) : 0;
     if (threads < 1 || threads > THREADS_MAX || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) ||
         cuCtxSetCurrent(context)) {
@@ -141,12 +140,8 @@ int main(int count, char **arguments)
         return 1;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (!strcmp(arguments[5], "all")) {
+    if (!strcmp(arguments[5], "all"))
         families = ALL_FAMILIES;
-        /* How large a module is, is measured while nothing else moves. */
-        if (take_other(&module, MODULE, 1, NULL) || give_other(&module, NULL))
-            return 1;
-    }
     puts("ready");
     if (fgets(line, sizeof line, stdin))
         run(arguments);

@@ -258,8 +258,8 @@ fn a_module_that_does_not_fit_is_out_of_memory_and_what_is_there_is_charged() {
     say(&mut program, "alloc 1", "2");
     say(&mut program, "unload 1", "0");
     assert_eq!(scene.books(), CONTEXT + MIB);
-    // Now it is known: the next one is not even asked for.
-    say(&mut program, "load 2 1", "0");
+    // One whose image says that it does not fit is not asked for.
+    say(&mut program, &format!("load 2 1 {}", 2 * MODULE), "0");
     say(&mut program, "function 2 1", "2");
     assert_eq!(scene.books(), CONTEXT + MIB);
     program.end();
@@ -269,10 +269,7 @@ fn a_module_that_does_not_fit_is_out_of_memory_and_what_is_there_is_charged() {
 fn a_module_that_was_refused_once_is_charged_when_it_is_had() {
     let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
     let mut program = scene.start();
-    for line in ["retain 0", "load 1 1", "function 1 1", "unload 1"] {
-        say(&mut program, line, "0");
-    }
-    // From now on nothing that is measured is sure.
+    say(&mut program, "retain 0", "0");
     let mut other = scene.start();
     say(&mut other, "retain 0", "0");
     for (way, generation) in [(1, 2), (4, 4)] {
@@ -282,7 +279,7 @@ fn a_module_that_was_refused_once_is_charged_when_it_is_had() {
             ..memory_limit(&scene.card.facts().uuid, bytes)
         };
         scene.files.change(&limits(generation, 2 * CONTEXT + MODULE - 1));
-        say(&mut program, &format!("load 2 {way}"), "0");
+        say(&mut program, &format!("load 2 {way} {MODULE}"), "0");
         for _ in 0..2 {
             say(&mut program, "function 2 1", "2");
             assert_eq!(scene.books(), 2 * CONTEXT);
@@ -290,12 +287,104 @@ fn a_module_that_was_refused_once_is_charged_when_it_is_had() {
         scene.files.change(&limits(generation + 1, LIMIT));
         for _ in 0..2 {
             say(&mut program, "function 2 1", "0");
-            assert_eq!(scene.books(), 2 * CONTEXT + MODULE);
+            assert_eq!(scene.books(), 2 * CONTEXT + 2 * MODULE);
         }
         say(&mut program, "unload 2", "0");
         assert_eq!(scene.books(), 2 * CONTEXT);
     }
     assert_eq!(scene.files.counter(usage::DENIED), 4);
+    program.end();
+    other.end();
+}
+
+#[test]
+fn modules_of_different_sizes_are_charged_each_with_its_own() {
+    // In an image, which says how large its variables are, and in a file, which nobody reads.
+    for way in [1, 5] {
+        for others in [0, 1] {
+            let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+            let others: Vec<Talk> = (0..others)
+                .map(|_| {
+                    let mut other = scene.start();
+                    say(&mut other, "retain 0", "0");
+                    say(&mut other, "alloc 4096", "0");
+                    other
+                })
+                .collect();
+            let mut program = scene.start();
+            say(&mut program, "retain 0", "0");
+            let empty = scene.books();
+            for sizes in [&[3000, 2][..], &[1000, 2, 2, 2, 2, 2], &[2, 2000], &[1, 1500, 3, 700, 1]] {
+                let mut sum = empty;
+                for (size, slot) in sizes.iter().zip(1..) {
+                    say(&mut program, &format!("load {slot} {way} {}", size * MIB), "0");
+                    say(&mut program, &format!("function {slot} 1"), "0");
+                    sum += size * MIB + MODULE;
+                    assert_eq!(scene.books(), sum, "way {way}, {sizes:?} beside {} others", others.len());
+                }
+                // What does not fit is refused, and whether it is there or not, the books say so.
+                say(&mut program, &format!("load 60 {way} {}", 9000 * MIB), "0");
+                say(&mut program, "function 60 1", "2");
+                assert_eq!(scene.books() > LIMIT, way == 5);
+                for slot in (1..=sizes.len()).chain([60]) {
+                    say(&mut program, &format!("unload {slot}"), "0");
+                }
+                assert_eq!(scene.books(), empty);
+            }
+            program.end();
+            others.into_iter().for_each(Talk::end);
+        }
+    }
+}
+
+#[test]
+fn modules_that_processes_and_threads_load_at_once_are_measured_one_after_the_other() {
+    const ROUNDS: u64 = 10;
+    let seed = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| u64::from(time.subsec_nanos()));
+    println!("seed {seed}");
+    let Some(scene) = Scene::new(16 << 30, Size::Published) else { return };
+    let mut programs: Vec<Talk> = (0..3).map(|_| scene.start()).collect();
+    programs.iter_mut().for_each(|program| say(program, "retain 0", "0"));
+    // Where somebody has no processor for a second, the others do not wait for him.
+    let is_exact = |round: u64, programs: &mut [Talk]| {
+        for (program, who) in programs.iter_mut().zip(0..) {
+            program.tell(&format!("hold {} 4 8", seed.wrapping_add(who * 64 + round * 1024)));
+        }
+        programs.iter_mut().for_each(|program| assert_eq!(program.hear(), "0"));
+        let found = (scene.files.counter(usage::TOTAL), scene.card.in_use());
+        programs.iter_mut().for_each(|program| say(program, "let", "0"));
+        assert_eq!(scene.books(), 3 * CONTEXT, "round {round}");
+        println!("round {round}: {found:?}");
+        found.0 == found.1
+    };
+    assert!((0..ROUNDS).any(|round| is_exact(round, &mut programs)));
+    programs.into_iter().for_each(Talk::end);
+}
+
+#[test]
+fn a_module_that_cannot_be_noted_is_not_had() {
+    for way in 1..=6 {
+        let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+        let mut program = scene.start();
+        say(&mut program, "retain 0", "0");
+        say(&mut program, "narrow", "0");
+        for size in [0, 100 * MIB] {
+            say(&mut program, &format!("load 1 {way} {size}"), "2");
+            assert_eq!(scene.books(), CONTEXT, "way {way}");
+        }
+        program.end();
+    }
+}
+
+#[test]
+fn stacks_are_charged_beside_other_processes_too() {
+    let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+    let threads = 2048 * u64::from(scene.card.facts().sms);
+    let (mut program, mut other) = (scene.start(), scene.start());
+    say(&mut other, "retain 0", "0");
+    say(&mut program, "retain 0", "0");
+    say(&mut program, "limit 0 2048", "0");
+    assert_eq!(scene.books(), 2 * CONTEXT + 1024 * threads);
     program.end();
     other.end();
 }
@@ -325,13 +414,8 @@ fn threads_and_processes_leave_exact_books_of_contexts_and_modules() {
     println!("seed {seed}");
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(LIMIT, size) else { return };
-        // One after the other they learn how large a module is, as nothing else moves.
         let mut programs: Vec<Talk> = (0..3).map(|_| scene.start()).collect();
-        for program in &mut programs {
-            for line in ["retain 0", "load 1 1", "function 1 1", "unload 1"] {
-                say(program, line, "0");
-            }
-        }
+        programs.iter_mut().for_each(|program| say(program, "retain 0", "0"));
         assert_eq!(scene.books(), 3 * CONTEXT, "{size:?}");
         for round in 0..3 {
             for (program, who) in programs.iter_mut().zip(0..) {

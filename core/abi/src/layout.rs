@@ -97,6 +97,9 @@ pub mod usage {
     pub const UNKNOWN_SYMBOLS: usize = 144;
     /// `u64`, dead processes whose holding was given back.
     pub const REAPED: usize = 152;
+    /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began to measure what a call takes of the card;
+    /// one at a time, as far as the others wait for it.
+    pub const MEASURING: usize = 160;
     /// `i64`, device nanoseconds that may still be used before launches wait; negative is debt. Writers: the tenant's
     /// processes, and the agent, which adds what their bills were off by.
     pub const CREDIT_NANOS: usize = 192;
@@ -160,6 +163,12 @@ pub mod slot {
     /// `u64`, monotonic nanoseconds since when this process may have work on the card that is not on the books; 0: it has none.
     /// A reaper puts what a dead process left onto the books.
     pub const UNBILLED_SINCE: usize = 48;
+    /// `u32`, calls of the owner that may move memory on the card: so many began.
+    pub const BEGUN: usize = 64;
+    /// `u32`, so many of them are over, and what they moved is in the books.
+    pub const ENDED: usize = 68;
+    /// `u32`, 1: the owner has pools or graphs, which give memory back before the books say so.
+    pub const LOOSE: usize = 72;
 }
 
 const _: () = assert!(limits::RECORDS + 2 * limits::RECORD_BYTES <= limits::BYTES);

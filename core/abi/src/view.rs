@@ -320,6 +320,12 @@ impl<'a> UsageView<'a> {
         self.0.word(usage::DEVICE_NANOS)
     }
 
+    /// [`usage::MEASURING`]
+    #[must_use]
+    pub fn measuring(self) -> &'a AtomicU32 {
+        self.0.half(usage::MEASURING)
+    }
+
     /// [`usage::WAKE`]
     #[must_use]
     pub fn wake(self) -> &'a AtomicU32 {
@@ -435,5 +441,23 @@ impl<'a> SlotView<'a> {
     #[must_use]
     pub fn unbilled_since(self) -> &'a AtomicU64 {
         self.bytes.word(self.at + slot::UNBILLED_SINCE)
+    }
+
+    /// [`slot::BEGUN`]
+    #[must_use]
+    pub fn begun(self) -> &'a AtomicU32 {
+        self.bytes.half(self.at + slot::BEGUN)
+    }
+
+    /// [`slot::ENDED`]
+    #[must_use]
+    pub fn ended(self) -> &'a AtomicU32 {
+        self.bytes.half(self.at + slot::ENDED)
+    }
+
+    /// [`slot::LOOSE`]
+    #[must_use]
+    pub fn loose(self) -> &'a AtomicU32 {
+        self.bytes.half(self.at + slot::LOOSE)
     }
 }

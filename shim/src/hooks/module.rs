@@ -6,17 +6,17 @@
 use core::ffi::{c_char, c_void};
 
 use crate::asked::{Asked, What, name as name_of};
-use crate::modules::{self, Object};
+use crate::modules::{self, Image, Object};
 use crate::pools::Place;
 use crate::vendor::{self, SUCCESS};
 
 hooks! {
     Cuda, Memory;
     fn cuModuleLoad(module: *mut u64, path: *const c_char) {
-        modules::load(Place(module), || cuModuleLoad::real(module, path), unload_module)
+        modules::load(Place(module), Image(0), || cuModuleLoad::real(module, path), unload_module)
     }
     fn cuModuleLoadData(module: *mut u64, image: *const c_void) {
-        modules::load(Place(module), || cuModuleLoadData::real(module, image), unload_module)
+        modules::load(Place(module), lies(image), || cuModuleLoadData::real(module, image), unload_module)
     }
     fn cuModuleLoadDataEx(
         module: *mut u64,
@@ -26,10 +26,10 @@ hooks! {
         values: *mut *mut c_void,
     ) {
         let real = || cuModuleLoadDataEx::real(module, image, count, options, values);
-        modules::load(Place(module), real, unload_module)
+        modules::load(Place(module), lies(image), real, unload_module)
     }
     fn cuModuleLoadFatBinary(module: *mut u64, image: *const c_void) {
-        modules::load(Place(module), || cuModuleLoadFatBinary::real(module, image), unload_module)
+        modules::load(Place(module), lies(image), || cuModuleLoadFatBinary::real(module, image), unload_module)
     }
     fn cuModuleUnload(module: u64) {
         modules::unload(Object(module), || cuModuleUnload::real(module))
@@ -64,7 +64,7 @@ hooks! {
                 library, code, options, values, count, library_options, library_values, library_count,
             )
         };
-        modules::load(Place(library), real, unload_library)
+        modules::load(Place(library), lies(code), real, unload_library)
     }
     fn cuLibraryLoadFromFile(
         library: *mut u64,
@@ -81,7 +81,7 @@ hooks! {
                 library, path, options, values, count, library_options, library_values, library_count,
             )
         };
-        modules::load(Place(library), real, unload_library)
+        modules::load(Place(library), Image(0), real, unload_library)
     }
     fn cuLibraryUnload(library: u64) {
         modules::unload(Object(library), || cuLibraryUnload::real(library))
@@ -125,6 +125,10 @@ hooks! {
         let object = Object(if known { module } else { function });
         modules::get(object, Some(asked), None, || cuFuncLoad::real(function))
     }
+}
+
+fn lies(image: *const c_void) -> Image {
+    Image(u64::try_from(image.expose_provenance()).unwrap_or(0))
 }
 
 fn unload_module(module: u64) -> i32 {

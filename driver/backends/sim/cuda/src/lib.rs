@@ -26,6 +26,7 @@ mod ffi;
 mod graph;
 mod handle;
 mod heap;
+mod image;
 mod ipc;
 mod launch;
 mod memory;

@@ -1,10 +1,11 @@
 //! Modules, libraries, functions, kernels. Every image is accepted, and has every kernel that is asked for.
 //!
 //! A module's memory is charged when the first function is got from it, as with lazy loading; with
-//! `CUDA_MODULE_LOADING=EAGER` at once.
+//! `CUDA_MODULE_LOADING=EAGER` at once. It is the node's `module_bytes` and the variables of the image.
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE};
 use crate::handle::{Registry, Tag};
+use crate::image::Variables;
 use crate::process::{self, Context, lock};
 use aliquot_sim_device::{Kind, Node};
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Module {
     /// 0: a library.
     context: u64,
+    variables: Variables,
     /// Card and bytes charged, by context: a library is loaded into each on its own.
     charged: Mutex<BTreeMap<u64, (usize, u64)>>,
     functions: Mutex<BTreeMap<String, u64>>,
@@ -53,14 +55,14 @@ impl Length {
 }
 
 /// cuModuleLoad and its kind.
-pub(crate) fn load() -> Answer<u64> {
+pub(crate) fn load(variables: Variables) -> Answer<u64> {
     let context = process::current()?;
-    add(context.handle, Some(&context))
+    add(context.handle, variables, Some(&context))
 }
 
 /// Loads; an eager driver does it whole, where there is a context.
-fn add(of: u64, current: Option<&Arc<Context>>) -> Answer<u64> {
-    let (handle, module) = MODULES.add(|_| Module::new(of));
+fn add(of: u64, variables: Variables, current: Option<&Arc<Context>>) -> Answer<u64> {
+    let (handle, module) = MODULES.add(|_| Module::new(of, variables));
     if eager()
         && let Some(context) = current
         && let Err(error) = module.charge(context)
@@ -76,9 +78,9 @@ fn eager() -> bool {
 }
 
 /// cuLibraryLoadData and its kind.
-pub(crate) fn load_library() -> Answer<u64> {
+pub(crate) fn load_library(variables: Variables) -> Answer<u64> {
     process::cards()?;
-    add(0, process::current().ok().as_ref())
+    add(0, variables, process::current().ok().as_ref())
 }
 
 /// cuModuleUnload, cuLibraryUnload.
@@ -145,8 +147,8 @@ fn give_back(charged: impl IntoIterator<Item = (usize, u64)>) {
 }
 
 impl Module {
-    fn new(context: u64) -> Self {
-        Self { context, charged: Mutex::default(), functions: Mutex::default() }
+    fn new(context: u64, variables: Variables) -> Self {
+        Self { context, variables, charged: Mutex::default(), functions: Mutex::default() }
     }
 
     fn charge(&self, context: &Arc<Context>) -> Answer {
@@ -155,7 +157,7 @@ impl Module {
             return Ok(());
         }
         let ours = context.card()?;
-        let bytes = ours.card.node().module_bytes;
+        let bytes = ours.card.node().module_bytes.saturating_add(self.variables.charged());
         ours.take(Kind::Module, bytes)?;
         charged.insert(context.handle, (context.device, bytes));
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::pointer::{In, Out, Text};
 use crate::code::{Answer, INVALID_VALUE, NOT_FOUND};
+use crate::image::Variables;
 use crate::launch::{self, Grid};
 use crate::module::{self, FUNCTIONS};
 use crate::process;
@@ -40,6 +41,11 @@ pub(crate) fn first_parameter(parameters: In<u64>, extra: In<u64>) -> Answer<u64
     Err(INVALID_VALUE)
 }
 
+fn variables(image: In<u8>) -> Answer<Variables> {
+    image.get()?;
+    Variables::of_memory(&|from, count| In::<u8>::at(image.address().wrapping_add(from)).list(count))
+}
+
 fn launch(function: u64, grid: &Grid, stream: u64, mode: Mode, parameters: (In<u64>, In<u64>)) -> Answer {
     process::cards()?;
     launch::launch(function, grid, stream, mode, &|| first_parameter(parameters.0, parameters.1))
@@ -70,23 +76,19 @@ fn resident(threads: i32) -> Answer<i32> {
 exports! {
     fn cuModuleLoad(handle: Out<u64>, path: Text) {
         handle.check()?;
-        path.get()?;
-        handle.set(module::load()?)
+        handle.set(module::load(Variables::of_file(&path.get()?)?)?)
     }
     fn cuModuleLoadData(handle: Out<u64>, image: In<u8>) {
         handle.check()?;
-        image.get()?;
-        handle.set(module::load()?)
+        handle.set(module::load(variables(image)?)?)
     }
     fn cuModuleLoadDataEx(handle: Out<u64>, image: In<u8>, _count: u32, _options: In<u32>, _values: In<u64>) {
         handle.check()?;
-        image.get()?;
-        handle.set(module::load()?)
+        handle.set(module::load(variables(image)?)?)
     }
     fn cuModuleLoadFatBinary(handle: Out<u64>, image: In<u8>) {
         handle.check()?;
-        image.get()?;
-        handle.set(module::load()?)
+        handle.set(module::load(variables(image)?)?)
     }
     fn cuModuleUnload(handle: u64) { module::unload(handle) }
     fn cuModuleGetLoadingMode(mode: Out<u32>) {
@@ -113,16 +115,14 @@ exports! {
         _library_options: In<u32>, _library_values: In<u64>, _library_count: u32
     ) {
         handle.check()?;
-        image.get()?;
-        handle.set(module::load_library()?)
+        handle.set(module::load_library(variables(image)?)?)
     }
     fn cuLibraryLoadFromFile(
         handle: Out<u64>, path: Text, _options: In<u32>, _values: In<u64>, _count: u32,
         _library_options: In<u32>, _library_values: In<u64>, _library_count: u32
     ) {
         handle.check()?;
-        path.get()?;
-        handle.set(module::load_library()?)
+        handle.set(module::load_library(Variables::of_file(&path.get()?)?)?)
     }
     fn cuLibraryUnload(handle: u64) { module::unload(handle) }
     fn cuLibraryGetKernel(kernel: Out<u64>, handle: u64, name: Text) {
