@@ -72,13 +72,13 @@ static inline size_t price(int family, size_t size)
     size_t side = 16;
     switch (family) {
     case PITCHED: return up(size / 64 + 1, 512) * 64;
-    case ARRAY: return up(up(size, 64) / 64 * 64 * 4, 64 << 10);
+    case ARRAY: return up(up(up(size, 64) / 64 * 4, 64) * 64, 64 << 10);
     case MIPMAPPED: {
         size_t sum = 0;
         while (side * side * 4 < size)
             side *= 2;
         for (size_t level = side; level > 0; level /= 2)
-            sum += level * level * 4;
+            sum += up(level * 4, 64) * up(level, 8);
         return up(sum, 64 << 10);
     }
     case PHYSICAL:

@@ -28,6 +28,7 @@ typedef struct {
 extern int cuArrayCreate_v2(void **, const Flat *), cuArray3DCreate_v2(void **, const Deep *);
 extern int cuMipmappedArrayCreate(void **, const Deep *, unsigned), cuArrayDestroy(void *);
 extern int cuMipmappedArrayDestroy(void *);
+extern int cuArrayGetMemoryRequirements(size_t *, void *, int), cuMipmappedArrayGetMemoryRequirements(size_t *, void *, int);
 extern int cuMemCreate(uint64_t *, size_t, const Properties *, unsigned long long), cuMemRelease(uint64_t);
 extern int cuMemAddressReserve(Pointer *, size_t, size_t, Pointer, unsigned long long);
 extern int cuMemMap(Pointer, size_t, size_t, uint64_t, unsigned long long), cuMemUnmap(Pointer, size_t);
@@ -124,9 +125,12 @@ static void arrays(void)
     } cases[] = {
         {{1, 0, 0, 0x01, 1, 0}, 0, 1},           {{1024, 1024, 0, 0x20, 4, 0}, 0, 256},
         {{1024, 1024, 0, 0x10, 2, 0}, 0, 64},    {{256, 256, 6, 0x20, 1, 0x04}, 0, 24},
-        {{256, 256, 12, 0x20, 1, 0x05}, 0, 48},  {{1024, 0, 64, 0x20, 1, 0x01}, 0, 4},
+        {{256, 256, 12, 0x20, 1, 0x05}, 0, 48},  {{1024, 0, 64, 0x20, 1, 0x01}, 0, 32},
         {{64, 64, 64, 0x03, 2, 0}, 0, 32},       {{1024, 1024, 0, 0x20, 1, 0}, 11, 86},
         {{1024, 1024, 0, 0x20, 1, 0x40}, 0, 0},  {{1024, 1024, 0, 0x20, 1, 0x80}, 5, 0},
+        /* Thin ones: 64 bytes for each of a column, eight rows for one, the same for each layer and level. */
+        {{1, 65536, 0, 0x01, 1, 0}, 0, 64},      {{65536, 1, 0, 0x01, 1, 0}, 0, 8},
+        {{1, 1, 2048, 0x01, 1, 0x01}, 0, 16},    {{16384, 1, 0, 0x01, 1, 0}, 15, 5},
     };
     for (size_t at = 0; at < sizeof cases / sizeof *cases; at++) {
         const Deep *shape = &cases[at].shape;
@@ -135,12 +139,17 @@ static void arrays(void)
         if (left() != limit - cases[at].units * unit)
             printf("case %zu: %zu\n", at, limit - left());
         CHECK(left() == limit - cases[at].units * unit);
+        /* What an array needs is told before it has memory, not after. */
+        size_t told[4] = {42};
+        int answer = levels ? cuMipmappedArrayGetMemoryRequirements(told, array, 0)
+                            : cuArrayGetMemoryRequirements(told, array, 0);
+        CHECK(shape->flags & 0x80 ? answer == 0 && told[0] > 0 : answer == INVALID_VALUE && told[0] == 42);
         CHECK((levels ? cuMipmappedArrayDestroy(array) : cuArrayDestroy(array)) == 0 && left() == limit);
     }
-    Flat flat = {limit / 16, 1, 0x20, 4}, wrong = {16, 1, 0x7777, 4};
+    Flat flat = {limit / 16 / 8, 8, 0x20, 4}, wrong = {16, 1, 0x7777, 4};
     CHECK(cuArrayCreate_v2(&array, &flat) == 0 && left() == 0 && cuArrayDestroy(array) == 0);
     array = (void *)42;
-    flat.height = 2;
+    flat.height = 9;
     CHECK(cuArrayCreate_v2(&array, &flat) == OUT_OF_MEMORY && array == (void *)42);
     flat.height = SIZE_MAX;
     CHECK(cuArrayCreate_v2(&array, &flat) == OUT_OF_MEMORY && array == (void *)42);

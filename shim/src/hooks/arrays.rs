@@ -1,20 +1,33 @@
-//! Arrays and mipmapped arrays: elements times extent, settled by what the driver says it needs where it says so.
+//! Arrays and mipmapped arrays: reserved before they are made, by what the driver says that they need.
+//!
+//! It says so of arrays whose memory is mapped later, and of no others: so a twin of that kind, which takes no memory, is made,
+//! asked and destroyed. Cards lay arrays out in blocks; where the driver has no answer (before 11.6) the most that they can take
+//! stands, in the largest blocks that fit.
 
 // UNSAFETY: out-parameters and structures of the caller.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
 
-use crate::account::Bytes;
+use crate::account::{self, Account, Bytes};
 use crate::alloc_map::{AllocMap, Key};
+use crate::contexts;
 use crate::plain::{self, ARRAYS, MIPMAPPED, Made};
+use crate::sys::KeepErrno;
 use crate::vendor::{self, SUCCESS};
 
-/// Unit to which a driver rounds an array. The simulated cards take so (`ARRAY_BYTES` in
-/// `driver/backends/sim/cuda/src/array.rs`); what a driver says of its own stands above it.
+/// Unit to which a driver that does not say what an array needs is taken to round it.
 const ARRAY_BYTES: u64 = 64 << 10;
 /// CUDA_ARRAY3D_LAYERED and CUDA_ARRAY3D_CUBEMAP: the depth counts layers, which no level shrinks.
 const LAYERS: u32 = 0x05;
 /// CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING: the memory is mapped later, from a handle that is charged.
 const UNBACKED: u32 = 0xc0;
+/// CUDA_ARRAY3D_DEFERRED_MAPPING
+const DEFERRED: u32 = 0x80;
+/// A card lays an array out in groups of 64 bytes by 8 rows, and these in blocks of up to 16 by height and 32 by depth; a block
+/// is no larger than the next power of two.
+const GROUP_BYTES: u64 = 64;
+const GROUP_ROWS: u64 = 8;
+const BLOCK_GROUPS_MAX: u64 = 16;
+const BLOCK_DEPTH_MAX: u64 = 32;
 /// Most levels of a mipmapped array: extents have 32 bits.
 const LEVELS_MAX: u32 = 32;
 /// Bytes of the largest element there is; taken for a format that is not known, and for the blocks of compressed ones.
@@ -75,7 +88,7 @@ pub(crate) struct Requirements {
 
 calls! {
     Cuda;
-    /// What an array takes; drivers before 11.6 lack it, and answer for some arrays only.
+    /// What an array takes; drivers before 11.6 lack it, and it answers for arrays of deferred mapping only.
     fn cuArrayGetMemoryRequirements(answer: *mut Requirements, array: u64, device: i32);
     /// What all levels take.
     fn cuMipmappedArrayGetMemoryRequirements(answer: *mut Requirements, array: u64, device: i32);
@@ -152,16 +165,19 @@ impl Shape {
         (component * u64::from(self.channels.max(1))).min(ELEMENT_MAX)
     }
 
-    /// Bytes of one level; an extent of 0 counts as 1.
+    /// The most bytes of one level; an extent of 0 counts as 1.
     fn level(&self, level: u32) -> Option<u64> {
         let [width, height, depth] = self.extent;
         let shrunk = |extent: u64| extent.checked_shr(level).unwrap_or(0).max(1);
-        let depth = if self.flags & LAYERS == 0 { shrunk(depth) } else { depth.max(1) };
-        shrunk(width).checked_mul(self.element())?.checked_mul(shrunk(height))?.checked_mul(depth)
+        let row = shrunk(width).checked_mul(self.element())?.checked_next_multiple_of(GROUP_BYTES)?;
+        let groups = blocks(shrunk(height).div_ceil(GROUP_ROWS), BLOCK_GROUPS_MAX)?;
+        let depth =
+            if self.flags & LAYERS == 0 { blocks(shrunk(depth), BLOCK_DEPTH_MAX)? } else { depth.max(1) };
+        row.checked_mul(groups.checked_mul(GROUP_ROWS)?)?.checked_mul(depth)
     }
 
-    /// Bytes of all levels, no more than there are halvings of the longest side. `None`: more than there are numbers.
-    fn bytes(&self) -> Option<Bytes> {
+    /// The most bytes of all levels, no more than there are halvings of the longest side. `None`: more than there are numbers.
+    fn most(&self) -> Option<Bytes> {
         if self.flags & UNBACKED != 0 {
             return Some(Bytes(0));
         }
@@ -170,6 +186,11 @@ impl Shape {
         let sum = (0..levels).try_fold(0_u64, |sum, level| sum.checked_add(self.level(level)?))?;
         sum.checked_next_multiple_of(ARRAY_BYTES).map(Bytes)
     }
+}
+
+/// Whole blocks of `count`, of `most` each or of the next power of two.
+fn blocks(count: u64, most: u64) -> Option<u64> {
+    count.checked_next_multiple_of(count.checked_next_power_of_two()?.min(most))
 }
 
 fn wide(extent: usize) -> u64 {
@@ -204,20 +225,42 @@ impl From<DeepShort> for Shape {
     }
 }
 
-/// What the driver says that it took; as described, where it does not say.
-fn settled(map: &AllocMap, array: u64, shape: &Shape) -> Bytes {
-    let described = shape.bytes().unwrap_or(Bytes(u64::MAX));
-    if shape.flags & UNBACKED != 0 {
-        return described;
-    }
-    let device = vendor::current_device().map_or(0, |device| device.0);
-    let mut found = Requirements { bytes: 0, alignment: 0, reserved: [0; 4] };
-    let answer = if core::ptr::eq(map, &raw const ARRAYS) {
-        cuArrayGetMemoryRequirements(&raw mut found, array, device)
-    } else {
-        cuMipmappedArrayGetMemoryRequirements(&raw mut found, array, device)
+/// What an array of this shape takes on the current card. `None`: more than there are numbers.
+fn needed(map: &'static AllocMap, shape: &Shape) -> Option<Bytes> {
+    let is_counted = || {
+        let current = contexts::current();
+        current.is_some_and(|current| matches!(account::of(current.device), Account::Counted(_)))
     };
-    if answer == Some(SUCCESS) { Bytes(found.bytes) } else { described }
+    let _errno = KeepErrno::new();
+    let told = if shape.flags & UNBACKED == 0 && is_counted() { told(map, shape) } else { None };
+    told.or_else(|| shape.most())
+}
+
+/// What the driver says of a twin that takes nothing; `None`: it does not say.
+fn told(map: &'static AllocMap, shape: &Shape) -> Option<Bytes> {
+    let device = vendor::current_device()?.0;
+    let [width, height, depth] = shape.extent;
+    let narrow = |extent: u64| usize::try_from(extent).ok();
+    let (width, height, depth) = (narrow(width)?, narrow(height)?, narrow(depth)?);
+    let (format, channels, flags) = (shape.format, shape.channels, shape.flags | DEFERRED);
+    let described = Deep { width, height, depth, format, channels, flags };
+    let (mut twin, mut found) = (0, Requirements { bytes: 0, alignment: 0, reserved: [0; 4] });
+    let answer = if core::ptr::eq(map, &raw const ARRAYS) {
+        if cuArray3DCreate_v2::real(&raw mut twin, &raw const described) != SUCCESS {
+            return None;
+        }
+        let answer = cuArrayGetMemoryRequirements(&raw mut found, twin, device);
+        let _destroyed = cuArrayDestroy::real(twin);
+        answer
+    } else {
+        if cuMipmappedArrayCreate::real(&raw mut twin, &raw const described, shape.levels) != SUCCESS {
+            return None;
+        }
+        let answer = cuMipmappedArrayGetMemoryRequirements(&raw mut found, twin, device);
+        let _destroyed = cuMipmappedArrayDestroy::real(twin);
+        answer
+    };
+    (answer == Some(SUCCESS)).then_some(Bytes(found.bytes))
 }
 
 fn make(
@@ -228,14 +271,15 @@ fn make(
     call: impl FnOnce(*mut u64) -> i32,
 ) -> i32 {
     let Some(shape) = shape.filter(|_| !place.is_null()) else { return call(place) };
+    let needed = needed(map, &shape);
     let make = || {
         let mut made = 0;
         match call(&raw mut made) {
-            SUCCESS => Ok(Made { key: Key(made), bytes: settled(map, made, &shape) }),
+            SUCCESS => Ok(Made { key: Key(made), bytes: needed.unwrap_or(Bytes(u64::MAX)) }),
             error => Err(error),
         }
     };
-    match plain::make(map, shape.bytes(), make, |key| unmake(key.0)) {
+    match plain::make(map, needed, make, |key| unmake(key.0)) {
         Ok(key) => {
             // SAFETY: the caller's place, which the vendor would write, too.
             unsafe { place.write(key.0) };
@@ -262,17 +306,22 @@ mod tests {
     use super::*;
 
     fn shape(extent: [u64; 3], format: u32, channels: u32, flags: u32, levels: u32) -> Option<Bytes> {
-        Shape { extent, format, channels, flags, levels }.bytes()
+        Shape { extent, format, channels, flags, levels }.most()
     }
 
     #[test]
-    fn an_array_takes_its_elements_times_its_extent() {
+    fn an_array_takes_no_more_than_whole_blocks_of_its_elements() {
         let units = |count: u64| Some(Bytes(count * ARRAY_BYTES));
         assert_eq!(shape([1, 0, 0], 0x01, 1, 0, 1), units(1));
         assert_eq!(shape([1024, 1024, 0], 0x20, 4, 0, 1), units(256));
         assert_eq!(shape([1024, 1024, 0], 0x10, 2, 0, 1), units(64));
+        assert_eq!(shape([1, 1 << 16, 0], 0x01, 1, 0, 1), units(64), "64 bytes for each byte");
+        assert_eq!(shape([1 << 16, 1, 0], 0x01, 1, 0, 1), units(8), "eight rows for one");
+        assert_eq!(shape([64, 129, 0], 0x01, 1, 0, 1), units(1));
+        assert_eq!(shape([1 << 10, 129, 0], 0x01, 1, 0, 1), units(4), "256 rows for 129");
+        assert_eq!(shape([1 << 10, 64, 33], 0x01, 1, 0, 1), units(64), "64 slices for 33");
+        assert_eq!(shape([1 << 10, 64, 33], 0x01, 1, 0x01, 1), units(33), "layers are not in blocks");
         assert_eq!(shape([256, 256, 6], 0x20, 1, 0x04, 1), units(24));
-        assert_eq!(shape([256, 0, 64], 0x20, 1, 0x01, 1), units(1));
         assert_eq!(shape([1024, 1024, 0], 0x20, 1, 0xc0, 1), Some(Bytes(0)));
         assert_eq!(shape([1024, 1024, 0], 0x7777, 4, 0, 1), units(256));
         assert_eq!(shape([u64::MAX, u64::MAX, 2], 0x01, 1, 0, 1), None);
@@ -280,16 +329,17 @@ mod tests {
 
     #[test]
     fn levels_shrink_in_every_direction_but_layers_do_not() {
-        let all = |extent: [u64; 3], flags| {
+        let all = |flags| {
             let mut sum = 0;
-            for level in 0..11 {
-                let depth = if flags & LAYERS == 0 { (extent[2] >> level).max(1) } else { extent[2] };
-                sum += 4 * (extent[0] >> level).max(1) * (extent[1] >> level).max(1) * depth;
+            for level in 0..11_u32 {
+                let depth = if flags & LAYERS == 0 { (16 >> level).max(1) } else { 16 };
+                // Sides are powers of two, and so are their blocks.
+                sum += (4 * (1024_u64 >> level)).max(64) * (512_u64 >> level).max(8) * depth;
             }
             Some(Bytes(sum.next_multiple_of(ARRAY_BYTES)))
         };
-        assert_eq!(shape([1024, 512, 16], 0x20, 1, 0, 99), all([1024, 512, 16], 0));
-        assert_eq!(shape([1024, 512, 16], 0x20, 1, 0x01, 11), all([1024, 512, 16], 0x01));
+        assert_eq!(shape([1024, 512, 16], 0x20, 1, 0, 99), all(0));
+        assert_eq!(shape([1024, 512, 16], 0x20, 1, 0x01, 11), all(0x01));
         assert_eq!(shape([1024, 512, 0], 0x20, 1, 0, 0), shape([1024, 512, 0], 0x20, 1, 0, 1));
     }
 }

@@ -1,4 +1,5 @@
-//! Arrays: their size is charged; their content lies in rows one behind the other.
+//! Arrays: charged as cards lay them out, in blocks of 64 bytes by 8 rows, each level and layer for itself; their content lies in
+//! rows one behind the other.
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::handle::{Registry, Tag};
@@ -10,6 +11,10 @@ use aliquot_sim_device::Kind;
 pub(crate) const ARRAY_BYTES: u64 = 64 << 10;
 /// CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING: memory comes from elsewhere, later.
 const UNBACKED: u32 = 0xc0;
+/// CUDA_ARRAY3D_DEFERRED_MAPPING
+const DEFERRED: u32 = 0x80;
+/// Bytes and rows of a block.
+const BLOCK: (u64, u64) = (64, 8);
 /// Every array has as many faces when it is a cube map.
 const CUBE_FACES: u64 = 6;
 
@@ -54,15 +59,16 @@ impl Shape {
         }
     }
 
-    /// Bytes of the first level; a missing height or depth counts as one.
+    /// Bytes of one level; a missing height or depth counts as one.
     fn level_bytes(&self, level: u32) -> Answer<u64> {
         let shrunk = |extent: u64| extent.checked_shr(level).unwrap_or(0).max(1);
         // In layered arrays and cube maps the depth counts layers, which do not shrink.
         let layered = self.flags & 0x05 != 0;
         let depth = if layered { self.depth.max(1) } else { shrunk(self.depth) };
-        let rows = shrunk(self.height).checked_mul(depth).ok_or(OUT_OF_MEMORY)?;
-        let row = shrunk(self.width).checked_mul(self.element()?).ok_or(OUT_OF_MEMORY)?;
-        row.checked_mul(rows).ok_or(OUT_OF_MEMORY)
+        let row = shrunk(self.width).checked_mul(self.element()?);
+        let row = row.and_then(|row| row.checked_next_multiple_of(BLOCK.0)).ok_or(OUT_OF_MEMORY)?;
+        let rows = shrunk(self.height).checked_next_multiple_of(BLOCK.1).ok_or(OUT_OF_MEMORY)?;
+        row.checked_mul(rows).and_then(|slice| slice.checked_mul(depth)).ok_or(OUT_OF_MEMORY)
     }
 
     /// What the card pays of `bytes`.
@@ -127,8 +133,12 @@ pub(crate) fn destroy_all_of(context: u64) {
     }
 }
 
-/// cuArrayGetMemoryRequirements: bytes and alignment.
+/// cuArrayGetMemoryRequirements: bytes and alignment; of arrays without memory of their own alone.
 pub(crate) fn requirements(handle: u64, registry: &Registry<Array>) -> Answer<(u64, u64)> {
     process::cards()?;
-    Ok((registry.get(handle)?.bytes, ARRAY_BYTES))
+    let array = registry.get(handle)?;
+    if array.shape.flags & DEFERRED == 0 {
+        return Err(INVALID_VALUE);
+    }
+    Ok((array.bytes, ARRAY_BYTES))
 }
