@@ -121,9 +121,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>
         // Whoever reads the answer has seen enough of it.
         Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
         Err(failure) => {
-            let code = failure.exit_code();
-            // There is nowhere left to say that standard error is gone; the code still tells.
-            if terminal.note(format_args!("error: {failure}")).is_err() { 3 } else { code }
+            terminal.last_note(format_args!("error: {failure}"));
+            failure.exit_code()
         }
     }
 }
@@ -143,12 +142,11 @@ fn refuse(error: &clap::Error, wrong: u8, terminal: &mut Terminal<'_>) -> u8 {
         Colour::On => error.render().ansi().to_string(),
         Colour::Off => error.render().to_string(),
     };
-    let (written, code) = if error.use_stderr() {
-        (write!(terminal.err, "{text}"), wrong)
-    } else {
-        (write!(terminal.out, "{text}"), 0)
-    };
-    if written.is_ok() { code } else { 3 }
+    if error.use_stderr() {
+        terminal.last_note(text.trim_end());
+        return wrong;
+    }
+    if write!(terminal.out, "{text}").is_ok() { 0 } else { 3 }
 }
 
 fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {

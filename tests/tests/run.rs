@@ -70,6 +70,30 @@ fn the_exit_code_is_the_commands() {
 }
 
 #[test]
+fn a_message_that_nobody_can_read_keeps_the_code() {
+    let local = Local::new("t4-2");
+    let full = || Stdio::from(fs::File::create("/dev/full").unwrap());
+    for (arguments, expected) in [
+        (vec!["--", "no-such-program"], 127),
+        (vec!["--", "/etc/passwd"], 126),
+        (vec!["--memory", "1000Gi", "--", "true"], 125),
+        (vec!["--card", "9", "--", "true"], 125),
+        (vec!["--", "sh", "-c", "exit 7"], 7),
+    ] {
+        let status = local.run(&arguments).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(expected), "{arguments:?}");
+    }
+    for (arguments, expected) in [(["plan", "--no-such-option"], 2), (["devices", "--node=no-such-node"], 2)]
+    {
+        let status = Command::new(aliquot()).args(arguments).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(expected), "{arguments:?}");
+    }
+    let answer = Command::new(aliquot()).arg("--version").stdout(full()).status().unwrap();
+    assert_eq!(answer.code(), Some(3), "the answer itself is lost");
+    assert_eq!((local.claims(), local.records()), (0, 0));
+}
+
+#[test]
 fn the_command_gets_its_words_its_input_and_its_part() {
     let local = Local::new("h100-8");
     let script = r#"cat; echo "$1|$2"; ls $ALIQUOT_GRANTS/*; echo $CUDA_VISIBLE_DEVICES; ls $ALIQUOT_SIM_DIR | grep node

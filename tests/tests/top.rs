@@ -268,6 +268,26 @@ fn local_runs_are_seen_on_their_card_and_in_their_partition() {
 }
 
 #[test]
+fn a_named_state_whose_journal_cannot_be_read_is_shown_and_ends_with_a_code_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let [good, bad] = ["good", "bad"].map(|name| dir.path().join(name));
+    fs::create_dir(&good).unwrap();
+    fs::create_dir(&bad).unwrap();
+    fs::write(bad.join("journal"), "nobody wrote this").unwrap();
+    let top = |states: &[&Path]| {
+        let mut command = Command::new(aliquot_tests::local::aliquot());
+        command.args(["top", "--node", "t4-2", "-n", "0", "-o", "json"]);
+        let output =
+            command.args(states.iter().flat_map(|state| [Path::new("--state"), state])).output().unwrap();
+        let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let problems = shown["problems"].as_array().unwrap().len();
+        (output.status.code(), shown["cards"].as_array().unwrap().len(), problems)
+    };
+    assert_eq!(top(&[&good]), (Some(0), 2, 0));
+    assert_eq!(top(&[&good, &bad]), (Some(3), 2, 1));
+}
+
+#[test]
 fn looking_changes_nothing_on_disk() {
     let Some(site) = Site::with(&["one"]) else { return };
     let contents = || {

@@ -105,6 +105,14 @@ impl Terminal<'_> {
         writeln!(self.err, "{text}")
     }
 
+    /// As [`Terminal::note`], before a command ends with a code of its own: where standard error is gone there is nowhere left
+    /// to say so, and the code still tells.
+    pub(super) fn last_note(&mut self, text: impl std::fmt::Display) {
+        match self.note(text) {
+            Ok(()) | Err(_) => {}
+        }
+    }
+
     /// Writes a value in a program's form.
     pub(super) fn value(&mut self, format: Format, value: &Value) -> io::Result<()> {
         match format {

@@ -181,11 +181,11 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let code = match prepare(args, terminal) {
         Ok(Ok(prepared)) => supervise(args, prepared, terminal)?,
         Ok(Err(why)) => {
-            terminal.note(why)?;
+            terminal.last_note(why);
             OWN_FAILURE
         }
         Err(failure) => {
-            terminal.note(format_args!("error: {failure}"))?;
+            terminal.last_note(format_args!("error: {failure}"));
             OWN_FAILURE
         }
     };
@@ -423,12 +423,12 @@ fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Re
         Ok(code) => code,
         Err(error) => {
             let program = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-            terminal.note(format_args!("error: cannot run {program}: {error}"))?;
+            terminal.last_note(format_args!("error: cannot run {program}: {error}"));
             if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }
         }
     };
     if let Err(failure) = give_back(&home, run, &grants, terminal) {
-        terminal.note(format_args!("warning: the part goes back at the next call: {failure}"))?;
+        terminal.last_note(format_args!("warning: the part goes back at the next call: {failure}"));
     }
     Ok(code)
 }
@@ -457,7 +457,7 @@ fn execute(
 /// Releases the claim, unless something that the command started still runs.
 fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     if anybody_lives(grants, None) {
-        terminal.note(
+        terminal.last_note(
             "note: something that the command started still runs; the part goes back when it ends, at the next call",
         )?;
         return Ok(());

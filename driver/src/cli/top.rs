@@ -22,6 +22,8 @@ use super::nodes::{NodeArgs, catalogue};
 use super::output::{Format, Screen, Terminal};
 use super::state::must_be_there;
 
+/// Exit code where a state directory that was named cannot be read; what can be is shown all the same.
+const UNREAD: u8 = 3;
 /// Longest time between two looks.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 /// Shortest time between two looks of the live form: no screen shows more, and looking is no work for a processor.
@@ -77,7 +79,8 @@ Keys of the live form:
 Exit codes:
   0  shown, whatever there is to show
   2  the command line or a file is not what it should be
-  3  a named state directory cannot be read, or the terminal is gone
+  3  a state directory given with --state, or its journal, cannot be read (the rest is shown);
+     or the terminal is gone
 
 Ended by SIGTERM, SIGHUP or SIGQUIT, the live form gives the terminal back as it was and ends by
 that signal.
@@ -165,7 +168,9 @@ fn once(args: &Args, mut looker: Looker, terminal: &mut Terminal<'_>) -> Result<
         Format::Table => print(&picture, terminal)?,
         form => terminal.value(form, &json::value(&picture))?,
     }
-    Ok(Answer::Yes)
+    // What was found by itself may be anybody's; who names a directory wants to know what is in it.
+    let unread = !args.states.is_empty() && first.states.iter().any(|state| state.promised.is_err());
+    Ok(if unread { Answer::Code(UNREAD) } else { Answer::Yes })
 }
 
 /// Whether there is a counter whose rate could be something.
