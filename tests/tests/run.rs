@@ -55,7 +55,18 @@ fn the_exit_code_is_the_commands() {
         (vec!["--", "/etc/passwd"], 126, "cannot run /etc/passwd"),
         (vec!["--memory", "1000Gi", "--", "true"], 125, "too little `memory` left"),
         (vec!["--memory", "none", "--", "true"], 125, "expected an amount of memory"),
+        (vec!["--memory", "8", "--", "true"], 125, "these are 8 bytes, which is less than 1Mi"),
+        (
+            vec!["--memory", "1023Ki", "--", "true"],
+            125,
+            "less than 1Mi; expected an amount of memory such as 8Gi",
+        ),
         (vec!["--card", "9", "--", "true"], 125, "there is no such card; there are 0 (GPU-"),
+        (
+            vec!["--card", "GPU-", "--", "true"],
+            125,
+            "--card GPU-: 2 cards begin like this; expected the beginning of one: 0 (GPU-",
+        ),
         (vec!["--template", "1g.10gb", "--", "true"], 125, "1g.10gb"),
         (vec!["--cores", "101", "--", "true"], 125, "0 to 100"),
         (vec!["--policy", "best-effort", "--cores", "10", "--", "true"], 125, "leave --cores out"),
@@ -78,6 +89,7 @@ fn a_message_that_nobody_can_read_keeps_the_code() {
         (vec!["--", "/etc/passwd"], 126),
         (vec!["--memory", "1000Gi", "--", "true"], 125),
         (vec!["--card", "9", "--", "true"], 125),
+        (vec!["--memory", "8", "--", "true"], 125),
         (vec!["--", "sh", "-c", "exit 7"], 7),
     ] {
         let status = local.run(&arguments).stderr(full()).status().unwrap();
@@ -91,6 +103,16 @@ fn a_message_that_nobody_can_read_keeps_the_code() {
     let answer = Command::new(aliquot()).arg("--version").stdout(full()).status().unwrap();
     assert_eq!(answer.code(), Some(3), "the answer itself is lost");
     assert_eq!((local.claims(), local.records()), (0, 0));
+}
+
+#[test]
+fn a_part_without_room_for_a_context_is_given_with_a_warning() {
+    let local = Local::new("t4-2");
+    let small = local.shell(&["--memory", "480Mi"], "exit 7");
+    let warning = "the part has 480Mi of memory, and a context of this card alone takes 480Mi";
+    assert_eq!(code(&small), 7);
+    assert!(err(&small).contains(warning), "{small:?}");
+    assert_eq!(err(&local.shell(&["--memory", "481Mi"], "exit 0")), "");
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub(super) struct Explained {
     pub(super) explanation: Option<Explanation>,
     /// What would let it use a node whose taints keep it off, where nothing but another node would help.
     pub(super) toleration: Option<String>,
+    /// The smallest single change that would place it, in words.
+    remedy: Option<String>,
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
@@ -145,13 +147,15 @@ impl Explained {
         let elsewhere = |e: &Explanation| matches!(e.remedy, None | Some(Change::AnotherNode { .. }));
         let ask = explanation.as_ref().is_some_and(elsewhere);
         let toleration = if ask { cluster.toleration_to_add(unit) } else { None };
-        Self { label, why, explanation, toleration }
+        let explained = Self { label, why, explanation, toleration, remedy: None };
+        explained.reworded(|change| Some(change.to_string()))
     }
 
-    /// The smallest single change that would place it.
-    fn remedy(&self) -> Option<String> {
+    /// With these words for the change that would place it; none where they have none for it.
+    pub(super) fn reworded(mut self, words: impl Fn(&Change) -> Option<String>) -> Self {
         let change = self.explanation.as_ref().and_then(|e| e.remedy.as_ref());
-        self.toleration.clone().or_else(|| change.map(ToString::to_string))
+        self.remedy = self.toleration.clone().or_else(|| change.and_then(words));
+        self
     }
 
     pub(super) fn text(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
@@ -170,7 +174,7 @@ impl Explained {
             let more = explanation.nodes.len() - NODES_SHOWN;
             terminal.line(format_args!("  … and {more} nodes more (-o json names them)"))?;
         }
-        match self.remedy() {
+        match &self.remedy {
             Some(change) => {
                 let word = terminal.toned(Tone::Good, "It would fit if you");
                 terminal.line(format_args!("  {word} {change}"))?;
@@ -187,7 +191,7 @@ impl Explained {
             "for": self.label,
             "why": self.why,
             "nodes": nodes,
-            "remedy": self.remedy(),
+            "remedy": self.remedy,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! `aliquot run`: a command on a part of a card, with the same ledger, journal and grants as everything else.
 
 mod home;
+mod words;
 
 use std::ffi::OsString;
 use std::io;
@@ -12,7 +13,6 @@ use aliquot_core::dra::ResourceClaim;
 use aliquot_core::fraction::{Choice, parse_ask, resolve};
 use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSettings, Spelled};
 use aliquot_core::id::{CardUuid, TemplateName};
-use aliquot_core::quantity::Quantity;
 use aliquot_core::units::{Bytes, Cores};
 
 use crate::config::prepended;
@@ -32,6 +32,7 @@ use super::nodes::Fleet;
 use super::output::{Screen, Terminal};
 use super::state::chain;
 use home::Home;
+use words::{card, in_options, memory, too_small};
 
 /// Exit code where Aliquot itself did not get as far as the command.
 pub(super) const OWN_FAILURE: u8 = 125;
@@ -70,7 +71,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<Bytes>,
 
-    /// Compute in percent of the whole card, 0 to 100; 0 is what others leave idle
+    /// Compute in percent of the whole card, 0 to 100; 0 is what others leave idle, and so is --memory without it; with neither,
+    /// all of the part
     #[arg(long, value_name = "PERCENT", value_parser = cores)]
     cores: Option<Cores>,
 
@@ -142,15 +144,6 @@ struct Prepared {
 /// What goes on beside the command; without a governor others of the card serve the run as well.
 struct Watch {
     governor: Option<Governor>,
-}
-
-fn memory(text: &str) -> Result<Bytes, String> {
-    let expected = "expected an amount of memory such as 8Gi or 512Mi";
-    let quantity: Quantity = text.parse().map_err(|_| expected.to_owned())?;
-    match u64::try_from(quantity.units_rounded_up()) {
-        Ok(bytes) if bytes > 0 => Ok(Bytes(bytes)),
-        _ => Err(expected.to_owned()),
-    }
 }
 
 fn cores(text: &str) -> Result<Cores, String> {
@@ -235,6 +228,9 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     if let Some(context) = reach.context {
         place.publish_context(context).map_err(failed)?;
     }
+    if let Some(warning) = too_small(limits.memory, reach.context) {
+        terminal.note(warning)?;
+    }
     let environment = environment(&shim, &visible, &grants, &reach);
     let scope = Scope {
         visible: visible.to_string(),
@@ -318,21 +314,6 @@ fn wanted(args: &Args, home: &Home, fleet: &Fleet, cards: &Inventory) -> Result<
     Ok(Ask { vendor: home.cards.vendor(), card, alternatives, settings })
 }
 
-/// The card that a text means.
-fn card(text: &str, cards: &Inventory) -> Result<CardUuid, Failure> {
-    let by_index = text.parse().ok().and_then(|index: u32| cards.cards.iter().find(|c| c.index == index));
-    let mut by_uuid = cards.cards.iter().filter(|c| c.uuid.as_str().starts_with(text));
-    let found = by_index.or_else(|| match (by_uuid.next(), by_uuid.next()) {
-        (Some(only), None) => Some(only),
-        _ => None,
-    });
-    let known =
-        || cards.cards.iter().map(|c| format!("{} ({})", c.index, c.uuid)).collect::<Vec<_>>().join(", ");
-    found
-        .map(|card| card.uuid.clone())
-        .ok_or_else(|| Failure::Usage(format!("--card {text}: there is no such card; there are {}", known())))
-}
-
 /// A template as the cards of the node spell it.
 fn template(text: &str, home: &Home, fleet: &Fleet) -> Result<TemplateName, Failure> {
     let why = home.cards.no_partitions();
@@ -395,7 +376,7 @@ fn place(
         let unit = placement.unit;
         if let Outcome::Refused(why) = placement.outcome {
             let label = cluster.label(unit);
-            let explained = Explained::of(&mut cluster, unit, label, why);
+            let explained = Explained::of(&mut cluster, unit, label, why).reworded(in_options);
             let mut text = Vec::new();
             let mut unseen = Terminal {
                 out: &mut text,
@@ -459,7 +440,7 @@ fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) 
     if anybody_lives(grants, None) {
         terminal.last_note(
             "note: something that the command started still runs; the part goes back when it ends, at the next call",
-        )?;
+        );
         return Ok(());
     }
     let (mut node, _) = home.open_as_it_is(terminal)?;

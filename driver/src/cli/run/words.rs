@@ -1,0 +1,95 @@
+//! What words of the command line mean, and what would help, in words of the command line.
+
+use aliquot_abi::limits::MemoryLimit;
+use aliquot_core::allocate::Change;
+use aliquot_core::card::Inventory;
+use aliquot_core::id::CardUuid;
+use aliquot_core::offer::DRIVER;
+use aliquot_core::quantity::Quantity;
+use aliquot_core::units::Bytes;
+
+use super::super::failure::Failure;
+
+/// Least memory that a run may ask for: what parts are counted in. Below it a unit was forgotten.
+const MEMORY_MIN: Bytes = Bytes(1 << 20);
+
+/// An amount of memory.
+pub(super) fn memory(text: &str) -> Result<Bytes, String> {
+    let expected = "expected an amount of memory such as 8Gi or 512Mi";
+    let quantity: Quantity = text.parse().map_err(|_| expected.to_owned())?;
+    match u64::try_from(quantity.units_rounded_up()) {
+        Ok(bytes) if bytes >= MEMORY_MIN.0 => Ok(Bytes(bytes)),
+        Ok(bytes) if bytes > 0 => {
+            Err(format!("these are {bytes} bytes, which is less than 1Mi; {expected}, with its unit"))
+        }
+        _ => Err(expected.to_owned()),
+    }
+}
+
+/// The card that a text means.
+pub(super) fn card(text: &str, cards: &Inventory) -> Result<CardUuid, Failure> {
+    let by_index = text.parse().ok().and_then(|index: u32| cards.cards.iter().find(|c| c.index == index));
+    if let Some(card) = by_index {
+        return Ok(card.uuid.clone());
+    }
+    let listed = |cards: &[&aliquot_core::card::Card]| {
+        cards.iter().map(|c| format!("{} ({})", c.index, c.uuid)).collect::<Vec<_>>().join(", ")
+    };
+    let begin: Vec<_> = cards.cards.iter().filter(|c| c.uuid.as_str().starts_with(text)).collect();
+    match begin[..] {
+        [only] => Ok(only.uuid.clone()),
+        [] => {
+            let all: Vec<_> = cards.cards.iter().collect();
+            Err(Failure::Usage(format!("--card {text}: there is no such card; there are {}", listed(&all))))
+        }
+        _ => Err(Failure::Usage(format!(
+            "--card {text}: {} cards begin like this; expected the beginning of one: {}",
+            begin.len(),
+            listed(&begin)
+        ))),
+    }
+}
+
+/// A change that would give the run a place, as options say it; `None`: no option stands for it.
+pub(super) fn in_options(change: &Change) -> Option<String> {
+    let Change::DropSelector { expression, .. } = change else { return Some(change.to_string()) };
+    let of =
+        |attribute: &str| expression.starts_with(&format!("device.attributes[\"{DRIVER}\"].{attribute} =="));
+    let options = [("parentUUID", "--card"), ("profile", "--template")];
+    let option = options.into_iter().find(|(attribute, _)| of(attribute));
+    option.map(|(_, option)| format!("leave out {option}"))
+}
+
+/// What to say where a part has no room for a context of its card: nothing runs in it.
+pub(super) fn too_small(memory: MemoryLimit, context: Option<Bytes>) -> Option<String> {
+    let (MemoryLimit::Bytes(memory), Some(context)) = (memory, context) else { return None };
+    let memory = Bytes(memory);
+    (memory <= context).then(|| {
+        format!(
+            "warning: the part has {memory} of memory, and a context of this card alone takes {context}: every program will be \
+             refused at its start; ask for more with --memory"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_name_options_of_this_command_or_say_nothing() {
+        let drop = |attribute: &str| {
+            let expression = format!("device.attributes[\"{DRIVER}\"].{attribute} == \"x\"");
+            in_options(&Change::DropSelector {
+                claim: "local/a".to_owned(),
+                request: "run".to_owned(),
+                expression,
+            })
+        };
+        assert_eq!(drop("parentUUID").as_deref(), Some("leave out --card"));
+        assert_eq!(drop("profile").as_deref(), Some("leave out --template"));
+        assert_eq!(["vendor", "type", "model"].map(drop), [None, None, None]);
+        let other = Change::AnotherNode { node: "n1".to_owned() };
+        assert_eq!(in_options(&other), Some(other.to_string()));
+    }
+}
