@@ -146,7 +146,7 @@ pub enum BackendError {
         at: PartitionAt,
     },
     /// There is one already.
-    #[error("{at} exists already")]
+    #[error("{at} exists already: somebody else made it; try again")]
     AlreadyThere {
         /// What was asked.
         at: PartitionAt,

@@ -39,7 +39,9 @@ use lock::{lock, make_state, must_be_directory, must_be_own};
 
 use crate::checkpoint::{ClaimRecord, Journal, JournalError, JournalFile, Making, Phase};
 use crate::disk::Disk;
-use crate::prepare::{Hands, Outcome, PrepareError, PreparedClaim, Released, decode, run_steps, run_undo};
+use crate::prepare::{
+    Earlier, Hands, Outcome, PrepareError, PreparedClaim, Released, decode, run_steps, run_undo,
+};
 use crate::recover::{Recovery, recover};
 use crate::region::close_to_others;
 
@@ -376,10 +378,11 @@ impl Node {
         let Some(record) = self.journal.claims.get(uid) else {
             return Err(PrepareError::Unknown { claim: uid.clone() });
         };
+        let earlier = if record.phase == Phase::Prepared { Earlier::Perhaps } else { Earlier::None };
         let plan = record.plan.clone();
         let before = self.journal.partitions.clone();
         self.forget_vanished(&plan.name, &plan.grants)?;
-        let outcome = match run_steps(&self.hands(), &plan, &self.journal.partitions) {
+        let outcome = match run_steps(&self.hands(), &plan, &self.journal.partitions, earlier) {
             Err(error) => {
                 self.disown(&error, &before)?;
                 return Err(error);

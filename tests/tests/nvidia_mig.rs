@@ -157,6 +157,42 @@ fn a_partition_that_somebody_else_made_first_is_not_taken_from_them() {
 }
 
 #[test]
+fn two_ledgers_at_once_never_have_one_instance() {
+    let machine = Machine::of(CARD);
+    let card = machine.bench.card();
+    let (states, held) = ([TempDir::new().unwrap(), TempDir::new().unwrap()], TempDir::new().unwrap());
+    // Each command marks its instance while it runs: a mark that is there already is somebody else's.
+    let script = format!(
+        "cd {}; mkdir $CUDA_VISIBLE_DEVICES || exit 9; rmdir $CUDA_VISIBLE_DEVICES",
+        held.path().display()
+    );
+    let one = |state: &TempDir| {
+        let mut command = machine.bench.command(aliquot());
+        command.arg("run").arg("--state").arg(state.path()).args([
+            "--template",
+            "1g.10gb",
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        command.stderr(Stdio::null()).status().unwrap().code()
+    };
+    let ended: Vec<Option<i32>> = std::thread::scope(|scope| {
+        let workers: Vec<_> = states
+            .iter()
+            .chain(&states)
+            .map(|state| scope.spawn(|| (0..5).map(|_| one(state)).collect::<Vec<_>>()))
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    // Who is late at a place is refused.
+    assert!(ended.iter().all(|code| [Some(0), Some(125)].contains(code)), "{ended:?}");
+    assert!(ended.contains(&Some(0)), "{ended:?}");
+    assert_eq!(instances(&card), [], "{ended:?}");
+}
+
+#[test]
 fn a_kill_at_any_moment_leaves_nothing_behind_the_next_call() {
     let machine = Machine::of(CARD);
     let card = machine.bench.card();

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use aliquot_backend_sim::{NodeFile, Personality, SimNode};
 use aliquot_core::dra::{Access as ResultAccess, AllocatedConfig, ConfigSource, OpaqueConfig, ResourceClaim};
@@ -219,16 +220,18 @@ fn a_partition_that_took_the_place_of_ours_is_left_alone() {
     assert_eq!(world.live(), [strangers], "what we did not make is not destroyed");
 }
 
-/// Somebody else, who makes a partition when we are about to.
+/// Somebody else, who makes a partition when we are about to: once, before an effect of ours.
 #[derive(Debug)]
 struct Stranger {
     hardware: Arc<SimNode>,
     at: PartitionAt,
+    effect: &'static str,
+    armed: AtomicBool,
 }
 
 impl Seam for Stranger {
     fn before(&self, effect: &str) -> io::Result<()> {
-        if effect == "create partition" {
+        if effect == self.effect && self.armed.swap(false, Ordering::Relaxed) {
             self.hardware.create_partition(&self.at).unwrap();
         }
         Ok(())
@@ -241,15 +244,21 @@ impl Seam for Stranger {
 
 #[test]
 fn a_partition_that_somebody_makes_at_the_same_moment_is_theirs() {
-    for (theirs, placement) in [("vir02", "vg0"), ("vir04", "vg0")] {
+    // While the plan is written down, and behind the last look at what is there.
+    for (theirs, effect) in
+        [("vir02", "create partition"), ("vir04", "create partition"), ("vir02", "sync"), ("vir04", "sync")]
+    {
         let world = World::new("ascend-310p", "");
         let hardware = world.hardware();
         let at = PartitionAt {
             card: hardware.discover().unwrap().cards[0].uuid.clone(),
             template: TemplateName::new(theirs).unwrap(),
-            placement: PlacementName(placement.to_owned()),
+            placement: PlacementName("vg0".to_owned()),
         };
-        let mut node = world.open_on(Arc::new(Stranger { hardware, at: at.clone() }));
+        let armed = AtomicBool::new(false);
+        let stranger = Arc::new(Stranger { hardware, at: at.clone(), effect, armed });
+        let mut node = world.open_on(Arc::clone(&stranger) as Arc<dyn Seam>);
+        stranger.armed.store(true, Ordering::Relaxed);
         let error = node.prepare(&claim(&node, "a", &[QUARTER])).unwrap_err().to_string();
         assert!(error.contains("exists already") || error.contains("does not fit"), "{error}");
         node.invariants().unwrap();

@@ -11,7 +11,7 @@ use aliquot_core::ports::PartitionAt;
 use super::Node;
 use crate::checkpoint::{Making, Phase};
 use crate::disk::{Disk, Still};
-use crate::prepare::{Hands, run_steps};
+use crate::prepare::{Earlier, Hands, run_steps};
 
 /// The first thing that does not agree with the rest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +45,7 @@ impl Node {
             if record.phase != Phase::Prepared {
                 return differs(format!("claim {} is neither prepared nor gone", record.plan.name));
             }
-            let whole = run_steps(&hands, &record.plan, &self.journal.partitions);
+            let whole = run_steps(&hands, &record.plan, &self.journal.partitions, Earlier::Perhaps);
             whole.map_err(|e| Differs(format!("claim {}: {e}", record.plan.name)))?;
         }
         self.no_strangers()

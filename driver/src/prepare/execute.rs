@@ -45,6 +45,15 @@ pub(crate) struct Outcome {
     pub(crate) acts: usize,
 }
 
+/// Whether an earlier try at a plan may have made something of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Earlier {
+    /// There was none: what lies where a partition is to be made is somebody else's.
+    None,
+    /// There may have been.
+    Perhaps,
+}
+
 /// Whether something had to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
@@ -57,13 +66,14 @@ pub(crate) fn run_steps(
     hands: &Hands<'_>,
     plan: &Plan,
     ours: &BTreeMap<PartitionAt, Making>,
+    earlier: Earlier,
 ) -> Result<Outcome, PrepareError> {
     let mut acts = Vec::new();
     let mut partitions = Vec::new();
     // Also those that another claim's plan made and this one shares: they may have vanished since.
     let used: BTreeSet<PartitionAt> = plan.grants.iter().filter_map(Grant::partition).collect();
     for (at, making) in ours.iter().filter(|(at, _)| used.contains(at)) {
-        let (live, act) = ensure_partition(hands, &plan.name, at, making)?;
+        let (live, act) = ensure_partition(hands, &plan.name, at, making, earlier)?;
         partitions.push(live);
         acts.push(act);
     }
@@ -100,6 +110,7 @@ fn ensure_partition(
     claim: &str,
     at: &PartitionAt,
     making: &Making,
+    earlier: Earlier,
 ) -> Result<(LivePartition, Act), PrepareError> {
     let hardware = |source| PrepareError::Hardware { claim: claim.to_owned(), source: Box::new(source) };
     let stopped = |source: io::Error| {
@@ -110,6 +121,9 @@ fn ensure_partition(
         (Some(live), Making::Made(handle)) if live.handle != *handle => {
             let (expected, found) = (Box::new(handle.clone()), Box::new(live.handle));
             return Err(hardware(BackendError::Replaced { at: at.clone(), expected, found }));
+        }
+        (Some(_), Making::Planned) if earlier == Earlier::None => {
+            return Err(hardware(BackendError::AlreadyThere { at: at.clone() }));
         }
         (Some(live), _) => return Ok((live, Act::Needless)),
         (None, _) => {}
