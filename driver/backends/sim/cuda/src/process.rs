@@ -2,15 +2,15 @@
 
 use crate::boundary::LOST;
 use crate::code::{
-    Answer, Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY,
-    PRIMARY_CONTEXT_ACTIVE, UNKNOWN,
+    Answer, Code, DEVICE_UNAVAILABLE, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE,
+    NOT_INITIALIZED, OUT_OF_MEMORY, PRIMARY_CONTEXT_ACTIVE, UNKNOWN,
 };
 use crate::event;
 use crate::handle::{Registry, Tag};
 use crate::heap::{self, Heap};
 use crate::pool::Pools;
 use crate::stream::{self, Stream};
-use aliquot_sim_device::{Card, Device, Health, Kind, Node, Plan, Seat};
+use aliquot_sim_device::{Card, ComputeMode, Device, Health, Kind, Node, Plan, Seat};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -172,6 +172,24 @@ impl OurCard {
         if self.card.health() == Health::Well { Ok(()) } else { Err(LOST) }
     }
 
+    /// Whether the card's compute mode lets this process have a context.
+    fn admits(&self) -> bool {
+        let others = || {
+            let processes = self.card.processes().into_iter();
+            let with_context = |process: &aliquot_sim_device::Process| {
+                process.held_by_kind.get(usize::from(Kind::Context as u8)).is_some_and(|held| *held > 0)
+            };
+            processes
+                .filter(|process| process.pid != std::process::id())
+                .any(|process| with_context(&process))
+        };
+        match self.card.facts().compute_mode {
+            ComputeMode::Default => true,
+            ComputeMode::Prohibited => false,
+            ComputeMode::Exclusive => !others(),
+        }
+    }
+
     /// This process's seat; taken at the first use.
     pub(crate) fn seat(&self) -> Answer<&Seat> {
         self.well()?;
@@ -230,6 +248,11 @@ impl Context {
 fn create(device: usize, flags: u32, primary: bool) -> Answer<u64> {
     let ours = cards()?.get(device).ok_or(INVALID_DEVICE)?;
     ours.take(Kind::Context, ours.card.node().context_bytes)?;
+    // Looked at with the own context in the books: of two processes that come at once never both get one.
+    if !ours.admits() {
+        ours.give(Kind::Context, ours.card.node().context_bytes);
+        return Err(DEVICE_UNAVAILABLE);
+    }
     let joined = Arc::new(AtomicU64::new(0));
     let (handle, _) = CONTEXTS.add(|handle| Context {
         handle,

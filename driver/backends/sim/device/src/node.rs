@@ -64,6 +64,8 @@ pub struct CardFacts {
     pub pci_id: u32,
     /// How MIG mode is set.
     pub mig: MigMode,
+    /// How many processes may have contexts.
+    pub compute_mode: ComputeMode,
     /// Serial number.
     pub serial: String,
 }
@@ -88,6 +90,18 @@ pub enum MigMode {
     Off,
     /// On.
     On,
+}
+
+/// How many processes may have contexts on a card, with the vendor's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ComputeMode {
+    /// Any number.
+    Default = 0,
+    /// None.
+    Prohibited = 2,
+    /// One at a time.
+    Exclusive = 3,
 }
 
 /// Why `node.toml` was refused.
@@ -163,6 +177,7 @@ impl CardFacts {
             bus: 0x10 + index,
             pci_id: 0x2330_10de,
             mig: MigMode::Off,
+            compute_mode: ComputeMode::Default,
             serial: format!("16500000000{index:02}"),
         }
     }

@@ -48,6 +48,7 @@ fn attribute(number: i32, ours: &process::OurCard) -> i32 {
         14 => 512,
         15 | 19 | 31 | 32 | 41 | 78 | 79 | 80 | 83 | 86 | 89 | 90 | 95 | 102 | 115 => 1,
         16 => int(facts.sms),
+        20 => facts.compute_mode as i32,
         21..=30 | 42..=49 | 52..=74 => 16_384,
         33 => int(facts.bus),
         36 => 2_619_000,

@@ -88,7 +88,9 @@ exports! {
         minor.set(i32::try_from(facts.minor).unwrap_or(0))
     }
     fn nvmlDeviceGetPersistenceMode(handle: u64, mode: Out<u32>) { constant(handle, mode, 1) }
-    fn nvmlDeviceGetComputeMode(handle: u64, mode: Out<u32>) { constant(handle, mode, 0) }
+    fn nvmlDeviceGetComputeMode(handle: u64, mode: Out<u32>) {
+        mode.set(library::card(handle)?.facts().compute_mode as u32)
+    }
     fn nvmlDeviceGetDisplayMode(handle: u64, mode: Out<u32>) { constant(handle, mode, 0) }
     fn nvmlDeviceGetDisplayActive(handle: u64, mode: Out<u32>) { constant(handle, mode, 0) }
     fn nvmlDeviceGetEccMode(handle: u64, current: Out<u32>, pending: Out<u32>) {
