@@ -4,87 +4,157 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
+use aliquot_sim_device::Placement;
 use aliquot_tests::preload::shim;
-use aliquot_tests::simulated::{Bench, StoodAside, root, run};
-use std::path::Path;
-use std::process::{Command, Output};
+use aliquot_tests::simulated::{Bench, StoodAside, numba_python, root, run};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What is carried to a machine with a card, without the archive around it; `None` where there is no compiler.
-fn carried(library: &Path) -> Option<TempDir> {
+/// What is carried to a machine with a card, as it lies there.
+struct Carried {
+    place: TempDir,
+    folder: PathBuf,
+}
+
+/// Lays it out in a folder of this name; `None` where there is no compiler.
+fn carried_as(folder: &str, library: &Path) -> Option<Carried> {
     let place = TempDir::new().unwrap();
     if let Err(StoodAside(why)) = run(Command::new("cc").arg("--version")) {
         println!("stood aside: {why}");
         return None;
     }
-    run(Command::new(root().join("tests/gpu/link")).arg(place.path().join("probe"))).unwrap();
+    let folder = place.path().join(folder);
+    std::fs::create_dir_all(folder.join("bin")).unwrap();
+    run(Command::new(root().join("tests/gpu/link")).arg(folder.join("bin/probe"))).unwrap();
     for (from, to) in [
-        (Path::new(env!("CARGO_BIN_EXE_gpu_suite")), "gpu_suite"),
-        (library, "libaliquot.so"),
-        (&root().join("tests/gpu/package.py"), "package.py"),
+        (Path::new(env!("CARGO_BIN_EXE_gpu_suite")), "bin/gpu_suite"),
+        (library, "bin/libaliquot.so"),
+        (&root().join("tests/gpu/package.py"), "bin/package.py"),
+        (&root().join("tests/gpu/run"), "run"),
     ] {
-        std::fs::copy(from, place.path().join(to)).unwrap();
+        std::fs::copy(from, folder.join(to)).unwrap();
     }
-    Some(place)
+    Some(Carried { place, folder })
 }
 
-/// The suite's page and how it ended; nothing of it stays here.
-fn suite(mut command: Command, carried: &TempDir, words: &[&str]) -> (String, Output) {
-    let result = carried.path().join("result.md");
-    command.arg("--carried").arg(carried.path()).args(words).arg(&result);
-    let output = command.output().unwrap();
-    (String::from_utf8_lossy(&output.stdout).into_owned(), output)
+fn carried(library: &Path) -> Option<Carried> {
+    carried_as("gpu", library)
 }
 
-fn script() -> std::path::PathBuf {
-    root().join("tests/gpu/run")
+impl Carried {
+    fn script(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
+    fn probe(&self) -> PathBuf {
+        self.folder.join("bin/probe")
+    }
+
+    fn result(&self) -> PathBuf {
+        self.place.path().join("result.md")
+    }
+
+    /// The suite's page and how it ended; nothing of it stays here.
+    fn suite(&self, mut command: Command, words: &[&str]) -> (String, Output) {
+        let output = command.args(words).arg(self.result()).output().unwrap();
+        (String::from_utf8_lossy(&output.stdout).into_owned(), output)
+    }
+}
+
+/// The cells of a page's rows, headings and lines apart.
+fn rows(page: &str) -> Vec<Vec<&str>> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    rows.filter(|row| !row.starts_with("check | ")).map(|row| row.split(" | ").collect()).collect()
 }
 
 /// The last column of the row that begins so.
 #[track_caller]
 fn verdict<'p>(page: &'p str, row: &str) -> &'p str {
-    let line = page.lines().find(|line| line.starts_with(&format!("| {row}")));
-    let cells = line.unwrap_or_else(|| panic!("no row {row}: {page}")).trim_end_matches(" |").rsplit(" | ");
-    cells.into_iter().next().unwrap()
+    let found = rows(page).into_iter().find(|cells| cells.first().is_some_and(|cell| cell.starts_with(row)));
+    found.and_then(|cells| cells.last().copied()).unwrap_or_else(|| panic!("no row {row}: {page}"))
+}
+
+/// A process that has been told to do something on the bench's cards, ended with its handle.
+struct Beside(Child);
+
+impl Beside {
+    fn start(bench: &Bench, carried: &Carried, words: &[&str]) -> Self {
+        let mut command = bench.command(carried.probe());
+        let child = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut beside = Self(child);
+        let output = BufReader::new(beside.0.stdout.as_mut().unwrap());
+        assert!(output.lines().any(|line| line.unwrap() == "ready"), "{words:?}");
+        beside
+    }
+
+    /// Its gate opens.
+    fn go(&mut self) {
+        drop(self.0.stdin.take());
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 #[test]
 fn without_a_card_the_suite_says_why_it_stands_aside() {
     let Some(place) = carried(shim()) else { return };
-    let mut command = Command::new(script());
-    command.env_remove("LD_LIBRARY_PATH");
-    if Command::new(place.path().join("probe")).arg("facts").output().unwrap().status.success() {
+    let command = || {
+        let mut command = Command::new(place.script());
+        command.env_remove("LD_LIBRARY_PATH");
+        command
+    };
+    if Command::new(place.probe()).arg("facts").output().unwrap().status.success() {
         return println!("stood aside: this machine has a card");
     }
-    let (page, output) = suite(command, &place, &[]);
+    let (page, output) = place.suite(command(), &[]);
     assert!(output.status.success(), "{output:?}");
     assert!(page.starts_with("stood aside: there is no card here: libcuda.so.1: cannot open"), "{page}");
-    assert!(!place.path().join("result.md").exists());
-
-    let empty = TempDir::new().unwrap();
-    let (page, output) = suite(Command::new(script()), &empty, &[]);
+    assert!(!place.result().exists());
+    for wrong in [&["--only", "share"][..], &["--seconds", "0"], &["--minutes"], &["--other"]] {
+        let (_, output) = place.suite(command(), wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).starts_with("usage: "), "{output:?}");
+    }
+    // No program there, and nothing that can be written to.
+    let mut nowhere = command();
+    nowhere.env("TMPDIR", "/proc/none");
+    assert!(place.suite(nowhere, &[]).0.starts_with("stood aside: there is no card here"));
+    std::fs::remove_file(place.folder.join("bin/gpu_suite")).unwrap();
+    let (page, output) = place.suite(command(), &[]);
     assert!(output.status.success() && page.starts_with("stood aside: "), "{page}");
 }
 
+/// From a path that no preload may have.
 #[test]
 fn the_suite_sees_that_the_shim_holds_limits() {
-    let (bench, Some(place)) = (Bench::new(), carried(shim())) else { return };
-    let words = ["--simulated", "--seconds", "1", "--only", "memory"];
-    let (page, output) = suite(bench.command(script()), &place, &words);
+    let (bench, Some(place)) = (Bench::new(), carried_as("of the card: $LIB; all", shim())) else { return };
+    let words = ["--simulated", "--minutes", "6", "--only", "memory,reporting"];
+    let (page, output) = place.suite(bench.command(place.script()), &words);
     println!("{page}");
-    let families = [
-        "cuMemAlloc ",
-        "cuMemAllocPitch ",
-        "cuMemAllocManaged ",
-        "cuMemAllocAsync ",
-        "cuMemCreate ",
-        "cuArrayCreate ",
-    ];
-    for row in families.into_iter().chain(["four processes"]) {
-        assert_eq!(verdict(&page, row), "holds", "{page}{output:?}");
+    for row in
+        ["cuMemAlloc:", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemAllocFromPoolAsync"]
+    {
+        assert_eq!(verdict(&page, row), "OK", "{page}{output:?}");
+    }
+    for row in
+        ["cuMemCreate", "cuArrayCreate:", "cuArrayCreate, ", "memory nodes", "modules", "three processes"]
+    {
+        assert_eq!(verdict(&page, row), "OK", "{page}{output:?}");
+    }
+    for row in ["the shim is loaded", "cuMemGetInfo, cuDeviceTotalMem and NVML agree"] {
+        assert_eq!(verdict(&page, row), "OK", "{page}{output:?}");
     }
     assert!(page.contains("simulated card"), "a page of a simulated card says so");
-    assert_eq!(std::fs::read_to_string(place.path().join("result.md")).unwrap(), page);
+    assert!(page.contains("    gpu/run --simulated --minutes 6 --only memory,reporting "), "{page}");
+    assert_eq!(std::fs::read_to_string(place.result()).unwrap(), page);
 }
 
 /// A share is seen where it is held, and its lack where it is not; how exact the shim is on simulated cards is other tests'
@@ -95,13 +165,50 @@ fn the_suite_sees_that_the_shim_holds_a_share() {
     let words = ["--simulated", "--few", "--seconds", "2", "--only", "shares"];
     let mut pages = String::new();
     for _ in 0..3 {
-        let (page, output) = suite(bench.command(script()), &place, &words);
-        if output.status.success() && verdict(&page, "25 %, 100 µs") == "holds" {
+        let (page, output) = place.suite(bench.command(place.script()), &words);
+        if output.status.success() && verdict(&page, "25 %, 100 µs") == "OK" {
             return;
         }
         pages += &page;
     }
     panic!("{pages}");
+}
+
+/// As on a real card: lengths of kernels and the card's speed are found out. What they come to is the machine's matter here.
+#[test]
+fn every_row_of_a_whole_page_has_its_verdict() {
+    let missing = ["cuMemAllocAsync", "cuMemPoolCreate", "cuMemCreate"];
+    let (bench, Some(place)) = (Bench::without(&missing), carried(shim())) else { return };
+    let words = ["--few", "--seconds", "0.5", "--minutes", "6"];
+    let (page, output) = place.suite(bench.command(place.script()), &words);
+    let headings: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let all = ["Setup", "Memory", "Reporting", "Python packages"];
+    let all = all.into_iter().chain(["Share of one tenant", "Shares of tenants side by side", "Overhead"]);
+    assert_eq!(headings, all.collect::<Vec<_>>(), "{page}");
+    let (mut counts, rows) = ([0; 3], rows(&page));
+    for cells in &rows {
+        let [what, shim, bare, verdict] = cells[..] else { panic!("{cells:?}: {page}") };
+        assert!(!what.is_empty() && !shim.is_empty() && !bare.is_empty(), "{cells:?}");
+        let kind = ["OK", "FAILS: ", "stood aside: "].iter().position(|kind| verdict.starts_with(kind));
+        assert!(
+            verdict == "OK" || verdict.split_once(": ").is_some_and(|(_, why)| !why.is_empty()),
+            "{cells:?}"
+        );
+        counts[kind.unwrap_or_else(|| panic!("{cells:?}: {page}"))] += 1;
+    }
+    assert!(rows.len() > 20, "{page}");
+    let [well, failed, aside] = counts;
+    let last = page.lines().last().unwrap();
+    assert!(last.starts_with(&format!("{well} OK, {failed} FAILS, {aside} stood aside, in ")), "{page}");
+    assert_eq!(output.status.code(), Some(i32::from(failed > 0)), "{page}");
+    let absent = "stood aside: the driver has no ";
+    for (row, symbol) in
+        [("cuMemAllocAsync", missing[0]), ("cuMemAllocFromPool", missing[1]), ("cuMemCreate", missing[2])]
+    {
+        assert_eq!(verdict(&page, row), format!("{absent}{symbol}"), "{page}");
+    }
+    assert!(!page.contains("simulated"), "{page}");
+    assert_eq!(std::fs::read_to_string(place.result()).unwrap(), page);
 }
 
 /// A library that holds nothing fails every check: the suite can fail.
@@ -112,14 +219,167 @@ fn the_suite_sees_a_library_that_holds_nothing() {
     std::fs::write(&source, "int aliquot_idle;\n").unwrap();
     let compiled = run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source));
     let (bench, Some(place)) = (Bench::new(), compiled.ok().and_then(|_| carried(&library))) else { return };
-    let words = ["--simulated", "--few", "--seconds", "1", "--only", "memory,reporting"];
-    let (page, output) = suite(bench.command(script()), &place, &words);
+    let words = ["--simulated", "--minutes", "6", "--only", "memory,reporting"];
+    let (page, output) = place.suite(bench.command(place.script()), &words);
     assert_eq!(output.status.code(), Some(1), "{page}");
-    let rows: Vec<&str> =
-        page.lines().filter(|line| line.contains(" MiB") && line.starts_with("| ")).collect();
-    assert!(rows.len() >= 7, "{page}");
-    for row in rows {
-        assert!(row.ends_with("| FAILS |") || row.contains("stood aside"), "{row}");
+    let rows: Vec<_> = rows(&page).into_iter().filter(|cells| cells[1].contains(" MiB")).collect();
+    assert!(rows.len() >= 12, "{page}");
+    for cells in rows {
+        assert!(cells[3].starts_with("FAILS: ") && cells[3] != "FAILS: ", "{cells:?}");
+    }
+}
+
+/// A library that the loader does not take is no row's failure but the first one's.
+#[test]
+fn a_shim_that_is_not_loaded_is_said_once() {
+    let nothing = TempDir::new().unwrap();
+    let library = nothing.path().join("library");
+    std::fs::write(&library, "no library").unwrap();
+    let (bench, Some(place)) = (Bench::new(), carried(&library)) else { return };
+    let (page, output) = place.suite(bench.command(place.script()), &["--only", "memory,shares"]);
+    assert_eq!(output.status.code(), Some(1), "{page}");
+    assert!(verdict(&page, "the shim is loaded").starts_with("FAILS: the loader"), "{page}");
+    let others: Vec<_> = rows(&page).into_iter().filter(|cells| cells[0] == "all of it").collect();
+    assert_eq!(others.len(), 2, "{page}");
+    assert!(
+        others.iter().all(|cells| cells[3] == "stood aside: programs run without the shim here"),
+        "{page}"
+    );
+}
+
+#[test]
+fn cards_that_the_suite_is_not_for_make_it_stand_aside() {
+    let Some(place) = carried(shim()) else { return };
+    let aside = |bench: &Bench, why: &str| {
+        let (page, output) = place.suite(bench.command(place.script()), &[]);
+        assert!(
+            output.status.success() && page.starts_with("stood aside: ") && page.contains(why),
+            "{page}{output:?}"
+        );
+        assert!(!place.result().exists());
+    };
+    let bench = Bench::new();
+    bench.write("node.toml", "[[card]]\ncompute_mode = \"prohibited\"\n");
+    aside(&bench, "compute mode is PROHIBITED");
+    let bench = Bench::new();
+    bench.write("node.toml", "[[card]]\nmig = \"on\"\n");
+    aside(&bench, "CUDA_ERROR_NO_DEVICE");
+    let card = bench.card();
+    let instance = card.create_gpu_instance(19, None::<Placement>).unwrap();
+    card.create_compute_instance(instance.serial, 0).unwrap();
+    aside(&bench, "is in MIG mode");
+    let bench = Bench::new();
+    bench.write("faults.toml", "[[fault]]\nsymbol = \"nvmlDeviceGetMemoryInfo\"\naction = { error = 4 }\n");
+    aside(&bench, "the card tells nothing: nvmlDeviceGetMemoryInfo: 4");
+    let bench = Bench::new();
+    bench.write("faults.toml", "[[fault]]\nsymbol = \"cuInit\"\naction = { error = 802 }\n");
+    aside(&bench, "the driver answers 802");
+}
+
+#[test]
+fn what_an_exclusive_card_cannot_do_stands_aside_and_what_fails_is_said() {
+    let (bench, Some(place)) = (Bench::new(), carried(shim())) else { return };
+    bench.write("node.toml", "[[card]]\ncompute_mode = \"exclusive\"\n");
+    let words = ["--simulated", "--few", "--minutes", "6", "--only", "memory,pairs"];
+    let (page, output) = place.suite(bench.command(place.script()), &words);
+    assert!(output.status.success(), "{page}{output:?}");
+    assert_eq!(verdict(&page, "cuMemAlloc:"), "OK", "{page}");
+    for row in ["three processes", "[25, 75] %", "[10, 30, 60] %"] {
+        assert!(verdict(&page, row).starts_with("stood aside: the compute mode lets one process"), "{page}");
+    }
+    // Somebody else has it: nothing works, and each row says so.
+    let _somebody = Beside::start(&bench, &place, &["fill", "plain", "1048576", "1"]);
+    let (page, output) = place.suite(bench.command(place.script()), &words);
+    assert_eq!(output.status.code(), Some(1), "{page}");
+    for row in ["cuMemAlloc:", "cuMemCreate:", "modules with"] {
+        let verdict = verdict(&page, row);
+        assert!(
+            verdict.starts_with("FAILS: ") && verdict.contains("46, CUDA_ERROR_DEVICE_UNAVAILABLE"),
+            "{page}"
+        );
+    }
+    assert!(page.trim_end().lines().last().unwrap().contains(" FAILS, "), "{page}");
+}
+
+#[test]
+fn a_card_that_others_fill_or_keep_busy_is_not_measured() {
+    let (bench, Some(place)) = (Bench::new(), carried(shim())) else { return };
+    bench.write("node.toml", "[[card]]\nmemory_bytes = 8589934592\n");
+    // 2 GiB, and kernels of a second that are all handed in at once.
+    let _memory = Beside::start(&bench, &place, &["fill", "plain", "67108864", "32"]);
+    let mut busy =
+        Beside::start(&bench, &place, &["spin", "1000000000", "1", "32", "plain", "600", "600", "1", "0"]);
+    busy.go();
+    let started = Instant::now();
+    while bench.card().utilization() < 90 {
+        assert!(started.elapsed() < Duration::from_secs(120), "nobody is busy");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let words = ["--minutes", "6", "--only", "memory,packages,shares,pairs,overhead"];
+    let (page, output) = place.suite(bench.command(place.script()), &words);
+    assert!(output.status.success(), "{page}{output:?}");
+    let rows = rows(&page);
+    let of =
+        |why: &str| rows.iter().filter(|cells| cells[0] == "all of it" && cells[3].contains(why)).count();
+    assert_eq!(
+        (of("MiB of the card are free, and 7168 needed"), of("somebody else computes on the card")),
+        (2, 3),
+        "{page}"
+    );
+}
+
+#[test]
+fn lengths_that_do_not_settle_are_said() {
+    let (bench, Some(place)) = (Bench::new(), carried(shim())) else { return };
+    let slow = "[[fault]]\nsymbol = \"cuCtxSynchronize\"\naction = { slow_nanos = 60000000 }\n";
+    bench.write("faults.toml", slow);
+    let (page, output) = place.suite(bench.command(place.script()), &["--few", "--only", "shares"]);
+    assert!(output.status.success(), "{page}{output:?}");
+    let found = verdict(&page, "100 µs");
+    assert!(
+        found.starts_with("stood aside: a kernel of 100.0 us does not settle: after 16 steps it takes "),
+        "{page}"
+    );
+}
+
+/// One call that hangs costs its section's time, and not the page.
+#[test]
+fn a_driver_that_hangs_does_not_end_the_page() {
+    let (bench, Some(place)) = (Bench::new(), carried(shim())) else { return };
+    let slow = "[[fault]]\nsymbol = \"cuMemAlloc_v2\"\naction = { slow_nanos = 3600000000000 }\n";
+    bench.write("faults.toml", slow);
+    let (page, output) =
+        place.suite(bench.command(place.script()), &["--minutes", "0.5", "--only", "memory,reporting"]);
+    assert_eq!(output.status.code(), Some(1), "{page}");
+    let found = verdict(&page, "cuMemAlloc:");
+    assert!(
+        found.starts_with("FAILS: with the shim and without: ") && found.contains("did not end in time"),
+        "{page}"
+    );
+    assert!(verdict(&page, "modules with").starts_with("stood aside: the section's time is over"), "{page}");
+    assert!(page.contains("## Reporting") && page.contains(" stood aside, in "), "{page}");
+}
+
+/// The kernels' text is one that the vendor's own compiler takes, for every card from 2018 on, and does not take for nothing.
+#[test]
+fn the_vendors_compiler_takes_the_kernels() {
+    let Some(place) = carried(shim()) else { return };
+    let python = match numba_python() {
+        Ok(python) => python,
+        Err(StoodAside(why)) => return println!("stood aside: {why}"),
+    };
+    let texts = run(Command::new(place.probe()).arg("text")).unwrap();
+    let kernels = place.place.path().join("kernels");
+    std::fs::write(&kernels, texts).unwrap();
+    let program = root().join("tests/programs/assemble.py");
+    let said = run(Command::new(python).arg(program).arg(&kernels)).unwrap();
+    let made: Vec<Vec<&str>> = said.lines().map(|line| line.split(' ').collect()).collect();
+    // Two texts, each with a head for each generation, for each card that is not older.
+    assert_eq!(made.len(), 2 * (5 + 5 + 4 + 3 + 2), "{said}");
+    for words in made {
+        let [_, _, _, kernel, bytes] = words[..] else { panic!("{said}") };
+        // What is left of a kernel whose work was found to be of no use takes 256.
+        assert!(kernel != "kp" || bytes.parse::<u32>().unwrap() >= 512, "{said}");
     }
 }
 
@@ -128,7 +388,7 @@ fn the_suite_sees_a_library_that_holds_nothing() {
 fn the_probe_runs_on_old_systems() {
     let Some(place) = carried(shim()) else { return };
     let mut readelf = Command::new("readelf");
-    let symbols = run(readelf.args(["--dyn-syms", "--wide"]).arg(place.path().join("probe"))).unwrap();
+    let symbols = run(readelf.args(["--dyn-syms", "--wide"]).arg(place.probe())).unwrap();
     let versions = symbols.split("@GLIBC_").skip(1).map(|rest| rest.split([' ', '\n']).next().unwrap());
     let mut seen = 0;
     for version in versions {

@@ -4,9 +4,9 @@
 //!   card::Bench ─ probe (C), Python programs ─▶ one run with the shim, one without ─▶ check::Page: a verdict a row
 //! ```
 //!
-//! Every check is run twice. With the shim it must hold; without, the same check must fail, or it would show nothing. The
-//! page that comes out belongs under `benches/results/`. Nothing is compiled or fetched here, and no setting of the card
-//! is touched.
+//! Every check is run twice. With the shim it must hold; without, the same check must fail, or it would show nothing. Whatever
+//! goes wrong in a check is its row's verdict, and the page goes on. The page belongs under `benches/results/`. Nothing is
+//! compiled or fetched here, and no setting of the card is touched.
 
 mod card;
 mod check;
@@ -14,91 +14,130 @@ mod governor;
 mod memory;
 mod overhead;
 mod packages;
+mod plan;
+mod program;
 mod share;
+mod way;
 
+use aliquot_tests::preload::Tenant;
 use card::{Bench, NoCard};
-use check::Page;
-use std::path::PathBuf;
+use check::{Outcome, Page, Side};
+use plan::{Plan, USAGE};
+use program::Trouble;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-/// What is run: the rows of which sections, how long.
-#[derive(Clone, Debug)]
-struct Plan {
-    /// Directory with the probe and the shim.
-    carried: PathBuf,
-    /// Sections; empty: all.
-    only: Vec<String>,
-    /// Seconds of each measurement of a share.
-    seconds: f64,
-    /// The cards are simulated: a kernel's length is what it is told, and figures mean nothing.
-    simulated: bool,
-    /// Of each kind of measurement one is enough.
-    few: bool,
-}
+/// Free memory below which a section stands aside, in MiB, by its name.
+const NEEDED_MIB: [(&str, u64); 6] = [
+    ("memory", 7 * 1024),
+    ("reporting", 1024),
+    ("packages", 7 * 1024),
+    ("shares", 1024),
+    ("pairs", 3 * 1024),
+    ("overhead", 3 * 1024),
+];
+/// Utilisation above which somebody else is taken to compute, in percent; and how long it may take to fall below.
+const BUSY_MAX: u64 = 5;
+const REST_MAX: Duration = Duration::from_secs(4);
 
-const USAGE: &str = "usage: gpu_suite --carried DIR [--seconds N] [--only SECTION,…] [--few] [--simulated]
-sections: memory reporting packages shares pairs overhead";
-
-impl Plan {
-    fn from_args() -> Option<Self> {
-        let mut plan =
-            Self { carried: PathBuf::new(), only: Vec::new(), seconds: 5.0, simulated: false, few: false };
-        let mut words = std::env::args().skip(1);
-        while let Some(word) = words.next() {
-            match word.as_str() {
-                "--carried" => plan.carried = words.next()?.into(),
-                "--seconds" => plan.seconds = words.next()?.parse().ok()?,
-                "--only" => plan.only = words.next()?.split(',').map(str::to_owned).collect(),
-                "--simulated" => plan.simulated = true,
-                "--few" => plan.few = true,
-                _ => return None,
-            }
-        }
-        plan.carried.is_dir().then_some(plan)
-    }
-
-    fn wants(&self, section: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|wanted| wanted == section)
+fn heading(section: &str) -> &'static str {
+    match section {
+        "memory" => "Memory",
+        "reporting" => "Reporting",
+        "packages" => "Python packages",
+        "shares" => "Share of one tenant",
+        "pairs" => "Shares of tenants side by side",
+        _ => "Overhead",
     }
 }
 
-fn run(plan: &Plan) -> Result<ExitCode, String> {
-    let bench = match Bench::open(plan) {
-        Ok(bench) => bench,
-        Err(NoCard(why)) => {
-            println!("stood aside: {why}");
-            return Ok(ExitCode::SUCCESS);
+/// Why a section cannot be run now: too little memory, or somebody who computes on the card.
+fn hindrance(bench: &Bench, section: &str) -> Result<(), Trouble> {
+    let started = Instant::now();
+    let needed = NEEDED_MIB.iter().find(|(name, _)| *name == section).map_or(0, |(_, needed)| *needed);
+    loop {
+        let now = bench.now()?;
+        let free =
+            now.get("total").zip(now.get("used")).map(|(total, used)| total.saturating_sub(used) >> 20);
+        let short = free.filter(|free| *free < needed);
+        let busy = now
+            .get("busy")
+            .filter(|busy| *busy > BUSY_MAX && ["shares", "pairs", "overhead"].contains(&section));
+        // What was used by checks before may not be back yet.
+        let why = match (short, busy) {
+            (None, None) => return Ok(()),
+            (Some(free), _) => format!("{free} MiB of the card are free, and {needed} needed"),
+            (None, Some(busy)) => format!("somebody else computes on the card: it is {busy} % busy"),
+        };
+        if started.elapsed() > REST_MAX {
+            return Err(Trouble::Aside(why));
         }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The shim is in programs that are to have it, and in no others: else no row below would mean anything.
+fn setup(bench: &Bench, page: &mut Page) -> Result<(), Trouble> {
+    page.section("Setup");
+    let mut is_there = true;
+    page.check(bench, "the shim is loaded into programs", Duration::ZERO, |side| {
+        let loaded = bench.probe(side, &Tenant::new(), &["loaded"])?.number("loaded")? == 1;
+        is_there &= loaded || side == Side::Bare;
+        let said = if loaded { "is there" } else { "is not there" };
+        Ok(Outcome::of(
+            said.to_owned(),
+            [(loaded, "the loader did not take what LD_PRELOAD names".to_owned())],
+        ))
+    });
+    if is_there { Ok(()) } else { Err(Trouble::Aside("programs run without the shim here".to_owned())) }
+}
+
+fn section(bench: &Bench, page: &mut Page, name: &str, setup: &Result<(), Trouble>) {
+    page.section(heading(name));
+    if let Err(trouble) = setup.clone().and_then(|()| hindrance(bench, name)) {
+        return page.trouble("all of it", &trouble);
+    }
+    let run = || match name {
+        "memory" => memory::held(bench, page),
+        "reporting" => memory::told(bench, page),
+        "packages" => packages::held(bench, page),
+        "shares" => share::alone(bench, page),
+        "pairs" => share::together(bench, page),
+        _ => overhead::at_full_share(bench, page),
     };
-    let mut page = Page::new(&bench, plan.simulated);
-    if plan.wants("memory") {
-        memory::held(&bench, &mut page)?;
+    if let Err(error) = catch_unwind(AssertUnwindSafe(run)) {
+        let text = error
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| error.downcast_ref::<&str>().copied());
+        let why = format!("the suite stopped here: {}", text.unwrap_or("without a word"));
+        page.trouble("the rest of it", &Trouble::Failed(why));
     }
-    if plan.wants("reporting") {
-        memory::told(&bench, &mut page)?;
+}
+
+fn run(plan: Plan) -> Result<ExitCode, NoCard> {
+    let way = way::open(&plan.carried).map_err(NoCard)?;
+    let bench = Bench::open(plan, way.path().to_owned())?;
+    let started = Instant::now();
+    let mut page = Page::new(&bench);
+    bench.allow(bench.plan.time);
+    let setup = setup(&bench, &mut page);
+    for (name, part) in bench.plan.sections() {
+        let left = bench.plan.time.saturating_sub(started.elapsed());
+        bench.allow(left.mul_f64(part));
+        section(&bench, &mut page, name, &setup);
     }
-    if plan.wants("packages") {
-        packages::held(&bench, &mut page)?;
-    }
-    if plan.wants("shares") {
-        share::alone(&bench, &mut page, plan.seconds)?;
-    }
-    if plan.wants("pairs") {
-        share::together(&bench, &mut page, plan.seconds)?;
-    }
-    if plan.wants("overhead") {
-        overhead::at_full_share(&bench, &mut page, plan.seconds)?;
-    }
-    Ok(page.finish())
+    Ok(page.finish(&bench, started.elapsed()))
 }
 
 fn main() -> ExitCode {
-    let Some(plan) = Plan::from_args() else {
+    let Some(plan) = Plan::from_words(&std::env::args().skip(1).collect::<Vec<_>>()) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    run(&plan).unwrap_or_else(|error| {
-        eprintln!("error: {error}");
-        ExitCode::FAILURE
+    run(plan).unwrap_or_else(|NoCard(why)| {
+        println!("stood aside: {why}");
+        ExitCode::SUCCESS
     })
 }

@@ -1,9 +1,11 @@
 //! Memory: the limit held in every family of allocations, and told by every call.
 
-use crate::card::Bench;
+use crate::card::{Bench, Mode};
 use crate::check::{Outcome, Page, Side};
+use crate::program::{Program, Said, Trouble};
 use aliquot_abi::layout::usage;
-use aliquot_tests::preload::{Tenant, memory_limit};
+use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use std::time::Duration;
 
 /// What a tenant may have.
 pub(crate) const LIMIT: u64 = 4 << 30;
@@ -15,109 +17,235 @@ const BEYOND: u64 = 1 << 30;
 const OUT_OF_MEMORY: u64 = 2;
 /// What the driver may take beside what is asked for: its own pages of tables, and rounding.
 const SLACK: u64 = 96 << 20;
+/// Pools and graphs take memory by so much at a time, more than was asked for.
+const GROWTH: u64 = 32 << 20;
+/// What may change on the card meanwhile without a check's doing.
+const STRANGE_MAX: u64 = 32 << 20;
+/// Allocations by which it is found out what one takes where that is not what was asked for.
+const WEIGHED: u64 = 8;
+/// What a check needs of its section's time.
+const TAKES: Duration = Duration::from_secs(4);
 
-const FAMILIES: [(&str, &str); 6] = [
-    ("plain", "cuMemAlloc"),
-    ("pitch", "cuMemAllocPitch"),
-    ("managed", "cuMemAllocManaged"),
-    ("async", "cuMemAllocAsync"),
-    ("physical", "cuMemCreate"),
-    ("array", "cuArrayCreate"),
+/// How a family of calls is held against the limit.
+struct Family {
+    /// The probe's word.
+    word: &'static str,
+    /// The page's.
+    name: &'static str,
+    /// Bytes asked for at a time; `None`: what one takes is measured.
+    chunk: Option<u64>,
+    /// What it may leave of the limit.
+    leaves: u64,
+}
+
+const fn family(word: &'static str, name: &'static str) -> Family {
+    Family { word, name, chunk: Some(CHUNK), leaves: CHUNK + (2 << 20) }
+}
+
+const FAMILIES: [Family; 10] = [
+    family("plain", "cuMemAlloc"),
+    family("pitch", "cuMemAllocPitch"),
+    family("managed", "cuMemAllocManaged, written to"),
+    Family { leaves: CHUNK + GROWTH, ..family("async", "cuMemAllocAsync") },
+    Family { leaves: CHUNK + GROWTH, ..family("pool", "cuMemAllocFromPoolAsync") },
+    family("physical", "cuMemCreate"),
+    family("array", "cuArrayCreate"),
+    Family { leaves: CHUNK + 2 * GROWTH, ..family("graph", "memory nodes of graphs") },
+    Family { chunk: None, ..family("thin", "cuArrayCreate, arrays 1 byte wide and 65,536 high") },
+    Family { chunk: None, leaves: LIMIT / 8, ..family("module", "modules with 256 MiB of data") },
 ];
 
 fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-/// What a context and its modules take, which no call asks for: measured with one small allocation.
-fn overhead(bench: &Bench) -> Result<u64, String> {
-    let before = bench.truth()?;
-    let words = ["fill", "plain", &CHUNK.to_string(), &CHUNK.to_string()];
-    let running = bench.start(Side::Bare, &Tenant::new(), &words)?;
-    let during = bench.truth()?;
+/// What the card holds more than before, of processes that are at rest.
+fn more(bench: &Bench, before: u64) -> Result<u64, Trouble> {
+    Ok(bench.truth()?.saturating_sub(before))
+}
+
+/// What a number of allocations of a family takes without the shim, the context with it.
+fn weighed(bench: &Bench, word: &str, count: u64) -> Result<u64, Trouble> {
+    let before = bench.settled()?;
+    let words = ["fill", word, &CHUNK.to_string(), &count.to_string()];
+    let (running, _) = bench.start(Side::Bare, &Tenant::new(), &words)?;
+    let taken = more(bench, before)?;
     running.ended()?;
-    Ok(during.saturating_sub(before + CHUNK))
+    Ok(taken)
+}
+
+/// What a context and its modules take, which no call asks for: measured with one small allocation.
+fn overhead(bench: &Bench) -> Result<u64, Trouble> {
+    Ok(weighed(bench, "plain", 1)?.saturating_sub(CHUNK))
+}
+
+/// What one allocation takes that does not say it.
+fn each(bench: &Bench, family: &Family) -> Result<u64, Trouble> {
+    if let Some(chunk) = family.chunk {
+        return Ok(chunk);
+    }
+    // What small ones take shows in large numbers only.
+    for scale in [1, 32] {
+        let (few, many) =
+            (weighed(bench, family.word, WEIGHED)?, weighed(bench, family.word, WEIGHED * (1 + scale))?);
+        let each = many.saturating_sub(few) / (WEIGHED * scale);
+        if each > 0 {
+            return Ok(each);
+        }
+    }
+    Err(Trouble::Aside("what one takes cannot be seen on the card".to_owned()))
+}
+
+/// Who else changed what the card holds, so that nothing can be said of the check.
+fn undisturbed(bench: &Bench, before: u64) -> Result<(), Trouble> {
+    let strange = bench.settled()?.abs_diff(before);
+    if strange <= STRANGE_MAX {
+        return Ok(());
+    }
+    Err(Trouble::Disturbed(format!(
+        "somebody else changed what the card holds by {} meanwhile",
+        mib(strange)
+    )))
 }
 
 /// One process asks for more than its limit; what it really has is read by another, without the shim.
-fn fill(bench: &Bench, side: Side, family: &str, context: u64) -> Result<Outcome, String> {
+fn fill(bench: &Bench, side: Side, family: &Family, each: u64) -> Result<Outcome, Trouble> {
     let (tenant, files) = Tenant::with(&memory_limit(&bench.facts.uuid, LIMIT));
-    let before = bench.truth()?;
-    let words = ["fill", family, &CHUNK.to_string(), &(LIMIT + BEYOND).to_string()];
-    let running = bench.start(side, &tenant, &words)?;
-    let taken = bench.truth()?.saturating_sub(before);
-    let (code, bytes) = (running.before.number("code")?, running.before.number("bytes")?);
+    let before = bench.settled()?;
+    let count = (LIMIT + BEYOND).div_ceil(each);
+    let words = ["fill", family.word, &CHUNK.to_string(), &count.to_string()];
+    let (running, said) = bench.start(side, &tenant, &words)?;
+    let taken = more(bench, before)?;
     let booked = files.counter(usage::TOTAL);
-    let untouched = running.before.number("untouched").is_ok_and(|answer| answer == 1);
-    let again = running.before.number("again").is_ok_and(|answer| answer == 0);
     let freed = running.ended()?.number("freed")? == 0;
-    // Nothing is refused while it fits: what is booked and one more chunk pass the limit.
-    let full = booked <= LIMIT && booked + CHUNK + (2 << 20) > LIMIT;
-    let held = bytes <= LIMIT && taken <= LIMIT + context + SLACK;
-    let said = format!("{} given, {} on the card, code {code}", mib(bytes), mib(taken));
-    Ok(Outcome { said, holds: code == OUT_OF_MEMORY && held && full && untouched && again && freed })
+    undisturbed(bench, before)?;
+    let outcome = judged(&said, [taken, booked], family, each, freed)?;
+    Ok(outcome)
+}
+
+fn judged(
+    said: &Said,
+    [taken, booked]: [u64; 2],
+    family: &Family,
+    each: u64,
+    freed: bool,
+) -> Result<Outcome, Trouble> {
+    let (code, count) = (said.number("code")?, said.number("count")?);
+    let answered = |key: &str, wanted: u64| said.number(key).is_ok_and(|answer| answer == wanted);
+    let bytes = count * each;
+    let refused = code == OUT_OF_MEMORY;
+    let text = format!(
+        "{} given, {} on the card, {} in the books, code {code}",
+        mib(bytes),
+        mib(taken),
+        mib(booked)
+    );
+    let full = booked + family.leaves.max(each) > LIMIT;
+    let promises = [
+        (
+            refused,
+            if code == 0 {
+                "nothing was refused".to_owned()
+            } else {
+                format!("code {code} is not out-of-memory")
+            },
+        ),
+        (bytes <= LIMIT, format!("{} were given", mib(bytes))),
+        (taken <= LIMIT + SLACK, format!("the card holds {}", mib(taken))),
+        (booked <= LIMIT, format!("the books say {}", mib(booked))),
+        (!refused || full, "refused, though there was room for more".to_owned()),
+        (!refused || answered("untouched", 1), "the refused call wrote into its out-parameter".to_owned()),
+        (!refused || answered("again", 0), "what was given back could not be had again".to_owned()),
+        (freed, "a free failed".to_owned()),
+    ];
+    Ok(Outcome::of(text, promises))
 }
 
 /// Several processes of one grant, together.
-fn together(bench: &Bench, side: Side, context: u64) -> Result<Outcome, String> {
-    const PROCESSES: u64 = 4;
-    let (tenant, _files) = Tenant::with(&memory_limit(&bench.facts.uuid, LIMIT));
-    let before = bench.truth()?;
-    // Contexts are in the limit, too: three leave the fourth room for its own, and all four together want more than there is.
-    let most = (LIMIT / PROCESSES + 2 * CHUNK).saturating_sub(context);
+fn together(bench: &Bench, side: Side, context: u64) -> Result<Outcome, Trouble> {
+    const PROCESSES: u64 = 3;
+    let (tenant, files): (Tenant, GrantFiles) = Tenant::with(&memory_limit(&bench.facts.uuid, LIMIT));
+    let before = bench.settled()?;
+    // Contexts are in the limit, too: two processes leave the third room for its own, and all together want more than there is.
+    let most = ((LIMIT + BEYOND / 2) / PROCESSES).saturating_sub(context) / CHUNK;
     let words = ["fill", "plain", &CHUNK.to_string(), &most.to_string()];
     let running =
         (0..PROCESSES).map(|_| bench.start(side, &tenant, &words)).collect::<Result<Vec<_>, _>>()?;
-    let taken = bench.truth()?.saturating_sub(before);
-    let bytes = running.iter().map(|one| one.before.number("bytes")).sum::<Result<u64, _>>()?;
-    let said = format!("{} given to {PROCESSES} processes, {} on the card", mib(bytes), mib(taken));
-    let holds = bytes <= LIMIT && bytes + PROCESSES * context + 2 * CHUNK > LIMIT && taken <= LIMIT + SLACK;
-    Ok(Outcome { said, holds })
+    let taken = more(bench, before)?;
+    let booked = files.counter(usage::TOTAL);
+    let counts = running.iter().map(|(_, said)| said.number("count")).sum::<Result<u64, _>>()?;
+    running.into_iter().map(|(program, _)| Program::ended(program)).collect::<Result<Vec<_>, _>>()?;
+    undisturbed(bench, before)?;
+    let bytes = counts * CHUNK;
+    let text = format!(
+        "{} given to {PROCESSES} processes, {} on the card, {} in the books",
+        mib(bytes),
+        mib(taken),
+        mib(booked)
+    );
+    let promises = [
+        (bytes <= LIMIT && booked <= LIMIT, format!("the books say {}", mib(booked))),
+        (taken <= LIMIT + 2 * SLACK, format!("the card holds {}", mib(taken))),
+        (
+            side == Side::Bare || booked + 2 * CHUNK > LIMIT,
+            "refused, though there was room for more".to_owned(),
+        ),
+    ];
+    Ok(Outcome::of(text, promises))
 }
 
 /// The limit is held.
-///
-/// # Errors
-/// A program could not be run.
-pub(crate) fn held(bench: &Bench, page: &mut Page) -> Result<(), String> {
-    let context = overhead(bench)?;
-    for (family, name) in FAMILIES {
-        let what = format!("{name} stops at {}, with the vendor's error", mib(LIMIT));
-        page.check("Memory", &what, |side| fill(bench, side, family, context))?;
+pub(crate) fn held(bench: &Bench, page: &mut Page) {
+    for family in &FAMILIES {
+        let what = format!("{}: stops at {}", family.name, mib(LIMIT));
+        if bench.left() < TAKES {
+            page.late(&what);
+            continue;
+        }
+        match each(bench, family) {
+            Ok(each) => page.check(bench, &what, TAKES, |side| fill(bench, side, family, each)),
+            Err(trouble) => page.trouble(&what, &trouble),
+        }
     }
-    page.check("Memory", "four processes of one grant together", |side| together(bench, side, context))
+    let what = "three processes of one grant together";
+    if bench.facts.mode == Mode::Exclusive {
+        return page.aside(what, "the compute mode lets one process at a time use the card");
+    }
+    match overhead(bench) {
+        Ok(context) => page.check(bench, what, TAKES, |side| together(bench, side, context)),
+        Err(trouble) => page.trouble(what, &trouble),
+    }
 }
 
 /// Everybody is told the grant.
-///
-/// # Errors
-/// A program could not be run.
-pub(crate) fn told(bench: &Bench, page: &mut Page) -> Result<(), String> {
-    const SECTION: &str = "Reporting";
-    page.check(SECTION, "cuMemGetInfo, cuDeviceTotalMem and NVML agree on the grant", |side| {
+pub(crate) fn told(bench: &Bench, page: &mut Page) {
+    page.check(bench, "cuMemGetInfo, cuDeviceTotalMem and NVML agree on the grant", TAKES, |side| {
         let (tenant, _files) = Tenant::with(&memory_limit(&bench.facts.uuid, LIMIT));
         let told = bench.probe(side, &tenant, &["report"])?;
         let totals = ["info_total", "device_total", "nvml_total", "nvml2_total"];
-        let totals = totals.map(|key| told.number(key).unwrap_or(0));
+        // NVML is not everywhere, and the second form of its answer not in every driver.
+        let totals: Vec<u64> = totals.iter().filter_map(|key| told.number(key).ok()).collect();
         let free = told.number("info_free")?;
-        let said = format!("totals {}, free {}", totals.map(mib).join(", "), mib(free));
-        // The second form of NVML's answer is not in every driver.
-        let agree = totals[..3].iter().chain(totals[3..].iter().filter(|total| **total != 0));
-        Ok(Outcome { said, holds: free <= LIMIT && agree.copied().all(|total| total == LIMIT) })
-    })?;
-    let ask = |side| {
+        let text = totals.iter().map(|total| mib(*total)).collect::<Vec<_>>().join(", ");
+        let agree = totals.len() > 1 && totals.iter().all(|total| *total == LIMIT);
+        let promises = [
+            (agree, format!("not all of them tell {}", mib(LIMIT))),
+            (free <= LIMIT, format!("free are {}", mib(free))),
+        ];
+        Ok(Outcome::of(format!("totals {text}, free {}", mib(free)), promises))
+    });
+    page.check(bench, "nvidia-smi shows the grant", TAKES, |side| {
         let (tenant, _files) = Tenant::with(&memory_limit(&bench.facts.uuid, LIMIT));
         let mut command = bench.command(side, &tenant, "nvidia-smi");
         command.args(["--query-gpu=memory.total", "--format=csv,noheader,nounits", "-i", &bench.facts.uuid]);
-        command.output()
-    };
-    if let Err(error) = ask(Side::Bare) {
-        page.aside(SECTION, "nvidia-smi", &error.to_string());
-        return Ok(());
-    }
-    page.check(SECTION, "nvidia-smi shows the grant", |side| {
-        let output = ask(side).map_err(|error| error.to_string())?;
-        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        Ok(Outcome { holds: said == (LIMIT >> 20).to_string(), said: format!("{said} MiB") })
-    })
+        let ended = bench.program(&mut command, Duration::from_secs(20))?.end()?;
+        let said = ended.text.trim().to_owned();
+        if !ended.status.success() {
+            let why = format!("nvidia-smi: {}: {said} {}", ended.status, ended.complaint);
+            // What it cannot do without the shim is not the shim's matter.
+            return Err(if side == Side::Bare { Trouble::Aside(why) } else { Trouble::Failed(why) });
+        }
+        let right = said == (LIMIT >> 20).to_string();
+        Ok(Outcome::of(format!("{said} MiB"), [(right, format!("it is not {}", mib(LIMIT)))]))
+    });
 }
