@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit};
 use aliquot_abi::view::SlotView;
-use aliquot_enforce::memory::{Books, FREEZE, Reservation};
+use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation};
 use aliquot_enforce::units::Ppm;
 
 use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
@@ -315,6 +315,38 @@ impl Ledger {
             let less = |own: u64| Some(own.saturating_sub(bytes.0));
             let _before = private.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         }
+    }
+
+    /// Moves what this process reserved into the slot of memory that is lent. False: the books stay closed.
+    pub(crate) fn set_apart(self, bytes: Bytes, apart: &AtomicU64) -> bool {
+        self.until_open(|books| books.set_apart(bytes.0, apart) == Reservation::Granted)
+    }
+
+    /// Gives back what nobody has any more of such memory. False: the books stay closed.
+    pub(crate) fn take_back(self, apart: &AtomicU64) -> bool {
+        self.until_open(|books| books.take_back(apart) == Release::Done)
+    }
+
+    /// What this process set apart is not its own any more.
+    pub(crate) fn let_go(self, bytes: Bytes) {
+        if let Some(books) = self.books() {
+            books.let_go(bytes.0);
+        }
+    }
+
+    /// Whether this process has a slot, or gets one now.
+    pub(crate) fn has_books(self) -> bool {
+        self.books().is_some()
+    }
+
+    fn until_open(self, mut done: impl FnMut(&Books<'_>) -> bool) -> bool {
+        let Some(books) = self.books() else { return false };
+        (0..FROZEN_STEPS_MAX).any(|_| {
+            done(&books) || {
+                self.wait_for_reaper();
+                false
+            }
+        })
     }
 
     /// Held from before the books change until the vendor has taken or given back the memory and they say so: who measures

@@ -90,6 +90,12 @@ impl Usage {
         found
     }
 
+    /// A number that no other grant of this process has.
+    pub(crate) fn number(self) -> u64 {
+        let at = FILES.iter().position(|file| core::ptr::eq(file, self.file));
+        u64::try_from(at.unwrap_or(GRANTS_MAX)).unwrap_or(0)
+    }
+
     /// An address inside the mapping.
     pub(crate) fn address(self) -> usize {
         core::ptr::from_ref(self.view.total()).addr()

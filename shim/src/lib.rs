@@ -42,6 +42,7 @@ mod graphs;
 pub mod hooks;
 mod image;
 mod kept;
+mod lent;
 mod life;
 mod measured;
 mod meter;

@@ -11,10 +11,13 @@
 //! | free | a living process's that does not map the usage file | dead: it is another program now |
 //! | free | a living process's that maps it | alive: it closed its descriptors |
 //! | free | in another pid namespace, or the kernel does not tell | alive: the node's agent sees more |
+//!
+//! A slot of memory that is lent ([`crate::lent`]) lives as long as anybody holds a shared lock on a byte of its own, or its
+//! maker lives and has it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use aliquot_abi::layout;
+use aliquot_abi::layout::{self, slot::LET_GO};
 use aliquot_abi::view::SlotView;
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
@@ -24,8 +27,14 @@ use aliquot_enforce::unbilled;
 use aliquot_enforce::units::{Nanos, Ppm};
 
 use crate::grants::Usage;
+use crate::lent::{self, Lent};
 use crate::process::{self, Pid, Start, State};
 use crate::sys;
+
+/// A thread of this process takes a slot, or changes what it holds of lent memory: record locks do not keep threads apart.
+static TAKING: AtomicU32 = AtomicU32::new(0);
+/// Turns of the processor given away meanwhile.
+const TAKING_TURNS_MAX: u32 = 100_000;
 
 /// Byte of the usage file whose lock makes a reaper.
 const REAPER: u64 = 0;
@@ -78,7 +87,25 @@ fn lock_place(slot: usize) -> u64 {
 }
 
 fn pid_of(slot: SlotView<'_>) -> Pid {
-    Pid(u32::try_from(slot.owner().load(Ordering::Acquire) & 0xffff_ffff).unwrap_or(0))
+    pid_in(slot.owner().load(Ordering::Acquire))
+}
+
+/// The process of an owner word; 0: nobody's.
+fn pid_in(owner: u64) -> Pid {
+    Pid(u32::try_from(owner & 0xffff_ffff).unwrap_or(0))
+}
+
+/// Runs `inside` in one thread of this process at a time.
+pub(crate) fn one_at_a_time<R>(inside: impl FnOnce() -> R) -> R {
+    let mut turns = 0;
+    // Past the bound its holder was in another process, of which this one is a fork.
+    while TAKING.swap(1, Ordering::Acquire) != 0 && turns < TAKING_TURNS_MAX {
+        turns += 1;
+        sys::yield_now();
+    }
+    let answer = inside();
+    TAKING.store(0, Ordering::Release);
+    answer
 }
 
 /// Takes a free slot for this process, which has none. `None`: all are taken by the living.
@@ -89,10 +116,27 @@ pub(crate) fn take_slot(usage: Usage, part: Ppm, reaping: &AtomicU32) -> Option<
     if slots(usage).any(|(_, slot)| pid_of(slot) == me.pid || is_unbilled(slot)) {
         reap(usage, part, Own::None, reaping);
     }
-    take_free(usage, me).or_else(|| {
+    let take = || one_at_a_time(|| take_free(usage, me, Use::Process));
+    take().or_else(|| {
         reap(usage, part, Own::None, reaping);
-        take_free(usage, me)
+        take()
     })
+}
+
+/// Takes a free slot for memory of this process that others open by a handle of this tag. Answers without one where all are
+/// taken; the caller keeps other threads out.
+pub(crate) fn take_for_lent(usage: Usage, tag: u64, hold: &mut dyn FnMut(Taken) -> bool) -> Option<Taken> {
+    take_free(usage, Identity::own(), Use::Lent { tag, hold })
+}
+
+/// What a slot is taken for.
+enum Use<'a> {
+    Process,
+    /// Memory; `hold` takes its lock before anybody sees the slot.
+    Lent {
+        tag: u64,
+        hold: &'a mut dyn FnMut(Taken) -> bool,
+    },
 }
 
 fn slots(usage: Usage) -> impl Iterator<Item = (usize, SlotView<'static>)> + Clone {
@@ -104,40 +148,71 @@ fn is_unbilled(slot: SlotView<'_>) -> bool {
     pid_of(slot).0 != 0 && slot.unbilled_since().load(Ordering::Acquire) != 0
 }
 
-fn take_free(usage: Usage, me: Identity) -> Option<Taken> {
+fn take_free(usage: Usage, me: Identity, mut purpose: Use<'_>) -> Option<Taken> {
     let start = process::own_start()?;
-    let file = usage.file();
     let count = layout::usage::SLOT_COUNT;
     let first = usize::try_from(me.pid.0).unwrap_or(0);
-    (0..count).map(|step| (first + step) % count).find_map(|number| {
-        let slot = usage.view.slot(number)?;
-        let owner = slot.owner().load(Ordering::Acquire);
-        if owner & 0xffff_ffff != 0 {
-            return None;
+    let places = (0..count).map(|step| (first + step) % count);
+    places.into_iter().find_map(|number| take_this(usage, number, (me, start), &mut purpose))
+}
+
+fn take_this(
+    usage: Usage,
+    number: usize,
+    (me, start): (Identity, Start),
+    purpose: &mut Use<'_>,
+) -> Option<Taken> {
+    let (slot, file) = (usage.view.slot(number)?, usage.file());
+    let is_free = |owner: u64| pid_in(owner).0 == 0;
+    if !is_free(slot.owner().load(Ordering::Acquire)) {
+        return None;
+    }
+    // The lock comes first: a slot with an owner and without a lock is mostly a dead one. Without a descriptor the
+    // mapping tells that its owner lives.
+    if file.is_some_and(|file| !sys::lock_byte(file, lock_place(number))) {
+        return None;
+    }
+    let unlock = || {
+        if let Some(file) = file {
+            sys::unlock_byte(file, lock_place(number));
         }
-        // The lock comes first: a slot with an owner and without a lock is mostly a dead one. Without a descriptor the
-        // mapping tells that its owner lives.
-        if file.is_some_and(|file| !sys::lock_byte(file, lock_place(number))) {
-            return None;
-        }
-        let next = ((owner >> 32).wrapping_add(1) << 32) | u64::from(me.pid.0);
-        slot.start_time().store(start.0, Ordering::Release);
-        slot.pid_namespace().store(me.namespace, Ordering::Release);
-        slot.used().store(0, Ordering::Release);
-        slot.inside().store(0, Ordering::Release);
-        slot.device_nanos().store(0, Ordering::Release);
-        slot.unbilled_since().store(0, Ordering::Release);
-        slot.begun().store(0, Ordering::Release);
-        slot.ended().store(0, Ordering::Release);
-        slot.loose().store(0, Ordering::Release);
-        if slot.owner().compare_exchange(owner, next, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            if let Some(file) = file {
-                sys::unlock_byte(file, lock_place(number));
-            }
-            return None;
-        }
-        Some(Taken { number: u32::try_from(number).ok()?, owner: next })
-    })
+    };
+    let owner = slot.owner().load(Ordering::Acquire);
+    let next = ((owner >> 32).wrapping_add(1) & 0xffff_ffff) << 32 | u64::from(me.pid.0);
+    let taken = Taken { number: u32::try_from(number).ok()?, owner: next };
+    let (kind, tag) = match purpose {
+        Use::Process => (0, 0),
+        Use::Lent { tag, .. } => (layout::slot::LENT, *tag),
+    };
+    let is_ours = is_free(owner)
+        && match purpose {
+            Use::Process => true,
+            Use::Lent { hold, .. } => hold(taken),
+        };
+    if !is_ours {
+        unlock();
+        return None;
+    }
+    slot.start_time().store(start.0, Ordering::Release);
+    slot.pid_namespace().store(me.namespace, Ordering::Release);
+    slot.used().store(0, Ordering::Release);
+    slot.inside().store(0, Ordering::Release);
+    slot.device_nanos().store(0, Ordering::Release);
+    slot.unbilled_since().store(0, Ordering::Release);
+    slot.begun().store(0, Ordering::Release);
+    slot.ended().store(0, Ordering::Release);
+    slot.loose().store(0, Ordering::Release);
+    slot.kind().store(kind, Ordering::Release);
+    slot.tag().store(tag, Ordering::Release);
+    if slot.owner().compare_exchange(owner, next, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        unlock();
+        return None;
+    }
+    if kind == layout::slot::LENT {
+        // Its own lock says that it lives.
+        unlock();
+    }
+    Some(taken)
 }
 
 /// Calls of a container's processes that may move memory.
@@ -147,7 +222,7 @@ pub(crate) struct Calls {
     pub(crate) begun: u32,
     /// So many of them are not over.
     pub(crate) under_way: u32,
-    /// Other processes.
+    /// Other processes, and memory that is lent.
     pub(crate) others: u32,
     /// Those of them that have pools or graphs.
     pub(crate) loose: u32,
@@ -203,17 +278,21 @@ fn reap_locked(usage: Usage, part: Ppm, file: i32, own: Own) {
         // A program that closed all descriptors lost its lock with them.
         sys::lock_byte(file, lock_place(usize::try_from(number).unwrap_or(usize::MAX)));
     }
-    let mut count = 0;
+    let (mut any, mut count) = (false, 0);
     for (number, slot) in slots(usage) {
-        if pid_of(slot).0 != 0 && is_dead(usage, file, (number, slot), me, own) {
+        let owner = slot.owner().load(Ordering::SeqCst);
+        let judged = pid_in(owner).0 != 0 && is_dead(usage, file, (number, slot, owner), me, own);
+        // A slot of lent memory is freed by whoever lets go last, and another may have it at once: that one was not judged.
+        if judged && slot.owner().load(Ordering::SeqCst) == owner {
             if let Some(word) = dead.get_mut(number / 64) {
                 *word |= 1 << (number % 64);
             }
-            count += 1;
+            any = true;
+            count += u64::from(!is_lent(slot));
         }
     }
     let total = usage.view.total();
-    if count == 0 && total.load(Ordering::Acquire) & FREEZE == 0 && !is_too_high(usage) {
+    if !any && total.load(Ordering::Acquire) & FREEZE == 0 && !is_too_high(usage) {
         return;
     }
     let all = slots(usage).filter(|(_, slot)| pid_of(*slot).0 != 0).map(|(number, slot)| Slot {
@@ -277,23 +356,66 @@ pub(crate) struct Holder {
     pub(crate) bytes: u64,
 }
 
-/// The processes of a grant that this process can name: those of other pid namespaces have numbers that mean nothing here.
+/// The processes of a grant that this process can name: those of other pid namespaces have numbers that mean nothing here. What
+/// a process lends and still has is among what it holds.
 pub(crate) fn holders(usage: Usage) -> impl Iterator<Item = Holder> + Clone {
     let namespace = process::namespace();
+    let is_here = move |slot: SlotView<'_>| slot.pid_namespace().load(Ordering::Acquire) == namespace;
+    let lent_by = move |pid: Pid| {
+        let is_its = move |slot: &SlotView<'_>| {
+            pid_of(*slot) == pid
+                && slot.kind().load(Ordering::Acquire) == layout::slot::LENT
+                && is_here(*slot)
+        };
+        let lent = slots(usage).map(|(_, slot)| slot).filter(is_its);
+        lent.fold(0_u64, |sum, slot| sum.saturating_add(slot.used().load(Ordering::Acquire)))
+    };
     slots(usage).filter_map(move |(_, slot)| {
-        let (pid, bytes) = (pid_of(slot), slot.used().load(Ordering::Acquire));
-        let here = pid.0 != 0 && slot.pid_namespace().load(Ordering::Acquire) == namespace;
-        (here && bytes > 0).then_some(Holder { pid, bytes })
+        let pid = pid_of(slot);
+        if pid.0 == 0 || is_lent(slot) || !is_here(slot) {
+            return None;
+        }
+        let bytes = slot.used().load(Ordering::Acquire).saturating_add(lent_by(pid));
+        (bytes > 0).then_some(Holder { pid, bytes })
     })
 }
 
+/// The slot of memory that is lent under this tag, whether its maker has it or not: who has it open may open it again.
+pub(crate) fn lent(usage: Usage, tag: u64) -> Option<Taken> {
+    slots(usage).find_map(|(number, slot)| {
+        let owner = slot.owner().load(Ordering::SeqCst);
+        let is_it = owner & 0xffff_ffff != 0 && is_lent(slot) && slot.tag().load(Ordering::SeqCst) == tag;
+        is_it.then_some(Taken { number: u32::try_from(number).ok()?, owner })
+    })
+}
+
+/// Whether a slot is of memory that is lent, and not of a process.
+fn is_lent(slot: SlotView<'_>) -> bool {
+    slot.kind().load(Ordering::Acquire) != 0
+}
+
 /// Whether the owner of a slot is gone for sure; see the table above.
-fn is_dead(usage: Usage, file: i32, (number, slot): (usize, SlotView<'_>), me: Identity, own: Own) -> bool {
-    let (pid, start) = (pid_of(slot), Start(slot.start_time().load(Ordering::Acquire)));
+fn is_dead(
+    usage: Usage,
+    file: i32,
+    (number, slot, owner): (usize, SlotView<'_>, u64),
+    me: Identity,
+    own: Own,
+) -> bool {
+    let (pid, start) = (pid_in(owner), Start(slot.start_time().load(Ordering::Acquire)));
     if me.namespace == 0 || slot.pid_namespace().load(Ordering::Acquire) != me.namespace {
         return false;
     }
-    if sys::locked_by_another(file, lock_place(number)) {
+    if is_lent(slot) {
+        let lent = Lent::of(usage, number, owner);
+        if lent.is_some_and(|lent| lent::is_held_here(lent) || sys::locked_by_another(file, lent.lock())) {
+            return false;
+        }
+        // Its maker may have closed its descriptors; an opener that did so is not known any more.
+        if pid == me.pid || slot.kind().load(Ordering::Acquire) == LET_GO {
+            return true;
+        }
+    } else if sys::locked_by_another(file, lock_place(number)) {
         return false;
     }
     if pid == me.pid {

@@ -56,7 +56,7 @@ pub(crate) fn make(
     let recorded = held.filter(|_| settled).and_then(|held| map.insert(made.key, held).ok());
     match recorded {
         Some(stale) => {
-            credit_if_any(stale);
+            credit_if_any(made.key, stale);
             Ok(made.key)
         }
         None => {
@@ -69,9 +69,9 @@ pub(crate) fn make(
     }
 }
 
-fn credit_if_any(held: Option<Held>) {
+fn credit_if_any(key: Key, held: Option<Held>) {
     if let Some(held) = held {
-        credit(held.grant(), held.bytes());
+        held.give_back(key);
     }
 }
 
@@ -102,20 +102,20 @@ pub(crate) struct Freeing {
 /// Before a free. `None`: nothing of this key is charged here.
 pub(crate) fn before_free(map: &'static AllocMap, key: Key) -> Option<Freeing> {
     let held = map.take(key)?;
-    Some(Freeing { map, key, held, _moving: ledger(held.grant()).map(Ledger::moving) })
+    Some(Freeing { map, key, held, _moving: held.ledger().map(Ledger::moving) })
 }
 
 impl Freeing {
     /// The vendor freed it.
     pub(crate) fn freed(self) {
-        credit(self.held.grant(), self.held.bytes());
+        self.held.give_back(self.key);
     }
 
     /// The vendor did not.
     pub(crate) fn stays(self) {
         // Its place may be gone: then it stays charged until the process ends.
         if let Ok(newer) = self.map.insert(self.key, self.held) {
-            credit_if_any(newer);
+            credit_if_any(self.key, newer);
         }
     }
 
@@ -130,6 +130,7 @@ pub(crate) fn credit_all_of(tie: Tie) {
     let mut sums = [0_u64; GRANTS_MAX];
     crate::modules::context_ended(tie);
     crate::sparse::context_ended(tie);
+    crate::lent::context_ended(tie);
     for map in [&POINTERS, &ARRAYS, &MIPMAPPED] {
         let add = |held: Held| {
             let sum = usize::try_from(held.grant()).ok().and_then(|grant| sums.get_mut(grant));

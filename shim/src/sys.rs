@@ -272,6 +272,13 @@ pub(crate) fn lock_byte(file: c_int, byte: u64) -> bool {
     unsafe { libc::fcntl(file, libc::F_SETLK, &raw const lock) == 0 }
 }
 
+/// The same shared with others that only share it.
+pub(crate) fn share_byte(file: c_int, byte: u64) -> bool {
+    let lock = record(byte, libc::F_RDLCK);
+    // SAFETY: as above.
+    unsafe { libc::fcntl(file, libc::F_SETLK, &raw const lock) == 0 }
+}
+
 /// Gives such a lock up.
 pub(crate) fn unlock_byte(file: c_int, byte: u64) {
     let lock = record(byte, libc::F_UNLCK);

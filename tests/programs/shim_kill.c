@@ -3,7 +3,8 @@
    random: at a random moment of two threads' random work; steps: in turn at every step of the shim in what a family does once;
    where there are more than KILLS, at random where an instruction comes for the first time; first: at random instructions of a process's first
    allocation. Says "KILLS POINTS WORST" (microseconds until everything was free again, without those that the asking process
-   waited for a processor), or what went wrong. Each time the sibling launches a kernel, too, where the family is "launch". */
+   waited for a processor), or what went wrong. Each time the sibling launches a kernel, too, where the family is "launch"; where
+   it is "lent", the sibling lends 4096 bytes beside the LIMIT. */
 #define _GNU_SOURCE
 #include "shim_families.h"
 #include <errno.h>
@@ -19,10 +20,15 @@ extern int cuMemAllocAsync(Pointer *, size_t, void *), cuMemFreeAsync(Pointer, v
 extern int cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *), cuCtxSynchronize(void);
 extern int cuModuleLoadData(void **, const void *), cuModuleUnload(void *);
 extern int cuModuleGetFunction(void **, void *, const char *);
+typedef struct { unsigned char bytes[64]; } Ipc;
+extern int cuIpcGetMemHandle(Ipc *, Pointer), cuIpcOpenMemHandle_v2(Pointer *, Ipc, unsigned), cuIpcCloseMemHandle(Pointer);
 extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 
 static size_t limit;
 static void *context, *kernels[2];
+/* Memory of the sibling, of LENT bytes. */
+static Ipc lent;
+enum { LENT = 4096 };
 
 static uint64_t micros(void)
 {
@@ -96,16 +102,28 @@ static int launch_once(void)
     return launch(0, 1) || launch(1, blocks++) || cuCtxSynchronize();
 }
 
+/* Lends, frees what nobody opened, opens what the sibling lends. */
+static int lent_once(void)
+{
+    Pointer block, opened;
+    Ipc handle;
+    return cuMemAlloc_v2(&block, limit / 2) || cuIpcGetMemHandle(&handle, block) || cuMemFree_v2(block) ||
+           cuIpcOpenMemHandle_v2(&opened, lent, 1) || cuIpcCloseMemHandle(opened);
+}
+
 static const struct Family {
     const char *name;
     int (*once)(void);
 } families[] = {
     {"plain", plain_once},     {"pool", pool_once},     {"physical", physical_once},
     {"context", context_once}, {"module", module_once}, {"launch", launch_once},
+    {"lent", lent_once},
 };
 static const struct Family *family = &families[0];
 
 static int launches(void) { return family->once == launch_once; }
+
+static int lends(void) { return family->once == lent_once; }
 
 /* Microseconds that this thread waited for a processor: on a loaded machine they are the others' and not the shim's. */
 static uint64_t waited(void)
@@ -124,9 +142,12 @@ static uint64_t waited(void)
 static void sibling(int questions, int answers)
 {
     char question;
+    Pointer own = 0;
     use_card();
     if (launches())
         load_kernels();
+    if (lends() && (cuMemAlloc_v2(&own, LENT) || cuIpcGetMemHandle(&lent, own) || write(answers, &lent, sizeof lent) != sizeof lent))
+        _exit(6);
     while (read(questions, &question, 1) == 1) {
         uint64_t before = waited(), begun = micros(), took = 0, idle;
         Pointer all = 0;
@@ -361,6 +382,8 @@ int main(int count, char **arguments)
         close(questions[1]);
         sibling(questions[0], answers[1]);
     }
+    if (lends() && read(answers[0], &lent, sizeof lent) != sizeof lent)
+        fail("the sibling lends nothing", 0);
     if (strcmp(mode, "random"))
         find_shim();
     if (!strcmp(mode, "steps"))

@@ -54,7 +54,7 @@ const CARD: u64 = 1 << 40;
 enum Mix {
     /// Families whose cost is known from the request.
     Plain,
-    /// Blocks of pools, graphs, contexts and modules as well.
+    /// Blocks of pools, graphs, contexts, modules and memory that others open as well.
     All,
 }
 
@@ -116,22 +116,24 @@ impl Scene {
         let start = |number: u64| {
             let numbers = [THREADS, operations, KEEP, seed + number].map(|number| number.to_string());
             let mix = format!("{mix:?}").to_lowercase();
-            let mut process =
-                Talk::start(self.tenant.command(&self.bench, &self.program).args(numbers).arg(mix));
+            let mut command = self.tenant.command(&self.bench, &self.program);
+            let mut process = Talk::start(command.args(numbers).arg(mix).arg(self.files.dir().join("lent")));
             assert_eq!(process.hear(), "ready");
             process
         };
         let mut processes: Vec<Talk> = (0..PROCESSES).map(start).collect();
         let begun = Instant::now();
         processes.iter_mut().for_each(|process| process.tell("go"));
-        let (mut granted, mut refused) = (0, 0);
+        let (mut granted, mut refused, mut opened) = (0, 0, 0);
         for process in &mut processes {
             let told = process.hear();
             let numbers: Vec<u64> = told.split(' ').map(|number| number.parse().unwrap()).collect();
             assert_eq!(numbers[2], 0, "seed {seed}: a call failed with {told}");
             granted += numbers[0];
             refused += numbers[1];
+            opened += numbers[3];
         }
+        assert!(opened > 0 || matches!(mix, Mix::Plain), "seed {seed}: no process opened memory of another");
         // Pools and graphs are in the books as each process last heard; asked, it hears how they are.
         for process in &mut processes {
             process.say("info");
@@ -148,7 +150,7 @@ impl Scene {
         println!("{operations} operations a thread in {:.1} s", begun.elapsed().as_secs_f64());
         let (driver, books) = (self.bench.card().high_water(), self.files.counter(usage::HIGH_WATER));
         println!(
-            "granted {granted}, refused {refused}, at most {driver} of {limit} on the card, {books} in the books"
+            "granted {granted}, refused {refused}, opened {opened}, at most {driver} of {limit} on the card, {books} in the books"
         );
         assert!(driver <= limit && driver <= books && books <= limit, "seed {seed}: {driver} {books}");
         (granted, refused)
@@ -195,6 +197,8 @@ struct Family {
 const PLAIN: Family = Family { name: "plain", node: BARE, policy: ComputePolicy::Unlimited, part: 1 };
 /// Bytes of a context, where they count.
 const OVERHEAD: u64 = 4 << 20;
+/// What the asking sibling lends, where it does.
+const LENT: u64 = 4096;
 /// A card on which contexts and modules take memory.
 const OVERHEADS: &str = "context_bytes = 4194304\nmodule_bytes = 2097152\n";
 
@@ -202,7 +206,12 @@ const OVERHEADS: &str = "context_bytes = 4194304\nmodule_bytes = 2097152\n";
 fn kill(mode: &str, kills: u64, family: &Family) {
     let free = 64 << 20;
     // One context is the asking sibling's, to the end.
-    let limit = if family.node == OVERHEADS { free + OVERHEAD } else { free };
+    let limit = free
+        + match family.name {
+            "lent" => LENT,
+            _ if family.node == OVERHEADS => OVERHEAD,
+            _ => 0,
+        };
     let limits = |card: &str| {
         let half = Limits {
             share_ppm: 500_000,
@@ -255,6 +264,7 @@ fn killed_in_any_family_of_calls_a_process_loses_nothing_for_the_others() {
         Family { name: "physical", node: BARE, policy, part: 8 },
         Family { name: "context", node: OVERHEADS, policy, part: 16 },
         Family { name: "module", node: OVERHEADS, policy, part: 32 },
+        Family { name: "lent", node: BARE, policy, part: 16 },
         Family { name: "launch", node: BARE, policy: ComputePolicy::Cap, part: 16 },
     ] {
         kill("steps", asked("ALIQUOT_KILLS", 1_600), &family);

@@ -136,6 +136,9 @@ pub mod usage {
     pub const CELLS: usize = 2048;
     /// Number of cells.
     pub const CELL_COUNT: usize = 512;
+    /// First of the bytes behind the file whose record locks tell who has memory that was lent: one for each slot and
+    /// generation ([`super::slot::lock_of_lent`]).
+    pub const LENT_LOCKS: u64 = 1 << 40;
     /// First byte of slot 0.
     pub const SLOTS: usize = 4096;
     /// Bytes of a slot: two cache lines, so that neighbours do not share one.
@@ -146,7 +149,8 @@ pub mod usage {
     pub const BYTES: usize = SLOTS + SLOT_BYTES * SLOT_COUNT;
 }
 
-/// Offsets in one slot. Writer: its owner; a reaper frees it after the owner's death.
+/// Offsets in one slot. Writer: its owner; a reaper frees it after the owner's death. Most slots are processes'; some are of
+/// one allocation that its maker lets other processes open, and that outlives its maker's free and its maker.
 pub mod slot {
     /// `u64`, `generation << 32 | pid`; pid 0 is a free slot. The generation grows with each owner.
     pub const OWNER: usize = 0;
@@ -156,6 +160,13 @@ pub mod slot {
     pub const PID_NAMESPACE: usize = 16;
     /// `u32`, threads of the owner that are between reserving and recording.
     pub const INSIDE: usize = 24;
+    /// `u32`, 0: a process's slot; else of memory that is lent, and whether its maker has it: [`LENT`] or [`LET_GO`]. The
+    /// other words name its maker.
+    pub const KIND: usize = 28;
+    /// A value of [`KIND`]: lent memory that its maker has.
+    pub const LENT: u32 = 1;
+    /// A value of [`KIND`]: lent memory that its maker has freed. It lives as long as somebody holds a lock for it.
+    pub const LET_GO: u32 = 2;
     /// `u64`, bytes this process has reserved: the truth that `total` sums up.
     pub const USED: usize = 32;
     /// `u64`, device nanoseconds this process has used.
@@ -169,6 +180,15 @@ pub mod slot {
     pub const ENDED: usize = 68;
     /// `u32`, 1: the owner has pools or graphs, which give memory back before the books say so.
     pub const LOOSE: usize = 72;
+    /// `u64`, of lent memory: FNV-1a over the handle by which it is opened.
+    pub const TAG: usize = 56;
+
+    /// The byte on which the maker and everybody who has lent memory open hold a shared record lock, while slot `number` has the
+    /// owner word `owner`. Another owner has another byte, so that no lock is ever taken for a later one's.
+    #[must_use]
+    pub const fn lock_of_lent(number: u32, owner: u64) -> u64 {
+        super::usage::LENT_LOCKS + ((owner >> 32) << 10 | (number as u64 & 1023))
+    }
 }
 
 const _: () = assert!(limits::RECORDS + 2 * limits::RECORD_BYTES <= limits::BYTES);
@@ -179,4 +199,4 @@ const _: () = assert!(limits::RECORDS.is_multiple_of(64) && usage::SLOTS.is_mult
 const _: () = assert!(usage::SLOT_BYTES.is_multiple_of(64) && limits::RECORD_BYTES.is_multiple_of(8));
 const _: () =
     assert!(usage::CELLS.is_multiple_of(64) && usage::CELLS + 4 * usage::CELL_COUNT <= usage::SLOTS);
-const _: () = assert!(usage::BYTES == 135_168);
+const _: () = assert!(usage::BYTES == 135_168 && usage::SLOT_COUNT == 1 << 10);

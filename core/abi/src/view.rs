@@ -460,4 +460,16 @@ impl<'a> SlotView<'a> {
     pub fn loose(self) -> &'a AtomicU32 {
         self.bytes.half(self.at + slot::LOOSE)
     }
+
+    /// [`slot::KIND`]
+    #[must_use]
+    pub fn kind(self) -> &'a AtomicU32 {
+        self.bytes.half(self.at + slot::KIND)
+    }
+
+    /// [`slot::TAG`]
+    #[must_use]
+    pub fn tag(self) -> &'a AtomicU64 {
+        self.bytes.word(self.at + slot::TAG)
+    }
 }

@@ -11,6 +11,8 @@
 //! which refuses too much and never grants too much, until [`crate::reap`] recounts. While a reaper recounts, the top
 //! bit of `total` is set and nobody gets in.
 //!
+//! Memory that other processes may open is *set apart* into a slot of its own, as it may outlive the process that made it.
+//!
 //! Invariants: `total ≤ limit` at every reservation; `Σ used ≤ total` whenever nobody is inside and nothing is frozen;
 //! `own ≤ limit` whatever other processes write into the shared words.
 
@@ -133,6 +135,43 @@ impl Books<'_> {
             return Release::Done;
         }
         self.take_off(|| self.owed.swap(0, Ordering::AcqRel))
+    }
+
+    /// Moves `bytes` that this process reserved into the slot of an allocation, whose word is `apart`: from now on that slot
+    /// stands for them, whatever becomes of this process. The total has them once, before and after; killed in between it is
+    /// too high, never too low. They stay among this process's own until [`Books::let_go`].
+    pub fn set_apart(&self, bytes: u64, apart: &AtomicU64) -> Reservation {
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        let answer = if self.total.load(Ordering::SeqCst) & FREEZE == 0 {
+            saturating_take(self.used, bytes);
+            apart.fetch_add(bytes, Ordering::SeqCst);
+            Reservation::Granted
+        } else {
+            Reservation::Frozen
+        };
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        answer
+    }
+
+    /// This process does not have `bytes` any more that it set apart; who has them open may.
+    pub fn let_go(&self, bytes: u64) {
+        let less = |own: u64| Some(own.saturating_sub(bytes));
+        let _before = self.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    }
+
+    /// Nobody has what was set apart any more: its slot is emptied. While frozen that is left to the reaper.
+    pub fn take_back(&self, apart: &AtomicU64) -> Release {
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        let answer = if self.total.load(Ordering::SeqCst) & FREEZE == 0 {
+            // The slot first: killed between the two, `total` is too high, never too low.
+            let bytes = apart.swap(0, Ordering::SeqCst);
+            saturating_take(self.total, bytes);
+            Release::Done
+        } else {
+            Release::Owed
+        };
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        answer
     }
 
     fn take_off(&self, bytes: impl FnOnce() -> u64) -> Release {

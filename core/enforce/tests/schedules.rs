@@ -8,20 +8,37 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use aliquot_enforce::explore::{AtomicU32, AtomicU64, Killed, die_after};
-use aliquot_enforce::memory::{Books, Reservation};
+use aliquot_enforce::memory::{Books, Release, Reservation};
 use aliquot_enforce::reap::{Owner, Recount, Slot, give_back, recount, thaw};
 use shuttle::rand::{Rng, thread_rng};
 
 const LIMIT: u64 = 10;
+const ROUNDS: usize = 3;
 
 #[derive(Default)]
 struct World {
     total: AtomicU64,
     high_water: AtomicU64,
     processes: [Process; 3],
+    /// Slots of memory that is lent, one for each round of a process.
+    apart: [[AtomicU64; ROUNDS]; 3],
+    nobody_inside: AtomicU32,
     /// What is really held, as the vendor would count it; plain words of the test, not explored.
     held: std::sync::Mutex<[u64; 3]>,
     dead: std::sync::Mutex<[bool; 3]>,
+    lent: std::sync::Mutex<[[Lent; ROUNDS]; 3]>,
+}
+
+/// Memory in a slot of its own.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Lent {
+    /// Its maker has it, or there is none.
+    #[default]
+    Had,
+    /// Somebody has it open, who lives.
+    Open(u64),
+    /// Nobody has it any more.
+    LetGo,
 }
 
 #[derive(Default)]
@@ -48,17 +65,50 @@ impl World {
     fn hold(&self, who: usize, bytes: u64) {
         let mut held = self.held.lock().unwrap();
         held[who] += bytes;
-        let sum: u64 = held.iter().sum();
+        let sum: u64 = held.iter().sum::<u64>() + self.open();
         assert!(sum <= LIMIT, "{sum} held under {LIMIT}: {held:?}");
+    }
+
+    /// Bytes that are open, whoever made them.
+    fn open(&self) -> u64 {
+        let bytes = |lent: &Lent| if let Lent::Open(bytes) = lent { *bytes } else { 0 };
+        self.lent.lock().unwrap().iter().flatten().map(bytes).sum()
     }
 
     fn slots(&self, dead: [bool; 3]) -> Vec<Slot<'_>> {
         let owner = |gone| if gone { Owner::Dead } else { Owner::Alive };
-        self.processes
-            .iter()
-            .zip(dead)
+        let lent = *self.lent.lock().unwrap();
+        let apart = self.apart.iter().flatten().zip(lent.iter().flatten()).enumerate();
+        let apart = apart.map(|(number, (used, lent))| {
+            let gone = *lent == Lent::LetGo || (dead[number / ROUNDS] && *lent == Lent::Had);
+            Slot { inside: &self.nobody_inside, used, owner: owner(gone) }
+        });
+        let processes = self.processes.iter().zip(dead);
+        processes
             .map(|(p, gone)| Slot { inside: &p.inside, used: &p.used, owner: owner(gone) })
+            .chain(apart)
             .collect()
+    }
+
+    /// Lends what it holds: others may have it open, and somebody lets go of it.
+    fn lend(&self, who: usize, round: usize, bytes: u64) {
+        let (books, apart) = (self.books(who), &self.apart[who][round]);
+        if books.set_apart(bytes, apart) != Reservation::Granted {
+            self.held.lock().unwrap()[who] -= bytes;
+            books.release(bytes);
+            return;
+        }
+        let stays_open = thread_rng().gen_bool(0.5);
+        shuttle::thread::yield_now();
+        self.held.lock().unwrap()[who] -= bytes;
+        if stays_open {
+            self.lent.lock().unwrap()[who][round] = Lent::Open(bytes);
+        }
+        books.let_go(bytes);
+        if !stays_open && books.take_back(apart) == Release::Owed {
+            // The reaper's.
+            self.lent.lock().unwrap()[who][round] = Lent::LetGo;
+        }
     }
 }
 
@@ -68,11 +118,15 @@ fn process(world: &World, who: usize, killed_at: Option<u32>) {
         die_after(accesses);
     }
     let books = world.books(who);
-    for _ in 0..3 {
+    for round in 0..ROUNDS {
         let bytes = thread_rng().gen_range(1..6_u64);
         if books.reserve(bytes, LIMIT) == Reservation::Granted {
             world.hold(who, bytes);
             shuttle::thread::yield_now();
+            if thread_rng().gen_bool(0.5) {
+                world.lend(who, round, bytes);
+                continue;
+            }
             world.held.lock().unwrap()[who] -= bytes;
             books.release(bytes);
         }
@@ -126,7 +180,7 @@ fn scenario() {
     for who in (0..3).filter(|who| !dead[*who]) {
         world.books(who).release(0);
     }
-    let expected: u64 = world.held.lock().unwrap().iter().sum();
+    let expected = world.held.lock().unwrap().iter().sum::<u64>() + world.open();
     match recount(&world.total, world.slots(dead).into_iter()) {
         Recount::Done { total, .. } => assert_eq!(total, expected, "books and truth differ at the end"),
         Recount::Busy => panic!("a living process is still inside"),

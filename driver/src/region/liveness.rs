@@ -7,6 +7,9 @@
 //! A pid of another namespace means something here only if this process sees all of them: then a process counts as the
 //! owner when its pid inside some namespace and its start time are those of the slot. Where that cannot be found out, the
 //! owner counts as alive: the slot's bytes stay taken, and nobody is robbed.
+//!
+//! The slot of memory that is lent has a lock byte of its own, which everybody holds who has the memory; its maker counts, locked
+//! or not, until it let go.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -15,7 +18,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
-use aliquot_abi::layout::usage;
+use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::view::SlotView;
 use aliquot_enforce::reap::Owner;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -60,10 +63,19 @@ pub(super) fn own_namespace() -> u64 {
 }
 
 impl Taken<'_> {
-    /// Whether the owner lives.
+    /// Whether the owner lives. A slot of lent memory is freed by whoever lets go last, and another may have it at once, of whom
+    /// nothing was found out: he counts as alive.
     pub(super) fn liveness(&self, usage: &File, processes: &Processes) -> Owner {
-        if is_locked(usage, self.number) {
+        let answer = self.owner_is(usage, processes);
+        if self.slot.owner().load(Ordering::SeqCst) == self.owner { answer } else { Owner::Alive }
+    }
+
+    fn owner_is(&self, usage: &File, processes: &Processes) -> Owner {
+        if is_locked(usage, self.lock()) {
             return Owner::Alive;
+        }
+        if self.slot.kind().load(Ordering::Acquire) == slot::LET_GO {
+            return Owner::Dead;
         }
         let start = self.slot.start_time().load(Ordering::Acquire);
         let (pid, of) = (pid_of(self.owner), self.slot.pid_namespace().load(Ordering::Acquire));
@@ -77,6 +89,21 @@ impl Taken<'_> {
         if gone { Owner::Dead } else { Owner::Alive }
     }
 
+    /// Whether it is of memory that is lent, and not of a process.
+    pub(super) fn is_lent(&self) -> bool {
+        self.slot.kind().load(Ordering::Acquire) != 0
+    }
+
+    /// The byte whose lock says that it lives.
+    fn lock(&self) -> libc::flock {
+        let of_process = || usage::SLOTS + self.number * usage::SLOT_BYTES;
+        let byte = match u32::try_from(self.number) {
+            Ok(number) if self.is_lent() => usize::try_from(slot::lock_of_lent(number, self.owner)),
+            _ => Ok(of_process()),
+        };
+        byte_lock(libc::F_WRLCK, byte.unwrap_or_else(|_| of_process()))
+    }
+
     /// The same for people: who holds the lock, and whose word it is that the owner lives.
     pub(super) fn life(&self, usage: &File, processes: &Processes) -> Life {
         let here = self.slot.pid_namespace().load(Ordering::Acquire) == processes.namespace;
@@ -84,13 +111,12 @@ impl Taken<'_> {
             Owner::Alive => Life::Named { pid: here.then(|| pid_of(self.owner)) },
             Owner::Dead => Life::Dead,
         };
-        holder(usage, self.number).unwrap_or_else(named)
+        holder(usage, self.lock()).unwrap_or_else(named)
     }
 }
 
 /// Who holds the slot's lock, as seen from here; `None`: nobody that the kernel tells of.
-fn holder(usage: &File, number: usize) -> Option<Life> {
-    let mut lock = lock_of(number);
+fn holder(usage: &File, mut lock: libc::flock) -> Option<Life> {
     fcntl(usage.as_fd(), FcntlArg::F_GETLK(&mut lock)).ok()?;
     let held = libc::c_int::from(lock.l_type) != libc::F_UNLCK;
     // 0 where the holder's number means nothing in this process's namespace.
@@ -98,16 +124,11 @@ fn holder(usage: &File, number: usize) -> Option<Life> {
 }
 
 /// Whether another process holds the slot's lock; where the kernel cannot tell, somebody does.
-fn is_locked(usage: &File, number: usize) -> bool {
-    let mut lock = lock_of(number);
+fn is_locked(usage: &File, mut lock: libc::flock) -> bool {
     match fcntl(usage.as_fd(), FcntlArg::F_GETLK(&mut lock)) {
         Ok(_) => libc::c_int::from(lock.l_type) != libc::F_UNLCK,
         Err(_) => true,
     }
-}
-
-fn lock_of(number: usize) -> libc::flock {
-    byte_lock(libc::F_WRLCK, usage::SLOTS + number * usage::SLOT_BYTES)
 }
 
 /// A record lock on one byte.

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use aliquot_abi::layout::usage;
+use aliquot_abi::layout::{slot, usage};
 use aliquot_backend_sim::{Personality, SimNode};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::grant::ShareSettings;
@@ -20,6 +20,8 @@ use super::*;
 const MIB: u64 = 1 << 20;
 /// Says in which directory a tenant of these tests lives.
 const TENANT: &str = "ALIQUOT_TEST_TENANT";
+/// Of which lock byte such a process holds a share.
+const OPENED: &str = "ALIQUOT_TEST_OPENED";
 
 fn card(personality: &str) -> Card {
     let file = Personality::named(personality).unwrap().load().unwrap();
@@ -170,6 +172,9 @@ fn tenant() {
     // Never closed: that would drop the lock.
     let file = open(&Path::new(&dir).join(USAGE)).unwrap();
     fcntl(file.as_fd(), FcntlArg::F_SETLK(&liveness::byte_lock(libc::F_WRLCK, at))).unwrap();
+    if let Some(byte) = std::env::var(OPENED).ok().and_then(|byte| byte.parse().ok()) {
+        fcntl(file.as_fd(), FcntlArg::F_SETLK(&liveness::byte_lock(libc::F_RDLCK, byte))).unwrap();
+    }
     slot.owner().store(u64::from(pid) | 7 << 32, Ordering::SeqCst);
     slot.start_time().store(liveness::start_time(pid).unwrap(), Ordering::SeqCst);
     slot.pid_namespace().store(liveness::own_namespace(), Ordering::SeqCst);
@@ -194,9 +199,15 @@ fn tenant() {
 }
 
 fn start_tenant(dir: &Path) -> (Child, usize) {
+    start_opener(dir, None)
+}
+
+/// One that has memory open, which this lock byte belongs to.
+fn start_opener(dir: &Path, lent: Option<u64>) -> (Child, usize) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "region::tests::tenant", "--nocapture"])
         .env(TENANT, dir)
+        .envs(lent.map(|byte| (OPENED, byte.to_string())))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -240,6 +251,77 @@ fn what_the_dead_held_goes_back_and_the_living_keep_theirs() {
     living.wait().unwrap();
     assert!(matches!(watched.reap(Ppm::ALL).unwrap(), Reaped::Dead { processes: 1, .. }));
     assert_eq!(Seen::of(&place.usage()).unwrap().total, Bytes(0));
+}
+
+/// Until somebody dead was found; what came of it.
+fn reap_somebody(watched: &Watched) -> Reaped {
+    let bound = Instant::now() + Duration::from_secs(10);
+    loop {
+        match watched.reap(Ppm::ALL).unwrap() {
+            Reaped::Nobody | Reaped::Later => assert!(Instant::now() < bound),
+            reaped => return reaped,
+        }
+    }
+}
+
+/// One whose slot is not number `other`.
+fn start_beside(dir: &Path, lent: Option<u64>, other: usize) -> (Child, usize) {
+    loop {
+        let (mut child, number) = start_opener(dir, lent);
+        if number != other {
+            return (child, number);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn lent_memory_outlives_its_maker_while_somebody_has_it_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
+    let watched = Watched::open(&place.usage()).unwrap();
+    let view = watched.view().unwrap();
+    let (mut maker, number) = start_tenant(dir.path());
+    // Far from the slots of processes that begin now, which their numbers choose.
+    let lent = (number + usage::SLOT_COUNT / 2) % usage::SLOT_COUNT;
+    let word = 3 << 32 | u64::from(maker.id());
+    let byte = slot::lock_of_lent(u32::try_from(lent).unwrap(), word);
+    let mut opener = start_beside(dir.path(), Some(byte), lent).0;
+    let (slot, made) = (view.slot(lent).unwrap(), view.slot(number).unwrap());
+    slot.start_time().store(made.start_time().load(Ordering::SeqCst), Ordering::SeqCst);
+    slot.pid_namespace().store(made.pid_namespace().load(Ordering::SeqCst), Ordering::SeqCst);
+    slot.kind().store(slot::LENT, Ordering::SeqCst);
+    slot.owner().store(word, Ordering::SeqCst);
+    view.total().fetch_add(50, Ordering::SeqCst);
+    slot.used().store(50, Ordering::SeqCst);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody);
+    let mut seen = Seen::of(&place.usage()).unwrap().processes;
+    seen.retain(|process| process.pid == maker.id());
+    assert!(seen.len() == 1 && seen[0].used >= Bytes(150), "{seen:?}");
+    maker.kill().unwrap();
+    maker.wait().unwrap();
+    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(100 | 103) }));
+    assert_eq!((slot.used().load(Ordering::SeqCst), slot.owner().load(Ordering::SeqCst)), (50, word));
+    opener.kill().unwrap();
+    opener.wait().unwrap();
+    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(150 | 153) }));
+    assert_eq!((Seen::of(&place.usage()).unwrap().total, watched.pids().len()), (Bytes(0), 0));
+    // What its maker has needs no lock; let go of, and without a lock, it is nobody's, whoever lives.
+    let (mut maker, number) = start_beside(dir.path(), None, lent);
+    let made = view.slot(number).unwrap();
+    slot.start_time().store(made.start_time().load(Ordering::SeqCst), Ordering::SeqCst);
+    slot.pid_namespace().store(made.pid_namespace().load(Ordering::SeqCst), Ordering::SeqCst);
+    slot.kind().store(slot::LENT, Ordering::SeqCst);
+    slot.owner().store(5 << 32 | u64::from(maker.id()), Ordering::SeqCst);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody);
+    view.total().fetch_add(50, Ordering::SeqCst);
+    slot.used().store(50, Ordering::SeqCst);
+    slot.kind().store(slot::LET_GO, Ordering::SeqCst);
+    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 0, returned: Bytes(50) }));
+    maker.kill().unwrap();
+    maker.wait().unwrap();
 }
 
 #[test]

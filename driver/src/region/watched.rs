@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use aliquot_abi::layout::usage;
+use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::view::UsageView;
 use aliquot_core::units::Bytes;
 use aliquot_enforce::bucket::Bucket;
@@ -54,7 +54,7 @@ pub enum Reaped {
     Nobody,
     /// The dead hold nothing any more.
     Dead {
-        /// How many.
+        /// How many; none where only memory that was lent has lost its last opener.
         processes: u32,
         /// What they held.
         returned: Bytes,
@@ -145,10 +145,10 @@ impl Watched {
     #[must_use]
     pub fn pids(&self) -> BTreeSet<u32> {
         let slots = self.view().into_iter().flat_map(taken);
-        slots.map(|taken| pid_of(taken.owner)).collect()
+        slots.filter(|taken| !taken.is_lent()).map(|taken| pid_of(taken.owner)).collect()
     }
 
-    /// Whether any process that has a slot lives.
+    /// Whether any process lives that has a slot, or memory of one that had.
     ///
     /// # Errors
     /// The file is no usage file any more.
@@ -219,12 +219,12 @@ impl Watched {
         let mut pass = unbilled::Pass::new(monotonic());
         for (taken, _) in slots.iter().filter(|(_, owner)| *owner == Owner::Dead) {
             pass.bill(taken.slot.unbilled_since(), part, &books);
+            dead += u32::from(!taken.is_lent());
             free(*taken);
-            dead += 1;
         }
         view.reaped().fetch_add(u64::from(dead), Ordering::Relaxed);
         match dead {
-            0 => Reaped::Nobody,
+            0 if returned == 0 => Reaped::Nobody,
             processes => Reaped::Dead { processes, returned: Bytes(returned) },
         }
     }
@@ -278,10 +278,17 @@ impl Seen {
         let view = image.usage().map_err(fault)?;
         let word = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
         let now = Processes::now();
-        let processes = taken(view).map(|t| SeenProcess {
+        // What a process lends and still has is among what it holds.
+        let lent_by = |process: &Taken<'_>| {
+            let of = |taken: &Taken<'_>| (pid_of(taken.owner), word(taken.slot.pid_namespace()));
+            let has = |t: &Taken<'_>| t.slot.kind().load(Ordering::Relaxed) == slot::LENT;
+            let lent = taken(view).filter(|t| has(t) && of(t) == of(process));
+            lent.fold(0_u64, |sum, t| sum.saturating_add(word(t.slot.used())))
+        };
+        let processes = taken(view).filter(|t| !t.is_lent()).map(|t| SeenProcess {
             pid: pid_of(t.owner),
             life: t.life(&file, &now),
-            used: Bytes(word(t.slot.used())),
+            used: Bytes(word(t.slot.used()).saturating_add(lent_by(&t))),
             device_nanos: word(t.slot.device_nanos()),
         });
         Ok(Self {

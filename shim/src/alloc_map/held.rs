@@ -12,14 +12,16 @@ impl Tie {
     pub(crate) const LAST: u32 = (1 << TIE_BITS) - 1;
 }
 
-/// An allocation, in one word: bytes, grant and tie, from above.
+/// An allocation, in one word: bytes, whether they are set apart, grant and tie, from above.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held(u64);
 
 const TIE_BITS: u32 = 17;
 const GRANT_BITS: u32 = 5;
-/// Four tebibytes: no card has so much.
-const BYTES_BITS: u32 = 64 - TIE_BITS - GRANT_BITS;
+/// The bytes are in a slot of their own ([`crate::lent`]).
+const APART: u64 = 1 << (TIE_BITS + GRANT_BITS);
+/// Two tebibytes: no card has so much.
+const BYTES_BITS: u32 = 64 - TIE_BITS - GRANT_BITS - 1;
 
 const _: () = assert!(GRANTS_MAX <= 1 << GRANT_BITS && size_of::<Held>() == 8);
 
@@ -28,17 +30,34 @@ impl Held {
     pub(crate) fn new(bytes: Bytes, grant: usize, tie: Tie) -> Option<Self> {
         let grant = u64::try_from(grant).ok().filter(|grant| *grant < 1 << GRANT_BITS)?;
         let fits = bytes.0 < 1 << BYTES_BITS && tie.0 <= Tie::LAST;
-        fits.then_some(Self((bytes.0 << GRANT_BITS | grant) << TIE_BITS | u64::from(tie.0)))
+        fits.then_some(Self((bytes.0 << (GRANT_BITS + 1) | grant) << TIE_BITS | u64::from(tie.0)))
     }
 
     /// Charged.
     pub(crate) fn bytes(self) -> Bytes {
-        Bytes(self.0 >> (TIE_BITS + GRANT_BITS))
+        Bytes(self.0 >> (TIE_BITS + GRANT_BITS + 1))
     }
 
     /// The grant's number in this process.
     pub(crate) fn grant(self) -> u32 {
         u32::try_from(self.0 >> TIE_BITS & ((1 << GRANT_BITS) - 1)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the bytes are in a slot of their own.
+    pub(crate) fn is_apart(self) -> bool {
+        self.0 & APART != 0
+    }
+
+    /// Moves them there. False: they are there already.
+    pub(crate) fn set_apart(&mut self) -> bool {
+        let was = self.is_apart();
+        self.0 |= APART;
+        !was
+    }
+
+    /// Takes them back.
+    pub(crate) fn join(&mut self) {
+        self.0 &= !APART;
     }
 
     /// What it goes with.
@@ -67,6 +86,12 @@ mod tests {
                 assert_eq!(usize::try_from(held.grant()), Ok(grant));
             }
         }
+        let mut held = Held::new(Bytes(most), GRANTS_MAX - 1, Tie(Tie::LAST)).unwrap();
+        let plain = held;
+        assert!(!held.is_apart() && held.set_apart() && held.is_apart() && !held.set_apart());
+        assert_eq!((held.bytes(), held.grant(), held.tie()), (plain.bytes(), plain.grant(), plain.tie()));
+        held.join();
+        assert_eq!(held, plain);
         assert_eq!(Held::new(Bytes(most + 1), 0, Tie(0)), None);
         assert_eq!(Held::new(Bytes(0), 32, Tie(0)), None);
         assert_eq!(Held::new(Bytes(0), 0, Tie(Tie::LAST + 1)), None);

@@ -1,4 +1,4 @@
-//! Plain device memory: `cuMemAlloc`, pitched, managed, and `cuMemFree`.
+//! Plain device memory: `cuMemAlloc`, pitched, managed, `cuMemFree`, and what other processes open of it.
 
 // UNSAFETY: out-parameters of the caller are written.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
@@ -8,6 +8,7 @@ use aliquot_abi::limits::ManagedPolicy;
 use crate::account::{self, Account, Bytes};
 use crate::alloc_map::Key;
 use crate::contexts;
+use crate::lent::{self, Tag};
 use crate::plain::{self, Made, POINTERS};
 use crate::pools;
 use crate::vendor::SUCCESS;
@@ -86,6 +87,68 @@ hooks! {
     fn cuMemFree(address: u32) {
         free(u64::from(address), || cuMemFree::real(address))
     }
+    fn cuIpcGetMemHandle(handle: *mut IpcHandle, address: u64) {
+        let mut made = IpcHandle { bytes: [0; 64] };
+        if handle.is_null() {
+            return cuIpcGetMemHandle::real(handle, address);
+        }
+        let answer = cuIpcGetMemHandle::real(&raw mut made, address);
+        if answer != SUCCESS {
+            return answer;
+        }
+        match lent::lend(base_of(address), Tag::of(&made.bytes)) {
+            Ok(()) => {
+                // SAFETY: the caller's place, which the vendor would write, too.
+                unsafe { handle.write_unaligned(made) };
+                SUCCESS
+            }
+            Err(error) => error,
+        }
+    }
+    fn cuIpcOpenMemHandle(address: *mut u64, handle: IpcHandle, flags: u32) {
+        let call = |made: *mut u64| cuIpcOpenMemHandle::real(made, handle, flags);
+        opened(address, &handle, call)
+    }
+    fn cuIpcOpenMemHandle_v2(address: *mut u64, handle: IpcHandle, flags: u32) {
+        let call = |made: *mut u64| cuIpcOpenMemHandle_v2::real(made, handle, flags);
+        opened(address, &handle, call)
+    }
+    fn cuIpcCloseMemHandle(address: u64) {
+        lent::close(address, || cuIpcCloseMemHandle::real(address))
+    }
+}
+
+calls! {
+    Cuda;
+    fn cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, address: u64);
+}
+
+/// The vendor's `CUipcMemHandle`, which calls take by value.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct IpcHandle {
+    bytes: [u8; 64],
+}
+
+/// Where the allocation begins that holds an address.
+fn base_of(address: u64) -> u64 {
+    let mut base = 0;
+    let found = cuMemGetAddressRange_v2(&raw mut base, core::ptr::null_mut(), address) == Some(SUCCESS);
+    if found { base } else { address }
+}
+
+fn opened(address: *mut u64, handle: &IpcHandle, call: impl FnOnce(*mut u64) -> i32) -> i32 {
+    if address.is_null() {
+        return call(address);
+    }
+    let call = || {
+        let mut made = 0;
+        match call(&raw mut made) {
+            SUCCESS => Ok(made),
+            error => Err(error),
+        }
+    };
+    answer(address, lent::open(Tag::of(&handle.bytes), call, cuIpcCloseMemHandle::real).map(Key))
 }
 
 /// `bytes` as the driver charges them; `None`: more than there are numbers.

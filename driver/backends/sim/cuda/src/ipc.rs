@@ -1,33 +1,52 @@
-//! Memory of one process in another: the exporter pays, the opener sees the same bytes.
+//! Memory of one process in another: the opener sees the same bytes, and the card has them again when the maker has freed them
+//! and every opener has closed them, or died.
 
-use crate::code::{Answer, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED};
+use crate::code::{Answer, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, OUT_OF_MEMORY};
 use crate::heap::{self, Backing, Content};
 use crate::memory::{self, Allocation, Payer};
-use crate::process;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use crate::process::{self, OurCard, lock};
+use aliquot_sim_device::{Kind, LetGo, Seat};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Tells a handle of ours.
-const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMI\x01");
+const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMI\x02");
 /// Bytes of a handle.
 pub(crate) const HANDLE_BYTES: usize = 64;
+const WORDS: usize = 7;
+
+/// What was exported, by the allocation's own number: the card's number for it.
+static LENT: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+static ANY_LENT: AtomicBool = AtomicBool::new(false);
+/// What this process has open, by address.
+static OPENED: Mutex<BTreeMap<u64, Opened>> = Mutex::new(BTreeMap::new());
+
+/// Memory of another process.
+#[derive(Clone, Copy)]
+struct Opened {
+    /// The card's number for it.
+    number: u64,
+    device: usize,
+    context: u64,
+    /// How often it has to be closed.
+    references: u64,
+}
 
 /// cuIpcGetMemHandle.
 pub(crate) fn export(address: u64) -> Answer<[u8; HANDLE_BYTES]> {
     process::cards()?;
     let found = memory::find(address).ok_or(INVALID_VALUE)?;
-    if !matches!(found.payer, Payer::Card(..)) {
-        return Err(INVALID_VALUE);
-    }
+    let Payer::Card(_, charged) = found.payer else { return Err(INVALID_VALUE) };
     let seat = process::cards()?.get(found.device).ok_or(INVALID_VALUE)?.seat()?;
-    let card = seat.card().number();
-    let words = [
+    let words: [u64; WORDS] = [
         MAGIC,
         u64::from(std::process::id()),
         u64::try_from(seat.index()).map_err(|_| INVALID_VALUE)?,
         found.backing.offset,
         found.bytes,
-        card,
+        seat.card().number(),
+        lend(seat, found.id, charged)?,
     ];
     let mut handle = [0_u8; HANDLE_BYTES];
     for (place, word) in handle.chunks_exact_mut(8).zip(words) {
@@ -36,13 +55,38 @@ pub(crate) fn export(address: u64) -> Answer<[u8; HANDLE_BYTES]> {
     Ok(handle)
 }
 
-/// cuIpcOpenMemHandle.
+/// The card's number for an allocation, which is lent from now on.
+fn lend(seat: &Seat, id: u64, charged: u64) -> Answer<u64> {
+    let mut lent = lock(&LENT);
+    if let Some(number) = lent.get(&id) {
+        return Ok(*number);
+    }
+    let number = seat.lend(charged).ok_or(OUT_OF_MEMORY)?;
+    lent.insert(id, number);
+    ANY_LENT.store(true, Ordering::Release);
+    Ok(number)
+}
+
+/// Gives an allocation back to the card. Where somebody has it open its content stays as well.
+pub(crate) fn give(ours: &OurCard, freed: &Allocation, (kind, charged): (Kind, u64)) -> LetGo {
+    let number = if ANY_LENT.load(Ordering::Acquire) { lock(&LENT).remove(&freed.id) } else { None };
+    match (number, ours.seat()) {
+        (Some(number), Ok(seat)) => seat.give_lent(kind, charged, number),
+        _ => {
+            ours.give(kind, charged);
+            LetGo::Gone
+        }
+    }
+}
+
+/// cuIpcOpenMemHandle: what the context has open already is opened once more.
 pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     let context = process::current()?;
-    let mut words =
-        handle.chunks_exact(8).map(|word| word.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
-    let mut next = || words.next().ok_or(INVALID_VALUE);
-    let (magic, pid, seat, offset, bytes, card) = (next()?, next()?, next()?, next()?, next()?, next()?);
+    let mut words = [0_u64; WORDS];
+    for (word, bytes) in words.iter_mut().zip(handle.chunks_exact(8)) {
+        *word = bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    }
+    let [magic, pid, seat, offset, bytes, card, number] = words;
     if magic != MAGIC || bytes == 0 {
         return Err(INVALID_VALUE);
     }
@@ -53,23 +97,54 @@ pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     let ours = |card_number| process::cards().ok()?.iter().position(|ours| ours.card.number() == card_number);
     let device = ours(card).ok_or(INVALID_VALUE)?;
     let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
-    let seat = usize::try_from(seat).map_err(|_| INVALID_VALUE)?;
-    let content = Content::of_process(&ours.card.content_file_of(seat, pid));
-    let backing = Backing {
-        content: Arc::new(content.map_err(|_| MAP_FAILED)?),
-        offset,
-        touched: Arc::new(AtomicBool::new(true)),
+    let mut opened = lock(&OPENED);
+    let same = |(_, other): &(&u64, &mut Opened)| {
+        (other.number, other.device, other.context) == (number, device, context.handle)
     };
+    if let Some((address, again)) = opened.iter_mut().find(same) {
+        again.references += 1;
+        return Ok(*address);
+    }
+    let seat = usize::try_from(seat).map_err(|_| INVALID_VALUE)?;
+    let content = Content::of_process(&ours.card.content_file_of(seat, pid)).map_err(|_| MAP_FAILED)?;
+    if !ours.seat()?.open_lent(number) {
+        return Err(INVALID_VALUE);
+    }
+    let touched = Arc::new(AtomicBool::new(true));
+    let backing = Backing { content: Arc::new(content), offset, touched };
     let address = heap::reserve(bytes)?;
-    let payer = Payer::Exporter;
-    memory::insert(Allocation { address, bytes, device, context: context.handle, payer, backing, id: 0 });
+    let (payer, context) = (Payer::Exporter, context.handle);
+    memory::insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
+    opened.insert(address, Opened { number, device, context, references: 1 });
     Ok(address)
 }
 
 /// cuIpcCloseMemHandle.
 pub(crate) fn close(address: u64) -> Answer {
     process::cards()?;
-    let closed = memory::remove(address, |payer| matches!(payer, Payer::Exporter))?;
-    heap::unmap(address, closed.bytes.next_multiple_of(4096));
+    let mut opened = lock(&OPENED);
+    let found = opened.get_mut(&address).ok_or(INVALID_VALUE)?;
+    found.references = found.references.saturating_sub(1);
+    if found.references == 0 {
+        let closed = memory::remove(address, |payer| matches!(payer, Payer::Exporter))?;
+        end(&mut opened, &closed);
+    }
     Ok(())
+}
+
+/// It was opened in a context that ended.
+pub(crate) fn end_with_context(closed: &Allocation) {
+    end(&mut lock(&OPENED), closed);
+}
+
+/// This process does not have it any more, in this context.
+fn end(opened: &mut BTreeMap<u64, Opened>, closed: &Allocation) {
+    heap::unmap(closed.address, closed.bytes.next_multiple_of(4096));
+    let Some(gone) = opened.remove(&closed.address) else { return };
+    let is_elsewhere =
+        opened.values().any(|other| (other.number, other.device) == (gone.number, gone.device));
+    let seat = process::cards().ok().and_then(|cards| cards.get(gone.device)?.seat().ok());
+    if let Some(seat) = seat.filter(|_| !is_elsewhere) {
+        seat.close_lent(gone.number);
+    }
 }

@@ -2,9 +2,10 @@
 
 use crate::code::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::heap::{self, Backing};
+use crate::ipc;
 use crate::pool::{POOLS, Pool};
 use crate::process::{self, OurCard, lock};
-use aliquot_sim_device::Kind;
+use aliquot_sim_device::{Kind, LetGo};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -162,7 +163,11 @@ fn release(freed: &Allocation) {
         return;
     }
     match &freed.payer {
-        Payer::Card(kind, charged) => ours.give(*kind, *charged),
+        Payer::Card(kind, charged) => {
+            if ipc::give(ours, freed, (*kind, *charged)) == LetGo::StillOpen {
+                return;
+            }
+        }
         Payer::Pool(pool, charged, handle) => {
             pool.give(*charged);
             // A destroyed pool keeps nothing.
@@ -172,7 +177,8 @@ fn release(freed: &Allocation) {
                 pool.trim(seat, ours.card.node().pool_bytes, 0);
             }
         }
-        Payer::Exporter | Payer::Mapping => return,
+        Payer::Exporter => return ipc::end_with_context(freed),
+        Payer::Mapping => return,
         Payer::Graph => {}
     }
     if let Ok(heap) = ours.heap() {

@@ -14,12 +14,14 @@
 //! on the card when. It knows nothing of limits, so that what limits do can be measured against it.
 //!
 //! Device time is virtual: a kernel has a length, no processor burns, and whoever touches a card first brings its schedule up
-//! to date ([`schedule`]). Invariants, after every call: bytes in use are the sum over seats and at most the card's memory; the
+//! to date ([`schedule`]). Invariants, after every call: bytes in use are the sum over seats, and over what is lent
+//! and has lost its maker ([`LetGo`]), and at most the card's memory; the
 //! high-water mark is the largest sum that ever was; on a card one process runs at a time; done never exceeds submitted.
 
 mod card;
 mod fault;
 mod install;
+mod lent;
 mod mapping;
 mod mig;
 mod node;
@@ -30,6 +32,7 @@ pub mod schedule;
 pub use card::{Busy, Card, Full, Health, Kind, Mark, Moment, Process, Seat, SeatError, WINDOW_NANOS};
 pub use fault::{Action, Plan, PlanError, Struck};
 pub use install::{InstallError, install};
+pub use lent::LetGo;
 pub use mapping::{OpenError, effective_user, monotonic_nanos};
 pub use mig::{
     GpuInstance, INSTANCES, Instance, MIG_DEVICES, MigDevice, MigError, Placement, compute_slices,

@@ -1,5 +1,6 @@
 //! What lies in a card's file: who holds how much, and who ran when. No clock and no file is read here.
 
+use crate::lent::Lent;
 use crate::mig;
 use crate::schedule::{self, Run, SEATS, Turn, Work};
 
@@ -54,6 +55,7 @@ pub(crate) struct State {
     pub(crate) mig: mig::Table,
     pub(super) works: [Work; SEATS],
     pub(super) seats: [SeatState; SEATS],
+    pub(super) lent: Lent,
 }
 
 // === impl Windows ===
@@ -161,7 +163,8 @@ impl State {
     /// Sums anew what is derived from the seats.
     pub(super) fn repair(&mut self) {
         let used = self.used();
-        self.in_use = self.seats.iter().take(used).map(SeatState::held_bytes).sum();
+        let held = self.seats.iter().take(used).map(SeatState::held_bytes).sum::<u64>();
+        self.in_use = held + self.lent.without_maker();
         for work in &mut self.works {
             work.done = work.done.min(work.submitted);
         }
@@ -173,6 +176,7 @@ impl State {
             seat.held = [0; 8];
             *work = Work::default();
         }
+        self.lent.leave(index);
         self.repair();
     }
 }

@@ -1,6 +1,7 @@
 //! A process on a card: takes memory, hands in work, waits for it.
 
 use super::{Card, Kind};
+use crate::lent::LetGo;
 use crate::mapping::{self, monotonic_nanos};
 use crate::schedule::{self, SEATS, Work};
 use std::path::PathBuf;
@@ -98,6 +99,38 @@ impl Seat {
                 state.in_use = state.in_use.saturating_sub(bytes);
             }
         });
+    }
+
+    /// Lets other processes open memory that this seat took; its number for them. `None`: no more can be lent.
+    #[must_use]
+    pub fn lend(&self, bytes: u64) -> Option<u64> {
+        self.card.with(|state| state.lent.lend(self.index, bytes))
+    }
+
+    /// Gives back memory that was lent: the card has it again when nobody has it open.
+    pub fn give_lent(&self, kind: Kind, bytes: u64, number: u64) -> LetGo {
+        self.card.with(|state| {
+            let answer = state.lent.let_go(number);
+            let seat = state.seats.get_mut(self.index);
+            if let Some(held) = seat.and_then(|seat| seat.held.get_mut(usize::from(kind as u8))) {
+                *held = held.saturating_sub(bytes);
+            }
+            if answer == LetGo::Gone {
+                state.in_use = state.in_use.saturating_sub(bytes);
+            }
+            answer
+        })
+    }
+
+    /// Has another seat's memory from now on. False: its maker does not have it any more.
+    #[must_use]
+    pub fn open_lent(&self, number: u64) -> bool {
+        self.card.with(|state| state.lent.open(number, self.index))
+    }
+
+    /// Has it no longer.
+    pub fn close_lent(&self, number: u64) {
+        self.card.with(|state| state.in_use -= state.lent.close(number, self.index));
     }
 
     /// Hands in work of a length in nanoseconds; the mark at which it is complete. A part of a card takes longer, as it has

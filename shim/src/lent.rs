@@ -1,0 +1,384 @@
+//! Memory that its maker lets other processes open (`cuIpcGetMemHandle`). A driver keeps it until the maker has freed it and
+//! every opener has closed it, or died; whoever dies first.
+//!
+//! ```text
+//!   maker:  export ─▶ a slot of its own: the bytes move there from the maker's slot, with a tag of the handle
+//!   opener: open   ─▶ the slot with the handle's tag
+//!   both hold a shared record lock on a byte that belongs to this slot and owner word; the kernel drops it at their death
+//! ```
+//!
+//! So the books have the bytes once, and as long as the driver does, whoever is killed and when: a slot whose lock nobody holds
+//! is dead, and goes back as a process's does ([`crate::life`]). An opener locks before it asks the vendor and unlocks after
+//! the vendor closed; the maker unlocks after the vendor freed. Whoever unlocks last, of those who let go, empties the slot; of
+//! two at once, who see each other, neither does, and the slot is dead.
+//!
+//! An opener whose grant has no such slot is of another grant, or the maker is: it pays nothing, and when the maker has freed
+//! the memory nobody does.
+
+use core::sync::atomic::Ordering;
+
+use aliquot_abi::layout::slot::{LET_GO, lock_of_lent};
+use aliquot_abi::view::SlotView;
+
+use crate::account::{self, Account, Bytes, Ledger};
+use crate::alloc_map::{AllocMap, Fate, Held, Key, NoRoom, Tie};
+use crate::contexts;
+use crate::grants::{self, Usage};
+use crate::life::{self, Taken};
+use crate::plain::{self, POINTERS};
+use crate::sys::{self, KeepErrno};
+use crate::vendor::SUCCESS;
+
+/// A slot of lent memory, under one owner word.
+#[derive(Clone, Copy)]
+pub(crate) struct Lent {
+    usage: Usage,
+    number: u32,
+    owner: u64,
+}
+
+/// What this process made and lends, or has open.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    bytes: Bytes,
+    grant: u32,
+    tie: Tie,
+    number: u32,
+    /// How often the program has to close it.
+    references: u32,
+    owner: u64,
+}
+
+/// What a hold stood for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Had {
+    /// The vendor had it for this process: the slot was never dead.
+    Memory,
+    /// Nothing, as the vendor did not open it: the slot may have been found dead before it was held, and is the reaper's.
+    Nothing,
+}
+
+/// The number by which makers and openers find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(u64);
+
+/// By the maker's address.
+static MADE: AllocMap<Place> = AllocMap::new();
+/// By the opener's address.
+static OPENED: AllocMap<Place> = AllocMap::new();
+/// How often this process holds a lock, by the lock.
+static HOLDS: AllocMap<u32> = AllocMap::new();
+
+impl Tag {
+    /// Of the vendor's handle.
+    pub(crate) fn of(handle: &[u8; 64]) -> Self {
+        let sum = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        Self(handle.iter().fold(0xcbf2_9ce4_8422_2325, sum))
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// The ledger of the grant that has it.
+    pub(crate) fn ledger(self) -> Option<Ledger> {
+        plain::ledger(self.grant())
+    }
+
+    /// What the vendor has freed goes back; what is lent, when nobody has it open.
+    pub(crate) fn give_back(self, key: Key) {
+        if !self.is_apart() {
+            plain::credit(self.grant(), self.bytes());
+        } else if let Some(place) = MADE.take(key) {
+            place.let_go();
+        }
+    }
+}
+
+// === impl Lent ===
+
+impl Lent {
+    /// The slot of this number, which has this owner word.
+    pub(crate) fn of(usage: Usage, number: usize, owner: u64) -> Option<Self> {
+        Some(Self { usage, number: u32::try_from(number).ok()?, owner })
+    }
+
+    /// The byte whose lock says that somebody has it.
+    pub(crate) fn lock(self) -> u64 {
+        lock_of_lent(self.number, self.owner)
+    }
+
+    fn key(self) -> Key {
+        Key(self.usage.number() << 48 | self.lock())
+    }
+
+    /// The slot, if it is still this memory's.
+    fn slot(self) -> Option<SlotView<'static>> {
+        let slot = self.usage.view.slot(usize::try_from(self.number).ok()?)?;
+        (slot.owner().load(Ordering::SeqCst) == self.owner).then_some(slot)
+    }
+
+    /// One more hold of this process; the caller keeps other threads out. False: it cannot be had.
+    fn hold(self) -> bool {
+        let more = HOLDS.update(self.key(), |count| *count = count.saturating_add(1));
+        if more.is_some() {
+            return true;
+        }
+        // Written down first: this process's own reaper does not see its locks.
+        if HOLDS.insert(self.key(), 1).is_err() {
+            return false;
+        }
+        let shared = self.usage.file().is_some_and(|file| sys::share_byte(file, self.lock()));
+        if !shared {
+            HOLDS.take(self.key());
+        }
+        shared
+    }
+
+    fn unlock(self) {
+        if let Some(file) = self.usage.file() {
+            sys::unlock_byte(file, self.lock());
+        }
+        HOLDS.take(self.key());
+    }
+
+    /// One hold less. With the last of all processes the slot is emptied, if its maker let go.
+    fn drop_hold(self, ledger: Ledger, had: Had) {
+        // A slot for this process is taken before other threads are kept from taking one.
+        if !ledger.has_books() {
+            return;
+        }
+        let is_last = life::one_at_a_time(|| {
+            let left = HOLDS.update(self.key(), |count| {
+                let left = count.saturating_sub(1);
+                *count = left.max(1);
+                left
+            });
+            if left != Some(0) {
+                return false;
+            }
+            // While the lock is held nobody takes the slot for dead, so that it is emptied once.
+            if had == Had::Memory && self.is_let_go() && !self.is_held_elsewhere() {
+                self.empty(ledger);
+            }
+            self.unlock();
+            true
+        });
+        // Somebody else let go at the same time.
+        if is_last && self.is_let_go() && !self.is_held_elsewhere() {
+            let _done_or_elsewhere = ledger.look();
+        }
+    }
+
+    fn is_let_go(self) -> bool {
+        self.slot().is_some_and(|slot| slot.kind().load(Ordering::SeqCst) == LET_GO)
+    }
+
+    fn is_held_elsewhere(self) -> bool {
+        self.usage.file().is_none_or(|file| sys::locked_by_another(file, self.lock()))
+    }
+
+    /// Nobody has it any more: its bytes go back, and others may have the slot. What cannot be done while the books are closed
+    /// is left to whoever looks for the dead.
+    fn empty(self, ledger: Ledger) {
+        let Some(slot) = self.slot() else { return };
+        if ledger.take_back(slot.used()) {
+            let nobody = self.owner & !0xffff_ffff;
+            // Written over by somebody: it is his.
+            let _freed =
+                slot.owner().compare_exchange(self.owner, nobody, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    /// The slot with this tag, held; `None`: this grant lends no such memory.
+    fn find(ledger: Ledger, tag: Tag) -> Option<Self> {
+        let usage = ledger.usage();
+        let found = life::lent(usage, tag.0)?;
+        let lent = Self { usage, number: found.number, owner: found.owner };
+        if !life::one_at_a_time(|| lent.hold()) {
+            return None;
+        }
+        // Somebody may just have emptied it, who saw no hold: then the vendor has let go of the memory, too.
+        let is_there = lent.slot().is_some_and(|slot| slot.tag().load(Ordering::SeqCst) == tag.0);
+        if !is_there {
+            lent.drop_hold(ledger, Had::Nothing);
+        }
+        is_there.then_some(lent)
+    }
+}
+
+/// Whether this process holds it.
+pub(crate) fn is_held_here(lent: Lent) -> bool {
+    HOLDS.get(lent.key()).is_some()
+}
+
+// === impl Place ===
+
+impl Place {
+    fn lent(&self) -> Option<(Lent, Ledger)> {
+        let ledger = plain::ledger(self.grant)?;
+        Some((Lent { usage: ledger.usage(), number: self.number, owner: self.owner }, ledger))
+    }
+
+    /// The maker's free.
+    fn let_go(self) {
+        let _errno = KeepErrno::new();
+        let Some((lent, ledger)) = self.lent() else { return };
+        let Some(slot) = lent.slot() else {
+            // Taken for dead: then the bytes are in this process's own slot again.
+            return ledger.release(self.bytes);
+        };
+        ledger.let_go(self.bytes);
+        slot.kind().store(LET_GO, Ordering::SeqCst);
+        lent.drop_hold(ledger, Had::Memory);
+    }
+
+    /// An opener's last close.
+    fn closed(self) {
+        let _errno = KeepErrno::new();
+        if let Some((lent, ledger)) = self.lent() {
+            lent.drop_hold(ledger, Had::Memory);
+        }
+    }
+}
+
+/// Memory of this process that others may open from now on. An error: it cannot be written down, and is not to be lent.
+pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
+    let _errno = KeepErrno::new();
+    let key = Key(address);
+    let Some(held) = POINTERS.get(key).filter(|held| !held.is_apart()) else { return Ok(()) };
+    let Some(ledger) = held.ledger() else { return Ok(()) };
+    let lent = life::one_at_a_time(|| take_slot(ledger.usage(), tag)).or_else(|| {
+        let _done_or_elsewhere = ledger.look();
+        life::one_at_a_time(|| take_slot(ledger.usage(), tag))
+    });
+    let Some(lent) = lent else { return Err(ledger.refuse()) };
+    let place = Place {
+        bytes: held.bytes(),
+        grant: held.grant(),
+        tie: held.tie(),
+        number: lent.number,
+        references: 1,
+        owner: lent.owner,
+    };
+    let is_ours = POINTERS.update(key, Held::set_apart) == Some(true);
+    let moved = is_ours && MADE.insert(key, place).is_ok() && move_bytes(ledger, lent, held.bytes());
+    if moved {
+        return Ok(());
+    }
+    // Another thread was faster, or the memory is not there any more: then this slot is empty and goes.
+    if is_ours {
+        MADE.take(key);
+        POINTERS.update(key, Held::join);
+    }
+    if let Some(slot) = lent.slot() {
+        slot.kind().store(LET_GO, Ordering::SeqCst);
+    }
+    lent.drop_hold(ledger, Had::Memory);
+    if is_ours { Err(ledger.refuse()) } else { Ok(()) }
+}
+
+fn move_bytes(ledger: Ledger, lent: Lent, bytes: Bytes) -> bool {
+    lent.slot().is_some_and(|slot| ledger.set_apart(bytes, slot.used()))
+}
+
+/// A slot for memory that is lent, held by this process.
+fn take_slot(usage: Usage, tag: Tag) -> Option<Lent> {
+    // Without a descriptor there are no locks.
+    usage.file()?;
+    let mut held: Option<Lent> = None;
+    let mut hold = |taken: Taken| {
+        if let Some(earlier) = held.take() {
+            earlier.unlock();
+        }
+        let lent = Lent { usage, number: taken.number, owner: taken.owner };
+        held = lent.hold().then_some(lent);
+        held.is_some()
+    };
+    let taken = life::take_for_lent(usage, tag.0, &mut hold);
+    match (taken, held) {
+        (None, Some(lent)) => {
+            lent.unlock();
+            None
+        }
+        (taken, held) => taken.and(held),
+    }
+}
+
+/// cuIpcOpenMemHandle: the address, and how it is closed.
+pub(crate) fn open(
+    tag: Tag,
+    call: impl FnOnce() -> Result<u64, i32>,
+    close: impl FnOnce(u64) -> i32,
+) -> Result<u64, i32> {
+    let found = grants::all().find_map(|grant| {
+        let Account::Counted(ledger) = account::of_grant(grant) else { return None };
+        Some((Lent::find(ledger, tag)?, ledger))
+    });
+    let Some((lent, ledger)) = found else { return call() };
+    let address = call().inspect_err(|_| lent.drop_hold(ledger, Had::Nothing))?;
+    let again = OPENED.update(Key(address), |place| {
+        let same = (place.number, place.owner) == (lent.number, lent.owner);
+        place.references = place.references.saturating_add(u32::from(same));
+        same
+    });
+    if again == Some(true) {
+        lent.drop_hold(ledger, Had::Memory);
+        return Ok(address);
+    }
+    let tie = contexts::current().map_or(Tie(0), |current| current.tie);
+    let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
+    let (number, owner) = (lent.number, lent.owner);
+    let place = Place { bytes: Bytes(0), grant, tie, number, references: 1, owner };
+    match OPENED.insert(Key(address), place) {
+        Ok(stale) => {
+            if let Some(stale) = stale {
+                stale.closed();
+            }
+            Ok(address)
+        }
+        Err(NoRoom) => {
+            if close(address) == SUCCESS {
+                lent.drop_hold(ledger, Had::Memory);
+            }
+            Err(ledger.refuse())
+        }
+    }
+}
+
+/// cuIpcCloseMemHandle.
+pub(crate) fn close(address: u64, call: impl FnOnce() -> i32) -> i32 {
+    let closing = OPENED.decide(Key(address), |place| {
+        place.references = place.references.saturating_sub(1);
+        if place.references == 0 { Fate::Goes } else { Fate::Stays }
+    });
+    let Some((fate, place)) = closing else { return call() };
+    let _moving = plain::ledger(place.grant).map(Ledger::moving);
+    let answer = call();
+    match (fate, answer) {
+        (Fate::Goes, SUCCESS) => place.closed(),
+        (Fate::Stays, SUCCESS) => {}
+        (Fate::Goes, _) => {
+            // Without a place for it the lock stays until the process ends.
+            let _stale = OPENED.insert(Key(address), Place { references: 1, ..place });
+        }
+        (Fate::Stays, _) => {
+            OPENED.update(Key(address), |place| place.references = place.references.saturating_add(1));
+        }
+    }
+    answer
+}
+
+/// A context ended: with it what was made or opened in it.
+pub(crate) fn context_ended(tie: Tie) {
+    let its = |map: &AllocMap<Place>| {
+        let key = map.find(|key, place| (place.tie == tie).then_some(key))?;
+        map.take(key)
+    };
+    while let Some(made) = its(&MADE) {
+        made.let_go();
+    }
+    while let Some(opened) = its(&OPENED) {
+        opened.closed();
+    }
+}

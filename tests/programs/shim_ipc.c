@@ -1,0 +1,99 @@
+/* Memory that one process makes and others open. Commands come on standard input, one a line; each is answered by its code.
+   Slots of allocations and of what is opened are numbers.
+
+     alloc <made> <bytes>, free <made>, order <made>   the last: cuMemFreeAsync
+     export <made>                                     answers the handle behind the code, as hexadecimal digits
+     open <opened> <handle>, close <opened>
+     same <opened> <opened>                            0: the same address
+     write <made> <number>, read <opened> <number>     0: that is what stands there
+     reset                                             the primary context ends, and begins anew
+     info                                              cuMemGetInfo: free */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef uint64_t Pointer;
+typedef struct { unsigned char bytes[64]; } Handle;
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuDevicePrimaryCtxReset_v2(int);
+extern int cuMemAlloc_v2(Pointer *, size_t), cuMemFree_v2(Pointer), cuMemFreeAsync(Pointer, void *);
+extern int cuMemGetInfo_v2(size_t *, size_t *), cuMemcpyDtoH_v2(void *, Pointer, size_t), cuMemcpyHtoD_v2(Pointer, const void *, size_t);
+extern int cuIpcGetMemHandle(Handle *, Pointer), cuIpcOpenMemHandle_v2(Pointer *, Handle, unsigned), cuIpcCloseMemHandle(Pointer);
+
+static Pointer made[16], opened[16];
+static void *context;
+
+static int open_handle(Pointer *address, const char *digits)
+{
+    Handle handle;
+    for (int at = 0; at < 64; at++) {
+        unsigned byte = 0;
+        if (sscanf(digits + 2 * at, "%2x", &byte) != 1)
+            return -1;
+        handle.bytes[at] = byte;
+    }
+    return cuIpcOpenMemHandle_v2(address, handle, 1);
+}
+
+static int reset(void)
+{
+    int code = cuDevicePrimaryCtxReset_v2(0);
+    code = code ? code : cuDevicePrimaryCtxRetain(&context, 0);
+    return code ? code : cuCtxSetCurrent(context);
+}
+
+static int one(const char *word, uint64_t a, const char *text)
+{
+    uint64_t number = strtoull(text, NULL, 10), found = 0;
+    if (!strcmp(word, "alloc"))
+        return cuMemAlloc_v2(&made[a], number);
+    if (!strcmp(word, "free"))
+        return cuMemFree_v2(made[a]);
+    if (!strcmp(word, "order"))
+        return cuMemFreeAsync(made[a], NULL);
+    if (!strcmp(word, "open"))
+        return open_handle(&opened[a], text);
+    if (!strcmp(word, "close"))
+        return cuIpcCloseMemHandle(opened[a]);
+    if (!strcmp(word, "same"))
+        return opened[a] != opened[number];
+    if (!strcmp(word, "write"))
+        return cuMemcpyHtoD_v2(made[a], &number, sizeof number);
+    if (!strcmp(word, "reset"))
+        return reset();
+    if (strcmp(word, "read"))
+        return -1;
+    int code = cuMemcpyDtoH_v2(&found, opened[a], sizeof found);
+    return code ? code : found != number;
+}
+
+int main(void)
+{
+    char line[512], word[32], text[256];
+    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) {
+        puts("no driver");
+        return 1;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (fgets(line, sizeof line, stdin)) {
+        uint64_t a = 0;
+        size_t left = 0, total = 0;
+        Handle handle;
+        text[0] = 0;
+        if (sscanf(line, "%31s %lu %255s", word, &a, text) < 1)
+            continue;
+        if (!strcmp(word, "info")) {
+            int code = cuMemGetInfo_v2(&left, &total);
+            printf("%d %zu\n", code, left);
+        } else if (!strcmp(word, "export")) {
+            int code = cuIpcGetMemHandle(&handle, made[a & 15]);
+            printf("%d ", code);
+            for (int at = 0; at < 64 && !code; at++)
+                printf("%02x", handle.bytes[at]);
+            puts("");
+        } else {
+            printf("%d\n", one(word, a & 15, text));
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,258 @@
+//! Memory that one process makes and others open: on the card until its maker has freed it and nobody has it open any more, or
+//! all of them died, and in the books as long as on the card.
+
+use aliquot_abi::layout::usage;
+use aliquot_sim_device::Card;
+use aliquot_tests::local::wait_for;
+use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::talk::Talk;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const SIZE: u64 = 8 << 20;
+const LIMIT: u64 = 4 * SIZE;
+const REFUSED: &str = "2";
+
+struct Scene {
+    bench: Bench,
+    card: Card,
+    tenant: Tenant,
+    files: GrantFiles,
+    path: PathBuf,
+}
+
+/// A process, which does what it is told well.
+struct Process(Talk);
+
+impl Scene {
+    /// `None`: no C compiler here.
+    fn new() -> Option<Self> {
+        let bench = Bench::new();
+        bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+        let path = match bench.compile("shim_ipc", Link::Direct) {
+            Ok(path) => path,
+            Err(StoodAside(why)) => {
+                println!("stood aside: {why}");
+                return None;
+            }
+        };
+        let card = bench.card();
+        let (tenant, files) = Tenant::with(&memory_limit(&card.facts().uuid, LIMIT));
+        Some(Self { bench, card, tenant, files, path })
+    }
+
+    fn start(&self) -> Process {
+        Process(Talk::start(&mut self.tenant.command(&self.bench, &self.path)))
+    }
+
+    /// Without the shim.
+    fn bare(&self) -> Process {
+        Process(Talk::start(&mut self.bench.command(&self.path)))
+    }
+
+    /// Books and card have so many of `SIZE`, and what is free says so.
+    #[track_caller]
+    fn both(&self, looker: &mut Process, count: u64) {
+        assert_eq!(looker.0.say("info"), format!("0 {}", LIMIT - count * SIZE));
+        let found = (self.files.counter(usage::TOTAL), self.card.in_use());
+        assert_eq!(found, (count * SIZE, count * SIZE));
+    }
+
+    /// The same once the dead have been found.
+    #[track_caller]
+    fn soon(&self, looker: &mut Process, count: u64) {
+        let free = format!("0 {}", LIMIT - count * SIZE);
+        wait_for("the dead to be found", || looker.0.say("info") == free);
+        self.card.reap();
+        self.both(looker, count);
+    }
+
+    /// Never more than the limit was on the card.
+    #[track_caller]
+    fn held(&self) {
+        let marks = (self.card.high_water(), self.files.counter(usage::HIGH_WATER));
+        assert!(marks.0 <= marks.1 && marks.1 <= LIMIT, "{marks:?}");
+    }
+}
+
+impl Process {
+    #[track_caller]
+    fn say(&mut self, lines: &[&str]) {
+        for line in lines {
+            assert_eq!(self.0.say(line), "0", "{line}");
+        }
+    }
+
+    /// An allocation, and the handle by which it is opened.
+    #[track_caller]
+    fn lend(&mut self, made: u32) -> String {
+        self.say(&[&format!("alloc {made} {SIZE}")]);
+        self.export(made)
+    }
+
+    #[track_caller]
+    fn export(&mut self, made: u32) -> String {
+        let told = self.0.say(&format!("export {made}"));
+        let handle = told.strip_prefix("0 ").unwrap_or_default();
+        assert!(!handle.is_empty(), "{told}");
+        handle.to_owned()
+    }
+
+    #[track_caller]
+    fn open(&mut self, opened: u32, handle: &str) {
+        self.say(&[&format!("open {opened} {handle}")]);
+    }
+
+    fn refused(&mut self, bytes: u64) -> bool {
+        self.0.say(&format!("alloc 15 {bytes}")) == REFUSED
+    }
+}
+
+/// The card's own part: nothing of this is the shim's.
+#[test]
+fn the_card_keeps_what_is_open_until_the_last_lets_go_of_it() {
+    let Some(scene) = Scene::new() else { return };
+    let (mut maker, mut one, mut other) = (scene.bare(), scene.bare(), scene.bare());
+    let handle = maker.lend(0);
+    maker.say(&["write 0 4711"]);
+    one.open(0, &handle);
+    one.open(1, &handle);
+    other.open(0, &handle);
+    one.say(&["same 0 1", "read 0 4711"]);
+    maker.say(&["free 0"]);
+    assert_eq!(scene.card.in_use(), SIZE);
+    // What is made now is not what the others have open.
+    maker.say(&[&format!("alloc 1 {SIZE}"), "write 1 12", "free 1"]);
+    one.say(&["close 0", "read 1 4711"]);
+    assert_eq!(scene.start().0.say(&format!("open 0 {handle}")), "1", "its maker does not have it any more");
+    one.say(&["close 1"]);
+    assert_eq!(one.0.say("close 1"), "1");
+    assert_eq!(scene.card.in_use(), SIZE);
+    drop(other);
+    scene.card.reap();
+    assert_eq!(scene.card.in_use(), 0);
+    // And without its maker.
+    let handle = maker.lend(0);
+    one.open(0, &handle);
+    drop(maker);
+    scene.card.reap();
+    assert_eq!(scene.card.in_use(), SIZE);
+    one.say(&["reset"]);
+    assert_eq!(scene.card.in_use(), 0);
+}
+
+#[test]
+fn memory_that_is_freed_while_it_is_open_is_charged_until_it_is_closed() {
+    let Some(scene) = Scene::new() else { return };
+    let (mut maker, mut one, mut other) = (scene.start(), scene.start(), scene.start());
+    for free in ["free 0", "order 0", "reset"] {
+        let handle = maker.lend(0);
+        assert_eq!(handle, maker.export(0));
+        one.open(0, &handle);
+        one.open(1, &handle);
+        other.open(0, &handle);
+        scene.both(&mut maker, 1);
+        maker.say(&[free]);
+        scene.both(&mut maker, 1);
+        assert!(maker.refused(LIMIT - SIZE + 1) && one.refused(LIMIT - SIZE + 1), "{free}");
+        assert_eq!(scene.start().0.say(&format!("open 0 {handle}")), "1");
+        // Who has it open may open it again.
+        one.open(2, &handle);
+        one.say(&["same 0 2", "close 0", "close 2"]);
+        other.say(&["close 0"]);
+        scene.both(&mut other, 1);
+        one.say(&["close 1"]);
+        scene.both(&mut maker, 0);
+    }
+    // Closed before it is freed; and never opened.
+    let handle = maker.lend(0);
+    one.open(0, &handle);
+    one.say(&["close 0"]);
+    scene.both(&mut one, 1);
+    maker.lend(1);
+    maker.say(&["free 0", "free 1"]);
+    scene.both(&mut maker, 0);
+    scene.held();
+}
+
+#[test]
+fn memory_of_a_dead_process_is_charged_as_long_as_somebody_has_it_open() {
+    let Some(scene) = Scene::new() else { return };
+    let (mut maker, mut one, mut other) = (scene.start(), scene.start(), scene.start());
+    let handle = maker.lend(0);
+    maker.say(&[&format!("alloc 1 {SIZE}")]);
+    one.open(0, &handle);
+    other.open(0, &handle);
+    drop(maker);
+    scene.soon(&mut one, 1);
+    assert!(one.refused(LIMIT - SIZE + 1));
+    let mut next = scene.start();
+    next.say(&[&format!("alloc 0 {}", LIMIT - SIZE)]);
+    assert!(next.refused(1));
+    next.say(&["free 0"]);
+    drop(other);
+    scene.soon(&mut one, 1);
+    one.say(&["close 0"]);
+    scene.soon(&mut one, 0);
+    // An opener that dies lets go of it.
+    let handle = one.lend(0);
+    next.open(0, &handle);
+    drop(next);
+    one.say(&["free 0"]);
+    scene.soon(&mut one, 0);
+    one.say(&[&format!("alloc 0 {LIMIT}"), "free 0"]);
+    scene.held();
+}
+
+/// Makers and openers come, let go in any order, and are killed wherever they are.
+#[test]
+fn whoever_is_killed_books_and_card_agree_and_the_limit_holds() {
+    let Some(scene) = Scene::new() else { return };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.subsec_nanos());
+    let seed = u64::from(now) | 1;
+    println!("seed {seed}");
+    let mut random = seed;
+    let mut next = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let mut looker = scene.start();
+    for round in 0..12 {
+        let mut processes: Vec<Process> = (0..4).map(|_| scene.start()).collect();
+        let mut handles: Vec<String> = Vec::new();
+        for _ in 0..40 {
+            let at = usize::try_from(next(4)).unwrap_or(0);
+            let process = &mut processes[at];
+            let place = next(3);
+            let line = match next(6) {
+                0 | 1 => format!("alloc {place} {SIZE}"),
+                2 => format!("export {place}"),
+                3 if !handles.is_empty() => {
+                    let which = usize::try_from(next(64)).unwrap_or(0) % handles.len();
+                    format!("open {place} {}", handles[which])
+                }
+                4 => format!("close {place}"),
+                _ => format!("free {place}"),
+            };
+            let told = process.0.say(&line);
+            if let Some(handle) = told.strip_prefix("0 ") {
+                handles.push(handle.to_owned());
+            }
+        }
+        // A kill in the middle of a call.
+        for mut process in processes {
+            process
+                .0
+                .tell(["free 0", "close 0", "export 0", "free 1"][usize::try_from(next(4)).unwrap_or(0)]);
+            drop(process);
+            scene.held();
+        }
+        println!("round {round}");
+        scene.soon(&mut looker, 0);
+    }
+    looker.say(&[&format!("alloc 0 {LIMIT}"), "free 0"]);
+    scene.held();
+}
