@@ -17,7 +17,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use aliquot_abi::layout::{self, slot::LET_GO};
+use aliquot_abi::layout::{self, slot::LENT, slot::LET_GO};
 use aliquot_abi::view::SlotView;
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
@@ -182,7 +182,7 @@ fn take_this(
     let taken = Taken { number: u32::try_from(number).ok()?, owner: next };
     let (kind, tag) = match purpose {
         Use::Process => (0, 0),
-        Use::Lent { tag, .. } => (layout::slot::LENT, *tag),
+        Use::Lent { tag, .. } => (LENT, *tag),
     };
     let is_ours = is_free(owner)
         && match purpose {
@@ -208,7 +208,7 @@ fn take_this(
         unlock();
         return None;
     }
-    if kind == layout::slot::LENT {
+    if kind == LENT {
         // Its own lock says that it lives.
         unlock();
     }
@@ -363,9 +363,7 @@ pub(crate) fn holders(usage: Usage) -> impl Iterator<Item = Holder> + Clone {
     let is_here = move |slot: SlotView<'_>| slot.pid_namespace().load(Ordering::Acquire) == namespace;
     let lent_by = move |pid: Pid| {
         let is_its = move |slot: &SlotView<'_>| {
-            pid_of(*slot) == pid
-                && slot.kind().load(Ordering::Acquire) == layout::slot::LENT
-                && is_here(*slot)
+            pid_of(*slot) == pid && slot.kind().load(Ordering::Acquire) == LENT && is_here(*slot)
         };
         let lent = slots(usage).map(|(_, slot)| slot).filter(is_its);
         lent.fold(0_u64, |sum, slot| sum.saturating_add(slot.used().load(Ordering::Acquire)))
@@ -389,9 +387,9 @@ pub(crate) fn lent(usage: Usage, tag: u64) -> Option<Taken> {
     })
 }
 
-/// Whether a slot is of memory that is lent, and not of a process.
+/// Whether a slot is of memory that is lent, and not of a process. What says neither is taken for a process's.
 fn is_lent(slot: SlotView<'_>) -> bool {
-    slot.kind().load(Ordering::Acquire) != 0
+    matches!(slot.kind().load(Ordering::Acquire), LENT | LET_GO)
 }
 
 /// Whether the owner of a slot is gone for sure; see the table above.

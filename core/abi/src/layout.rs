@@ -160,8 +160,8 @@ pub mod slot {
     pub const PID_NAMESPACE: usize = 16;
     /// `u32`, threads of the owner that are between reserving and recording.
     pub const INSIDE: usize = 24;
-    /// `u32`, 0: a process's slot; else of memory that is lent, and whether its maker has it: [`LENT`] or [`LET_GO`]. The
-    /// other words name its maker.
+    /// `u32`, [`LENT`] or [`LET_GO`]: of memory that is lent, and whether its maker has it; else a process's slot.
+    /// Of lent memory the other words name the maker.
     pub const KIND: usize = 28;
     /// A value of [`KIND`]: lent memory that its maker has.
     pub const LENT: u32 = 1;

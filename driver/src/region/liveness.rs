@@ -89,9 +89,9 @@ impl Taken<'_> {
         if gone { Owner::Dead } else { Owner::Alive }
     }
 
-    /// Whether it is of memory that is lent, and not of a process.
+    /// Whether it is of memory that is lent, and not of a process. What says neither is taken for a process's.
     pub(super) fn is_lent(&self) -> bool {
-        self.slot.kind().load(Ordering::Acquire) != 0
+        matches!(self.slot.kind().load(Ordering::Acquire), slot::LENT | slot::LET_GO)
     }
 
     /// The byte whose lock says that it lives.
