@@ -55,6 +55,6 @@ mod tests {
         let options = ["ro", "nosuid", "nodev", "bind"].map(str::to_owned).to_vec();
         assert_eq!(found, [(LIST_AT, &options), (SHIM_AT, &options)]);
         let conflict = merged.add(&Owner::new("2"), &of("/elsewhere")).unwrap_err().to_string();
-        assert!(conflict.contains(LIST_AT), "{conflict}");
+        assert!(conflict.contains(SHIM_AT), "{conflict}");
     }
 }
