@@ -133,6 +133,10 @@ pub(crate) fn credit_all_of(tie: Tie) {
     crate::lent::context_ended(tie);
     for map in [&POINTERS, &ARRAYS, &MIPMAPPED] {
         let add = |held: Held| {
+            // What is lent has its own slot, of which it was credited above.
+            if held.is_apart() {
+                return;
+            }
             let sum = usize::try_from(held.grant()).ok().and_then(|grant| sums.get_mut(grant));
             if let Some(sum) = sum {
                 *sum = sum.saturating_add(held.bytes().0);

@@ -7,6 +7,7 @@
      same <opened> <opened>                            0: the same address
      write <made> <number>, read <opened> <number>     0: that is what stands there
      reset                                             the primary context ends, and begins anew
+     context, leave                                    a context of its own becomes the current one; it ends, and the primary is
      info                                              cuMemGetInfo: free */
 #include <stdint.h>
 #include <stdio.h>
@@ -16,12 +17,13 @@
 typedef uint64_t Pointer;
 typedef struct { unsigned char bytes[64]; } Handle;
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuDevicePrimaryCtxReset_v2(int);
+extern int cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *);
 extern int cuMemAlloc_v2(Pointer *, size_t), cuMemFree_v2(Pointer), cuMemFreeAsync(Pointer, void *);
 extern int cuMemGetInfo_v2(size_t *, size_t *), cuMemcpyDtoH_v2(void *, Pointer, size_t), cuMemcpyHtoD_v2(Pointer, const void *, size_t);
 extern int cuIpcGetMemHandle(Handle *, Pointer), cuIpcOpenMemHandle_v2(Pointer *, Handle, unsigned), cuIpcCloseMemHandle(Pointer);
 
 static Pointer made[16], opened[16];
-static void *context;
+static void *context, *own;
 
 static int open_handle(Pointer *address, const char *digits)
 {
@@ -39,6 +41,12 @@ static int reset(void)
 {
     int code = cuDevicePrimaryCtxReset_v2(0);
     code = code ? code : cuDevicePrimaryCtxRetain(&context, 0);
+    return code ? code : cuCtxSetCurrent(context);
+}
+
+static int leave(void)
+{
+    int code = cuCtxDestroy_v2(own);
     return code ? code : cuCtxSetCurrent(context);
 }
 
@@ -61,6 +69,10 @@ static int one(const char *word, uint64_t a, const char *text)
         return cuMemcpyHtoD_v2(made[a], &number, sizeof number);
     if (!strcmp(word, "reset"))
         return reset();
+    if (!strcmp(word, "context"))
+        return cuCtxCreate_v2(&own, 0, 0);
+    if (!strcmp(word, "leave"))
+        return leave();
     if (strcmp(word, "read"))
         return -1;
     int code = cuMemcpyDtoH_v2(&found, opened[a], sizeof found);

@@ -176,6 +176,33 @@ fn memory_that_is_freed_while_it_is_open_is_charged_until_it_is_closed() {
     scene.held();
 }
 
+/// What ends with a context is credited once, whatever the process holds elsewhere.
+#[test]
+fn lent_memory_that_ends_with_its_context_leaves_other_memory_charged() {
+    let Some(scene) = Scene::new() else { return };
+    let (mut maker, mut other) = (scene.start(), scene.start());
+    maker.say(&[&format!("alloc 0 {SIZE}")]);
+    for _ in 0..3 {
+        maker.say(&["context"]);
+        maker.lend(1);
+        scene.both(&mut maker, 2);
+        maker.say(&["leave"]);
+        scene.both(&mut maker, 1);
+        // And where somebody has it open.
+        maker.say(&["context"]);
+        let handle = maker.lend(1);
+        other.open(0, &handle);
+        maker.say(&["leave"]);
+        scene.both(&mut maker, 2);
+        other.say(&["close 0"]);
+        scene.both(&mut maker, 1);
+    }
+    assert!(maker.refused(LIMIT - SIZE + 1));
+    maker.say(&["free 0"]);
+    scene.both(&mut maker, 0);
+    scene.held();
+}
+
 #[test]
 fn memory_of_a_dead_process_is_charged_as_long_as_somebody_has_it_open() {
     let Some(scene) = Scene::new() else { return };
