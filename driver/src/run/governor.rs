@@ -33,6 +33,8 @@ use news::{Candidate, Shared, Watch, Wish};
 
 /// Time between two looks for new grants and dead processes.
 const LOOK: Duration = Duration::from_millis(50);
+/// The same where nothing is limited.
+const CALM: Duration = Duration::from_millis(60_000);
 /// How long after a claim came or went its grants may still be made.
 const SETTLING: Duration = Duration::from_millis(5_000);
 
@@ -263,9 +265,11 @@ impl<'s> Reign<'s> {
         let stirred = Duration::from_nanos(monotonic().minus(self.stirred_at).0) < SETTLING;
         let limited = self.grants.values().any(Grant::limits_memory);
         let calm = !stirred && !limited && self.unread == 0 && self.claims.is_some();
-        shared.sleep((!calm).then_some(LOOK), self.claims.as_ref());
+        // What nobody tells, as a share that is made late in a claim that was there, is found within the longest sleep.
+        shared.sleep(Some(if calm { CALM } else { LOOK }), self.claims.as_ref());
         if self.claims.as_ref().is_some_and(Watch::take) {
-            (self.stirred_at, self.looked_at) = (monotonic(), None);
+            // The directory may be another one by now: it is watched anew, before it is looked at.
+            (self.stirred_at, self.looked_at, self.claims) = (monotonic(), None, None);
         }
         if self.claims.is_none() {
             self.claims = Watch::of_entries(&self.scope.grants);
