@@ -35,6 +35,9 @@ use crate::sys;
 static TAKING: AtomicU32 = AtomicU32::new(0);
 /// Turns of the processor given away meanwhile.
 const TAKING_TURNS_MAX: u32 = 100_000;
+/// Sleeps after them for another thread of this process, and how long each is: longer than books are ever closed.
+const TAKING_SLEEPS_MAX: u32 = 2_000;
+const TAKING_SLEEP_NANOS: u64 = 1_000_000;
 
 /// Byte of the usage file whose lock makes a reaper.
 const REAPER: u64 = 0;
@@ -97,11 +100,25 @@ fn pid_in(owner: u64) -> Pid {
 
 /// Runs `inside` in one thread of this process at a time.
 pub(crate) fn one_at_a_time<R>(inside: impl FnOnce() -> R) -> R {
-    let mut turns = 0;
-    // Past the bound its holder was in another process, of which this one is a fork.
-    while TAKING.swap(1, Ordering::Acquire) != 0 && turns < TAKING_TURNS_MAX {
-        turns += 1;
-        sys::yield_now();
+    let (me, mut turns, mut sleeps) = (sys::pid(), 0, 0);
+    loop {
+        match TAKING.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(_) if turns < TAKING_TURNS_MAX => {
+                turns += 1;
+                sys::yield_now();
+            }
+            // Another thread, which waits for the books: they are open again in less.
+            Err(holder) if holder == me && sleeps < TAKING_SLEEPS_MAX => {
+                sleeps += 1;
+                sys::wait_while(&TAKING, holder, TAKING_SLEEP_NANOS);
+            }
+            // The holder was in another process, of which this one is a fork.
+            Err(_) => {
+                TAKING.store(me, Ordering::Relaxed);
+                break;
+            }
+        }
     }
     let answer = inside();
     TAKING.store(0, Ordering::Release);
