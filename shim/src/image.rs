@@ -65,7 +65,8 @@ fn of_elf(read: Read<'_>) -> Option<u64> {
     let table = number::<8>(&header, 40)?;
     let (width, count, names) =
         (number::<2>(&header, 58)?, number::<2>(&header, 60)?, number::<2>(&header, 62)?);
-    if width != SECTION_BYTES {
+    // None: more than the header can count.
+    if width != SECTION_BYTES || count == 0 {
         return None;
     }
     let section = |index: u64| {

@@ -262,7 +262,7 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
         owner: lent.owner,
     };
     let is_ours = POINTERS.update(key, Held::set_apart) == Some(true);
-    let moved = is_ours && MADE.insert(key, place).is_ok() && move_bytes(ledger, lent, held.bytes());
+    let moved = is_ours && note(key, place) && move_bytes(ledger, lent, held.bytes());
     if moved {
         return Ok(());
     }
@@ -276,6 +276,14 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
     }
     lent.drop_hold(ledger, Had::Memory);
     if is_ours { Err(ledger.refuse()) } else { Ok(()) }
+}
+
+/// False: there is no place for it.
+fn note(key: Key, place: Place) -> bool {
+    let Ok(stale) = MADE.insert(key, place) else { return false };
+    // Memory that was there before, and was freed while it was being lent.
+    stale.into_iter().for_each(Place::let_go);
+    true
 }
 
 fn move_bytes(ledger: Ledger, lent: Lent, bytes: Bytes) -> bool {
