@@ -7,8 +7,9 @@
 //!
 //! Each process of the container says in its slot which of its calls are under way. While there is none but the measured one,
 //! books and card differ by what nobody booked, so two such moments tell what the call took, whatever came and went between
-//! them; unless another process has pools or graphs, whose memory comes back to the card before its books say so. Both waits have an end: whoever is in the driver for long makes a reading doubtful and nobody wait for him. Other
-//! tenants of the card cannot be seen. Where something would be credited by what is read, each reading is two at once: where
+//! them; unless another process has pools or graphs, whose memory comes back to the card before its books say so. Both waits
+//! have an end: whoever is in the driver for long makes a reading doubtful and nobody wait for him. A turn that somebody died in
+//! is over after [`TURN_MILLIS_MAX`]. Other tenants of the card cannot be seen. Where something would be credited by what is read, each reading is two at once: where
 //! they differ, somebody is at work.
 
 use core::sync::atomic::{AtomicU32, Ordering};

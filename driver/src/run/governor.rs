@@ -8,7 +8,8 @@
 //!
 //! Every supervisor has a governor that tries for the card's lock; the one that has it serves all grants of the card, and
 //! when it lets go another takes over, which slept until then. While nobody is limited in time the governor sleeps until a tenant
-//! says so, and looks for new grants and dead processes in between; where no grant limits anything, until claims come or go.
+//! says so, and looks for new grants and dead processes in between; where no grant limits anything, until claims come or go
+//! or a minute is over.
 //! A governor that leaves takes its loans back.
 
 mod news;
@@ -260,7 +261,7 @@ impl<'s> Reign<'s> {
         }
     }
 
-    /// Sleeps where nobody's compute is limited: until claims come or go where nothing is limited at all.
+    /// Sleeps where nobody's compute is limited: until claims come or go, or [`CALM`] is over, where nothing is limited at all.
     fn rest(&mut self, shared: &Shared) {
         let stirred = Duration::from_nanos(monotonic().minus(self.stirred_at).0) < SETTLING;
         let limited = self.grants.values().any(Grant::limits_memory);
