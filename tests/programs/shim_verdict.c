@@ -116,23 +116,20 @@ static int any_node(size_t bytes)
     return instantiated(refused(CALL(cuGraphAddNode, &out, graph, NULL, (size_t)0, &node), out), graph);
 }
 
-static int edged_node(size_t bytes)
+typedef int AddEdged(u64 *, void *, void *, void *, size_t, Any *);
+
+static int with_edges(AddEdged *add, size_t bytes)
 {
     void *graph = NULL;
     u64 out = UNTOUCHED;
     Any node = {10, {0}, {CARD, NULL, 0, bytes, 0}, {0}};
     must(CALL(cuGraphCreate, &graph, 0u), "graph");
-    return instantiated(refused(CALL(cuGraphAddNode_v2, &out, graph, NULL, NULL, (size_t)0, &node), out), graph);
+    return instantiated(refused(add(&out, graph, NULL, NULL, 0, &node), out), graph);
 }
 
-static int described_node(size_t bytes)
-{
-    void *graph = NULL;
-    u64 out = UNTOUCHED;
-    Any node = {10, {0}, {CARD, NULL, 0, bytes, 0}, {0}};
-    must(CALL(cuGraphCreate, &graph, 0u), "graph");
-    return instantiated(refused(CALL(cuGraphAddNode_v3, &out, graph, NULL, NULL, (size_t)0, &node), out), graph);
-}
+static int edged_node(size_t bytes) { return with_edges((AddEdged *)dlsym(library, "cuGraphAddNode_v2"), bytes); }
+
+static int described_node(size_t bytes) { return with_edges((AddEdged *)dlsym(library, "cuGraphAddNode_v3"), bytes); }
 
 static int captured(size_t bytes)
 {

@@ -224,16 +224,16 @@ fn a_card_that_no_grant_names_is_closed_unless_all_say_open() {
     }
 }
 
+/// Half of a card's time, and all of its memory.
+fn half_of(card: &str) -> Limits {
+    Limits { policy: ComputePolicy::Cap, share_ppm: 500_000, granted_ppm: 500_000, ..unlimited(card) }
+}
+
 /// Where compute is limited and cannot be metered, launches are refused; where it is not limited they are none of its business.
 #[test]
 fn what_cannot_be_metered_is_refused_where_the_grant_is_closed() {
     let Some(scene) = scene() else { return };
-    let half = Limits {
-        policy: ComputePolicy::Cap,
-        share_ppm: 500_000,
-        granted_ppm: 500_000,
-        ..unlimited(&scene.card)
-    };
+    let half = half_of(&scene.card);
     let both = Limits { memory: memory_limit(&scene.card, LIMIT).memory, ..half };
     let elsewhere = Limits { card: memory_limit("GPU-00000000-0000-0000-0000-000000000000", 0).card, ..half };
     let open = |limits| Limits { fail_mode: FailMode::Open, ..limits };
@@ -275,12 +275,7 @@ fn more_pools_than_are_counted_leave_no_other_family_uncounted() {
 #[test]
 fn a_process_without_address_space_has_no_launch_that_nobody_meters() {
     let Some(scene) = scene() else { return };
-    let half = Limits {
-        policy: ComputePolicy::Cap,
-        share_ppm: 500_000,
-        granted_ppm: 500_000,
-        ..unlimited(&scene.card)
-    };
+    let half = half_of(&scene.card);
     let memory = memory_limit(&scene.card, LIMIT);
     for (name, limits, expected) in [
         ("closed", half, "800 800 800 800"),
