@@ -60,6 +60,7 @@ pub(crate) struct Private {
     /// The slot's owner word while the slot is this process's.
     owner: AtomicU64,
     own: AtomicU64,
+    apart: AtomicU64,
     owed: AtomicU64,
     /// When the last look at the dead began, in nanoseconds of the monotonic clock.
     looked: AtomicU64,
@@ -155,6 +156,14 @@ impl Drop for Moving {
         if let Some(slot) = self.0 {
             slot.ended().fetch_add(1, Ordering::SeqCst);
         }
+    }
+}
+
+impl Private {
+    /// Takes bytes off one of these words.
+    fn less(&self, word: &AtomicU64, bytes: Bytes) {
+        let less = |held: u64| Some(held.saturating_sub(bytes.0));
+        let _before = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
     }
 }
 
@@ -312,8 +321,7 @@ impl Ledger {
             let _done_or_owed = books.release(bytes.0);
         } else if let Some(private) = private(self.grant.number) {
             // The slot was taken away and there is none left: the shared books do not have it any more.
-            let less = |own: u64| Some(own.saturating_sub(bytes.0));
-            let _before = private.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+            private.less(&private.own, bytes);
         }
     }
 
@@ -331,6 +339,9 @@ impl Ledger {
     pub(crate) fn let_go(self, bytes: Bytes) {
         if let Some(books) = self.books() {
             books.let_go(bytes.0);
+        } else if let Some(private) = private(self.grant.number) {
+            private.less(&private.apart, bytes);
+            private.less(&private.own, bytes);
         }
     }
 
@@ -431,6 +442,7 @@ impl Ledger {
             inside: slot.inside(),
             used: slot.used(),
             own: &private.own,
+            apart: &private.apart,
             owed: &private.owed,
         }
     }
@@ -480,8 +492,10 @@ impl Ledger {
         slot
     }
 
-    /// What this process holds goes into its new slot, if its earlier one was taken away.
+    /// What this process holds goes into its new slot, if its earlier one was taken away; what it lends, only where that has no
+    /// slot of its own any more.
     fn restore(self, books: &Books<'_>) {
+        crate::lent::each_without_slot(self, |bytes| books.join(bytes.0));
         for _ in 0..FROZEN_STEPS_MAX {
             if books.restore() != Reservation::Frozen {
                 return;

@@ -47,6 +47,16 @@ struct Place {
     /// How often the program has to close it.
     references: u32,
     owner: u64,
+    books: Books,
+}
+
+/// Which slot has the bytes of what this process made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Books {
+    /// One that is the memory's.
+    Apart,
+    /// The process's again, as that one was taken away.
+    Joined,
 }
 
 /// What a hold stood for.
@@ -170,6 +180,15 @@ impl Lent {
         }
     }
 
+    /// Its maker does not have it any more.
+    fn let_go(self, ledger: Ledger) {
+        // None: it was taken for dead, and what was in it is off the shared books.
+        if let Some(slot) = self.slot() {
+            slot.kind().store(LET_GO, Ordering::SeqCst);
+        }
+        self.drop_hold(ledger, Had::Memory);
+    }
+
     fn is_let_go(self) -> bool {
         self.slot().is_some_and(|slot| slot.kind().load(Ordering::SeqCst) == LET_GO)
     }
@@ -224,13 +243,11 @@ impl Place {
     fn let_go(self) {
         let _errno = KeepErrno::new();
         let Some((lent, ledger)) = self.lent() else { return };
-        let Some(slot) = lent.slot() else {
-            // Taken for dead: then the bytes are in this process's own slot again.
-            return ledger.release(self.bytes);
-        };
-        ledger.let_go(self.bytes);
-        slot.kind().store(LET_GO, Ordering::SeqCst);
-        lent.drop_hold(ledger, Had::Memory);
+        match self.books {
+            Books::Apart => ledger.let_go(self.bytes),
+            Books::Joined => ledger.release(self.bytes),
+        }
+        lent.let_go(ledger);
     }
 
     /// An opener's last close.
@@ -260,30 +277,36 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
         number: lent.number,
         references: 1,
         owner: lent.owner,
+        books: Books::Apart,
     };
-    let is_ours = POINTERS.update(key, Held::set_apart) == Some(true);
-    let moved = is_ours && note(key, place) && move_bytes(ledger, lent, held.bytes());
-    if moved {
+    // Of two threads one; and not what came to this address since.
+    if POINTERS.update(key, |now| *now == held && now.set_apart()) != Some(true) {
+        lent.let_go(ledger);
         return Ok(());
     }
-    // Another thread was faster, or the memory is not there any more: then this slot is empty and goes.
-    if is_ours {
-        MADE.take(key);
-        POINTERS.update(key, Held::join);
+    if !move_bytes(ledger, lent, held.bytes()) {
+        let was_there = POINTERS.update(key, |now| {
+            let was_apart = now.is_apart();
+            now.join();
+            was_apart
+        });
+        if was_there != Some(true) {
+            // Freed meanwhile, by who took it for lent.
+            ledger.release(held.bytes());
+        }
+        lent.let_go(ledger);
+        return Err(ledger.refuse());
     }
-    if let Some(slot) = lent.slot() {
-        slot.kind().store(LET_GO, Ordering::SeqCst);
-    }
-    lent.drop_hold(ledger, Had::Memory);
-    if is_ours { Err(ledger.refuse()) } else { Ok(()) }
-}
-
-/// False: there is no place for it.
-fn note(key: Key, place: Place) -> bool {
-    let Ok(stale) = MADE.insert(key, place) else { return false };
-    // Memory that was there before, and was freed while it was being lent.
+    // Without a place for it, its slot stays until the process ends.
+    let stale = MADE.insert(key, place).map_err(|NoRoom| ledger.refuse())?;
+    // Memory that was there before.
     stale.into_iter().for_each(Place::let_go);
-    true
+    let is_there = POINTERS.get(key).is_some_and(Held::is_apart);
+    if !is_there && let Some(freed) = MADE.take(key) {
+        // While it was being lent.
+        freed.let_go();
+    }
+    Ok(())
 }
 
 fn move_bytes(ledger: Ledger, lent: Lent, bytes: Bytes) -> bool {
@@ -337,7 +360,7 @@ pub(crate) fn open(
     let tie = contexts::current().map_or(Tie(0), |current| current.tie);
     let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
     let (number, owner) = (lent.number, lent.owner);
-    let place = Place { bytes: Bytes(0), grant, tie, number, references: 1, owner };
+    let place = Place { bytes: Bytes(0), grant, tie, number, references: 1, owner, books: Books::Apart };
     match OPENED.insert(Key(address), place) {
         Ok(stale) => {
             if let Some(stale) = stale {
@@ -375,6 +398,22 @@ pub(crate) fn close(address: u64, call: impl FnOnce() -> i32) -> i32 {
         }
     }
     answer
+}
+
+/// This process takes a slot anew: what it lends of this grant, and has no slot of its own any more, goes there, too. `join` is told
+/// of each once.
+pub(crate) fn each_without_slot(ledger: Ledger, mut join: impl FnMut(Bytes)) {
+    let is_without = |place: &Place| {
+        let is_its = usize::try_from(place.grant) == Ok(ledger.number()) && place.books == Books::Apart;
+        is_its && place.lent().is_some_and(|(lent, _)| lent.slot().is_none())
+    };
+    while let Some(key) = MADE.find(|key, place| is_without(place).then_some(key)) {
+        let joined = MADE.update(key, |place| {
+            let was = core::mem::replace(&mut place.books, Books::Joined);
+            (was == Books::Apart).then_some(place.bytes)
+        });
+        joined.flatten().into_iter().for_each(&mut join);
+    }
 }
 
 /// A context ended: with it what was made or opened in it.

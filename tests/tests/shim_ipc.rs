@@ -1,7 +1,7 @@
 //! Memory that one process makes and others open: on the card until its maker has freed it and nobody has it open any more, or
 //! all of them died, and in the books as long as on the card.
 
-use aliquot_abi::layout::usage;
+use aliquot_abi::layout::{slot, usage};
 use aliquot_sim_device::Card;
 use aliquot_tests::local::wait_for;
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
@@ -73,6 +73,31 @@ impl Scene {
     fn held(&self) {
         let marks = (self.card.high_water(), self.files.counter(usage::HIGH_WATER));
         assert!(marks.0 <= marks.1 && marks.1 <= LIMIT, "{marks:?}");
+    }
+}
+
+/// What a slot is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Process,
+    Lent,
+}
+
+impl Scene {
+    /// Takes slots of a process away, as if it were dead: what is in them goes off the books.
+    fn take_away(&self, process: &Process, of: Of) {
+        let word = |at: usize| self.files.counter(at);
+        let kind = |at: usize| if word(at + slot::INSIDE) >> 32 == 0 { Of::Process } else { Of::Lent };
+        let its = |at: &usize| word(*at) & 0xffff_ffff == u64::from(process.0.pid()) && kind(*at) == of;
+        let slots = (0..usage::SLOT_COUNT).map(|number| usage::SLOTS + number * usage::SLOT_BYTES);
+        for at in slots.filter(its) {
+            let total = word(usage::TOTAL) - word(at + slot::USED);
+            self.files.set_counter(usage::TOTAL, total);
+            for word in [slot::START_TIME, slot::PID_NAMESPACE, slot::USED] {
+                self.files.set_counter(at + word, 0);
+            }
+            self.files.set_counter(at + slot::OWNER, word(at) & !0xffff_ffff);
+        }
     }
 }
 
@@ -230,6 +255,33 @@ fn memory_of_a_dead_process_is_charged_as_long_as_somebody_has_it_open() {
     scene.soon(&mut one, 0);
     one.say(&[&format!("alloc 0 {LIMIT}"), "free 0"]);
     scene.held();
+}
+
+/// A maker that lives, and is taken for dead: each byte is on the books once again, and no other one leaves them.
+#[test]
+fn what_is_lent_is_counted_once_after_a_slot_was_taken_away() {
+    let Some(scene) = Scene::new() else { return };
+    let mut maker = scene.start();
+    for (taken, left) in [(&[Of::Process][..], 1), (&[Of::Lent], 1), (&[Of::Process, Of::Lent], 0)] {
+        let handle = maker.lend(0);
+        maker.say(&[&format!("alloc 1 {SIZE}")]);
+        taken.iter().for_each(|of| scene.take_away(&maker, *of));
+        assert_eq!(scene.files.counter(usage::TOTAL), left * SIZE, "{taken:?}");
+        maker.say(&[&format!("alloc 2 {SIZE}")]);
+        let lost = u64::from(taken == [Of::Lent]) * SIZE;
+        assert_eq!(scene.files.counter(usage::TOTAL), 3 * SIZE - lost, "{taken:?}");
+        let mut other = scene.start();
+        other.open(0, &handle);
+        maker.say(&["free 0"]);
+        // Where its slot is not there any more, nobody pays for what is open.
+        let open = u64::from(taken == [Of::Process]) * SIZE;
+        assert_eq!(scene.files.counter(usage::TOTAL), 2 * SIZE + open, "{taken:?}");
+        other.say(&["close 0"]);
+        scene.both(&mut maker, 2);
+        maker.say(&["free 1", "free 2"]);
+        scene.both(&mut maker, 0);
+    }
+    assert!(scene.files.counter(usage::HIGH_WATER) <= LIMIT);
 }
 
 /// Makers and openers come, let go in any order, and are killed wherever they are.

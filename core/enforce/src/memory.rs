@@ -21,7 +21,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Top bit of `total`: a reaper is recounting.
 pub const FREEZE: u64 = 1 << 63;
 
-/// The words of one process's books; shared ones lie in the region, `own` and `owed` in private memory.
+/// The words of one process's books; shared ones lie in the region, `own`, `apart` and `owed` in private memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Books<'a> {
     /// Shared: bytes reserved by all processes, and [`FREEZE`].
@@ -34,6 +34,8 @@ pub struct Books<'a> {
     pub used: &'a AtomicU64,
     /// Private: bytes reserved by this process, which nobody else can write.
     pub own: &'a AtomicU64,
+    /// Private: those of them that slots of their own stand for.
+    pub apart: &'a AtomicU64,
     /// Private: bytes given back while frozen, not yet taken off the shared words.
     pub owed: &'a AtomicU64,
 }
@@ -82,12 +84,13 @@ impl Books<'_> {
         Reservation::Denied { free: limit.saturating_sub(own) }
     }
 
-    /// Puts all that this process holds into a slot that is new to it, after its earlier one was taken away. The limit is not
-    /// asked: the memory is held.
+    /// Puts all that this process holds into a slot that is new to it, after its earlier one was taken away, but for what slots
+    /// of their own have. The limit is not asked: the memory is held.
     pub fn restore(&self) -> Reservation {
-        match self.own.load(Ordering::Acquire) {
+        let apart = self.apart.load(Ordering::Acquire);
+        match self.own.load(Ordering::Acquire).saturating_sub(apart) {
             0 => Reservation::Granted,
-            own => self.reserve_shared(own, FREEZE - 1),
+            bytes => self.reserve_shared(bytes, FREEZE - 1),
         }
     }
 
@@ -145,6 +148,7 @@ impl Books<'_> {
         let answer = if self.total.load(Ordering::SeqCst) & FREEZE == 0 {
             saturating_take(self.used, bytes);
             apart.fetch_add(bytes, Ordering::SeqCst);
+            self.apart.fetch_add(bytes, Ordering::AcqRel);
             Reservation::Granted
         } else {
             Reservation::Frozen
@@ -155,8 +159,13 @@ impl Books<'_> {
 
     /// This process does not have `bytes` any more that it set apart; who has them open may.
     pub fn let_go(&self, bytes: u64) {
-        let less = |own: u64| Some(own.saturating_sub(bytes));
-        let _before = self.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        self.join(bytes);
+        subtract(self.own, bytes);
+    }
+
+    /// The slot of `bytes` that this process set apart was taken away: its own stands for them again, from when it is restored.
+    pub fn join(&self, bytes: u64) {
+        subtract(self.apart, bytes);
     }
 
     /// Nobody has what was set apart any more: its slot is emptied. While frozen that is left to the reaper.
@@ -195,6 +204,12 @@ impl Books<'_> {
         let shared = limit.saturating_sub(self.total.load(Ordering::Acquire) & !FREEZE);
         shared.min(limit.saturating_sub(self.own.load(Ordering::Acquire)))
     }
+}
+
+/// Subtracts from a private word without passing zero.
+fn subtract(word: &AtomicU64, bytes: u64) {
+    let less = |held: u64| Some(held.saturating_sub(bytes));
+    let _before = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
 }
 
 /// Subtracts without passing zero and without touching [`FREEZE`]; a hostile word may hold anything.

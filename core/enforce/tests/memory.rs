@@ -20,6 +20,7 @@ struct Process {
     inside: AtomicU32,
     used: AtomicU64,
     own: AtomicU64,
+    apart: AtomicU64,
     owed: AtomicU64,
 }
 
@@ -31,6 +32,7 @@ impl Process {
             inside: &self.inside,
             used: &self.used,
             own: &self.own,
+            apart: &self.apart,
             owed: &self.owed,
         }
     }
@@ -154,6 +156,12 @@ enum Action {
     Reserve(u64),
     Release(u64),
     Lower(u64),
+    /// So much of what it holds is set apart; others have nothing of it open.
+    Lend(u64),
+    /// What it set apart is freed.
+    TakeBack,
+    /// Somebody takes its slot for a dead one's.
+    Rob,
     Kill,
 }
 
@@ -163,37 +171,64 @@ proptest! {
         4 => (0..200_u64).prop_map(Action::Reserve),
         3 => (0..200_u64).prop_map(Action::Release),
         1 => (0..1_000_u64).prop_map(Action::Lower),
+        2 => (0..100_u64).prop_map(Action::Lend),
+        1 => Just(Action::TakeBack),
+        1 => Just(Action::Rob),
         1 => Just(Action::Kill),
     ], 1..200)) {
         let shared = Shared::default();
         let mut processes: Vec<Process> = (0..3).map(|_| Process::default()).collect();
-        let (mut model, mut limit) = ([0_u64; 3], 500);
+        let apart: [AtomicU64; 3] = Default::default();
+        let nobody = AtomicU32::new(0);
+        let (mut model, mut lent, mut limit) = ([0_u64; 3], [0_u64; 3], 500);
         for (at, action) in actions.into_iter().enumerate() {
             let who = at % 3;
             let books = processes[who].books(&shared);
+            // Its own slot is dead; and so is what it lends, where nobody else has it open.
+            let slots = |gone: Owner| -> Vec<Slot<'_>> {
+                let judged = |number, owner| if number == who { owner } else { Owner::Alive };
+                let own = processes.iter().enumerate().map(|(n, p)| p.slot(judged(n, Owner::Dead)));
+                let others = apart.iter().enumerate().map(|(n, used)| Slot { inside: &nobody, used, owner: judged(n, gone) });
+                own.chain(others).collect()
+            };
             match action {
                 Action::Reserve(bytes) => {
-                    let sum: u64 = model.iter().sum();
+                    let sum: u64 = model.iter().chain(&lent).sum();
                     let fits = sum + bytes <= limit;
                     prop_assert_eq!(books.reserve(bytes, limit) == Reservation::Granted, fits, "{} of {}", bytes, limit);
                     if fits { model[who] += bytes; }
                 }
                 Action::Release(bytes) => {
+                    // What is set apart is given back in another way.
+                    let bytes = if lent[who] == 0 { bytes } else { bytes.min(model[who]) };
                     prop_assert_eq!(books.release(bytes), Release::Done);
                     model[who] = model[who].saturating_sub(bytes);
                 }
                 Action::Lower(to) => limit = to,
+                Action::Lend(bytes) => {
+                    let bytes = bytes.min(model[who]);
+                    prop_assert_eq!(books.set_apart(bytes, &apart[who]), Reservation::Granted);
+                    model[who] -= bytes;
+                    lent[who] += bytes;
+                }
+                Action::TakeBack => {
+                    books.let_go(std::mem::take(&mut lent[who]));
+                    prop_assert_eq!(books.take_back(&apart[who]), Release::Done);
+                }
+                Action::Rob => {
+                    let (returned, total) = (model[who], model.iter().chain(&lent).sum::<u64>() - model[who]);
+                    prop_assert_eq!(recount(&shared.total, slots(Owner::Alive).into_iter()), Recount::Done { total, returned });
+                    prop_assert_eq!(books.restore(), Reservation::Granted);
+                }
                 Action::Kill => {
-                    let slots: Vec<Slot<'_>> = processes.iter().enumerate()
-                        .map(|(n, p)| p.slot(if n == who { Owner::Dead } else { Owner::Alive }))
-                        .collect();
-                    let returned = std::mem::take(&mut model[who]);
-                    let total = model.iter().sum();
-                    prop_assert_eq!(recount(&shared.total, slots.into_iter()), Recount::Done { total, returned });
+                    let returned = std::mem::take(&mut model[who]) + std::mem::take(&mut lent[who]);
+                    let total = model.iter().chain(&lent).sum();
+                    prop_assert_eq!(recount(&shared.total, slots(Owner::Dead).into_iter()), Recount::Done { total, returned });
                     processes[who] = Process::default();
                 }
             }
-            prop_assert_eq!(shared.total.load(Ordering::Relaxed), model.iter().sum::<u64>());
+            prop_assert_eq!(shared.total.load(Ordering::Relaxed), model.iter().chain(&lent).sum::<u64>());
+            prop_assert!(processes[who].own.load(Ordering::Relaxed) == model[who] + lent[who]);
             for (process, expected) in processes.iter().zip(model) {
                 prop_assert_eq!(process.used.load(Ordering::Relaxed), expected);
             }

@@ -46,6 +46,7 @@ struct Process {
     inside: AtomicU32,
     used: AtomicU64,
     own: AtomicU64,
+    apart: AtomicU64,
     owed: AtomicU64,
 }
 
@@ -58,6 +59,7 @@ impl World {
             inside: &process.inside,
             used: &process.used,
             own: &process.own,
+            apart: &process.apart,
             owed: &process.owed,
         }
     }

@@ -178,13 +178,14 @@ fn tenant() {
     slot.owner().store(u64::from(pid) | 7 << 32, Ordering::SeqCst);
     slot.start_time().store(liveness::start_time(pid).unwrap(), Ordering::SeqCst);
     slot.pid_namespace().store(liveness::own_namespace(), Ordering::SeqCst);
-    let (own, owed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let [own, apart, owed] = [const { AtomicU64::new(0) }; 3];
     let books = Books {
         total: view.total(),
         high_water: view.high_water(),
         inside: slot.inside(),
         used: slot.used(),
         own: &own,
+        apart: &apart,
         owed: &owed,
     };
     assert_eq!(books.reserve(100, 1000), Reservation::Granted);

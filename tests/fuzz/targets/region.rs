@@ -129,6 +129,7 @@ impl Mapping {
 #[derive(Default)]
 struct Process {
     own: AtomicU64,
+    apart: AtomicU64,
     owed: AtomicU64,
     held: u64,
     unpaid: u64,
@@ -324,6 +325,7 @@ impl World {
             inside: slot.inside(),
             used: slot.used(),
             own: &process.own,
+            apart: &process.apart,
             owed: &process.owed,
         })
     }
