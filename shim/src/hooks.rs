@@ -4,6 +4,7 @@ pub mod arrays;
 pub mod context;
 pub mod copy;
 pub mod dl;
+pub mod external;
 pub mod graph;
 pub mod launch;
 pub mod memory;
@@ -27,6 +28,7 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
     copy::array::HOOKS,
     copy::batch::HOOKS,
     copy::first::HOOKS,
+    external::HOOKS,
     graph::HOOKS,
     launch::HOOKS,
     memory::HOOKS,
@@ -49,6 +51,7 @@ pub(crate) const NAMES: &[&[&str]] = &[
     copy::array::NAMES,
     copy::batch::NAMES,
     copy::first::NAMES,
+    external::NAMES,
     graph::NAMES,
     launch::NAMES,
     memory::NAMES,

@@ -37,6 +37,7 @@ mod captures;
 mod closed;
 mod contexts;
 mod elf;
+mod external;
 mod grants;
 mod graphs;
 pub mod hooks;

@@ -6,6 +6,7 @@
 use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::{AllocMap, Held, Key, Tie};
 use crate::contexts;
+use crate::external::{self, IMPORTED};
 use crate::grants::{self, GRANTS_MAX};
 use crate::vendor::{OUT_OF_MEMORY, SUCCESS};
 
@@ -131,7 +132,8 @@ pub(crate) fn credit_all_of(tie: Tie) {
     crate::modules::context_ended(tie);
     crate::sparse::context_ended(tie);
     crate::lent::context_ended(tie);
-    for map in [&POINTERS, &ARRAYS, &MIPMAPPED] {
+    external::context_ended(tie);
+    for map in [&POINTERS, &ARRAYS, &MIPMAPPED, &IMPORTED] {
         let add = |held: Held| {
             // What is lent has its own slot, of which it was credited above.
             if held.is_apart() {

@@ -191,6 +191,8 @@ mod tests {
             "cuModuleGetFunction",
             "cuLibraryLoad",
             "cuLibraryGetKernel",
+            "cuImportExternalMemory",
+            "cuExternalMemoryGetMapped",
             "cuGraphAddMemAlloc",
             "cuGraphAddNode",
             "cuGraphInstantiate",

@@ -15,8 +15,16 @@
      put <array> <x> <handle>              cuMemMapArrayAsync: 64 × 64 elements from x on
      take <array> <x> <wide>               the same, unmapped
      destroy <array>
+     elsewhere <descriptor> <bytes>        memory as another interface to the card makes it
+     adopt <object> <descriptor> <bytes>   cuImportExternalMemory
+     open <descriptor>                     0: it is
+     buffer <range> <object> <bytes>       cuExternalMemoryGetMappedBuffer
+     picture <array> <object>              cuExternalMemoryGetMappedMipmappedArray
+     drop <object>                         cuDestroyExternalMemory
+     free <range>, burn <array>            cuMemFree, cuMipmappedArrayDestroy
      work <nanos>, query                   in the stream of put and take
      leave                                 cuDevicePrimaryCtxRelease, while another thread asks what is free in a context of its own
+     end                                   cuDevicePrimaryCtxRelease
      info                                  cuMemGetInfo: free */
 #include <fcntl.h>
 #include <pthread.h>
@@ -50,6 +58,26 @@ typedef struct {
     unsigned devices, flags, reserved[2];
 } Part;
 _Static_assert(sizeof(Part) == 96, "CUarrayMapInfo");
+typedef struct {
+    unsigned type;
+    union {
+        int fd;
+        void *win32[2];
+    } handle;
+    unsigned long long size;
+    unsigned flags, reserved[16];
+} External;
+_Static_assert(sizeof(External) == 104, "CUDA_EXTERNAL_MEMORY_HANDLE_DESC");
+typedef struct {
+    unsigned long long offset, size;
+    unsigned flags, reserved[16];
+} Buffer;
+typedef struct {
+    unsigned long long offset;
+    Deep deep;
+    unsigned levels, reserved[16];
+} Picture;
+_Static_assert(sizeof(Buffer) == 88 && sizeof(Picture) == 120, "mappings of external memory");
 
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
 extern int cuDevicePrimaryCtxRelease_v2(int), cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *);
@@ -60,7 +88,11 @@ extern int cuMemMap(u64, size_t, size_t, u64, u64), cuMemUnmap(u64, size_t);
 extern int cuMemRetainAllocationHandle(u64 *, void *);
 extern int cuMemExportToShareableHandle(void *, u64, unsigned, u64);
 extern int cuMemImportFromShareableHandle(u64 *, void *, unsigned);
-extern int cuArray3DCreate_v2(void **, const Deep *), cuArrayDestroy(void *);
+extern int cuArray3DCreate_v2(void **, const Deep *), cuArrayDestroy(void *), cuMipmappedArrayDestroy(void *);
+extern int cuGetExportTable(const void **, const void *), cuMemFree_v2(u64);
+extern int cuImportExternalMemory(void **, const External *), cuDestroyExternalMemory(void *);
+extern int cuExternalMemoryGetMappedBuffer(u64 *, void *, const Buffer *);
+extern int cuExternalMemoryGetMappedMipmappedArray(void **, void *, const Picture *);
 extern int cuMemMapArrayAsync(Part *, unsigned, void *);
 extern int cuStreamCreate(void **, unsigned), cuStreamQuery(void *);
 extern int cuModuleLoadData(void **, const void *), cuModuleGetFunction(void **, void *, const char *);
@@ -68,7 +100,7 @@ extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsign
 
 static u64 handles[16], ranges[16], sizes[16];
 static int descriptors[16];
-static void *arrays[16], *stream;
+static void *arrays[16], *objects[16], *stream;
 
 static int part(u64 array, u64 x, u64 wide, u64 handle)
 {
@@ -98,6 +130,46 @@ static int foreign(u64 *handle, u64 pid, u64 descriptor)
     int code = file < 0 ? -1 : cuMemImportFromShareableHandle(handle, (void *)(intptr_t)file, 1);
     close(file);
     return code;
+}
+
+static int elsewhere(int *descriptor, u64 bytes)
+{
+    const void **table = NULL;
+    int code = cuGetExportTable((const void **)&table, "aliquot-sim-ctx\1");
+    return code ? code : ((int (*)(int *, u64, int))table[4])(descriptor, bytes, 0);
+}
+
+/* What is not had is not written. */
+static int adopt(void **object, int descriptor, u64 bytes)
+{
+    External given = {1, {descriptor}, bytes, 0, {0}};
+    void *untouched = &given, *made = untouched;
+    int code = cuImportExternalMemory(&made, &given);
+    if (code)
+        return made == untouched ? code : -2;
+    *object = made;
+    return 0;
+}
+
+static int of_elsewhere(const char *word, u64 a, u64 b, u64 c)
+{
+    Buffer buffer = {0, c, 0, {0}};
+    Picture picture = {0, {64, 64, 0, 0x20, 1, 0}, 3, {0}};
+    if (!strcmp(word, "elsewhere"))
+        return elsewhere(&descriptors[a], b);
+    if (!strcmp(word, "adopt"))
+        return adopt(&objects[a], descriptors[b], c);
+    if (!strcmp(word, "open"))
+        return fcntl(descriptors[a], F_GETFD) < 0;
+    if (!strcmp(word, "buffer"))
+        return cuExternalMemoryGetMappedBuffer(&ranges[a], objects[b], &buffer);
+    if (!strcmp(word, "picture"))
+        return cuExternalMemoryGetMappedMipmappedArray(&arrays[a], objects[b], &picture);
+    if (!strcmp(word, "drop"))
+        return cuDestroyExternalMemory(objects[a]);
+    if (!strcmp(word, "free"))
+        return cuMemFree_v2(ranges[a]);
+    return strcmp(word, "burn") ? -1 : cuMipmappedArrayDestroy(arrays[a]);
 }
 
 static atomic_int asked, enough;
@@ -168,7 +240,9 @@ static int one(const char *word, u64 a, u64 b, u64 c)
         return leave();
     if (!strcmp(word, "work"))
         return work(a);
-    return strcmp(word, "query") ? -1 : cuStreamQuery(stream);
+    if (!strcmp(word, "end"))
+        return cuDevicePrimaryCtxRelease_v2(0);
+    return strcmp(word, "query") ? of_elsewhere(word, a, b, c) : cuStreamQuery(stream);
 }
 
 int main(void)

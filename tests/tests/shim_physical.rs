@@ -222,3 +222,63 @@ fn what_streams_were_to_let_go_of_goes_with_their_context() {
     assert_eq!((scene.files.counter(usage::TOTAL), scene.card.in_use()), (0, 0));
     scene.program.end();
 }
+
+#[test]
+fn memory_of_another_interface_is_charged_to_who_imports_it_until_nothing_of_it_is_left() {
+    let Some(mut scene) = Scene::new() else { return };
+    let elsewhere = format!("elsewhere 1 {SIZE}");
+    let adopt = format!("adopt 1 1 {SIZE}");
+    scene.say(&[&elsewhere]);
+    assert_eq!(scene.books_and_card(), (0, SIZE), "nobody has imported it");
+    scene.say(&[&adopt]);
+    assert_eq!(scene.program.say("open 1"), "1", "the descriptor is the driver's");
+    scene.both(1);
+    scene.say(&["drop 1"]);
+    scene.both(0);
+    // What is mapped of it has to be freed on its own.
+    for last in ["drop 1", "free 1", "free 2", "burn 1"] {
+        scene.say(&[&elsewhere, &adopt, &format!("buffer 1 1 {SIZE}"), "buffer 2 1 4096", "picture 1 1"]);
+        scene.both(1);
+        for other in ["drop 1", "free 1", "free 2", "burn 1"].iter().filter(|other| **other != last) {
+            scene.say(&[other]);
+            scene.both(1);
+        }
+        scene.say(&[last]);
+        scene.both(0);
+    }
+    scene.program.end();
+}
+
+#[test]
+fn memory_of_another_interface_that_does_not_fit_is_not_imported() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.create(1);
+    scene.create(2);
+    scene.create(3);
+    scene.say(&[&format!("elsewhere 1 {}", 2 * SIZE)]);
+    let adopt = format!("adopt 1 1 {}", 2 * SIZE);
+    assert_eq!(scene.program.say(&adopt), "2");
+    assert_eq!(scene.program.say("open 1"), "0", "the descriptor is still the caller's");
+    assert_eq!(scene.books_and_card().0, 3 * SIZE);
+    scene.say(&["release 3"]);
+    // What the driver refuses costs nothing.
+    assert_eq!(scene.program.say(&format!("adopt 1 1 {SIZE}")), "1");
+    assert_eq!(scene.books_and_card().0, 2 * SIZE);
+    scene.say(&[&adopt]);
+    scene.both(4);
+    assert_eq!(scene.program.say(&format!("create 3 {SIZE} 1")), "2");
+    assert_eq!(scene.program.say(&format!("buffer 1 1 {}", 3 * SIZE)), "1", "more than there is");
+    scene.say(&["drop 1"]);
+    scene.both(2);
+    scene.program.end();
+}
+
+#[test]
+fn memory_of_another_interface_goes_with_the_context_that_imported_it() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.say(&[&format!("elsewhere 1 {SIZE}"), &format!("adopt 1 1 {SIZE}"), &format!("buffer 1 1 {SIZE}")]);
+    scene.both(1);
+    scene.say(&["end"]);
+    assert_eq!(scene.files.counter(usage::TOTAL), 0);
+    scene.program.end();
+}

@@ -10,6 +10,7 @@
 use crate::account::{self, Account, Bytes};
 use crate::alloc_map::{AllocMap, Key};
 use crate::contexts;
+use crate::external::{self, Mapping};
 use crate::plain::{self, ARRAYS, MIPMAPPED, Made};
 use crate::sys::KeepErrno;
 use crate::vendor::{self, SUCCESS};
@@ -291,9 +292,13 @@ fn make(
 
 fn destroy(map: &'static AllocMap, array: u64, call: impl FnOnce() -> i32) -> i32 {
     let freeing = plain::before_free(map, Key(array));
+    let mapped = if freeing.is_none() { external::before_free(Mapping::Array, Key(array)) } else { None };
     let answer = call();
     if let Some(freeing) = freeing {
         freeing.settle(answer);
+    }
+    if let Some(mapped) = mapped {
+        mapped.settle(answer);
     }
     if answer == SUCCESS {
         crate::sparse::array_ended(array);

@@ -8,6 +8,7 @@ use aliquot_abi::limits::ManagedPolicy;
 use crate::account::{self, Account, Bytes};
 use crate::alloc_map::Key;
 use crate::contexts;
+use crate::external::{self, Mapping};
 use crate::lent::{self, Tag};
 use crate::plain::{self, Made, POINTERS};
 use crate::pools;
@@ -230,13 +231,18 @@ fn short_answer(address: *mut u32, made: Result<Key, i32>) -> i32 {
 
 /// Frees always reach the vendor.
 fn free(address: u64, call: impl FnOnce() -> i32) -> i32 {
-    let freeing = plain::before_free(&POINTERS, Key(address));
+    let Some(freeing) = plain::before_free(&POINTERS, Key(address)) else {
+        let mapped = external::before_free(Mapping::Buffer, Key(address));
+        let answer = call();
+        match mapped {
+            Some(mapped) => mapped.settle(answer),
+            // A block of a pool, perhaps.
+            None => pools::freed(),
+        }
+        return answer;
+    };
     let answer = call();
-    match freeing {
-        Some(freeing) => freeing.settle(answer),
-        // A block of a pool, perhaps.
-        None => pools::freed(),
-    }
+    freeing.settle(answer);
     answer
 }
 

@@ -67,13 +67,7 @@ hooks! {
             }
             return answer;
         };
-        let make = || {
-            let mut made = 0;
-            match cuMemCreate::real(&raw mut made, bytes, properties, flags) {
-                SUCCESS => Ok(made),
-                error => Err(error),
-            }
-        };
+        let make = || made(|handle| cuMemCreate::real(handle, bytes, properties, flags));
         let account = account::of(device);
         if matches!(account, Account::Closed) {
             return closed::refuse(device, make, cuMemRelease::real);
@@ -88,13 +82,7 @@ hooks! {
         if handle.is_null() {
             return cuMemRetainAllocationHandle::real(handle, address);
         }
-        let call = || {
-            let mut found = 0;
-            match cuMemRetainAllocationHandle::real(&raw mut found, address) {
-                SUCCESS => Ok(found),
-                error => Err(error),
-            }
-        };
+        let call = || made(|handle| cuMemRetainAllocationHandle::real(handle, address));
         answer(handle, physical::retain(u64::try_from(address.addr()).unwrap_or(0), call))
     }
     fn cuMemExportToShareableHandle(shareable: *mut c_void, handle: u64, kind: u32, flags: u64) {
@@ -104,13 +92,7 @@ hooks! {
         if handle.is_null() {
             return cuMemImportFromShareableHandle::real(handle, shareable, kind);
         }
-        let call = || {
-            let mut found = 0;
-            match cuMemImportFromShareableHandle::real(&raw mut found, shareable, kind) {
-                SUCCESS => Ok(found),
-                error => Err(error),
-            }
-        };
+        let call = || made(|handle| cuMemImportFromShareableHandle::real(handle, shareable, kind));
         answer(handle, physical::import(call))
     }
     fn cuMemMapArrayAsync(parts: *mut MapInfo, count: u32, stream: u64) {
@@ -184,7 +166,17 @@ fn changes(parts: *const MapInfo, count: u32) -> impl Iterator<Item = Change> + 
     (0..count).map(move |index| unsafe { parts.add(index).read_unaligned() }.change())
 }
 
-fn answer(place: *mut u64, made: Result<u64, i32>) -> i32 {
+/// What a call of the vendor's made, which writes it to a place.
+pub(super) fn made(call: impl FnOnce(*mut u64) -> i32) -> Result<u64, i32> {
+    let mut made = 0;
+    match call(&raw mut made) {
+        SUCCESS => Ok(made),
+        error => Err(error),
+    }
+}
+
+/// Tells the caller what was made.
+pub(super) fn answer(place: *mut u64, made: Result<u64, i32>) -> i32 {
     match made {
         Ok(handle) => {
             // SAFETY: the caller's place, which the vendor would write, too.

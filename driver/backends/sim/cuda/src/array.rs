@@ -2,10 +2,12 @@
 //! rows one behind the other.
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::external::External;
 use crate::handle::{Registry, Tag};
 use crate::heap::Backing;
 use crate::process;
 use aliquot_sim_device::Kind;
+use std::sync::Arc;
 
 /// Unit to which arrays are rounded, in bytes.
 pub(crate) const ARRAY_BYTES: u64 = 64 << 10;
@@ -37,6 +39,8 @@ pub(crate) struct Array {
     /// As the requirements query says.
     bytes: u64,
     pub(crate) backing: Backing,
+    /// What it is mapped onto; `None`: it has memory of its own.
+    external: Option<Arc<External>>,
 }
 
 /// All arrays.
@@ -85,20 +89,33 @@ impl Shape {
     }
 }
 
-fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> {
-    let context = process::current()?;
+/// What so many levels take.
+fn bytes_of(shape: Shape, levels: u32) -> Answer<u64> {
     shape.check()?;
     let mut bytes = 0_u64;
     for level in 0..levels {
         bytes = bytes.checked_add(shape.level_bytes(level)?).ok_or(OUT_OF_MEMORY)?;
     }
-    let bytes = bytes.checked_next_multiple_of(ARRAY_BYTES).ok_or(OUT_OF_MEMORY)?;
+    bytes.checked_next_multiple_of(ARRAY_BYTES).ok_or(OUT_OF_MEMORY)
+}
+
+fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> {
+    let context = process::current()?;
+    let bytes = bytes_of(shape, levels)?;
     let ours = context.card()?;
     let charged = shape.charged(bytes);
     ours.take(Kind::Array, charged)?;
     let (_, backing) = ours.heap()?.take(bytes).inspect_err(|_| ours.give(Kind::Array, charged))?;
     let (device, context) = (context.device, context.handle);
-    Ok(registry.add(|_| Array { shape, device, context, bytes, backing }).0)
+    Ok(registry.add(|_| Array { shape, device, context, bytes, backing, external: None }).0)
+}
+
+/// cuExternalMemoryGetMappedMipmappedArray: all levels lie in the object from `offset` on.
+pub(crate) fn map_mipmapped(external: &Arc<External>, shape: Shape, levels: u32, offset: u64) -> Answer<u64> {
+    let bytes = bytes_of(shape, levels)?;
+    let backing = external.part(offset, bytes)?;
+    let (device, context, external) = (external.device, external.context, Some(Arc::clone(external)));
+    Ok(MIPMAPPED.add(|_| Array { shape, device, context, bytes, backing, external }).0)
 }
 
 /// cuArrayCreate, cuArray3DCreate.
@@ -117,6 +134,9 @@ pub(crate) fn destroy(handle: u64, registry: &Registry<Array>) -> Answer {
     process::cards()?;
     let array = registry.remove(handle)?;
     crate::sparse::array_gone(handle);
+    if array.external.is_some() {
+        return Ok(());
+    }
     let ours = process::cards()?.get(array.device).ok_or(INVALID_DEVICE)?;
     ours.give(Kind::Array, array.shape.charged(array.bytes));
     ours.heap()?.give(array.bytes, &array.backing);

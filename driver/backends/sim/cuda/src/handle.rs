@@ -20,6 +20,7 @@ pub(crate) enum Tag {
     Physical = 0x5a,
     Array = 0x5b,
     Mipmapped = 0x5c,
+    External = 0x5d,
 }
 
 struct Slots<T> {

@@ -234,6 +234,12 @@ pub(crate) fn scratch_file() -> Answer<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
+/// Closes a descriptor of the caller, which is the library's from now on.
+pub(crate) fn close(descriptor: i32) {
+    // SAFETY: the caller gave it away; one that was not open is an error of the call.
+    unsafe { libc::close(descriptor) };
+}
+
 /// Copies between two host ranges, a bad one being an error.
 pub(crate) fn copy_host(target: u64, source: u64, bytes: u64) -> Answer {
     let scratch = Content::scratch(bytes)?;

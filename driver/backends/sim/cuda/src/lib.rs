@@ -22,6 +22,7 @@ mod boundary;
 mod code;
 mod copy;
 mod event;
+mod external;
 mod ffi;
 mod graph;
 mod handle;

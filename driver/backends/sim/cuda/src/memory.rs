@@ -1,6 +1,7 @@
 //! Allocations: what stands behind every device address of this process.
 
 use crate::code::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::external::External;
 use crate::heap::{self, Backing};
 use crate::ipc;
 use crate::pool::{POOLS, Pool};
@@ -20,6 +21,8 @@ pub(crate) enum Payer {
     Exporter,
     /// A physical handle that is mapped here.
     Mapping,
+    /// Whoever made it by another interface.
+    Interface(#[expect(dead_code, reason = "it is there as long as this is")] Arc<External>),
     /// A graph that owns it.
     Graph,
 }
@@ -150,7 +153,8 @@ pub(crate) fn free(address: u64) -> Answer {
     if address == 0 {
         return Ok(());
     }
-    let freed = remove(address, |payer| matches!(payer, Payer::Card(..) | Payer::Pool(..)))?;
+    let ends = |payer: &Payer| matches!(payer, Payer::Card(..) | Payer::Pool(..) | Payer::Interface(_));
+    let freed = remove(address, ends)?;
     release(&freed);
     Ok(())
 }
@@ -179,6 +183,9 @@ fn release(freed: &Allocation) {
         }
         Payer::Exporter => return ipc::end_with_context(freed),
         Payer::Mapping => return,
+        Payer::Interface(_) => {
+            return heap::unmap(freed.address, freed.bytes.next_multiple_of(heap::BIG_PAGE));
+        }
         Payer::Graph => {}
     }
     if let Ok(heap) = ours.heap() {

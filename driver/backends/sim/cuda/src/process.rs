@@ -271,6 +271,7 @@ fn create(device: usize, flags: u32, primary: bool) -> Answer<u64> {
 fn destroy(handle: u64) -> Answer {
     let context = CONTEXTS.remove(handle)?;
     crate::memory::free_all_of(handle);
+    crate::external::destroy_all_of(handle);
     crate::array::destroy_all_of(handle);
     crate::module::unload_all_of(handle);
     stream::destroy_all_of(handle);

@@ -17,7 +17,17 @@ use std::sync::atomic::AtomicBool;
 
 /// Tells a descriptor of ours.
 const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMS\x01");
-const WORDS: usize = 6;
+const WORDS: usize = 7;
+
+/// By whose functions shared memory was made, which alone can import it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Maker {
+    /// cuMemCreate.
+    Physical = 0,
+    /// Those of another interface to the card.
+    Interface = 1,
+}
 
 /// What a descriptor says.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +35,7 @@ pub(crate) struct Shared {
     pid: u32,
     seat: u64,
     card: u64,
+    maker: u64,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
@@ -36,9 +47,10 @@ pub(crate) struct Export(File);
 pub(crate) struct Import(#[expect(dead_code, reason = "its lock is what counts")] File);
 
 impl Shared {
-    pub(crate) fn of(seat: &Seat, offset: u64, bytes: u64) -> Self {
+    pub(crate) fn of(seat: &Seat, maker: Maker, (offset, bytes): (u64, u64)) -> Self {
         let wide = |number| u64::try_from(number).unwrap_or(u64::MAX);
-        Self { pid: std::process::id(), seat: wide(seat.index()), card: seat.card().number(), offset, bytes }
+        let (seat, card) = (wide(seat.index()), seat.card().number());
+        Self { pid: std::process::id(), seat, card, maker: maker as u64, offset, bytes }
     }
 
     pub(crate) fn is_own(&self) -> bool {
@@ -57,7 +69,7 @@ impl Shared {
     }
 
     fn words(&self) -> [u64; WORDS] {
-        [MAGIC, u64::from(self.pid), self.seat, self.card, self.offset, self.bytes]
+        [MAGIC, u64::from(self.pid), self.seat, self.card, self.maker, self.offset, self.bytes]
     }
 
     fn read(file: &File) -> Answer<Self> {
@@ -67,11 +79,11 @@ impl Shared {
             file.read_exact_at(&mut bytes, at).map_err(|_| INVALID_VALUE)?;
             *word = u64::from_le_bytes(bytes);
         }
-        let [magic, pid, seat, card, offset, bytes] = found;
+        let [magic, pid, seat, card, maker, offset, bytes] = found;
         if magic != MAGIC || bytes == 0 {
             return Err(INVALID_VALUE);
         }
-        Ok(Self { pid: u32::try_from(pid).map_err(|_| INVALID_VALUE)?, seat, card, offset, bytes })
+        Ok(Self { pid: u32::try_from(pid).map_err(|_| INVALID_VALUE)?, seat, card, maker, offset, bytes })
     }
 }
 
@@ -97,10 +109,13 @@ pub(crate) fn give_away(descriptor: OwnedFd) -> i32 {
     descriptor.into_raw_fd()
 }
 
-/// What a descriptor of a caller names.
-pub(crate) fn import(descriptor: i32) -> Answer<(Shared, Import)> {
+/// What a descriptor of a caller names, if it was made so.
+pub(crate) fn import(descriptor: i32, maker: Maker) -> Answer<(Shared, Import)> {
     let file = look(descriptor)?;
     let told = Shared::read(&file)?;
+    if told.maker != maker as u64 {
+        return Err(INVALID_VALUE);
+    }
     // Waits for an owner that is just looking; the caller's own descriptor keeps the memory where it is.
     file.lock_shared().map_err(|_| INVALID_VALUE)?;
     Ok((told, Import(file)))

@@ -9,7 +9,7 @@ use crate::handle::{Registry, Tag};
 use crate::heap::{self, BIG_PAGE, Backing};
 use crate::memory::{self, Allocation, Payer};
 use crate::process::{self, lock};
-use crate::shared::{self, Export, Import, Shared};
+use crate::shared::{self, Export, Import, Maker, Shared};
 use aliquot_sim_device::Kind;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -214,8 +214,23 @@ pub(crate) fn export(handle: u64, kind: u32) -> Answer<i32> {
     if kind != FILE_DESCRIPTOR || physical.properties.handle_types & FILE_DESCRIPTOR == 0 {
         return Err(NOT_SUPPORTED);
     }
+    share(handle, physical, Maker::Physical)
+}
+
+/// Memory that another interface to the card makes in this process: there as long as the descriptor is open or somebody has
+/// imported it.
+pub(crate) fn make_elsewhere(bytes: u64, device: i32) -> Answer<i32> {
+    let properties =
+        Properties { location_type: LOCATION_DEVICE, location: device, handle_types: FILE_DESCRIPTOR };
+    let handle = create(bytes, properties, 0)?;
+    let shared = share(handle, PHYSICAL.get(handle)?, Maker::Interface);
+    release(handle)?;
+    shared
+}
+
+fn share(handle: u64, physical: Arc<Physical>, maker: Maker) -> Answer<i32> {
     let seat = process::cards()?.get(physical.device).ok_or(INVALID_DEVICE)?.seat()?;
-    let told = Shared::of(seat, physical.backing.offset, physical.bytes);
+    let told = Shared::of(seat, maker, (physical.backing.offset, physical.bytes));
     let (descriptor, export) = shared::export(&told)?;
     let mut life = lock(&physical.life);
     if life.references == 0 {
@@ -237,7 +252,7 @@ pub(crate) fn import(descriptor: i32, kind: u32) -> Answer<u64> {
     if kind != FILE_DESCRIPTOR {
         return Err(NOT_SUPPORTED);
     }
-    let (told, import) = shared::import(descriptor)?;
+    let (told, import) = shared::import(descriptor, Maker::Physical)?;
     let device = cards.iter().position(|ours| told.is_on(&ours.card)).ok_or(INVALID_DEVICE)?;
     if told.is_own() {
         let all = lock(&EXPORTED).clone();

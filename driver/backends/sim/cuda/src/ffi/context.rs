@@ -6,6 +6,7 @@ use crate::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
 use crate::event::EVENTS;
 use crate::process::{self, lock};
 use crate::stream::PRIORITIES;
+use crate::vmm;
 
 /// Limits a context has, by the vendor's numbers, with what they are at first.
 const STACK_SIZE: u32 = 0;
@@ -21,12 +22,26 @@ pub(crate) struct InnerTable {
     primary_context: extern "C" fn(Out<u64>, i32) -> u32,
     /// Events that this process has: an aid of tests.
     events: extern "C" fn() -> u64,
+    /// Memory as another interface to the card makes it, and a descriptor of it: descriptor, bytes, card.
+    make_elsewhere: extern "C" fn(Out<i32>, u64, i32) -> u32,
 }
 
 impl InnerTable {
     pub(crate) const ID: [u8; 16] = *b"aliquot-sim-ctx\x01";
-    pub(crate) const TABLE: &'static Self =
-        &Self { bytes: size_of::<Self>(), reserved: 0, primary_context: inner_primary_context, events };
+    pub(crate) const TABLE: &'static Self = &Self {
+        bytes: size_of::<Self>(),
+        reserved: 0,
+        primary_context: inner_primary_context,
+        events,
+        make_elsewhere,
+    };
+}
+
+extern "C" fn make_elsewhere(descriptor: Out<i32>, bytes: u64, device: i32) -> u32 {
+    enter("cuGetExportTable", || {
+        descriptor.check()?;
+        descriptor.set(vmm::make_elsewhere(bytes, device)?)
+    })
 }
 
 extern "C" fn events() -> u64 {

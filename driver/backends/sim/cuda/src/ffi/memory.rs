@@ -113,7 +113,7 @@ impl ArrayMapInfo {
 }
 
 impl Array3dDescriptor {
-    fn shape(self) -> Shape {
+    pub(crate) fn shape(self) -> Shape {
         let (format, channels, flags) = (self.format, self.channels, self.flags);
         Shape { width: self.width, height: self.height, depth: self.depth, format, channels, flags }
     }
