@@ -199,7 +199,8 @@ pub(crate) fn process_exists(pid: u32) -> bool {
     answer == 0 || unsafe { *libc::__errno_location() } != libc::ESRCH
 }
 
-/// Copies what lies at an address of this process, as far as there is anything; how much that was.
+/// Copies what lies at an address of this process, as far as there is anything; how much that was. A filter may forbid the call
+/// for it, which some containers' does: then it is read in a file.
 pub(crate) fn peek(address: u64, into: &mut [u8]) -> usize {
     let Ok(address) = usize::try_from(address) else { return 0 };
     let here = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
@@ -217,6 +218,22 @@ pub(crate) fn peek(address: u64, into: &mut [u8]) -> usize {
             0_usize,
         )
     };
+    // SAFETY: the C library's word of this thread.
+    let error = unsafe { *libc::__errno_location() };
+    match usize::try_from(count) {
+        Ok(count) => count,
+        Err(_) if error == libc::EFAULT => 0,
+        Err(_) => peek_in_file(address, into),
+    }
+}
+
+/// The same from the file in which the kernel shows a process its own memory. It is open for the one read: another thread of the
+/// program may close or hand on whatever it finds open.
+fn peek_in_file(address: usize, into: &mut [u8]) -> usize {
+    let Some(file) = File::open(None, c"/proc/self/mem", libc::O_RDONLY) else { return 0 };
+    // SAFETY: an open descriptor and a buffer of that length; of the place in the file, which is the address, the kernel answers an
+    // error where nothing is.
+    let count = unsafe { libc::syscall(libc::SYS_pread64, file.0, into.as_mut_ptr(), into.len(), address) };
     usize::try_from(count).unwrap_or(0)
 }
 
@@ -302,4 +319,25 @@ fn record(byte: u64, kind: c_int) -> libc::flock {
     lock.l_start = libc::off_t::try_from(byte).unwrap_or(0);
     lock.l_len = 1;
     lock
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_reads_the_same_by_call_and_in_a_file_and_where_nothing_is_neither_does() {
+        let text = *b"what lies at an address of this process";
+        let lies = text.as_ptr().expose_provenance();
+        for address in [0, 8, 4095, usize::MAX - 2, usize::MAX >> 1, 1 << 47] {
+            assert_eq!(peek_in_file(address, &mut [0; 16]), 0, "{address:x}");
+            assert_eq!(peek(u64::try_from(address).unwrap(), &mut [0; 16]), 0, "{address:x}");
+        }
+        for length in [1, 7, text.len()] {
+            let (mut called, mut read) = (vec![0; length], vec![0; length]);
+            assert_eq!(peek(u64::try_from(lies).unwrap(), &mut called), length);
+            assert_eq!(peek_in_file(lies, &mut read), length);
+            assert_eq!((&called[..], &read[..]), (&text[..length], &text[..length]));
+        }
+    }
 }

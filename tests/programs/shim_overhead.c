@@ -13,15 +13,22 @@
      limit <number> <value>                cuCtxSetLimit
      alloc <bytes>                         cuMemAlloc, never freed
      info
+     forbid                                a filter: process_vm_readv is not permitted from now on
      narrow                                no address space can be had from now on
      hold <seed> <threads> <modules>       threads that load so many modules each, some from files, and use them; answered is
                                            how many calls failed
      let                                   they are unloaded
      storm <seed> <threads> <rounds>       threads that retain and release, load and unload, allocate and free */
 #include "opened.h"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static u64 contexts[16], modules[64];
@@ -203,6 +210,19 @@ static u64 let_all(void)
     return failed;
 }
 
+/* As Docker's profile does on kernels before 4.8. */
+static int forbid(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
 /* What the driver and this program need of the heap lies ready. */
 static int narrow(void)
 {
@@ -280,6 +300,8 @@ int main(void)
             size_t left = 0, total = 0;
             int code = CALL(cuMemGetInfo_v2, &left, &total);
             printf("%d %zu\n", code, left);
+        } else if (!strcmp(word, "forbid")) {
+            printf("%d\n", forbid());
         } else if (!strcmp(word, "narrow")) {
             printf("%d\n", narrow());
         } else if (!strcmp(word, "hold")) {

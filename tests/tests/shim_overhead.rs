@@ -265,6 +265,29 @@ fn a_module_that_does_not_fit_is_out_of_memory_and_what_is_there_is_charged() {
     program.end();
 }
 
+/// Where a container may not ask the kernel for its own memory, images say the same.
+#[test]
+fn images_are_read_where_a_filter_forbids_the_call_for_it() {
+    let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+    let mut program = scene.start();
+    if program.say("forbid") != "0" {
+        println!("stood aside: no filters of system calls here");
+        return;
+    }
+    say(&mut program, "retain 0", "0");
+    let fds = format!("/proc/{}/fd", program.pid());
+    let files = || std::fs::read_dir(&fds).map(Iterator::count).ok();
+    let open = files();
+    for way in 1..=4 {
+        say(&mut program, &format!("load 1 {way} {}", LIMIT * 2), "0");
+        say(&mut program, "function 1 1", "2");
+        assert_eq!(scene.books(), CONTEXT, "nobody was asked for it, way {way}");
+        say(&mut program, "unload 1", "0");
+    }
+    assert_eq!(files(), open);
+    program.end();
+}
+
 #[test]
 fn a_module_that_was_refused_once_is_charged_when_it_is_had() {
     let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
