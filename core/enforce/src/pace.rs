@@ -35,6 +35,7 @@
 //! launch goes on credit.
 
 mod bill;
+mod clocked;
 mod lane;
 mod rest;
 
@@ -47,6 +48,7 @@ use crate::marks::{Begin, Done, Due, Events, Known, Marks, Recorded, Streams};
 use crate::sure::Sure;
 use crate::unbilled::{self, Books};
 use crate::units::{Nanos, Ppm};
+use clocked::Clocked;
 use lane::{BOUNDED_COST, Lane, PROBE_NEVER, UNKNOWN_COST};
 
 pub use rest::Waits;
@@ -204,10 +206,7 @@ pub struct Pace {
     sibling_at: AtomicU64,
     /// Up to when time with work is counted.
     counted_until: AtomicU64,
-    /// Since when there may be work that no marker is behind and that is not on the books; 0: there is none.
-    unmarked_since: AtomicU64,
-    /// When the last of it was launched.
-    unmarked_at: AtomicU64,
+    clocked: Clocked,
 }
 
 const fn lane_of(stream: u64) -> usize {
@@ -230,8 +229,7 @@ impl Pace {
             asked: AtomicU32::new(0),
             sibling_at: AtomicU64::new(0),
             counted_until: AtomicU64::new(0),
-            unmarked_since: AtomicU64::new(0),
-            unmarked_at: AtomicU64::new(0),
+            clocked: Clocked::new(),
         }
     }
 

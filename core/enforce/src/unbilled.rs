@@ -28,6 +28,16 @@ pub struct Books<'a> {
     pub device_nanos: &'a AtomicU64,
 }
 
+impl Books<'_> {
+    /// Puts onto the books what of a stretch is not there yet; how much it was.
+    pub fn bill(&self, stretch: &Stretch) -> Nanos {
+        let billed = self.cells.charge(stretch);
+        self.bucket.owe(billed);
+        self.device_nanos.fetch_add(billed.0, Ordering::Relaxed);
+        billed
+    }
+}
+
 /// One look at the dead: the time that several of them left behind together is billed once.
 #[derive(Debug)]
 pub struct Pass {
@@ -54,10 +64,7 @@ impl Pass {
         let amount = own.times(self.from.minus(start));
         let stretch = Stretch { start, end: self.from, amount, counted_until: Nanos::ZERO };
         self.from = start;
-        let billed = books.cells.charge(&stretch);
-        books.bucket.owe(billed);
-        books.device_nanos.fetch_add(billed.0, Ordering::Relaxed);
-        billed
+        books.bill(&stretch)
     }
 }
 

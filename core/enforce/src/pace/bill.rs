@@ -63,9 +63,11 @@ impl Pace {
         marks: &mut Marks,
         world: &mut impl World,
     ) {
+        // Markers may show that it is done: what the clock has not billed by then is nobody's.
+        self.bill_unmarked(now, terms, shared);
         let (mut refund, mut most) = (0_i64, CREDIT_MAX);
         marks.settle(now, world, |done| {
-            self.marked(&done);
+            self.clocked.passed(&done);
             let billed = self.bill(now, terms, shared, &done);
             let charged = done.batch.charged.plus(done.late);
             refund = refund.saturating_add(charged.signed().saturating_sub(billed.signed()));
@@ -118,9 +120,11 @@ impl Pace {
             (Known::Not, _) => (seen, counted),
             (Known::Exactly | Known::AtMost, _) => (charged.min(interval), Nanos::ZERO),
         };
-        let stretch = Stretch { start: done.start, end: done.end, amount, counted_until };
+        let paid = self.clocked.covers(done, amount);
+        let stretch = Stretch { start: done.start, end: done.end, amount: amount.minus(paid), counted_until };
         let mut billed = shared.cells.charge(&stretch);
-        let missing = missing(done, billed, terms, shared);
+        self.clocked.marked(done, billed);
+        let missing = missing(done, billed.plus(paid), terms, shared);
         if missing > Nanos::ZERO {
             billed = billed.plus(shared.cells.charge(&Stretch { amount: missing, ..stretch }));
         }

@@ -72,35 +72,6 @@ impl Pace {
         }
     }
 
-    /// Work since then, the last of it launched now, has no marker behind it: the clock bills it, until work that came later is
-    /// done or the program has waited.
-    pub fn unmarked(&self, since: Nanos, now: Nanos) {
-        let earlier = |at: u64| (at == 0 || at > since.0).then_some(since.0.max(1));
-        // A word that says an earlier moment already is right.
-        let _earlier = self.unmarked_since.fetch_update(Ordering::AcqRel, Ordering::Acquire, earlier);
-        self.unmarked_at.fetch_max(now.0, Ordering::AcqRel);
-    }
-
-    /// Bills what has no marker, up to now.
-    pub(super) fn bill_unmarked(&self, now: Nanos, terms: Terms, shared: &Shared<'_>) {
-        if self.unmarked_since.load(Ordering::Relaxed) != 0 {
-            let books =
-                Books { bucket: shared.bucket, cells: shared.cells, device_nanos: shared.device_nanos };
-            let billed = unbilled::Pass::new(now).bill(&self.unmarked_since, terms.own, &books);
-            shared.process_nanos.fetch_add(billed.0, Ordering::Relaxed);
-            self.unmarked_since.store(now.0, Ordering::Release);
-        }
-    }
-
-    /// What was launched after all that has no marker is done.
-    pub(super) fn marked(&self, done: &Done) {
-        if self.unmarked_since.load(Ordering::Relaxed) != 0
-            && done.sure_from.0 > self.unmarked_at.load(Ordering::Acquire)
-        {
-            self.unmarked_since.store(0, Ordering::Release);
-        }
-    }
-
     /// The program has waited: for all that it launched in this context, or for a part of it.
     pub fn waited(&self, now: Nanos, waits: Waits, terms: Terms, shared: &Shared<'_>) {
         self.forget_leftovers();
@@ -108,20 +79,14 @@ impl Pace {
             return;
         }
         self.bill_unmarked(now, terms, shared);
-        self.unmarked_since.store(0, Ordering::Release);
-    }
-
-    /// Whether there is work without a marker.
-    #[must_use]
-    pub fn has_unmarked(&self) -> bool {
-        self.unmarked_since.load(Ordering::Relaxed) != 0
+        self.clocked.end();
     }
 
     /// Since when there is work of this context that is not on the books; `None`: there is none.
     #[must_use]
     pub fn unbilled_since(&self, marks: &Marks) -> Option<Nanos> {
         let open = self.open_lanes().filter_map(|(stream, _)| marks.opened_at(stream)).min();
-        [open, marks.pending_since(), self.unmarked_at_all()].into_iter().flatten().min()
+        [open, marks.pending_since(), self.clocked.since()].into_iter().flatten().min()
     }
 
     /// The same of work whose length was not known when it was charged: what a process owes that dies now. The rest was charged
@@ -130,10 +95,6 @@ impl Pace {
     pub fn owed_since(&self, marks: &Marks) -> Option<Nanos> {
         let unknown = self.open_lanes().filter(|(_, lane)| lane.is_unknown());
         let open = unknown.filter_map(|(stream, _)| marks.opened_at(stream)).min();
-        [open, marks.unknown_since(), self.unmarked_at_all()].into_iter().flatten().min()
-    }
-
-    fn unmarked_at_all(&self) -> Option<Nanos> {
-        Some(Nanos(self.unmarked_since.load(Ordering::Relaxed))).filter(|at| *at != Nanos::ZERO)
+        [open, marks.unknown_since(), self.clocked.since()].into_iter().flatten().min()
     }
 }

@@ -1,0 +1,205 @@
+//! Work without a marker beside work that has some: what the clock bills and what markers show are the same time, billed once.
+
+#![cfg(not(feature = "shuttle"))]
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+
+use aliquot_enforce::bucket::Bucket;
+use aliquot_enforce::cells::Cells;
+use aliquot_enforce::cost::Shape;
+use aliquot_enforce::marks::{Event, Events, Marks, Passed, Recorded};
+use aliquot_enforce::pace::{Ask, Pace, Shared, Terms, Verdict, Waits, World};
+use aliquot_enforce::sure::Sure;
+use aliquot_enforce::units::{Nanos, Ppm};
+
+const MILLI: u64 = 1_000_000;
+/// A machine that has been up for a while.
+const UP: u64 = 1_000_000 * MILLI;
+
+/// The words of a tenant.
+struct Books {
+    credit: AtomicI64,
+    refilled_at: AtomicU64,
+    words: [AtomicU64; 7],
+    sure: Vec<AtomicU64>,
+    sure_nanos: AtomicI64,
+    halves: [AtomicU32; 2],
+    cells: Vec<AtomicU32>,
+}
+
+impl Books {
+    fn new() -> Self {
+        Self {
+            credit: AtomicI64::new(0),
+            refilled_at: AtomicU64::new(UP),
+            words: Default::default(),
+            sure: (0..128).map(|_| AtomicU64::new(0)).collect(),
+            sure_nanos: AtomicI64::new(0),
+            halves: Default::default(),
+            cells: (0..512).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    fn shared(&self, me: u32) -> Shared<'_> {
+        let [device, process, interval, counted, reporter, active, limited] = &self.words;
+        let [demand, wake] = &self.halves;
+        Shared {
+            bucket: Bucket { credit: &self.credit, refilled_at: &self.refilled_at },
+            cells: Cells::new(&self.cells),
+            device_nanos: device,
+            process_nanos: process,
+            interval_nanos: interval,
+            counted_until: counted,
+            sure: Sure::new(&self.sure),
+            sure_nanos: &self.sure_nanos,
+            reporter,
+            active_until: active,
+            limited_until: limited,
+            demand,
+            wake,
+            me,
+        }
+    }
+
+    /// Milliseconds on the books.
+    fn booked(&self) -> u64 {
+        self.words[0].load(Relaxed) / MILLI
+    }
+}
+
+/// A card that passes markers when it has done what was launched before them.
+struct Card {
+    now: u64,
+    done_at: u64,
+    events: [u64; 32],
+}
+
+impl Events for Card {
+    fn record(&mut self, event: Event, _stream: u64) -> Recorded {
+        self.events[event.0] = self.done_at.max(self.now);
+        Recorded::Yes
+    }
+
+    fn passed(&mut self, base: Event, event: Event) -> Passed {
+        let (base, event) = (self.events[base.0], self.events[event.0]);
+        if event > self.now { Passed::NotYet } else { Passed::After((event - base).cast_signed()) }
+    }
+}
+
+impl World for Card {
+    fn wake_agent(&mut self) {}
+    fn wake_waiters(&mut self) {}
+}
+
+/// A process of the tenant.
+struct Process<'a> {
+    books: &'a Books,
+    me: u32,
+    terms: Terms,
+    pace: Box<Pace>,
+    marks: Marks,
+    card: Card,
+}
+
+impl<'a> Process<'a> {
+    fn new(books: &'a Books, me: u32, own: u32) -> Self {
+        let terms = Terms { granted: Ppm::ALL, own: Ppm::new(own * 10_000) };
+        let card = Card { now: UP, done_at: UP, events: [0; 32] };
+        Self { books, me, terms, pace: Box::new(Pace::new()), marks: Marks::new(), card }
+    }
+
+    /// A kernel of so many milliseconds with a marker behind it, `pause` after it ended.
+    fn runs(&mut self, function: u64, millis: u64, pause: u64) {
+        let shape = Shape::kernel(function, [64, 1, 1], [64, 1, 1]);
+        let shared = self.books.shared(self.me);
+        // Whatever it waited for: credit is not what this is about.
+        let waited = Nanos::MAX;
+        let ask = Ask { now: Nanos(self.card.now), shape: &shape, stream: 7, terms: self.terms, waited };
+        let verdict = self.pace.ask(&ask, &shared, Some(&mut self.marks), &mut self.card);
+        assert!(matches!(verdict, Verdict::Go(_)), "it has waited for long enough");
+        self.card.done_at = self.card.now + millis * MILLI;
+        if let Verdict::Go(ticket) = verdict {
+            self.pace.launched(Nanos(self.card.now), &ticket, Some(&mut self.marks), &mut self.card);
+        }
+        self.card.now = self.card.done_at + pause * MILLI;
+    }
+
+    fn looks(&mut self) {
+        let shared = self.books.shared(self.me);
+        self.pace.settle_all(Nanos(self.card.now), self.terms, &shared, &mut self.marks, &mut self.card);
+    }
+
+    fn waits(&mut self) {
+        self.looks();
+        let shared = self.books.shared(self.me);
+        self.pace.waited(Nanos(self.card.now), Waits::OnAll, self.terms, &shared);
+    }
+
+    fn unmarked(&self) {
+        self.pace.unmarked(Nanos(self.card.now), Nanos(self.card.now));
+    }
+}
+
+#[test]
+fn what_the_clock_and_markers_show_of_a_stretch_is_billed_once() {
+    for own in [25, 50, 100] {
+        let books = Books::new();
+        let mut process = Process::new(&books, 1, own);
+        for function in 1..=50 {
+            process.unmarked();
+            // Nothing is known of it: its bill is the own part, too.
+            process.runs(function, 3, 1);
+        }
+        process.waits();
+        let (booked, claimed) = (books.booked(), 200 * u64::from(own) / 100);
+        println!("own part {own} %: {booked} of {claimed} ms");
+        assert!((claimed - 2..=claimed + 5).contains(&booked), "own part {own} %: {booked} of {claimed} ms");
+    }
+}
+
+/// What markers show beyond the own part stays on the books, whichever came first.
+#[test]
+fn neither_the_clock_nor_markers_are_billed_less_beside_each_other() {
+    for looks in [1, 3, 50] {
+        let books = Books::new();
+        let mut process = Process::new(&books, 1, 100);
+        // It is known that the kernel takes two of four milliseconds; then others come, and a quarter is the tenant's in the mean.
+        (0..20).for_each(|_| process.runs(1, 2, 2));
+        process.waits();
+        let before = books.booked();
+        process.terms.own = Ppm::new(250_000);
+        process.unmarked();
+        for round in 1..=100 {
+            process.runs(1, 2, 2);
+            if round % looks == 0 {
+                process.looks();
+            }
+        }
+        process.waits();
+        let shown = books.booked() - before;
+        process.unmarked();
+        process.card.now += 400 * MILLI;
+        process.waits();
+        let claimed = books.booked() - before - shown;
+        assert!((199..=202).contains(&shown), "{shown} of 200 ms of markers, looked every {looks}");
+        assert!((99..=101).contains(&claimed), "{claimed} of 100 ms by the clock alone");
+    }
+}
+
+/// The own part is of each process's time: four that take turns with others have four times as much.
+#[test]
+fn a_siblings_time_is_not_taken_for_ones_own() {
+    let books = Books::new();
+    let mut processes: Vec<_> = (1..=4).map(|me| Process::new(&books, me, 20)).collect();
+    for process in &mut processes {
+        process.unmarked();
+        for _ in 0..100 {
+            process.card.now += 3_700_001;
+            process.looks();
+        }
+        process.waits();
+    }
+    let (booked, claimed) = (books.booked(), 4 * 370 * 20 / 100);
+    assert!((claimed - 2..=claimed).contains(&booked), "{booked} of {claimed} ms");
+}
