@@ -95,6 +95,9 @@ static void pools(void) {
     CHECK(used() == before + (32 << 20));
     OK(cuStreamSynchronize(s));
     CHECK(used() == before);
+    /* Sizes that no room is large enough for, also once they are whole units. */
+    CHECK(cuMemAllocAsync(&a, (size_t)-1, s) == 2 && cuMemAllocAsync(&a, (size_t)-512, s) == 2);
+    CHECK(used() == before);
     OK(cuStreamDestroy_v2(s));
 }
 

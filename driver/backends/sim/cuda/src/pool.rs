@@ -1,7 +1,7 @@
 //! Memory pools: a block costs nothing while the pool has room; the pool grows by whole units, and shrinks to its release
 //! threshold when somebody synchronises, or when told. Fragmentation inside a pool is not modelled.
 
-use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE};
+use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::handle::{Registry, Tag};
 use crate::process::{self, OurCard, lock};
 use aliquot_sim_device::{Kind, Seat};
@@ -65,10 +65,11 @@ impl Pool {
         let ours = self.card()?;
         let unit = ours.card.node().pool_bytes;
         let books = *lock(&self.books);
-        let wanted = books.used.saturating_add(bytes);
+        let wanted = books.used.checked_add(bytes).ok_or(OUT_OF_MEMORY)?;
         // Asked without the lock held: a refusal trims all pools, this one too.
         if wanted > books.reserved {
-            let growth = wanted.saturating_sub(books.reserved).next_multiple_of(unit);
+            let growth = wanted - books.reserved;
+            let growth = growth.checked_next_multiple_of(unit).ok_or(OUT_OF_MEMORY)?;
             if self.location == ON_CARD {
                 ours.take(Kind::Pool, growth)?;
             }
@@ -97,7 +98,7 @@ impl Pool {
     /// Shrinks to `keep` bytes, and never below what is in use.
     pub(crate) fn trim(&self, seat: &Seat, unit: u64, keep: u64) {
         let mut books = lock(&self.books);
-        let floor = books.used.max(keep).next_multiple_of(unit);
+        let floor = books.used.max(keep.min(books.reserved)).next_multiple_of(unit);
         if books.reserved > floor {
             if self.location == ON_CARD {
                 seat.give(Kind::Pool, books.reserved - floor);
