@@ -225,6 +225,24 @@ fn runs_share_a_card_and_what_does_not_fit_is_refused_until_it_does() {
 }
 
 #[test]
+fn a_run_that_fails_behind_its_claim_gives_the_part_back_at_once() {
+    let local = Local::new("h200");
+    // Cards of another node, of which nobody has a claim.
+    let cards = local.state().join("cards");
+    fs::create_dir_all(&cards).unwrap();
+    fs::write(cards.join("node.toml"), "[[card]]\nname = \"other\"\n").unwrap();
+    for _ in 0..2 {
+        let output = local.run(&["--memory", "1Gi", "--", "true"]).output().unwrap();
+        let said = err(&output);
+        assert_eq!(code(&output), 125, "{output:?}");
+        assert!(said.contains(&format!("remove {}", cards.display())), "{said}");
+        assert_eq!((local.claims(), local.records()), (0, 0), "{said}");
+    }
+    fs::remove_dir_all(&cards).unwrap();
+    assert_eq!(code(&local.shell(&["--memory", "1Gi"], "exit 6")), 6);
+}
+
+#[test]
 fn a_partition_is_made_for_a_run_and_goes_with_it() {
     let local = Local::new("h100-8");
     let output =

@@ -138,8 +138,11 @@ struct Prepared {
     run: Run,
     grants: PathBuf,
     scope: Scope,
-    environment: Vec<(&'static str, OsString)>,
+    environment: Environment,
 }
+
+/// Variables that a command is given beside those of whoever starts it.
+type Environment = Vec<(&'static str, OsString)>;
 
 /// What goes on beside the command; without a governor others of the card serve the run as well.
 struct Watch {
@@ -212,6 +215,33 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
         run.forget().map_err(failed)?;
         return Ok(Err(why));
     }
+    match reached(&home, &node, &run, &shim, &cards, terminal) {
+        Ok((scope, environment)) => {
+            let grants = node.grants_dir().join(run.uid.as_str());
+            Ok(Ok(Prepared { home, run, grants, scope, environment }))
+        }
+        Err(failure) => {
+            // Nobody has used the part: it goes back at once, and where it cannot, the next call finds the record.
+            match node.release(&run.uid) {
+                Ok(_) => run.forget().map_err(failed)?,
+                Err(error) => terminal
+                    .note(format_args!("warning: the part goes back at the next call: {}", chain(&error)))?,
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// What the command is given, and what watches over it: the claim is prepared.
+fn reached(
+    home: &Home,
+    node: &Node,
+    run: &Run,
+    shim: &Path,
+    cards: &Inventory,
+    terminal: &mut Terminal<'_>,
+) -> Result<(Scope, Environment), Failure> {
+    let failed = |error| home.failed("write", error);
     let grants = node.grants_dir().join(run.uid.as_str());
     let record = node.claim(&run.uid);
     let Some(grant) = record.and_then(|record| record.plan.grants.first()) else {
@@ -223,15 +253,15 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     };
     let limits = region::read(&place.limits()).map_err(failed)?;
     let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
-    warn_of_others(&home, &node, grant, &visible, &cards, terminal)?;
-    let reach = home.cards.reach(grant, &visible, &cards).map_err(failed)?;
+    warn_of_others(home, node, grant, &visible, cards, terminal)?;
+    let reach = home.cards.reach(grant, &visible, cards).map_err(failed)?;
     if let Some(context) = reach.context {
         place.publish_context(context).map_err(failed)?;
     }
     if let Some(warning) = too_small(limits.memory, reach.context) {
         terminal.note(warning)?;
     }
-    let environment = environment(&shim, &visible, &grants, &reach);
+    let environment = environment(shim, &visible, &grants, &reach);
     let scope = Scope {
         visible: visible.to_string(),
         grants: node.grants_dir().to_owned(),
@@ -239,7 +269,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
         election: home.state.join("governors").join(visible.as_str()),
         meter: reach.meter,
     };
-    Ok(Ok(Prepared { home, run, grants, scope, environment }))
+    Ok((scope, environment))
 }
 
 /// Says who holds memory that was promised here: the ledger knows what it promised, and the card who came without.
@@ -270,12 +300,7 @@ fn warn_of_others(
 }
 
 /// What the command is asked to find: the shim, the driver libraries, its grant, its card.
-fn environment(
-    shim: &Path,
-    visible: &CardUuid,
-    grants: &Path,
-    reach: &Reach,
-) -> Vec<(&'static str, OsString)> {
+fn environment(shim: &Path, visible: &CardUuid, grants: &Path, reach: &Reach) -> Environment {
     let mut environment = vec![
         ("LD_PRELOAD", prepended("LD_PRELOAD", shim.as_os_str())),
         (GRANTS_VARIABLE, grants.as_os_str().to_owned()),
@@ -414,12 +439,7 @@ fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Re
     Ok(code)
 }
 
-fn execute(
-    args: &Args,
-    run: &mut Run,
-    scope: Scope,
-    environment: Vec<(&'static str, OsString)>,
-) -> io::Result<u8> {
+fn execute(args: &Args, run: &mut Run, scope: Scope, environment: Environment) -> io::Result<u8> {
     let mut words = args.command.iter();
     let mut command = Command::new(words.next().map(OsString::as_os_str).unwrap_or_default());
     command.args(words).envs(environment);

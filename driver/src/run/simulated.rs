@@ -199,8 +199,11 @@ fn ensure(dir: &Path, facts: &[CardFacts]) -> io::Result<()> {
         if there.cards.len() == facts.len() && there.cards.iter().zip(facts).all(same) {
             return Ok(());
         }
-        let message =
-            format!("{} describes other cards than the node has: remove the directory", path.display());
+        let message = format!(
+            "{} describes other cards than the node has: remove {}, in which there is nothing else, or name another state",
+            path.display(),
+            dir.display()
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     fs::create_dir_all(dir)?;
