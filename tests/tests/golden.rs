@@ -18,11 +18,13 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
-use aliquot_tests::local::aliquot as program;
+use aliquot_tests::local::{BOUND, aliquot as program, wait_for};
 
 const STATE: &str = "{STATE}";
 
@@ -142,6 +144,32 @@ fn the_demo_comes_out_as_expected() {
     assert!(text.ends_with("Everything came out as expected, and everything was given back.\n"), "{text}");
     let json: serde_json::Value = serde_json::from_str(&demo(&["-o", "json"])).unwrap();
     assert_eq!(json["verdict"], "as expected");
+}
+
+/// Whatever ends the demo on the way, nothing of it is left.
+#[test]
+fn a_demo_that_is_ended_leaves_nothing_behind() {
+    let place = tempfile::tempdir().unwrap();
+    let mut demo = Command::new(program());
+    demo.arg("demo").env("TMPDIR", place.path()).stdout(Stdio::null()).process_group(0);
+    let mut demo = demo.spawn().unwrap();
+    let runs = place.path().join(format!("aliquot-demo-{}/processes/runs", demo.id()));
+    // Scenes without processes come first, and take their time on a busy machine.
+    let has_come = || fs::read_dir(&runs).is_ok_and(|mut runs| runs.next().is_some());
+    let begun = Instant::now();
+    while !has_come() && demo.try_wait().unwrap().is_none() && begun.elapsed() < 5 * BOUND {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let kill = |signal: &str, whom: &str| {
+        let mut kill = Command::new("kill");
+        kill.args([signal, "--", whom]).stderr(Stdio::null()).status().unwrap().success()
+    };
+    assert!(kill("-TERM", &demo.id().to_string()));
+    assert_eq!(demo.wait().unwrap().code(), Some(128 + 15));
+    let left: Vec<_> = fs::read_dir(place.path()).unwrap().flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    let group = format!("-{}", demo.id());
+    wait_for("the end of everybody in its process group", || !kill("-0", &group));
 }
 
 #[test]

@@ -14,12 +14,17 @@ mod scenes;
 pub(super) mod tenant;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use aliquot_core::dra::ResourceClaim;
 use serde_json::{Value, json};
 
+use crate::clock::now;
 use crate::node::{Access, Node};
+use crate::run::supervise::{Beside, Ended, Signals};
 
 use super::cluster::{Cluster, Outcome};
 use super::devices;
@@ -40,6 +45,11 @@ Examples:
   aliquot demo
   aliquot demo --state /tmp/demo
   aliquot demo -o json";
+
+/// Longest wait for the runs of a demo that was ended on the way.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// Between two looks whether they are gone.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Run real manifests on a simulated node: no accelerator, cluster or privileges needed
 ///
@@ -65,23 +75,14 @@ struct Record {
     differences: Vec<String>,
 }
 
-/// A directory that goes away with the value, unless it is the user's.
-struct StateDir {
-    path: PathBuf,
-    keep: Keep,
-}
-
-#[derive(PartialEq, Eq)]
-enum Keep {
-    Yes,
-    No,
-}
+/// Nothing goes on beside the demo that plays.
+struct Nothing;
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
-    let state = StateDir::new(args.state.as_deref())?;
+    let Some(state) = &args.state else { return in_a_directory_of_its_own(terminal) };
     let mut record = Record::default();
     if args.output == Format::Table {
-        play(&state, &mut record, terminal)?;
+        play(state, &mut record, terminal)?;
         verdict(&record, terminal)?;
     } else {
         let mut unseen = std::io::sink();
@@ -93,32 +94,61 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             progress: terminal.progress,
             screen: Screen::None,
         };
-        play(&state, &mut record, &mut silent)?;
+        play(state, &mut record, &mut silent)?;
         let verdict = if record.differences.is_empty() { "as expected" } else { "different" };
         let answer =
             json!({ "scenes": record.scenes, "differences": record.differences, "verdict": verdict });
         terminal.value(args.output, &answer)?;
     }
-    state.remove()?;
     Ok(if record.differences.is_empty() { Answer::Yes } else { Answer::No })
 }
 
-fn play(state: &StateDir, record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-    let before = held(&state.path, record, terminal)?;
+/// Plays in a process of its own, so that the directory goes however that ends: by itself, or by a signal.
+fn in_a_directory_of_its_own(terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let advice = "Name a directory with --state";
+    let dir = std::env::temp_dir().join(format!("aliquot-demo-{}", std::process::id()));
+    fs::create_dir(&dir).map_err(|source| Failure::path("make", &dir, source, advice))?;
+    let played = played_in(&dir);
+    // What the end of the player ended in its turn may still write for a moment.
+    let ended = now();
+    while anybody_runs(&dir) && ended.elapsed() < GONE_WITHIN {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    if let Err(source) = fs::remove_dir_all(&dir) {
+        terminal.last_note(Failure::path("remove", &dir, source, "Remove it by hand"));
+    }
+    let ended = played.map_err(|source| Failure::path("play in", &dir, source, advice))?;
+    Ok(Answer::Code(ended.exit_code()))
+}
+
+fn played_in(state: &Path) -> io::Result<Ended> {
+    let mut player = Command::new(std::env::current_exe()?);
+    player.args(std::env::args_os().skip(1)).arg("--state").arg(state);
+    let signals = Signals::block()?;
+    signals.start(player)?.wait(&signals, &mut Nothing)
+}
+
+/// Whether a run of the demo's tenants has not been cleaned up.
+fn anybody_runs(state: &Path) -> bool {
+    fs::read_dir(state.join(processes::STATE).join("runs")).is_ok_and(|mut runs| runs.next().is_some())
+}
+
+fn play(state: &Path, record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    let before = held(state, record, terminal)?;
     if before > 0 {
-        let message = format!("{}: holds {before} claims; name an empty directory", state.path.display());
+        let message = format!("{}: holds {before} claims; name an empty directory", state.display());
         return Err(Failure::Usage(message));
     }
     for (number, scene) in SCENES.iter().enumerate() {
-        play_scene(number + 1, scene, &state.path, record, terminal)?;
+        play_scene(number + 1, scene, state, record, terminal)?;
     }
     heading("The books of the node", None, terminal)?;
-    let mut fleet = mixed(&state.path, Access::Read, terminal)?.1;
+    let mut fleet = mixed(state, Access::Read, terminal)?.1;
     devices::table_of(&fleet, terminal)?;
     closeness(record, terminal)?;
     cannot_fit(&mut fleet, record, terminal)?;
-    release_all(&state.path, record, terminal)?;
-    processes::play(&state.path, SCENES.len() + 4, record, terminal)
+    release_all(state, record, terminal)?;
+    processes::play(state, SCENES.len() + 4, record, terminal)
 }
 
 /// The simulated node on its state.
@@ -362,24 +392,9 @@ impl Record {
     }
 }
 
-// === impl StateDir ===
+// === impl Nothing ===
 
-impl StateDir {
-    fn new(named: Option<&Path>) -> Result<Self, Failure> {
-        let advice = "Name a directory with --state";
-        if let Some(path) = named {
-            return Ok(Self { path: path.to_owned(), keep: Keep::Yes });
-        }
-        let path = std::env::temp_dir().join(format!("aliquot-demo-{}", std::process::id()));
-        fs::create_dir(&path).map_err(|source| Failure::path("make", &path, source, advice))?;
-        Ok(Self { path, keep: Keep::No })
-    }
-
-    fn remove(self) -> Result<(), Failure> {
-        if self.keep == Keep::Yes {
-            return Ok(());
-        }
-        let advice = "Remove it by hand";
-        fs::remove_dir_all(&self.path).map_err(|source| Failure::path("remove", &self.path, source, advice))
-    }
+impl Beside for Nothing {
+    fn pause(&mut self) {}
+    fn go_on(&mut self) {}
 }

@@ -29,6 +29,8 @@ use super::super::output::{Side, Terminal};
 use super::super::state::chain;
 use super::{Record, heading};
 
+/// Below the demo's state, that of the runs.
+pub(super) const STATE: &str = "processes";
 /// The node: one card.
 const NODE: &str = "h200";
 /// Bytes in a MiB.
@@ -99,7 +101,7 @@ pub(super) fn play(
     let advice = "Check the directory given with --state";
     let program = std::env::current_exe()
         .map_err(|source| Failure::path("find", Path::new("aliquot"), source, advice))?;
-    let state = state.join("processes");
+    let state = state.join(STATE);
     let lib = state.join("lib");
     let installed =
         aliquot_libraries::install(&lib).map_err(|source| Failure::path("write", &lib, source, advice))?;
