@@ -123,6 +123,29 @@ fn enter(handle: u64) -> Tie {
     })
 }
 
+/// Has a handle stand for another context, with whose memory it works.
+pub(crate) fn join(handle: u64, other: u64) {
+    let tie = find(other).unwrap_or_else(|| enter(other));
+    write(|| {
+        let own = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle);
+        let free = || places(handle).find(|place| place.number.load(Ordering::Acquire) == 0);
+        if let Some(place) = own.or_else(free) {
+            place.number.store(0, Ordering::Release);
+            place.handle.store(handle, Ordering::Release);
+            place.number.store(tie.0, Ordering::Release);
+        }
+    });
+}
+
+/// Such a handle stands for nothing any more.
+pub(crate) fn part(handle: u64) {
+    write(|| {
+        if let Some(place) = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle) {
+            place.number.store(0, Ordering::Release);
+        }
+    });
+}
+
 /// A context that is about to end.
 #[must_use]
 #[derive(Debug)]

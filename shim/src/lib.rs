@@ -40,6 +40,7 @@ mod elf;
 mod external;
 mod grants;
 mod graphs;
+mod green;
 pub mod hooks;
 mod image;
 mod kept;

@@ -114,15 +114,47 @@ fn probe(device: Device) -> Option<Bytes> {
     least.map(Bytes)
 }
 
-/// A primary context is retained: the first time it is made. `undo` is the vendor's release.
-pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
+/// Who retains a primary context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// The program, which releases it.
+    Program,
+    /// A green context, with which it is released.
+    Green,
+}
+
+impl Holder {
+    /// The primary context's handle, after a call that wrote to `place`.
+    fn handle(self, device: Device, place: Place) -> Option<u64> {
+        match self {
+            Self::Program => Some(place.read()),
+            Self::Green => vendor::relaxed(|| primary_handle(device)),
+        }
+    }
+
+    /// It holds one.
+    fn holds(self, device: Device, handle: Option<u64>) {
+        if let (Some(primary), Some(handle)) = (primary(device), handle) {
+            primary.handle.store(handle, Ordering::Release);
+            primary.retained.fetch_add(u32::from(self == Self::Program), Ordering::AcqRel);
+        }
+    }
+}
+
+/// A primary context is retained: the first time it is made. `undo` is the vendor's way back from what was written to `place`.
+pub(crate) fn retain(
+    device: Device,
+    (holder, context): (Holder, Place),
+    real: impl Fn() -> i32,
+    undo: impl Fn(u64) -> i32,
+) -> i32 {
     if context.is_null() {
         return real();
     }
     let ledger = match account::of(device) {
         Account::Counted(ledger) => ledger,
-        Account::Uncounted => return uncounted(device, context, real),
-        Account::Closed => return closed::refuse_handle(device, context, real, |_| undo()),
+        Account::Uncounted => return uncounted(device, (holder, context), real),
+        Account::Closed => return closed::refuse_handle(device, context, real, undo),
     };
     let meter = Meter::Primary(device);
     let known = size(ledger);
@@ -133,19 +165,17 @@ pub(crate) fn retain(device: Device, context: Place, real: impl Fn() -> i32, und
     let before = context.read();
     let answer = real();
     let _errno = KeepErrno::new();
-    if answer == SUCCESS && known.is_none() {
-        measure(ledger, device, context.read());
+    let handle = if answer == SUCCESS { holder.handle(device, context) } else { None };
+    if known.is_none()
+        && let Some(handle) = handle
+    {
+        measure(ledger, device, handle);
     }
     if running.end(answer) == Ended::Fits || answer != SUCCESS {
-        if answer == SUCCESS
-            && let Some(primary) = primary(device)
-        {
-            primary.handle.store(context.read(), Ordering::Release);
-            primary.retained.fetch_add(1, Ordering::AcqRel);
-        }
+        holder.holds(device, handle);
         return answer;
     }
-    let _released = undo();
+    let _released = undo(context.read());
     context.write(before);
     meter.refresh(ledger);
     ledger.refuse()
@@ -173,6 +203,14 @@ pub(crate) fn noticed(device: Device, context: u64) {
     meter.refresh(ledger);
 }
 
+/// Has a green context's handle stand for its card's primary context.
+pub(crate) fn join_primary(device: Device, context: u64) {
+    let handle = primary(device).map(|primary| primary.handle.load(Ordering::Acquire));
+    if let Some(handle) = handle.filter(|handle| *handle != 0) {
+        contexts::join(context, handle);
+    }
+}
+
 /// The driver tells it only to who retains it.
 fn primary_handle(device: Device) -> Option<u64> {
     let mut handle = 0;
@@ -184,13 +222,11 @@ fn primary_handle(device: Device) -> Option<u64> {
 }
 
 /// Where memory is not counted the context is remembered all the same: markers end with it.
-fn uncounted(device: Device, context: Place, real: impl Fn() -> i32) -> i32 {
+fn uncounted(device: Device, (holder, context): (Holder, Place), real: impl Fn() -> i32) -> i32 {
     let answer = real();
-    if answer == SUCCESS
-        && let Some(primary) = primary(device)
-    {
-        primary.handle.store(context.read(), Ordering::Release);
-        primary.retained.fetch_add(1, Ordering::AcqRel);
+    if answer == SUCCESS {
+        let _errno = KeepErrno::new();
+        holder.holds(device, holder.handle(device, context));
     }
     answer
 }
@@ -200,6 +236,8 @@ fn uncounted(device: Device, context: Place, real: impl Fn() -> i32) -> i32 {
 pub(crate) enum Letting {
     /// By one who retained it.
     Release,
+    /// By a green context.
+    Green,
     /// For all at once.
     Reset,
 }
@@ -208,7 +246,8 @@ pub(crate) enum Letting {
 pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i32 {
     let Some(primary) = primary(device) else { return real() };
     let handle = primary.handle.load(Ordering::Acquire);
-    let last = how == Letting::Reset || primary.retained.load(Ordering::Acquire) <= 1;
+    let retained = primary.retained.load(Ordering::Acquire);
+    let last = how == Letting::Reset || retained <= u32::from(how == Letting::Release);
     let ledger = match account::of(device) {
         Account::Counted(ledger) => Some(ledger),
         _ => None,
@@ -219,7 +258,11 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
     let answer = real();
     let _errno = KeepErrno::new();
     if answer == SUCCESS {
-        let fewer = |count: u32| Some(if how == Letting::Reset { 0 } else { count.saturating_sub(1) });
+        let fewer = |count: u32| match how {
+            Letting::Reset => Some(0),
+            Letting::Release => Some(count.saturating_sub(1)),
+            Letting::Green => None,
+        };
         let _count = primary.retained.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
     }
     let ended = answer == SUCCESS && (how == Letting::Reset || is_active(device) == Some(false));

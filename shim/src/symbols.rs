@@ -187,6 +187,7 @@ mod tests {
             "cuMipmappedArrayCreate",
             "cuCtxCreate",
             "cuDevicePrimaryCtxRetain",
+            "cuGreenCtxCreate",
             "cuModuleLoad",
             "cuModuleGetFunction",
             "cuLibraryLoad",

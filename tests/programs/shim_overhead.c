@@ -5,6 +5,8 @@
      inner <device>                        the primary context as runtime libraries get it, past every function with a name
      create <slot> <device> <version>      cuCtxCreate, _v2, _v3, _v4: it becomes current
      destroy <slot>
+     green <slot> <device>                 a green context of all multiprocessors: it becomes current
+     wither <slot>                         cuGreenCtxDestroy
      current <slot>                        cuCtxSetCurrent; slot 0 is the primary context last retained
      load <slot> <way> <bytes>             cuModuleLoadData, cuModuleLoadDataEx, cuModuleLoadFatBinary, cuLibraryLoadData,
                                            cuModuleLoad, cuLibraryLoadFromFile: variables of so many bytes in the image
@@ -31,7 +33,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static u64 contexts[16], modules[64];
+static u64 contexts[16], greens[16], modules[64];
 static int is_library[64];
 
 static void answer(int code, u64 out)
@@ -47,6 +49,21 @@ static int create(u64 *context, int device, int version)
     case 3: return CALL(cuCtxCreate_v3, context, NULL, 0, 0u, device);
     default: return CALL(cuCtxCreate_v4, context, NULL, 0u, device);
     }
+}
+
+static int green(u64 *made, int device)
+{
+    struct {
+        unsigned type, inner[23], sm[10];
+        void *next;
+    } all;
+    u64 described = 0, context = 0;
+    _Static_assert(sizeof all == 144, "CUdevResource");
+    int code = CALL(cuDeviceGetDevResource, device, &all, 1u);
+    code = code ? code : CALL(cuDevResourceGenerateDesc, &described, &all, 1u);
+    code = code ? code : CALL(cuGreenCtxCreate, made, described, device, 1u);
+    code = code ? code : CALL(cuCtxFromGreenCtx, &context, *made);
+    return code ? code : CALL(cuCtxSetCurrent, context);
 }
 
 static int from_file(u64 *module, int way, const char *image)
@@ -275,6 +292,13 @@ int main(void)
             answer(code, out);
         } else if (!strcmp(word, "destroy")) {
             answer(CALL(cuCtxDestroy_v2, contexts[a]), out);
+        } else if (!strcmp(word, "green")) {
+            int code = green(&out, (int)b);
+            if (!code)
+                greens[a] = out;
+            answer(code, out);
+        } else if (!strcmp(word, "wither")) {
+            answer(CALL(cuGreenCtxDestroy, greens[a]), out);
         } else if (!strcmp(word, "current")) {
             answer(CALL(cuCtxSetCurrent, contexts[a]), out);
         } else if (!strcmp(word, "load")) {

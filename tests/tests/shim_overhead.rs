@@ -154,6 +154,52 @@ fn a_context_that_does_not_fit_is_out_of_memory_and_is_not_there() {
 }
 
 #[test]
+fn a_green_context_is_charged_as_the_primary_one_that_it_retains() {
+    for size in [Size::Published, Size::Unknown] {
+        let Some(scene) = Scene::new(LIMIT, size) else { return };
+        let mut program = scene.start();
+        say(&mut program, "green 1 0", "0");
+        assert_eq!(scene.books(), CONTEXT, "{size:?}");
+        say(&mut program, &format!("alloc {MIB}"), "0");
+        say(&mut program, "green 2 0", "0");
+        say(&mut program, &format!("alloc {MIB}"), "0");
+        assert_eq!(scene.books(), CONTEXT + 2 * MIB, "{size:?}");
+        say(&mut program, "wither 1", "0");
+        assert_eq!(scene.books(), CONTEXT + 2 * MIB, "its memory is the primary context's, {size:?}");
+        say(&mut program, "wither 2", "0");
+        assert_eq!(scene.books(), 0, "{size:?}");
+        // The same beside the program's own hold.
+        for end in ["release 0", "reset 0"] {
+            say(&mut program, "retain 0", "0");
+            say(&mut program, "green 1 0", "0");
+            say(&mut program, &format!("alloc {MIB}"), "0");
+            say(&mut program, "load 1 1", "0");
+            say(&mut program, "function 1 1", "0");
+            say(&mut program, "wither 1", "0");
+            assert_eq!(scene.books(), CONTEXT + MIB + MODULE, "{size:?}");
+            say(&mut program, end, "0");
+            assert_eq!(scene.books(), 0, "{end}, {size:?}");
+        }
+        say(&mut program, "wither 1", "201");
+        program.end();
+    }
+}
+
+#[test]
+fn a_green_context_that_does_not_fit_is_out_of_memory_and_is_not_there() {
+    for size in [Size::Published, Size::Unknown] {
+        let Some(scene) = Scene::new(CONTEXT - 1, size) else { return };
+        let mut program = scene.start();
+        say(&mut program, "green 1 0", "2");
+        assert_eq!(scene.books(), 0, "{size:?}");
+        if matches!(size, Size::Published) {
+            assert_eq!(scene.card.high_water(), 0, "never made");
+        }
+        program.end();
+    }
+}
+
+#[test]
 fn contexts_of_the_programs_own_are_charged_each_with_what_is_in_them() {
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(LIMIT, size) else { return };

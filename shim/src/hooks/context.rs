@@ -1,12 +1,13 @@
-//! Contexts, primary and the program's own: what they take is charged, and markers end with them. Green ones are not charged.
+//! Contexts, primary and the program's own, and green ones: what they take is charged, and markers end with them.
 
 // UNSAFETY: the vendor's functions are called through addresses.
 #![expect(unsafe_code, reason = "foreign functions are called through addresses")]
 
 use core::ffi::c_void;
 
+use crate::green;
 use crate::modules;
-use crate::overhead::{self, Letting};
+use crate::overhead::{self, Holder, Letting};
 use crate::pools::Place;
 use crate::vendor::{self, Device, SUCCESS};
 
@@ -14,7 +15,7 @@ hooks! {
     Cuda, Use;
     fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32) {
         let real = || cuDevicePrimaryCtxRetain::real(context, device);
-        overhead::retain(Device(device), Place(context), real, || release(device))
+        overhead::retain(Device(device), (Holder::Program, Place(context)), real, |_| release(device))
     }
     fn cuDevicePrimaryCtxRelease(device: i32) {
         overhead::let_go(Device(device), Letting::Release, || cuDevicePrimaryCtxRelease::real(device))
@@ -55,16 +56,12 @@ hooks! {
     fn cuCtxDetach(context: u64) {
         overhead::detach(context, || cuCtxDetach::real(context))
     }
+    fn cuGreenCtxCreate(green: *mut u64, described: u64, device: i32, flags: u32) {
+        let real = || cuGreenCtxCreate::real(green, described, device, flags);
+        green::create(Device(device), Place(green), real, cuGreenCtxDestroy::real)
+    }
     fn cuGreenCtxDestroy(green: u64) {
-        let mut context = 0;
-        if vendor::cuCtxFromGreenCtx(&raw mut context, green) == Some(SUCCESS) {
-            crate::pacing::context_going(context);
-        }
-        let answer = cuGreenCtxDestroy::real(green);
-        if answer == SUCCESS {
-            crate::pacing::context_gone();
-        }
-        answer
+        green::destroy(green, || cuGreenCtxDestroy::real(green))
     }
 
     fn cuCtxSetLimit(limit: u32, value: usize) {

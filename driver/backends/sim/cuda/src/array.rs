@@ -106,7 +106,7 @@ fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> 
     let charged = shape.charged(bytes);
     ours.take(Kind::Array, charged)?;
     let (_, backing) = ours.heap()?.take(bytes).inspect_err(|_| ours.give(Kind::Array, charged))?;
-    let (device, context) = (context.device, context.handle);
+    let (device, context) = (context.device, context.home);
     Ok(registry.add(|_| Array { shape, device, context, bytes, backing, external: None }).0)
 }
 

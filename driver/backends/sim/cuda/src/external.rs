@@ -53,7 +53,7 @@ pub(crate) fn import(kind: u32, descriptor: i32, bytes: u64, flags: u32) -> Answ
     }
     let backing = told.backing(&ours.card)?;
     heap::close(descriptor);
-    let (device, context) = (context.device, context.handle);
+    let (device, context) = (context.device, context.home);
     Ok(OBJECTS.add(|_| External { device, context, bytes, backing, import }).0)
 }
 

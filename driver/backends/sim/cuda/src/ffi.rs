@@ -30,6 +30,7 @@ mod device;
 mod external;
 mod first;
 mod graph;
+mod green;
 mod launch;
 mod memory;
 #[path = "../../pointer.rs"]
@@ -48,6 +49,7 @@ pub(crate) use device::*;
 pub(crate) use external::*;
 pub(crate) use first::*;
 pub(crate) use graph::*;
+pub(crate) use green::*;
 pub(crate) use launch::*;
 pub(crate) use memory::*;
 pub(crate) use stream::*;

@@ -21,6 +21,8 @@ pub(crate) enum Tag {
     Array = 0x5b,
     Mipmapped = 0x5c,
     External = 0x5d,
+    Green = 0x5e,
+    Described = 0x5f,
 }
 
 struct Slots<T> {

@@ -99,7 +99,7 @@ pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
     let mut opened = lock(&OPENED);
     let same = |(_, other): &(&u64, &mut Opened)| {
-        (other.number, other.device, other.context) == (number, device, context.handle)
+        (other.number, other.device, other.context) == (number, device, context.home)
     };
     if let Some((address, again)) = opened.iter_mut().find(same) {
         again.references += 1;
@@ -113,7 +113,7 @@ pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     let touched = Arc::new(AtomicBool::new(true));
     let backing = Backing { content: Arc::new(content), offset, touched };
     let address = heap::reserve(bytes)?;
-    let (payer, context) = (Payer::Exporter, context.handle);
+    let (payer, context) = (Payer::Exporter, context.home);
     memory::insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
     opened.insert(address, Opened { number, device, context, references: 1 });
     Ok(address)

@@ -25,6 +25,7 @@ mod event;
 mod external;
 mod ffi;
 mod graph;
+mod green;
 mod handle;
 mod heap;
 mod image;

@@ -110,7 +110,7 @@ pub(crate) fn allocate(kind: Kind, bytes: u64) -> Answer<u64> {
     let unit = ours.card.node().alloc_bytes;
     let charged = bytes.checked_next_multiple_of(unit).ok_or(OUT_OF_MEMORY)?;
     ours.take(kind, charged)?;
-    match place(ours, context.device, context.handle, bytes, Payer::Card(kind, charged)) {
+    match place(ours, context.device, context.home, bytes, Payer::Card(kind, charged)) {
         Ok(address) if kind == Kind::Managed => {
             let (backing, _) = range(address, bytes)?;
             if let Err(error) = backing.map_for_host(address, bytes) {

@@ -57,7 +57,7 @@ impl Length {
 /// cuModuleLoad and its kind.
 pub(crate) fn load(variables: Variables) -> Answer<u64> {
     let context = process::current()?;
-    add(context.handle, variables, Some(&context))
+    add(context.home, variables, Some(&context))
 }
 
 /// Loads; an eager driver does it whole, where there is a context.
@@ -153,13 +153,13 @@ impl Module {
 
     fn charge(&self, context: &Arc<Context>) -> Answer {
         let mut charged = lock(&self.charged);
-        if charged.contains_key(&context.handle) {
+        if charged.contains_key(&context.home) {
             return Ok(());
         }
         let ours = context.card()?;
         let bytes = ours.card.node().module_bytes.saturating_add(self.variables.charged());
         ours.take(Kind::Module, bytes)?;
-        charged.insert(context.handle, (context.device, bytes));
+        charged.insert(context.home, (context.device, bytes));
         Ok(())
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) flags: u32,
     pub(crate) primary: bool,
+    /// The context that has its memory: itself, or of a green one the primary one.
+    pub(crate) home: u64,
     /// The end of all work in streams that the legacy stream waits for.
     pub(crate) joined: Arc<AtomicU64>,
     pub(crate) legacy: Arc<Stream>,
@@ -240,6 +242,22 @@ impl OurCard {
 // === impl Context ===
 
 impl Context {
+    fn new((handle, home): (u64, u64), device: usize, flags: u32, primary: bool) -> Self {
+        let joined = Arc::new(AtomicU64::new(0));
+        Self {
+            handle,
+            device,
+            flags,
+            primary,
+            home,
+            legacy: Arc::new(Stream::standard(handle, device, Arc::clone(&joined))),
+            joined,
+            of_threads: Mutex::default(),
+            limits: Mutex::default(),
+            stacks: Mutex::default(),
+        }
+    }
+
     pub(crate) fn card(&self) -> Answer<&'static OurCard> {
         cards()?.get(self.device).ok_or(INVALID_DEVICE)
     }
@@ -253,19 +271,28 @@ fn create(device: usize, flags: u32, primary: bool) -> Answer<u64> {
         ours.give(Kind::Context, ours.card.node().context_bytes);
         return Err(DEVICE_UNAVAILABLE);
     }
-    let joined = Arc::new(AtomicU64::new(0));
-    let (handle, _) = CONTEXTS.add(|handle| Context {
-        handle,
-        device,
-        flags,
-        primary,
-        legacy: Arc::new(Stream::standard(handle, device, Arc::clone(&joined))),
-        joined,
-        of_threads: Mutex::default(),
-        limits: Mutex::default(),
-        stacks: Mutex::default(),
-    });
-    Ok(handle)
+    Ok(CONTEXTS.add(|handle| Context::new((handle, handle), device, flags, primary)).0)
+}
+
+/// A context that works with the memory of the primary one, which it retains.
+pub(crate) fn green_create(device: i32) -> Answer<u64> {
+    let home = primary_retain(device)?;
+    let device = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
+    Ok(CONTEXTS.add(|handle| Context::new((handle, home), device, 0, false)).0)
+}
+
+/// It ends, with its streams; its memory is the primary context's.
+pub(crate) fn green_destroy(handle: u64) -> Answer {
+    let context = CONTEXTS.remove(handle)?;
+    stream::destroy_all_of(handle);
+    event::destroy_all_of(handle);
+    context.card()?.give(Kind::Context, *lock(&context.stacks));
+    primary_release(i32::try_from(context.device).map_err(|_| INVALID_DEVICE)?)
+}
+
+/// The context that has the memory of another.
+pub(crate) fn home(handle: u64) -> u64 {
+    CONTEXTS.living(handle).map_or(handle, |context| context.home)
 }
 
 fn destroy(handle: u64) -> Answer {
@@ -311,7 +338,8 @@ pub(crate) fn context_create(device: i32, flags: u32) -> Answer<u64> {
 
 /// cuCtxDestroy.
 pub(crate) fn context_destroy(handle: u64) -> Answer {
-    if CONTEXTS.get(handle)?.primary {
+    let context = CONTEXTS.get(handle)?;
+    if context.primary || context.home != handle {
         return Err(INVALID_CONTEXT);
     }
     destroy(handle)?;

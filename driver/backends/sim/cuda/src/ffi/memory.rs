@@ -367,7 +367,7 @@ streamed! {
             return address.set(super::graph::capture_alloc(&stream, bytes)?);
         }
         let pool = ours.pools.current_handle(stream.device);
-        address.set(memory::allocate_from(pool, stream.context, bytes)?)
+        address.set(memory::allocate_from(pool, process::home(stream.context), bytes)?)
     }
     fn cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz |mode| (
         address: Out<u64>, bytes: u64, pool: u64, stream: u64
@@ -377,7 +377,7 @@ streamed! {
         if stream.capture().is_some() {
             return address.set(super::graph::capture_alloc(&stream, bytes)?);
         }
-        address.set(memory::allocate_from(pool, stream.context, bytes)?)
+        address.set(memory::allocate_from(pool, process::home(stream.context), bytes)?)
     }
     fn cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz |mode| (parts: In<ArrayMapInfo>, count: u32, stream: u64) {
         stream::find(stream, mode)?;

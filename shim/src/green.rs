@@ -1,0 +1,69 @@
+//! Green contexts: each retains its card's primary context, which is charged, and works with its memory.
+
+use crate::alloc_map::{AllocMap, Key};
+use crate::contexts;
+use crate::overhead::{self, Holder, Letting};
+use crate::pacing;
+use crate::pools::Place;
+use crate::sys::KeepErrno;
+use crate::vendor::{self, Device, SUCCESS};
+
+/// Those that were made here, by handle.
+static GREEN: AllocMap<Green> = AllocMap::new();
+
+#[derive(Clone, Copy, Debug)]
+struct Green {
+    device: i32,
+    /// As which it is used.
+    context: u64,
+}
+
+/// The context as which a green one is used.
+fn context_of(green: u64) -> Option<u64> {
+    let mut context = 0;
+    (vendor::cuCtxFromGreenCtx(&raw mut context, green)? == SUCCESS).then_some(context)
+}
+
+/// cuGreenCtxCreate; `destroy` is the vendor's.
+pub(crate) fn create(device: Device, green: Place, real: impl Fn() -> i32, destroy: fn(u64) -> i32) -> i32 {
+    let answer = overhead::retain(device, (Holder::Green, green), real, destroy);
+    if answer != SUCCESS || green.is_null() {
+        return answer;
+    }
+    let _errno = KeepErrno::new();
+    let handle = green.read();
+    if let Some(context) = context_of(handle) {
+        overhead::join_primary(device, context);
+        // Without a place the primary context is seen to be gone at its own calls.
+        let _noted = GREEN.insert(Key(handle), Green { device: device.0, context });
+    }
+    SUCCESS
+}
+
+/// cuGreenCtxDestroy.
+pub(crate) fn destroy(green: u64, real: impl Fn() -> i32) -> i32 {
+    let known = {
+        let _errno = KeepErrno::new();
+        let known = GREEN.take(Key(green));
+        if let Some(context) = known.map(|known| known.context).or_else(|| context_of(green)) {
+            pacing::context_going(context);
+        }
+        known
+    };
+    let answer = match known {
+        Some(Green { device, .. }) => overhead::let_go(Device(device), Letting::Green, real),
+        None => real(),
+    };
+    let _errno = KeepErrno::new();
+    match known {
+        Some(Green { context, .. }) if answer == SUCCESS => contexts::part(context),
+        Some(still) => {
+            let _noted = GREEN.insert(Key(green), still);
+        }
+        None => {}
+    }
+    if answer == SUCCESS {
+        pacing::context_gone();
+    }
+    answer
+}
