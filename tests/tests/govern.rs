@@ -46,6 +46,44 @@ fn idle_compute_is_lent_and_taken_back_also_when_the_governor_is_killed() {
     local.settle();
 }
 
+/// A tenant alone on its card: a process that runs past the shim is not held, and everything else of the tenant pays for it.
+#[test]
+fn what_runs_past_the_shim_is_paid_by_its_tenant_also_where_that_is_alone() {
+    let local = Local::new("h200");
+    // Its environment emptied but for what a driver library is found by.
+    let script = r#"exec 3<&0
+        env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" ALIQUOT_SIM_DIR="$ALIQUOT_SIM_DIR" \
+            "$0" demo-tenant work 2000000 <&3 >/dev/null &
+        echo past $!
+        exec "$0" demo-tenant work 1000000 <&3"#;
+    let mut run = local.run(&["--memory", "4Gi", "--cores", "60", "--", "sh", "-c", script]);
+    let mut run = run.arg(aliquot()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    let mut pid = |word: &str| {
+        let line = lines.next().unwrap().unwrap();
+        line.strip_prefix(word).and_then(|pid| pid.trim().parse::<u32>().ok()).ok_or(line).unwrap()
+    };
+    let (past, within) = (pid("past"), pid("works"));
+    let card = local.card();
+    share_becomes(&card, within, 0, 2);
+    share_becomes(&card, past, 95, 100);
+    let top = Command::new(aliquot()).args(["top", "-o", "json", "--state"]).arg(local.state()).output();
+    let top = String::from_utf8(top.unwrap().stdout).unwrap();
+    let of = |pid: u32| {
+        let at = top.find(&format!("\"pid\": {pid},")).ok_or(&top).unwrap();
+        top[at..].lines().find_map(|line| line.trim().strip_prefix("\"shim\": ")).unwrap().to_owned()
+    };
+    assert_eq!([of(past), of(within)].map(|shim| shim.replace([',', '"'], "")), ["missing", "held"], "{top}");
+    kill(past);
+    // Twenty seconds of the card are owed at most, and paid at sixty hundredths.
+    let had = card.moment().device_nanos(within);
+    wait_for("all to be paid", || card.moment().device_nanos(within) > had + 200_000_000);
+    share_becomes(&card, within, 57, 63);
+    drop(run.stdin.take());
+    run.wait().unwrap();
+    local.settle();
+}
+
 #[test]
 fn what_killed_processes_held_is_back_within_a_tenth_of_a_second() {
     let local = Local::new("h200");

@@ -13,6 +13,7 @@
 //! | reserve | what is kept free of loans for an active tenant | ppm |
 //! | own part | of the time in which the tenant had work on the card, the part in which the card worked for it | ppm |
 //! | unbilled | card time that the vendor saw and the tenant's bills did not: corrected through its credit | ns |
+//! | alone | no other tenant was active for two of the vendor's windows | |
 //! | tick | [`TICK`], while somebody is limited or holds a loan; otherwise nothing happens until a demand word moves | ns |
 //!
 //! ```text
@@ -28,6 +29,10 @@
 //! what was billed, window by window, and the sum is worked off through the tenant's credit until nothing is left of it: over
 //! seconds a tenant has what it was granted by the vendor's account, whatever its bills say. A bill comes when work is done,
 //! windows after the vendor began to see it; until then nothing is known to be missing.
+//!
+//! Alone its bills are exact, and what runs past them is not: a cap is corrected there as well, but only downwards. It pays for what
+//! the vendor saw beyond its bills and beyond all rounding, and gets back no more than what was taken from it so: bills of work
+//! that the vendor does not see, copies for one, stand. Who may borrow takes nothing from anybody while it is alone.
 //!
 //! Invariants after each step, where guarantees together are at most the card: a cap is granted its guarantee, no more and no less;
 //! burst is granted at least its guarantee; what is kept free and what is lent together are at most the card; an idle tenant
@@ -58,10 +63,14 @@ const INTERVAL_MIN: Nanos = Nanos::from_millis(40);
 const WINDOW: Nanos = Nanos(166_666_667);
 /// Part of what bills are off by that is corrected in one window.
 const CORRECT_IN: i64 = 2;
+/// The same for a tenant that is alone: nobody waits for what it had too much, and what it does often looks like that for a moment.
+const CORRECT_ALONE_IN: i64 = 8;
 /// Time in a window by which the vendor's whole hundredths may be off for long: a quarter of one.
 const ROUNDING: i64 = 400_000;
 /// Most that is kept for correction: some kernels of seconds.
 const UNBILLED_MAX: Nanos = Nanos::from_millis(10_000);
+/// Most that the bills of a tenant alone may be ahead of what the vendor saw: it tells once a second at least.
+const AHEAD_MAX: Nanos = Nanos::from_millis(1_000);
 /// Windows with work and without a bill, beyond twice as many as passed between bills before, after which no bill is waited for:
 /// the work runs past the shim.
 const QUIET: u32 = 3;
@@ -104,6 +113,8 @@ pub struct Sample {
     pub active_until: Nanos,
     /// `limited_until`, on the monotonic clock.
     pub limited_until: Nanos,
+    /// `credit_nanos`: device time that it may use at once; negative is debt.
+    pub credit: i64,
 }
 
 /// Card time that the vendor saw in one of its windows.
@@ -111,8 +122,8 @@ pub struct Sample {
 pub struct Measured {
     /// Of this tenant's processes.
     pub own: Nanos,
-    /// Of everybody else's.
-    pub others: Nanos,
+    /// By how much that may be off, as the vendor tells each process's time in whole hundredths.
+    pub doubt: Nanos,
 }
 
 /// When the next step is due.
@@ -147,6 +158,8 @@ pub struct Tenant {
     unbilled: i64,
     /// Correction that is to come within the present window, in nanoseconds.
     due: i64,
+    /// What was corrected downwards since it is alone, and not given back, in nanoseconds.
+    taken: i64,
     /// Windows with work since the last bill.
     quiet: u32,
     /// As many as there were between bills of late, at most.
@@ -249,6 +262,7 @@ impl Tenant {
             part: None,
             unbilled: 0,
             due: 0,
+            taken: 0,
             quiet: 0,
             gap: 0,
             correction: 0,
@@ -281,20 +295,23 @@ impl Tenant {
     /// Takes one of the vendor's utilisation windows, and what the tenant says at its end. Call it once a window, between steps.
     ///
     /// What the tenant's own bills were off by, as far as the vendor can tell, comes out as [`Tenant::correction`] of the next
-    /// steps. While a tenant has the card to itself its bills are exact, and nothing is corrected.
+    /// steps.
     pub fn measure(&mut self, window: Measured, sample: Sample) {
         let before = self.measured.replace((sample.device, sample.interval));
         let Some((device, interval)) = before else { return };
         self.divide(window, sample.interval.minus(interval));
-        if self.company_at.is_none() {
+        let alone = self.company_at.is_none();
+        if alone && self.terms.lending != Lending::Cap {
             (self.unbilled, self.due, self.quiet) = (0, 0, 0);
             return;
         }
         let billed = sample.device.minus(device).min(UNBILLED_MAX);
         let behind = self.unbilled + window.own.min(UNBILLED_MAX).signed() - billed.signed();
         // The vendor's rounding is no debt.
-        let behind = if behind > 0 { (behind - ROUNDING).max(0) } else { (behind + ROUNDING).min(0) };
-        self.unbilled = behind.clamp(-UNBILLED_MAX.signed(), UNBILLED_MAX.signed());
+        let rounding = if alone { window.doubt.min(UNBILLED_MAX).signed() } else { ROUNDING };
+        let behind = if behind > 0 { (behind - rounding).max(0) } else { (behind + ROUNDING).min(0) };
+        let ahead_max = if alone { AHEAD_MAX.signed() + self.taken } else { UNBILLED_MAX.signed() };
+        self.unbilled = behind.clamp(-ahead_max, UNBILLED_MAX.signed());
         if billed > Nanos::ZERO {
             self.gap = self.quiet.max(self.gap - self.gap.div_ceil(8)).min(GAP_MAX);
             self.quiet = 0;
@@ -302,7 +319,13 @@ impl Tenant {
             self.quiet = self.quiet.saturating_add(1);
         }
         let is_told = self.quiet == 0 || self.quiet > QUIET + 2 * self.gap;
-        self.due = if is_told { -self.unbilled / CORRECT_IN } else { 0 };
+        let part = if alone { CORRECT_ALONE_IN } else { CORRECT_IN };
+        self.due = if is_told { -self.unbilled / part } else { 0 };
+        if alone {
+            // Who owes that much already has nothing left to pay with: the rest is not lost, it comes later.
+            let least = if sample.credit > -UNBILLED_MAX.signed() { i64::MIN } else { 0 };
+            self.due = self.due.min(self.taken).max(least);
+        }
     }
 
     /// Finds the own part of so much more time with work.
@@ -357,6 +380,7 @@ impl Tenant {
                 .unwrap_or(0);
             self.due -= self.correction;
             self.unbilled += self.correction;
+            self.taken = (self.taken - self.correction).clamp(0, UNBILLED_MAX.signed());
             let lately = Ppm::of(sample.device.minus(seen.device), now.minus(seen.at));
             // A quarter of each step's news: half is known after five milliseconds.
             self.used = Ppm::new(self.used.parts() - self.used.parts() / 4 + lately.parts() / 4);
@@ -367,8 +391,14 @@ impl Tenant {
     fn keep_company(&mut self, now: Nanos, active: usize) {
         let others = active.saturating_sub(usize::from(self.is_active(now)));
         if others > 0 {
-            self.company_at = Some(now);
+            if self.company_at.replace(now).is_none() {
+                // What was its own affair alone is nobody else's.
+                (self.unbilled, self.due, self.taken) = (self.unbilled.max(-self.taken), self.due.min(0), 0);
+            }
         } else if !within(now, self.company_at, ALONE_AFTER) {
+            if self.company_at.is_some() {
+                (self.due, self.taken) = (self.due.min(0), 0);
+            }
             (self.own, self.part, self.company_at) = (Ppm::ALL, None, None);
             self.worked = Worked { own: Nanos::ZERO, interval: Nanos::ZERO };
             return;

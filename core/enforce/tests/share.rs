@@ -7,6 +7,8 @@ use aliquot_enforce::units::{Nanos, Ppm};
 use proptest::prelude::*;
 
 const MILLI: u64 = 1_000_000;
+/// Half a hundredth of the vendor's window.
+const HALF: Nanos = Nanos(833_333);
 
 fn tenant(percent: u32, lending: Lending, priority: u32) -> Tenant {
     Tenant::new(Terms { guaranteed: Ppm::new(percent * 10_000), lending, priority })
@@ -137,7 +139,7 @@ fn the_own_part_is_one_when_alone_guessed_in_company_and_measured_where_it_can_b
     assert_eq!(card.tenants[0].own(), Ppm::ALL);
     card.run(5, &[Waiting, Waiting]);
     assert_eq!(card.tenants[0].own(), Ppm::new(500_000));
-    let window = Measured { own: Nanos(50 * MILLI), others: Nanos(100 * MILLI) };
+    let window = Measured { own: Nanos(50 * MILLI), doubt: HALF };
     for interval in [1_000, 1_150] {
         let sample = Sample { interval: Nanos(interval * MILLI), ..card.samples[0] };
         card.tenants[0].measure(window, sample);
@@ -148,7 +150,7 @@ fn the_own_part_is_one_when_alone_guessed_in_company_and_measured_where_it_can_b
     assert_eq!(card.tenants[0].own(), Ppm::ALL);
 }
 
-/// Two tenants that wait for credit, and the vendor's windows of the first: `own` of its card time, `billed` and `interval` in its
+/// Tenants that wait for credit, and the vendor's windows of the first: `own` of its card time, `billed` and `interval` in its
 /// usage file. What came to its credit in each window.
 struct Windows {
     card: Card,
@@ -157,8 +159,11 @@ struct Windows {
 
 impl Windows {
     fn new() -> Self {
-        let mut windows =
-            Self { card: Card::new(vec![tenant(30, Cap, 1), tenant(60, Cap, 1)]), came: Vec::new() };
+        Self::of(vec![tenant(30, Cap, 1), tenant(60, Cap, 1)])
+    }
+
+    fn of(tenants: Vec<Tenant>) -> Self {
+        let mut windows = Self { card: Card::new(tenants), came: Vec::new() };
         windows.window(0, 0, 0);
         windows
     }
@@ -171,12 +176,15 @@ impl Windows {
             self.card.tick(&[Waiting, Waiting]);
             self.card.samples[0].device = before;
             came += self.card.tenants[0].correction();
+            self.card.samples[0].credit += self.card.tenants[0].correction();
         }
         self.came.push(came);
         let sample = &mut self.card.samples[0];
         sample.device = sample.device.plus(Nanos(billed * MILLI));
         sample.interval = sample.interval.plus(Nanos(interval * MILLI));
-        let window = Measured { own: Nanos(own * MILLI), others: Nanos(100 * MILLI) };
+        // Nobody is told of who did not run.
+        let doubt = if own > 0 { HALF } else { Nanos::ZERO };
+        let window = Measured { own: Nanos(own * MILLI), doubt };
         self.card.tenants[0].measure(window, self.card.samples[0]);
     }
 
@@ -218,6 +226,51 @@ fn work_that_is_under_way_is_no_debt_and_work_that_is_never_billed_is() {
     let mut never = Windows::new();
     (0..30).for_each(|_| never.window(100, 0, 0));
     assert!(never.came() <= -2_500, "{} ms of 3000, {:?}", never.came(), never.came);
+}
+
+#[test]
+fn alone_a_cap_pays_for_what_ran_past_its_bills_and_gains_nothing() {
+    // Own, billed, and what comes to its credit in twenty windows: half a hundredth of each is the vendor's rounding.
+    for (own, billed, wanted) in [(60, 20, -784), (20, 20, 0), (17, 16, -3), (20, 60, 0), (0, 20, 0)] {
+        let mut windows = Windows::of(vec![tenant(30, Cap, 1)]);
+        (0..20).for_each(|_| windows.window(own, billed, 100));
+        (0..60).for_each(|_| windows.window(0, 0, 0));
+        let off = (windows.came() - wanted).abs();
+        assert!(
+            off <= 2,
+            "{own} seen, {billed} billed: {} of {wanted} ms, {:?}",
+            windows.came(),
+            windows.came
+        );
+        assert!(windows.came.iter().all(|came| *came <= 0), "{:?}", windows.came);
+    }
+}
+
+#[test]
+fn alone_what_was_taken_for_work_under_way_comes_back_with_its_bill() {
+    let mut windows = Windows::of(vec![tenant(30, Cap, 1)]);
+    // Nothing says yet how long its work takes.
+    (0..9).for_each(|_| windows.window(100, 0, 0));
+    assert!(windows.came() <= -200, "{} ms", windows.came());
+    windows.window(100, 1_000, 1_000);
+    (0..60).for_each(|_| windows.window(0, 0, 0));
+    assert!((-10..=0).contains(&windows.came()), "{} ms, {:?}", windows.came(), windows.came);
+}
+
+#[test]
+fn alone_nobody_owes_without_end_and_who_may_borrow_owes_nothing() {
+    let mut never = Windows::of(vec![tenant(30, Cap, 1)]);
+    (0..600).for_each(|_| never.window(160, 0, 0));
+    assert!((-10_200..=-9_800).contains(&never.came()), "{} ms", never.came());
+    // As its credit comes back, the rest of what it owes follows.
+    never.card.samples[0].credit = 0;
+    (0..40).for_each(|_| never.window(0, 0, 0));
+    assert!((-20_200..=-19_000).contains(&never.came()), "{} ms", never.came());
+    for lending in [Burst, BestEffort] {
+        let mut windows = Windows::of(vec![tenant(30, lending, 1)]);
+        (0..40).for_each(|_| windows.window(160, 0, 0));
+        assert_eq!(windows.came(), 0, "{lending:?}");
+    }
 }
 
 #[test]
@@ -293,9 +346,9 @@ proptest! {
             for (sample, [device, interval, active, limited]) in card.samples.iter_mut().zip(words) {
                 *sample = Sample {
                     device: Nanos(device), interval: Nanos(interval),
-                    active_until: Nanos(active), limited_until: Nanos(limited),
+                    active_until: Nanos(active), limited_until: Nanos(limited), credit: device.cast_signed(),
                 };
-                let window = Measured { own: Nanos(device), others: Nanos(limited) };
+                let window = Measured { own: Nanos(device), doubt: Nanos(limited) };
                 let sample = *sample;
                 card.tenants[0].measure(window, sample);
             }

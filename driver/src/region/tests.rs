@@ -308,7 +308,7 @@ fn lent_memory_outlives_its_maker_while_somebody_has_it_open() {
     opener.kill().unwrap();
     opener.wait().unwrap();
     assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(150 | 153) }));
-    assert_eq!((Seen::of(&place.usage()).unwrap().total, watched.pids().len()), (Bytes(0), 0));
+    assert_eq!((Seen::of(&place.usage()).unwrap().total, watched.owners().count()), (Bytes(0), 0));
     // What its maker has needs no lock; let go of, and without a lock, it is nobody's, whoever lives.
     let (mut maker, number) = start_beside(dir.path(), None, lent);
     let made = view.slot(number).unwrap();

@@ -3,7 +3,6 @@
 //! One process opens a usage file once: closing any descriptor of it drops all record locks that the process holds on it,
 //! the reaper's own among them. Files that are only looked at are copied ([`Seen::of`]).
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -141,11 +140,11 @@ impl Watched {
         self.mapping.usage().map_err(fault)
     }
 
-    /// Processes that have a slot, as they number themselves.
-    #[must_use]
-    pub fn pids(&self) -> BTreeSet<u32> {
-        let slots = self.view().into_iter().flat_map(taken);
-        slots.filter(|taken| !taken.is_lent()).map(|taken| pid_of(taken.owner)).collect()
+    /// Processes that have a slot, as they number themselves, and when they began, as they say; dead ones among them until their
+    /// slots are free.
+    pub fn owners(&self) -> impl Iterator<Item = (u32, u64)> {
+        let slots = self.view().into_iter().flat_map(taken).filter(|taken| !taken.is_lent());
+        slots.map(|taken| (pid_of(taken.owner), taken.slot.start_time().load(Ordering::Relaxed)))
     }
 
     /// Whether any process lives that has a slot, or memory of one that had.

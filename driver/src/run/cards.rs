@@ -68,4 +68,6 @@ pub struct Spent {
     pub pid: u32,
     /// What it had.
     pub time: Nanos,
+    /// By how much that may be off.
+    pub doubt: Nanos,
 }

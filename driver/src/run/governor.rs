@@ -13,6 +13,7 @@
 //! A governor that leaves takes its loans back.
 
 mod news;
+mod owners;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,6 +32,7 @@ use super::cards::{Meter, Spent};
 use crate::clock::monotonic;
 use crate::region::{Changed, Live, Place, Reaped, Watched, wait_any, wake};
 use news::{Candidate, Shared, Watch, Wish};
+use owners::{Owners, Started};
 
 /// Time between two looks for new grants and dead processes.
 const LOOK: Duration = Duration::from_millis(50);
@@ -68,6 +70,8 @@ struct Grant {
     usage: Watched,
     /// `None`: its compute is not limited.
     tenant: Option<Tenant>,
+    /// Whose card time is its own, where its compute is limited.
+    owners: Owners,
 }
 
 /// All grants of the card, while this process governs it.
@@ -81,6 +85,8 @@ struct Reign<'s> {
     stirred_at: Nanos,
     /// Shares of which nothing can be read.
     unread: usize,
+    /// Processes of the card that belong to no grant whose compute is limited.
+    strangers: Owners,
 }
 
 /// What lies in a share's directory.
@@ -166,7 +172,15 @@ fn serve(mut scope: Scope, shared: &Shared) {
 impl<'s> Reign<'s> {
     fn new(scope: &'s mut Scope) -> Self {
         let claims = Watch::of_entries(&scope.grants);
-        Self { scope, grants: BTreeMap::new(), looked_at: None, claims, stirred_at: monotonic(), unread: 0 }
+        Self {
+            scope,
+            grants: BTreeMap::new(),
+            looked_at: None,
+            claims,
+            stirred_at: monotonic(),
+            unread: 0,
+            strangers: Owners::default(),
+        }
     }
 
     /// Finds grants that came or went, and gives back what the dead held; every [`LOOK`].
@@ -179,6 +193,7 @@ impl<'s> Reign<'s> {
         self.looked_at = Some(now);
         let there = shares_below(&self.scope.grants);
         self.grants.retain(|dir, _| there.contains(dir));
+        self.strangers.forget(now);
         self.unread = 0;
         for dir in there {
             if self.grants.contains_key(&dir) {
@@ -191,13 +206,18 @@ impl<'s> Reign<'s> {
             }
         }
         let before = self.grants.len();
-        self.grants.retain(|_, grant| match grant.usage.reap(grant.own()) {
-            // A tenant that cut its file is looked at anew, with what is left of it.
-            Ok(Reaped::Torn) | Err(_) => false,
-            Ok(Reaped::Nobody | Reaped::Later | Reaped::Dead { .. }) => true,
+        self.grants.retain(|_, grant| {
+            // Before the slots of the dead are free.
+            grant.note_owners(now);
+            match grant.usage.reap(grant.own()) {
+                // A tenant that cut its file is looked at anew, with what is left of it.
+                Ok(Reaped::Torn) | Err(_) => false,
+                Ok(Reaped::Nobody | Reaped::Later | Reaped::Dead { .. }) => true,
+            }
         });
         self.unread += before - self.grants.len();
         for grant in self.grants.values_mut() {
+            grant.owners.forget(now);
             if let (Some(tenant), Ok(limits)) = (&mut grant.tenant, grant.limits.read()) {
                 terms(&limits).into_iter().for_each(|terms| tenant.set_terms(terms));
             }
@@ -216,23 +236,25 @@ impl<'s> Reign<'s> {
             return Found::Others;
         }
         match Watched::open(&place.usage()) {
-            Ok(usage) => Found::Ours(Box::new(Grant { limits, usage, tenant: terms(&now).map(Tenant::new) })),
+            Ok(usage) => {
+                let (tenant, owners) = (terms(&now).map(Tenant::new), Owners::default());
+                Found::Ours(Box::new(Grant { limits, usage, tenant, owners }))
+            }
             Err(_) => Found::Unread,
         }
     }
 
     /// One step of all tenants.
     fn step(&mut self) -> Step {
+        let now = monotonic();
+        let window = self.window(now);
         let mut governed: Vec<&mut Grant> =
             self.grants.values_mut().filter(|grant| grant.tenant.is_some()).collect();
         // Before the samples: what moves after this is news.
         let demands: Vec<u32> = governed.iter().map(|grant| grant.word()).collect();
         let samples: Vec<Sample> = governed.iter().map(|grant| grant.sample()).collect();
         let mut tenants: Vec<Tenant> = governed.iter().filter_map(|grant| grant.tenant).collect();
-        let now = monotonic();
-        // A tenant that is alone needs no measuring: its bills are exact.
-        let meter = self.scope.meter.as_mut().filter(|_| tenants.len() > 1);
-        if let Some(spent) = meter.and_then(|meter| meter.window(now)) {
+        if let Some(spent) = window {
             for ((tenant, grant), sample) in tenants.iter_mut().zip(&governed).zip(&samples) {
                 tenant.measure(grant.measured(&spent), *sample);
             }
@@ -243,6 +265,26 @@ impl<'s> Reign<'s> {
             grant.publish(tenant);
         }
         Step { next, demands }
+    }
+
+    /// What the driver says of its last window, where anybody is limited, once it is known whose the processes are.
+    fn window(&mut self, now: Nanos) -> Option<Vec<Spent>> {
+        self.grants.values_mut().for_each(|grant| grant.note_owners(now));
+        let anybody = self.grants.values().any(|grant| grant.tenant.is_some());
+        let spent = self.scope.meter.as_mut().filter(|_| anybody)?.window(now)?;
+        for pid in spent.iter().filter(|spent| spent.time > Nanos::ZERO).map(|spent| spent.pid) {
+            let mut governed = self.grants.values().filter(|grant| grant.tenant.is_some());
+            if self.strangers.have(pid) || governed.any(|grant| grant.owners.have(pid)) {
+                continue;
+            }
+            let started = Started::of(pid);
+            let mut limited = self.grants.iter_mut().filter(|(_, grant)| grant.tenant.is_some());
+            match limited.find(|(dir, _)| started.is_under(dir)) {
+                Some((_, grant)) => grant.owners.note(now, pid),
+                None => self.strangers.note(now, pid),
+            }
+        }
+        Some(spent)
     }
 
     /// Sleeps until the next step is due, a tenant asks, a look is due, or the command's side wants something.
@@ -319,17 +361,25 @@ impl Grant {
             interval: Nanos(view.interval_nanos().load(Ordering::Acquire)),
             active_until: Nanos(view.active_until().load(Ordering::Acquire)),
             limited_until: Nanos(view.limited_until().load(Ordering::Acquire)),
+            credit: view.credit_nanos().load(Ordering::Acquire),
         }
     }
 
-    /// Card time of this grant's processes and of all others in the driver's last window.
+    /// Notes whose slots there are, where card time is measured.
+    fn note_owners(&mut self, now: Nanos) {
+        if self.tenant.is_some() {
+            self.owners.see(now, self.usage.owners());
+        }
+    }
+
+    /// Card time of this grant's processes in the driver's last window.
     fn measured(&self, spent: &[Spent]) -> Measured {
-        let own = self.usage.pids();
-        let time = |mine: bool| {
-            let of = spent.iter().filter(|spent| own.contains(&spent.pid) == mine);
-            Nanos(of.map(|spent| spent.time.0).fold(0, u64::saturating_add))
-        };
-        Measured { own: time(true), others: time(false) }
+        let mut measured = Measured { own: Nanos::ZERO, doubt: Nanos::ZERO };
+        for spent in spent.iter().filter(|spent| self.owners.have(spent.pid)) {
+            measured.own = measured.own.plus(spent.time);
+            measured.doubt = measured.doubt.plus(spent.doubt);
+        }
+        measured
     }
 
     /// Writes what the tenant is granted where that changed, and wakes who waits for it.

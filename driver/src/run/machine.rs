@@ -122,11 +122,12 @@ impl Windows {
         let time = |percent: u32| {
             Nanos((length.0 / 200).saturating_mul(u64::from(percent).saturating_mul(2).saturating_sub(1)))
         };
+        let doubt = |percent: u32| if percent > 0 { Nanos(length.0 / 200) } else { Nanos::ZERO };
         Some(
             samples
                 .processes
                 .iter()
-                .map(|(pid, percent)| Spent { pid: *pid, time: time(*percent) })
+                .map(|(pid, percent)| Spent { pid: *pid, time: time(*percent), doubt: doubt(*percent) })
                 .collect(),
         )
     }
@@ -146,15 +147,21 @@ mod tests {
         let mut windows = Windows::of_at_most(SILENCE);
         assert_eq!(windows.end(at(5_000), &samples(70, &[(1, 50)])), None, "of which time nobody knows");
         assert_eq!(windows.since_micros(), 70);
-        let spent = |pid, micros: u64| Spent { pid, time: Nanos::from_micros(micros) };
+        let spent = |pid, micros: u64, doubt: u64| Spent {
+            pid,
+            time: Nanos::from_micros(micros),
+            doubt: Nanos::from_micros(doubt),
+        };
         let second = windows.end(at(5_200), &samples(90, &[(1, 50), (2, 1), (3, 0)]));
-        assert_eq!(second, Some(vec![spent(1, 99_000), spent(2, 1_000), spent(3, 0)]));
+        assert_eq!(second, Some(vec![spent(1, 99_000, 1_000), spent(2, 1_000, 1_000), spent(3, 0, 0)]));
         // The driver has nothing newer yet: the next sample stands for both times.
         assert_eq!(windows.end(at(5_300), &samples(0, &[])), None);
         assert_eq!(windows.since_micros(), 90);
-        assert_eq!(windows.end(at(5_400), &samples(95, &[(1, 100)])), Some(vec![spent(1, 199_000)]));
+        let both = windows.end(at(5_400), &samples(95, &[(1, 100)]));
+        assert_eq!(both, Some(vec![spent(1, 199_000, 1_000)]));
         // Nothing for a second: nobody ran. A look that is late counts no more than a second.
         assert_eq!(windows.end(at(6_400), &samples(0, &[])), Some(vec![]));
-        assert_eq!(windows.end(at(9_000), &samples(99, &[(1, 100)])), Some(vec![spent(1, 995_000)]));
+        let late = windows.end(at(9_000), &samples(99, &[(1, 100)]));
+        assert_eq!(late, Some(vec![spent(1, 995_000, 5_000)]));
     }
 }

@@ -132,8 +132,9 @@ impl Meter for OfCard {
         // The vendor rounds up to whole percent.
         let time =
             |percent: u32| Nanos(u64::from(percent).saturating_mul(2).saturating_sub(1) * WINDOW_NANOS / 200);
-        let processes = self.card.processes();
-        Some(processes.iter().map(|p| Spent { pid: p.pid, time: time(p.utilization) }).collect())
+        let processes = self.card.utilizations().into_iter().filter(|(_, percent)| *percent > 0);
+        let doubt = Nanos(WINDOW_NANOS / 200);
+        Some(processes.map(|(pid, percent)| Spent { pid, time: time(percent), doubt }).collect())
     }
 }
 

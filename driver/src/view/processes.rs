@@ -1,4 +1,4 @@
-//! What the kernel tells of a process: the name of its program, and which grants it was started with.
+//! What the kernel tells of a process: the name of its program, and under which grants it was started.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 const MOUNTED: &str = "/run/aliquot/grants";
 /// The variable by which a local run tells its processes where their grants are.
 const VARIABLE: &[u8] = b"ALIQUOT_GRANTS=";
+/// How far back who started a process is looked for.
+const ANCESTORS_MAX: usize = 64;
 /// Most of a process's environment, or of its mounts, that is read.
 const BYTES_MAX: u64 = 1 << 20;
 
@@ -19,9 +21,21 @@ pub(super) fn command(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
-/// Directories of the grants that a process was started with: by name from its environment, as `claim/share` from its
-/// mounts. None for one that has no grant or that may not be looked at.
+/// Directories of the grants that a process was started with, or who started it, where it has none of its own: by name from
+/// the environment, as `claim/share` from the mounts. None where nobody among them has a grant or may be looked at. One whose
+/// parents ended is the first process's child.
 pub(crate) fn grants_of(pid: u32) -> Vec<PathBuf> {
+    let ancestors = std::iter::successors(Some(pid), |pid| parent(*pid)).take_while(|pid| *pid > 1);
+    let grants = ancestors.take(ANCESTORS_MAX).map(own_grants_of);
+    grants.into_iter().find(|grants| !grants.is_empty()).unwrap_or_default()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+fn own_grants_of(pid: u32) -> Vec<PathBuf> {
     let environment = bounded(&format!("/proc/{pid}/environ"));
     let named = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(VARIABLE));
     let named = named.filter(|path| !path.is_empty()).map(|path| PathBuf::from(OsStr::from_bytes(path)));

@@ -208,16 +208,23 @@ impl Run<'_> {
             interval: Nanos(view.interval_nanos().load(Relaxed)),
             active_until: Nanos(view.active_until().load(Relaxed)),
             limited_until: Nanos(view.limited_until().load(Relaxed)),
+            credit: view.credit_nanos().load(Relaxed),
         };
         // The others lie as they like.
-        let mut any = || Nanos(feed.number());
-        let lie = Sample { device: any(), interval: any(), active_until: any(), limited_until: any() };
+        let mut any = || feed.number();
+        let lie = Sample {
+            device: Nanos(any()),
+            interval: Nanos(any()),
+            active_until: Nanos(any()),
+            limited_until: Nanos(any()),
+            credit: any().cast_signed(),
+        };
         let samples = [real, lie, Sample { device: lie.interval, ..real }];
         let now = self.now;
         let mut tenants = self.tenants.each_ref().map(|(_, tenant)| tenant.clone());
         step(now, &mut tenants, &samples);
         if feed.byte() % 4 == 0 {
-            let window = Measured { own: Nanos(feed.number()), others: Nanos(feed.number()) };
+            let window = Measured { own: Nanos(feed.number()), doubt: Nanos(feed.number()) };
             tenants[0].measure(window, real);
         }
         let correction = tenants[0].correction();

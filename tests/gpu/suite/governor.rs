@@ -55,10 +55,9 @@ impl Governed {
             interval: Nanos(view.interval_nanos().load(Ordering::Acquire)),
             active_until: Nanos(view.active_until().load(Ordering::Acquire)),
             limited_until: Nanos(view.limited_until().load(Ordering::Acquire)),
+            credit: view.credit_nanos().load(Ordering::Acquire),
         };
-        let nothing =
-            Sample { device: Nanos(0), interval: Nanos(0), active_until: Nanos(0), limited_until: Nanos(0) };
-        self.usage.view().map_or(nothing, read)
+        self.usage.view().map_or(Sample::default(), read)
     }
 
     /// Puts in force what the rule says; a grant whose files are gone is over.

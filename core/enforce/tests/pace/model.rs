@@ -124,7 +124,13 @@ impl Region {
 
     fn sample(&self) -> Sample {
         let word = |at: usize| Nanos(self.words[at].load(Ordering::Relaxed));
-        Sample { device: word(0), interval: word(1), active_until: word(4), limited_until: word(5) }
+        Sample {
+            device: word(0),
+            interval: word(1),
+            active_until: word(4),
+            limited_until: word(5),
+            credit: self.credit.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -260,13 +266,23 @@ impl Bench {
     pub(crate) fn tenant(&mut self, granted: Option<Ppm>, programs: &[Program]) -> usize {
         let tenant = self.regions.len();
         self.regions.push(Region::new(granted.unwrap_or(Ppm::ALL)));
+        self.begin(tenant, granted.is_some(), programs);
+        tenant
+    }
+
+    /// Programs of a tenant that run without the controller.
+    pub(crate) fn outside(&mut self, tenant: usize, programs: &[Program]) {
+        self.begin(tenant, false, programs);
+    }
+
+    fn begin(&mut self, tenant: usize, limited: bool, programs: &[Program]) {
         for program in programs {
             self.device.works.push(Work::default());
             self.device.ran.push(Vec::new());
             self.processes.push(Process {
                 tenant,
                 program: program.clone(),
-                limited: granted.is_some(),
+                limited,
                 pace: Box::new(Pace::new()),
                 marks: Marks::new(),
                 events: [(0, 0); EVENTS],
@@ -277,7 +293,6 @@ impl Bench {
                 outstanding: VecDeque::new(),
             });
         }
-        tenant
     }
 
     pub(crate) fn govern(&mut self, tenants: Vec<Tenant>) {
@@ -338,17 +353,13 @@ impl Bench {
             let busy = busy(&self.device.ran[seat], self.now - WINDOW, self.now);
             (busy * 100).div_ceil(WINDOW)
         };
-        let nanos = |percent: u64| if percent == 0 { 0 } else { (2 * percent - 1) * WINDOW / 200 };
-        let all: Vec<(usize, u64)> = self
-            .processes
-            .iter()
-            .enumerate()
-            .map(|(seat, it)| (it.tenant, nanos(hundredths(seat))))
-            .collect();
+        let nanos = |percent: u64| (2 * percent - 1) * WINDOW / 200;
         for at in 0..self.governed.len() {
-            let sum =
-                |own: bool| all.iter().filter(|(tenant, _)| (*tenant == at) == own).map(|(_, n)| n).sum();
-            let window = Measured { own: Nanos(sum(true)), others: Nanos(sum(false)) };
+            let own = self.processes.iter().enumerate().filter(|(_, process)| process.tenant == at);
+            let told = own.map(|(seat, _)| hundredths(seat)).filter(|percent| *percent > 0);
+            let (sum, processes) =
+                told.fold((0, 0), |(sum, count), percent| (sum + nanos(percent), count + 1));
+            let window = Measured { own: Nanos(sum), doubt: Nanos(processes * WINDOW / 200) };
             self.governed[at].measure(window, self.regions[at].sample());
         }
     }

@@ -1,4 +1,5 @@
 use std::fs::OpenOptions;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Text};
@@ -104,6 +105,61 @@ fn grants_that_come_and_spoilt_ones_are_no_trouble() {
     wait_for("a loan for the late one", || read(&late.limits()).unwrap().granted_ppm >= 700_000);
     drop(governor);
     assert_eq!(read(&late.limits()).unwrap().granted_ppm, 0);
+}
+
+/// A driver that tells of one process, as soon as it is asked to.
+#[derive(Debug)]
+struct Tells {
+    pid: u32,
+    begun: Arc<AtomicBool>,
+    told: Nanos,
+}
+
+impl Meter for Tells {
+    fn window(&mut self, now: Nanos) -> Option<Vec<Spent>> {
+        let due = now.minus(self.told) >= Nanos::from_millis(20);
+        if !due || !self.begun.load(Ordering::SeqCst) {
+            return None;
+        }
+        self.told = now;
+        Some(vec![Spent { pid: self.pid, time: Nanos::from_millis(20), doubt: Nanos::ZERO }])
+    }
+}
+
+/// What comes to the credit of a grant, whose slot a process had that is gone when the driver tells of its time; `None`: nothing
+/// within a second.
+fn paid_for_the_dead(policy: ComputePolicy, has_slot: bool) -> Option<i64> {
+    let dir = tempfile::tempdir().unwrap();
+    let place = grant(dir.path(), "one", &limits(policy, 300_000, CARD));
+    let usage = Watched::open(&place.usage()).unwrap();
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    let pid = ended.id();
+    ended.wait().unwrap();
+    let begun = Arc::new(AtomicBool::new(false));
+    let meter = Tells { pid, begun: Arc::clone(&begun), told: Nanos::ZERO };
+    let slot = usage.view().unwrap().slot(0).unwrap();
+    let owner = || slot.owner().load(Ordering::SeqCst) & u64::from(u32::MAX);
+    if has_slot {
+        slot.start_time().store(1, Ordering::SeqCst);
+        slot.owner().store(u64::from(pid), Ordering::SeqCst);
+    }
+    let governor = Governor::start(Scope { meter: Some(Box::new(meter)), ..scope(dir.path()) }).unwrap();
+    wait_for("the slot of the dead", || owner() == 0);
+    begun.store(true, Ordering::SeqCst);
+    let credit = || usage.view().unwrap().credit_nanos().load(Ordering::SeqCst);
+    let until = Instant::now() + Duration::from_secs(if has_slot { 20 } else { 1 });
+    while credit() == 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(governor);
+    Some(credit()).filter(|credit| *credit != 0)
+}
+
+#[test]
+fn a_cap_that_is_alone_pays_for_processes_that_ended_before_the_driver_told_of_them() {
+    let paid = paid_for_the_dead(ComputePolicy::Cap, true);
+    assert!(paid.is_some_and(|paid| paid < 0), "{paid:?}");
+    assert_eq!(paid_for_the_dead(ComputePolicy::Cap, false), None, "a stranger's time");
 }
 
 #[test]

@@ -359,6 +359,26 @@ impl Card {
         })
     }
 
+    /// Percent of the last full utilisation window by process: everybody on the card, and who ran in it and left since.
+    #[must_use]
+    pub fn utilizations(&self) -> BTreeMap<u32, u32> {
+        self.with(|state| {
+            let now = monotonic_nanos();
+            state.play(self.node.slice_nanos, now);
+            self.reap_locked(state, now);
+            let here =
+                state.seats.iter().take(state.used()).map(|seat| (seat.pid, seat.windows.percent(now)));
+            let left = state.departed.iter().map(|left| (left.pid, left.windows.percent(now)));
+            let left = left.filter(|(_, percent)| *percent > 0);
+            let mut found = BTreeMap::new();
+            for (pid, percent) in here.chain(left).filter(|(pid, _)| *pid != 0) {
+                let sum = found.entry(u32::try_from(pid).unwrap_or(0)).or_insert(0);
+                *sum = percent.saturating_add(*sum).min(100);
+            }
+            found
+        })
+    }
+
     /// How the card is.
     #[must_use]
     pub fn health(&self) -> Health {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tells a card file of this layout; the last byte is the layout's number.
-const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x03");
+const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x04");
 
 /// Why the cards cannot be opened.
 #[derive(Debug, thiserror::Error)]

@@ -8,6 +8,8 @@ use crate::schedule::{self, Run, SEATS, Turn, Work};
 pub const WINDOW_NANOS: u64 = 166_666_667;
 /// Windows kept.
 const WINDOWS: usize = 8;
+/// Processes that are remembered after they left.
+const DEPARTED: usize = 64;
 /// Stretches of card time kept for each seat.
 const RUNS: usize = 4096;
 
@@ -26,6 +28,14 @@ pub(super) struct Stretch {
 pub(super) struct Windows {
     number: [u64; WINDOWS],
     busy: [u64; WINDOWS],
+}
+
+/// A process that left its seat, as samples still tell of it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Departed {
+    pub(super) pid: u64,
+    pub(super) windows: Windows,
 }
 
 #[repr(C)]
@@ -56,6 +66,8 @@ pub(crate) struct State {
     pub(super) works: [Work; SEATS],
     pub(super) seats: [SeatState; SEATS],
     pub(super) lent: Lent,
+    departed_made: u64,
+    pub(super) departed: [Departed; DEPARTED],
 }
 
 // === impl Windows ===
@@ -172,6 +184,11 @@ impl State {
 
     pub(super) fn empty(&mut self, index: usize) {
         if let (Some(seat), Some(work)) = (self.seats.get_mut(index), self.works.get_mut(index)) {
+            let place = usize::try_from(self.departed_made).unwrap_or(0) % DEPARTED;
+            if let Some(departed) = self.departed.get_mut(place).filter(|_| seat.pid != 0) {
+                *departed = Departed { pid: seat.pid, windows: seat.windows };
+                self.departed_made += 1;
+            }
             seat.pid = 0;
             seat.held = [0; 8];
             *work = Work::default();

@@ -260,16 +260,16 @@ exports! {
     }
     fn nvmlDeviceGetProcessUtilization(handle: u64, list: Out<Sample>, count: Out<u32>, since: u64) {
         let micros = aliquot_sim_device::monotonic_nanos() / 1_000;
-        let sample = |process: &Process| Sample {
-            pid: process.pid,
+        let sample = |(pid, sm): (u32, u32)| Sample {
+            pid,
             padding: 0,
             micros,
-            sm: process.utilization,
+            sm,
             memory: 0,
             encoder: 0,
             decoder: 0,
         };
-        let found = sampled(handle)?.processes().iter().map(sample).collect::<Vec<_>>();
+        let found = sampled(handle)?.utilizations().into_iter().map(sample).collect::<Vec<_>>();
         if found.is_empty() || since >= micros {
             count.set(0)?;
             return Err(NOT_FOUND);
