@@ -18,6 +18,8 @@
 //! the record is *kept*, without holds, until the card is seen to give the memory back ([`crate::measured`]), until it is
 //! imported again under its name, or until the process ends.
 
+mod mapped;
+
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger, Moving};
@@ -26,6 +28,9 @@ use crate::contexts;
 use crate::measured::{self, Taken};
 use crate::plain;
 use crate::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
+
+use mapped::mapped_at;
+pub(crate) use mapped::{map, unmap};
 
 /// A number of a record; 0: memory that is not charged here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,23 +67,8 @@ struct Name {
     references: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Mapping {
-    bytes: u64,
-    number: Number,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-enum State {
-    Mapped = 0,
-    Going = 1,
-}
-
 static RECORDS: AllocMap<Record> = AllocMap::new();
 static NAMES: AllocMap<Name> = AllocMap::new();
-static MAPPINGS: AllocMap<Mapping> = AllocMap::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 /// Records that are kept without holds.
 static KEPT: AtomicU64 = AtomicU64::new(0);
@@ -385,92 +375,4 @@ pub(crate) fn import(call: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32
         number.name(handle);
     }
     Ok(handle)
-}
-
-/// The record of the mapping that holds an address.
-fn mapped_at(address: u64) -> Option<Number> {
-    let number = match MAPPINGS.get(Key(address)) {
-        Some(mapping) => Some(mapping.number),
-        None => MAPPINGS.find(|start, mapping| {
-            let inside = start.0 <= address && address - start.0 < mapping.bytes;
-            inside.then_some(mapping.number)
-        }),
-    };
-    number.filter(|number| *number != Number::NONE)
-}
-
-/// cuMemMap.
-pub(crate) fn map(
-    (address, bytes): (u64, u64),
-    handle: u64,
-    call: impl FnOnce() -> i32,
-    undo: impl FnOnce() -> i32,
-) -> i32 {
-    let number = match Number::of(handle).hold() {
-        Ok(number) => number,
-        Err(error) => return error,
-    };
-    let answer = call();
-    if answer != SUCCESS {
-        number.unhold();
-        return answer;
-    }
-    match MAPPINGS.insert(Key(address), Mapping { bytes, number, state: State::Mapped }) {
-        Ok(None) => {}
-        // What was mapped there before is not any more.
-        Ok(Some(stale)) => stale.number.unhold(),
-        Err(NoRoom) => {
-            if undo() == SUCCESS {
-                number.unhold();
-            }
-            return OUT_OF_MEMORY;
-        }
-    }
-    answer
-}
-
-/// Visits the mappings of a range, one behind the other.
-fn walk(address: u64, bytes: u64, mut visit: impl FnMut(Key, Mapping)) {
-    let end = address.saturating_add(bytes);
-    let mut at = address;
-    while at < end {
-        let Some(mapping) = MAPPINGS.get(Key(at)) else { return };
-        visit(Key(at), mapping);
-        at = at.saturating_add(mapping.bytes.max(1));
-    }
-}
-
-fn change_state(key: Key, from: State, to: State) -> bool {
-    let changed = MAPPINGS.update(key, |mapping| {
-        let fits = mapping.state == from;
-        if fits {
-            mapping.state = to;
-        }
-        fits
-    });
-    changed == Some(true)
-}
-
-/// cuMemUnmap: whole mappings, one or several in a row.
-pub(crate) fn unmap(address: u64, bytes: u64, call: impl FnOnce() -> i32) -> i32 {
-    let mut going = Going::default();
-    walk(address, bytes, |key, mapping| {
-        if change_state(key, State::Mapped, State::Going) {
-            mapping.number.begin_drop(&mut going);
-        }
-    });
-    let (answer, seen, _moving) = going.ask(call);
-    walk(address, bytes, |key, mapping| {
-        if mapping.state != State::Going {
-            return;
-        }
-        if answer == SUCCESS {
-            if MAPPINGS.take(key).is_some() {
-                mapping.number.dropped(seen);
-            }
-        } else if change_state(key, State::Going, State::Mapped) {
-            mapping.number.keep();
-        }
-    });
-    answer
 }
