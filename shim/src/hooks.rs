@@ -9,6 +9,7 @@ pub mod graph;
 pub mod launch;
 pub mod memory;
 pub mod module;
+pub mod multicast;
 pub mod nvml;
 pub mod physical;
 pub mod pool;
@@ -33,6 +34,7 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
     launch::HOOKS,
     memory::HOOKS,
     module::HOOKS,
+    multicast::HOOKS,
     nvml::HOOKS,
     physical::HOOKS,
     pool::HOOKS,
@@ -56,6 +58,7 @@ pub(crate) const NAMES: &[&[&str]] = &[
     launch::NAMES,
     memory::NAMES,
     module::NAMES,
+    multicast::NAMES,
     nvml::NAMES,
     physical::NAMES,
     pool::NAMES,

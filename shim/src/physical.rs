@@ -26,11 +26,11 @@ use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::{AllocMap, Fate, Key, NoRoom};
 use crate::contexts;
 use crate::measured::{self, Taken};
+use crate::multicast;
 use crate::plain;
 use crate::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 
-use mapped::mapped_at;
-pub(crate) use mapped::{map, unmap};
+pub(crate) use mapped::{map, mapped_at, share_mapped, unmap};
 
 /// A number of a record; 0: memory that is not charged here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,9 @@ impl Going {
     /// `last`: what loses its last hold.
     fn add(&mut self, last: Option<Record>) {
         let Some(record) = last else { return };
-        self.grant = Some(record.grant);
+        if record.bytes.0 > 0 {
+            self.grant = Some(record.grant);
+        }
         let sum = if record.reach == Reach::Own { &mut self.own } else { &mut self.shared };
         *sum = sum.saturating_add(record.bytes.0);
     }
@@ -164,7 +166,17 @@ fn credit_kept(ledger: Ledger, bytes: Bytes) -> bool {
 
 impl Number {
     /// Memory that is not charged here.
-    const NONE: Self = Self(0);
+    pub(crate) const NONE: Self = Self(0);
+
+    /// The number as such.
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The grant that pays.
+    pub(crate) fn grant(self) -> Option<u32> {
+        RECORDS.get(self.key()).map(|record| record.grant)
+    }
 
     fn key(self) -> Key {
         Key(self.0)
@@ -207,7 +219,7 @@ impl Number {
     }
 
     /// Somebody else may have it from now on.
-    fn share(self) {
+    pub(crate) fn share(self) {
         RECORDS.update(self.key(), |record| record.reach = Reach::Shared);
     }
 
@@ -222,10 +234,14 @@ impl Number {
             self.forget_name(record.handle);
         }
         going.add(last);
+        if last.is_some() {
+            multicast::ends(self, going);
+        }
     }
 
     /// The vendor did not.
     pub(crate) fn keep(self) {
+        multicast::stays(self);
         let handle = RECORDS.update(self.key(), |record| {
             record.holds = record.holds.saturating_add(1);
             record.handle
@@ -247,12 +263,19 @@ impl Number {
             Some((Fate::Goes, record)) => {
                 self.forget_name(record.handle);
                 plain::credit(record.grant, record.bytes);
+                multicast::ended(self, seen);
             }
             Some((Fate::Stays, record)) if record.is_kept() => {
                 KEPT.fetch_add(1, Ordering::AcqRel);
+                multicast::stays(self);
             }
             Some((Fate::Stays, _)) | None => {}
         }
+    }
+
+    /// It is charged elsewhere, and was never held here.
+    pub(crate) fn discard(self) {
+        RECORDS.take(self.key());
     }
 
     /// Takes back a hold that the vendor never had, or has dropped already.
@@ -294,24 +317,44 @@ pub(crate) fn create(
     let _moving = ledger.moving();
     ledger.reserve(bytes).map_err(|_| ledger.refuse())?;
     let handle = make().inspect_err(|_| ledger.release(bytes))?;
-    let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
     let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-    let record = Record { bytes, grant, handle, holds: 1, live: 1, reach: Reach::Own };
-    let name = Name { number, references: 1 };
-    let named = RECORDS.insert(number.key(), record).and_then(|_new| NAMES.insert(Key(handle), name));
-    match named {
-        Ok(stale) => {
-            forget_references(stale);
-            Ok(handle)
-        }
+    match note(Record { bytes, grant, handle, holds: 1, live: 1, reach: Reach::Own }) {
+        Ok(()) => Ok(handle),
         Err(NoRoom) => {
-            RECORDS.take(number.key());
             if unmake(handle) == SUCCESS {
                 ledger.release(bytes);
             }
             Err(ledger.refuse())
         }
     }
+}
+
+/// Notes what has one reference by its handle; what that named before is gone.
+fn note(record: Record) -> Result<(), NoRoom> {
+    let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
+    let name = Name { number, references: 1 };
+    let key = Key(record.handle);
+    let named = RECORDS.insert(number.key(), record).and_then(|_new| NAMES.insert(key, name));
+    forget_references(named.inspect_err(|_| {
+        RECORDS.take(number.key());
+    })?);
+    Ok(())
+}
+
+/// A multicast object was made: it takes nothing, and has a life as memory does.
+pub(crate) fn multicast(handle: u64) {
+    let record = Record { bytes: Bytes(0), grant: u32::MAX, handle, holds: 1, live: 1, reach: Reach::Own };
+    if note(record).is_err() {
+        uncharged(handle);
+    }
+}
+
+/// An allocation of which others may have a range, charged already: its one hold is that it is not freed.
+pub(crate) fn exported(bytes: Bytes, grant: u32) -> Option<Number> {
+    let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
+    // No handle names it.
+    let record = Record { bytes, grant, handle: 0, holds: 1, live: 1, reach: Reach::Shared };
+    RECORDS.insert(number.key(), record).ok().map(|_new| number)
 }
 
 /// cuMemRelease.

@@ -133,6 +133,7 @@ pub(crate) fn credit_all_of(tie: Tie) {
     crate::sparse::context_ended(tie);
     crate::lent::context_ended(tie);
     external::context_ended(tie);
+    crate::ranges::context_ended(tie);
     for map in [&POINTERS, &ARRAYS, &MIPMAPPED, &IMPORTED] {
         let add = |held: Held| {
             // What is lent has its own slot, of which it was credited above.

@@ -15,6 +15,12 @@
      put <array> <x> <handle>              cuMemMapArrayAsync: 64 × 64 elements from x on
      take <array> <x> <wide>               the same, unmapped
      destroy <array>
+     team <handle> <bytes>                 cuMulticastCreate, and two cards added
+     bind <team> <what> <way>              cuMulticastBindMem, its second form, cuMulticastBindAddr, its second form: what a handle
+                                           or range has, at the way's own place
+     unbind <team> <way>
+     plain <range> <bytes>                 cuMemAlloc
+     span <descriptor> <range> <bytes>     cuMemGetHandleForAddressRange
      elsewhere <descriptor> <bytes>        memory as another interface to the card makes it
      adopt <object> <descriptor> <bytes>   cuImportExternalMemory
      open <descriptor>                     0: it is
@@ -89,6 +95,12 @@ extern int cuMemRetainAllocationHandle(u64 *, void *);
 extern int cuMemExportToShareableHandle(void *, u64, unsigned, u64);
 extern int cuMemImportFromShareableHandle(u64 *, void *, unsigned);
 extern int cuArray3DCreate_v2(void **, const Deep *), cuArrayDestroy(void *), cuMipmappedArrayDestroy(void *);
+extern int cuMulticastCreate(u64 *, const void *), cuMulticastAddDevice(u64, int);
+extern int cuMulticastBindMem(u64, size_t, u64, size_t, size_t, u64), cuMulticastUnbind(u64, int, size_t, size_t);
+extern int cuMulticastBindMem_v2(u64, int, size_t, u64, size_t, size_t, u64);
+extern int cuMulticastBindAddr(u64, size_t, u64, size_t, u64);
+extern int cuMulticastBindAddr_v2(u64, int, size_t, u64, size_t, u64);
+extern int cuMemAlloc_v2(u64 *, size_t), cuMemGetHandleForAddressRange(void *, u64, size_t, unsigned, u64);
 extern int cuGetExportTable(const void **, const void *), cuMemFree_v2(u64);
 extern int cuImportExternalMemory(void **, const External *), cuDestroyExternalMemory(void *);
 extern int cuExternalMemoryGetMappedBuffer(u64 *, void *, const Buffer *);
@@ -132,6 +144,31 @@ static int foreign(u64 *handle, u64 pid, u64 descriptor)
     return code;
 }
 
+/* Bytes of everything that is bound. */
+enum { BOUND = 8 << 20 };
+
+static int team(u64 *object, u64 bytes)
+{
+    struct {
+        unsigned devices;
+        size_t bytes;
+        u64 handle_types, flags;
+    } two = {2, bytes, 0, 0};
+    int code = cuMulticastCreate(object, &two);
+    code = code ? code : cuMulticastAddDevice(*object, 0);
+    return code ? code : cuMulticastAddDevice(*object, 1);
+}
+
+static int bind_in(u64 object, u64 what, u64 way)
+{
+    switch (way) {
+    case 0: return cuMulticastBindMem(object, 0, handles[what], 0, BOUND, 0);
+    case 1: return cuMulticastBindMem_v2(object, 0, BOUND, handles[what], 0, BOUND, 0);
+    case 2: return cuMulticastBindAddr(object, 2 * BOUND, ranges[what], BOUND, 0);
+    default: return cuMulticastBindAddr_v2(object, 0, 3 * BOUND, ranges[what], BOUND, 0);
+    }
+}
+
 static int elsewhere(int *descriptor, u64 bytes)
 {
     const void **table = NULL;
@@ -151,10 +188,20 @@ static int adopt(void **object, int descriptor, u64 bytes)
     return 0;
 }
 
-static int of_elsewhere(const char *word, u64 a, u64 b, u64 c)
+static int others(const char *word, u64 a, u64 b, u64 c)
 {
     Buffer buffer = {0, c, 0, {0}};
     Picture picture = {0, {64, 64, 0, 0x20, 1, 0}, 3, {0}};
+    if (!strcmp(word, "team"))
+        return team(&handles[a], b);
+    if (!strcmp(word, "bind"))
+        return bind_in(handles[a], b, c);
+    if (!strcmp(word, "unbind"))
+        return cuMulticastUnbind(handles[a], 0, b * BOUND, BOUND);
+    if (!strcmp(word, "plain"))
+        return cuMemAlloc_v2(&ranges[a], b);
+    if (!strcmp(word, "span"))
+        return cuMemGetHandleForAddressRange(&descriptors[a], ranges[b], c, 1, 0);
     if (!strcmp(word, "elsewhere"))
         return elsewhere(&descriptors[a], b);
     if (!strcmp(word, "adopt"))
@@ -242,7 +289,7 @@ static int one(const char *word, u64 a, u64 b, u64 c)
         return work(a);
     if (!strcmp(word, "end"))
         return cuDevicePrimaryCtxRelease_v2(0);
-    return strcmp(word, "query") ? of_elsewhere(word, a, b, c) : cuStreamQuery(stream);
+    return strcmp(word, "query") ? others(word, a, b, c) : cuStreamQuery(stream);
 }
 
 int main(void)

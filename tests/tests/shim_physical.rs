@@ -282,3 +282,73 @@ fn memory_of_another_interface_goes_with_the_context_that_imported_it() {
     assert_eq!(scene.files.counter(usage::TOTAL), 0);
     scene.program.end();
 }
+
+#[test]
+fn memory_bound_to_a_multicast_object_is_charged_until_it_is_unbound_or_the_object_ends() {
+    let Some(mut scene) = Scene::new() else { return };
+    let object = format!("team 9 {}", 4 * SIZE);
+    scene.say(&[&object]);
+    scene.both(0);
+    for way in 0..4 {
+        scene.create(1);
+        scene.map(1, 1);
+        let (bind, unbind) = (format!("bind 9 1 {way}"), format!("unbind 9 {way}"));
+        scene.say(&[&bind]);
+        assert_eq!(scene.program.say(&bind), "1", "there is something already");
+        scene.say(&["release 1", "unmap 1"]);
+        scene.both(1);
+        assert_eq!(scene.program.say(&format!("unbind 9 {}", (way + 1) % 4)), "1", "there is nothing");
+        scene.both(1);
+        scene.say(&[&unbind]);
+        scene.both(0);
+    }
+    // Still held elsewhere.
+    scene.create(1);
+    scene.say(&["bind 9 1 0", "unbind 9 0"]);
+    scene.both(1);
+    scene.create(2);
+    scene.say(&["bind 9 1 0", "bind 9 2 1", "release 1", "release 2"]);
+    scene.both(2);
+    // The object is there as long as it is mapped.
+    scene.say(&[&format!("map 3 9 {}", 4 * SIZE), "release 9"]);
+    scene.both(2);
+    scene.say(&["unmap 3"]);
+    scene.both(0);
+    // One that ends at once, with memory that is still held.
+    scene.say(&[&object]);
+    scene.create(1);
+    scene.say(&["bind 9 1 0", "release 9"]);
+    scene.both(1);
+    scene.say(&["release 1"]);
+    scene.both(0);
+    scene.program.end();
+}
+
+#[test]
+fn memory_of_which_another_device_has_a_range_is_charged_after_it_is_freed() {
+    let Some(mut scene) = Scene::new() else { return };
+    let (plain, span) = (format!("plain 1 {SIZE}"), format!("span 1 1 {SIZE}"));
+    // Nobody has it any more when it is freed: that is seen.
+    scene.say(&[&plain, &span, "close 1", "free 1"]);
+    scene.both(0);
+    scene.create(1);
+    scene.map(1, 1);
+    scene.say(&["release 1", &span, "close 1", "unmap 1"]);
+    scene.both(0);
+    // The descriptor keeps it.
+    scene.create(1);
+    scene.map(1, 1);
+    scene.say(&["release 1", &span, "unmap 1"]);
+    scene.both(1);
+    scene.say(&[&plain, &format!("span 2 1 {SIZE}"), &format!("span 3 1 {SIZE}"), "close 3"]);
+    scene.both(2);
+    scene.say(&["free 1"]);
+    scene.both(2);
+    assert_eq!(scene.program.say("free 1"), "1", "freed already");
+    scene.say(&["close 1", "close 2"]);
+    assert_eq!(scene.books_and_card(), (2 * SIZE, 0), "nobody tells the one who made it");
+    // What others have of a context's memory when it ends is not in it any more.
+    scene.say(&[&plain, &span, "end"]);
+    assert_eq!(scene.files.counter(usage::TOTAL), 3 * SIZE);
+    scene.program.end();
+}

@@ -12,6 +12,7 @@ use crate::external::{self, Mapping};
 use crate::lent::{self, Tag};
 use crate::plain::{self, Made, POINTERS};
 use crate::pools;
+use crate::ranges;
 use crate::vendor::SUCCESS;
 
 /// What the driver takes for an allocation is a multiple of this: the alignment that it gives every address, which its
@@ -132,7 +133,7 @@ pub(crate) struct IpcHandle {
 }
 
 /// Where the allocation begins that holds an address.
-fn base_of(address: u64) -> u64 {
+pub(super) fn base_of(address: u64) -> u64 {
     let mut base = 0;
     let found = cuMemGetAddressRange_v2(&raw mut base, core::ptr::null_mut(), address) == Some(SUCCESS);
     if found { base } else { address }
@@ -232,6 +233,9 @@ fn short_answer(address: *mut u32, made: Result<Key, i32>) -> i32 {
 /// Frees always reach the vendor.
 fn free(address: u64, call: impl FnOnce() -> i32) -> i32 {
     let Some(freeing) = plain::before_free(&POINTERS, Key(address)) else {
+        if let Some(range) = ranges::take(address) {
+            return range.free(address, call);
+        }
         let mapped = external::before_free(Mapping::Buffer, Key(address));
         let answer = call();
         match mapped {

@@ -6,6 +6,7 @@
 use crate::alloc_map::Key;
 use crate::plain::{self, POINTERS};
 use crate::pools::{self, Location, Place, Request};
+use crate::ranges;
 use crate::vendor::{self, SUCCESS, StreamMode};
 
 /// The vendor's description of a pool: the head of it.
@@ -75,6 +76,9 @@ hooks! {
 /// Frees always reach the vendor. In a capture nothing is freed yet, whatever the answer.
 fn free(address: u64, real: impl FnOnce() -> i32, is_capturing: impl FnOnce() -> bool) -> i32 {
     let Some(freeing) = plain::before_free(&POINTERS, Key(address)) else {
+        if let Some(range) = ranges::take(address) {
+            return if is_capturing() { range.stays(address, real) } else { range.free(address, real) };
+        }
         let answer = real();
         pools::freed_in_order();
         return answer;

@@ -20,16 +20,21 @@ enum State {
 
 static MAPPINGS: AllocMap<Mapping> = AllocMap::new();
 
+/// The mapping that holds an address, and where it ends.
+fn mapping_at(address: u64) -> Option<(Number, u64)> {
+    let end = |start: u64, mapping: &Mapping| (mapping.number, start.saturating_add(mapping.bytes));
+    if let Some(mapping) = MAPPINGS.get(Key(address)) {
+        return Some(end(address, &mapping));
+    }
+    MAPPINGS.find(|start, mapping| {
+        let inside = start.0 <= address && address - start.0 < mapping.bytes;
+        inside.then(|| end(start.0, mapping))
+    })
+}
+
 /// The record of the mapping that holds an address.
-pub(super) fn mapped_at(address: u64) -> Option<Number> {
-    let number = match MAPPINGS.get(Key(address)) {
-        Some(mapping) => Some(mapping.number),
-        None => MAPPINGS.find(|start, mapping| {
-            let inside = start.0 <= address && address - start.0 < mapping.bytes;
-            inside.then_some(mapping.number)
-        }),
-    };
-    number.filter(|number| *number != Number::NONE)
+pub(crate) fn mapped_at(address: u64) -> Option<Number> {
+    mapping_at(address).map(|(number, _)| number).filter(|number| *number != Number::NONE)
 }
 
 /// cuMemMap.
@@ -60,6 +65,18 @@ pub(crate) fn map(
         }
     }
     answer
+}
+
+/// Others may have what is mapped in a range, from now on. False: nothing of this process is mapped there.
+pub(crate) fn share_mapped(address: u64, bytes: u64) -> bool {
+    let (mut at, until) = (address, address.saturating_add(bytes.max(1)));
+    while at < until
+        && let Some((number, end)) = mapping_at(at)
+    {
+        number.share();
+        at = end.max(at + 1);
+    }
+    at > address
 }
 
 /// Visits the mappings of a range, one behind the other.

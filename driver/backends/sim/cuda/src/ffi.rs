@@ -33,6 +33,7 @@ mod graph;
 mod green;
 mod launch;
 mod memory;
+mod multicast;
 #[path = "../../pointer.rs"]
 mod pointer;
 mod stream;
@@ -52,6 +53,7 @@ pub(crate) use graph::*;
 pub(crate) use green::*;
 pub(crate) use launch::*;
 pub(crate) use memory::*;
+pub(crate) use multicast::*;
 pub(crate) use stream::*;
 pub(crate) use stubs::*;
 

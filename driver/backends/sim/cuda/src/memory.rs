@@ -167,6 +167,7 @@ fn release(freed: &Allocation) {
         return;
     }
     match &freed.payer {
+        Payer::Card(Kind::Plain, charged) if crate::range::keeps(freed, *charged) => return,
         Payer::Card(kind, charged) => {
             if ipc::give(ours, freed, (*kind, *charged)) == LetGo::StillOpen {
                 return;

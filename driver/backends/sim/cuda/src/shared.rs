@@ -27,6 +27,8 @@ pub(crate) enum Maker {
     Physical = 0,
     /// Those of another interface to the card.
     Interface = 1,
+    /// cuMemGetHandleForAddressRange: other devices import it, and nobody here.
+    Range = 2,
 }
 
 /// What a descriptor says.
@@ -100,8 +102,9 @@ pub(crate) fn export(told: &Shared) -> Answer<(OwnedFd, Export)> {
         file.write_all_at(&word.to_le_bytes(), at).map_err(|_| UNKNOWN)?;
     }
     file.lock_shared().map_err(|_| UNKNOWN)?;
-    let export = Export(look(file.as_raw_fd())?);
-    Ok((file.into(), export))
+    let file = OwnedFd::from(file);
+    let export = Export::of(&file)?;
+    Ok((file, export))
 }
 
 /// The descriptor is the caller's to close.
@@ -122,6 +125,10 @@ pub(crate) fn import(descriptor: i32, maker: Maker) -> Answer<(Shared, Import)> 
 }
 
 impl Export {
+    pub(crate) fn of(descriptor: &OwnedFd) -> Answer<Self> {
+        look(descriptor.as_raw_fd()).map(Self)
+    }
+
     /// Whether a copy of the descriptor is open anywhere, or somebody imported it.
     pub(crate) fn is_open(&self) -> bool {
         if self.0.try_lock().is_err() {

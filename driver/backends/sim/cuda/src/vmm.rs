@@ -8,6 +8,7 @@ use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::handle::{Registry, Tag};
 use crate::heap::{self, BIG_PAGE, Backing};
 use crate::memory::{self, Allocation, Payer};
+use crate::multicast::Team;
 use crate::process::{self, lock};
 use crate::shared::{self, Export, Import, Maker, Shared};
 use aliquot_sim_device::Kind;
@@ -36,17 +37,19 @@ enum Owner {
     Card,
     /// The host's: free.
     Host,
+    /// Nobody's: a multicast object, which has memory of others.
+    Team(Team),
     /// Another process's, which pays.
     Other(#[expect(dead_code, reason = "its lock is what counts")] Import),
 }
 
 /// A physical allocation.
 pub(crate) struct Physical {
-    device: usize,
+    pub(crate) device: usize,
     bytes: u64,
     owner: Owner,
     backing: Backing,
-    properties: Properties,
+    pub(crate) properties: Properties,
     life: Mutex<Life>,
 }
 
@@ -84,6 +87,14 @@ impl Life {
 impl Physical {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// A multicast object's cards and memory.
+    pub(crate) fn team(&self) -> Option<&Team> {
+        match &self.owner {
+            Owner::Team(team) => Some(team),
+            Owner::Card | Owner::Host | Owner::Other(_) => None,
+        }
     }
 
     /// One more reference, whether there was one or not; false: it is gone.
@@ -138,6 +149,19 @@ pub(crate) fn create(bytes: u64, properties: Properties, flags: u64) -> Answer<u
     Ok(add(device, bytes, (owner, backing), properties))
 }
 
+/// A multicast object of that size.
+pub(crate) fn create_team(team: Team, bytes: u64, handle_types: u32) -> Answer<u64> {
+    let ours = process::card(0)?;
+    let (_, backing) = ours.heap()?.take(bytes)?;
+    let properties = Properties { location_type: 0, location: 0, handle_types };
+    Ok(add(0, bytes, (Owner::Team(team), backing), properties))
+}
+
+/// What a handle names.
+pub(crate) fn get(handle: u64) -> Answer<Arc<Physical>> {
+    PHYSICAL.get(handle)
+}
+
 /// Ends a hold on `physical`; with the last it goes.
 fn let_go((handle, physical): &Hold, change: impl FnOnce(&mut Life)) {
     let over = {
@@ -165,6 +189,9 @@ fn end(handle: u64, physical: &Arc<Physical>) {
             heap.give(physical.bytes, &physical.backing);
         }
     }
+    if let Some(team) = physical.team() {
+        team.end();
+    }
     let mut exported = lock(&EXPORTED);
     exported.retain(|(_, other)| !Arc::ptr_eq(other, physical));
     EXPORTED_COUNT.store(exported.len(), Ordering::Release);
@@ -175,6 +202,7 @@ fn end(handle: u64, physical: &Arc<Physical>) {
 /// Memory of which the last shared handle was closed goes: nobody calls the driver for that, so each call that takes memory or
 /// tells of it looks.
 pub(crate) fn collect() {
+    crate::range::collect();
     if EXPORTED_COUNT.load(Ordering::Acquire) == 0 {
         return;
     }
@@ -211,10 +239,37 @@ pub(crate) fn retain(address: u64) -> Answer<u64> {
 pub(crate) fn export(handle: u64, kind: u32) -> Answer<i32> {
     process::cards()?;
     let physical = PHYSICAL.get(handle)?;
-    if kind != FILE_DESCRIPTOR || physical.properties.handle_types & FILE_DESCRIPTOR == 0 {
+    let is_shareable = kind == FILE_DESCRIPTOR && physical.properties.handle_types & FILE_DESCRIPTOR != 0;
+    if !is_shareable || physical.team().is_some() {
         return Err(NOT_SUPPORTED);
     }
     share(handle, physical, Maker::Physical)
+}
+
+/// A descriptor of one or several mappings in a row, from `address` on; it keeps what is behind them.
+pub(crate) fn export_range(address: u64, bytes: u64) -> Answer<Option<i32>> {
+    let mapped = lock(&MAPPED);
+    let end = address.checked_add(bytes).ok_or(INVALID_VALUE)?;
+    let (mut at, mut holds) = (address, Vec::new());
+    while at < end {
+        let found = mapped.range(..=at).next_back();
+        let inside = found.filter(|(start, (_, physical))| at - **start < physical.bytes);
+        let Some((start, hold)) = inside else { break };
+        at = start + hold.1.bytes;
+        holds.push(hold.clone());
+    }
+    let Some((_, first)) = holds.first() else { return Ok(None) };
+    let is_of_one = holds.iter().all(|(_, other)| other.device == first.device && other.team().is_none());
+    if at < end || !is_of_one {
+        return Err(INVALID_VALUE);
+    }
+    let seat = process::cards()?.get(first.device).ok_or(INVALID_DEVICE)?.seat()?;
+    let (descriptor, _) = shared::export(&Shared::of(seat, Maker::Range, (first.backing.offset, bytes)))?;
+    for hold in holds {
+        lock(&hold.1.life).exports.push(Export::of(&descriptor)?);
+        note_exported(hold);
+    }
+    Ok(Some(shared::give_away(descriptor)))
 }
 
 /// Memory that another interface to the card makes in this process: there as long as the descriptor is open or somebody has
@@ -238,12 +293,16 @@ fn share(handle: u64, physical: Arc<Physical>, maker: Maker) -> Answer<i32> {
     }
     life.exports.push(export);
     drop(life);
+    note_exported((handle, physical));
+    Ok(shared::give_away(descriptor))
+}
+
+fn note_exported(hold: Hold) {
     let mut exported = lock(&EXPORTED);
-    if !exported.iter().any(|(_, other)| Arc::ptr_eq(other, &physical)) {
-        exported.push((handle, physical));
+    if !exported.iter().any(|(_, other)| Arc::ptr_eq(other, &hold.1)) {
+        exported.push(hold);
     }
     EXPORTED_COUNT.store(exported.len(), Ordering::Release);
-    Ok(shared::give_away(descriptor))
 }
 
 /// cuMemImportFromShareableHandle: this process's own memory under its own handle, another's under a new one.
@@ -314,6 +373,17 @@ pub(crate) fn hold(handle: u64) -> Answer<Hold> {
     Ok((handle, physical))
 }
 
+/// One more mapping of what is mapped at an address, and how far behind its beginning that is.
+pub(crate) fn hold_at(address: u64) -> Answer<(Hold, u64)> {
+    let mapped = lock(&MAPPED);
+    let (start, (handle, physical)) = mapped.range(..=address).next_back().ok_or(INVALID_VALUE)?;
+    if address - start >= physical.bytes {
+        return Err(INVALID_VALUE);
+    }
+    lock(&physical.life).mappings += 1;
+    Ok(((*handle, Arc::clone(physical)), address - start))
+}
+
 /// That mapping ends.
 pub(crate) fn drop_hold(hold: &Hold) {
     let_go(hold, |life| life.mappings -= 1);
@@ -323,7 +393,8 @@ pub(crate) fn drop_hold(hold: &Hold) {
 pub(crate) fn map(address: u64, bytes: u64, offset: u64, handle: u64) -> Answer {
     process::cards()?;
     let physical = PHYSICAL.get(handle)?;
-    let whole = bytes == physical.bytes && offset == 0;
+    let is_ready = physical.team().is_none_or(Team::is_complete);
+    let whole = bytes == physical.bytes && offset == 0 && is_ready;
     if !whole || !address.is_multiple_of(BIG_PAGE) || !is_reserved(address, bytes) {
         return Err(INVALID_VALUE);
     }
