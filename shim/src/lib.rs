@@ -56,6 +56,7 @@ mod pacing;
 mod physical;
 mod plain;
 mod pools;
+mod presence;
 mod process;
 mod processes;
 mod ranges;

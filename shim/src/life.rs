@@ -10,7 +10,7 @@
 //! | free | this process's, and this image did not take the slot | dead: an earlier image of it did |
 //! | free | a living process's that does not map the usage file | dead: it is another program now |
 //! | free | a living process's that maps it | alive: it closed its descriptors |
-//! | free | in another pid namespace, or the kernel does not tell | alive: the node's agent sees more |
+//! | free | in another pid namespace, or the kernel does not tell | dead if the sign that it showed is gone ([`crate::presence`]); else alive: the node's agent sees more |
 //!
 //! A slot of memory that is lent ([`crate::lent`]) lives as long as anybody holds a shared lock on a byte of its own, or its
 //! maker lives and has it.
@@ -28,6 +28,7 @@ use aliquot_enforce::units::{Nanos, Ppm};
 
 use crate::grants::Usage;
 use crate::lent::{self, Lent};
+use crate::presence;
 use crate::process::{self, Pid, Start, State};
 use crate::sys;
 
@@ -74,9 +75,9 @@ pub(crate) struct Taken {
 
 /// This process, as slots name it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Identity {
-    pid: Pid,
-    namespace: u64,
+pub(crate) struct Identity {
+    pub(crate) pid: Pid,
+    pub(crate) namespace: u64,
 }
 
 impl Identity {
@@ -128,6 +129,10 @@ pub(crate) fn one_at_a_time<R>(inside: impl FnOnce() -> R) -> R {
 /// Takes a free slot for this process, which has none. `None`: all are taken by the living.
 pub(crate) fn take_slot(usage: Usage, part: Ppm, reaping: &AtomicU32) -> Option<Taken> {
     let me = Identity::own();
+    // Before any record lock.
+    if let Some(start) = process::own_start() {
+        presence::show(usage, me, start, reaping);
+    }
     // What an earlier image of this process held is not this one's; and who died with work on the card is billed before
     // anybody launches.
     if slots(usage).any(|(_, slot)| pid_of(slot) == me.pid || is_unbilled(slot)) {
@@ -221,6 +226,7 @@ fn take_this(
     slot.loose().store(0, Ordering::Release);
     slot.kind().store(kind, Ordering::Release);
     slot.tag().store(tag, Ordering::Release);
+    slot.sign().store(presence::shown(usage, me), Ordering::Release);
     if slot.owner().compare_exchange(owner, next, Ordering::AcqRel, Ordering::Acquire).is_err() {
         unlock();
         return None;
@@ -418,20 +424,22 @@ fn is_dead(
     own: Own,
 ) -> bool {
     let (pid, start) = (pid_in(owner), Start(slot.start_time().load(Ordering::Acquire)));
-    if me.namespace == 0 || slot.pid_namespace().load(Ordering::Acquire) != me.namespace {
-        return false;
-    }
+    let has_no_sign = || presence::is_gone(file, slot.sign().load(Ordering::Acquire));
+    let is_elsewhere = me.namespace == 0 || slot.pid_namespace().load(Ordering::Acquire) != me.namespace;
     if is_lent(slot) {
         let lent = Lent::of(usage, number, owner);
         if lent.is_some_and(|lent| lent::is_held_here(lent) || sys::locked_by_another(file, lent.lock())) {
             return false;
         }
         // Its maker may have closed its descriptors; an opener that did so is not known any more.
-        if pid == me.pid || slot.kind().load(Ordering::Acquire) == LET_GO {
+        if slot.kind().load(Ordering::Acquire) == LET_GO || !is_elsewhere && pid == me.pid {
             return true;
         }
     } else if sys::locked_by_another(file, lock_place(number)) {
         return false;
+    }
+    if is_elsewhere {
+        return has_no_sign();
     }
     if pid == me.pid {
         return match own {
@@ -442,7 +450,7 @@ fn is_dead(
     }
     match process::look(pid) {
         State::Gone => true,
-        State::Hidden => false,
+        State::Hidden => has_no_sign(),
         State::Living(now) => now != start || process::maps(pid, usage.address()) == Some(false),
     }
 }

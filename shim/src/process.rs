@@ -97,15 +97,24 @@ fn decimal(digits: &[u8]) -> Option<u64> {
 
 /// `/proc/<pid><end>`
 fn path_of<'a>(pid: Pid, end: &[u8], into: &'a mut [u8; 32]) -> Option<&'a CStr> {
+    numbered(b"/proc/", pid.0, end, into)
+}
+
+/// The path of a descriptor of this process.
+pub(crate) fn path_of_file(file: u32, into: &mut [u8; 32]) -> Option<&CStr> {
+    numbered(b"/proc/self/fd/", file, b"", into)
+}
+
+fn numbered<'a>(before: &[u8], number: u32, end: &[u8], into: &'a mut [u8; 32]) -> Option<&'a CStr> {
     let mut digits = [0_u8; 10];
-    let (mut rest, mut count) = (pid.0, 0);
+    let (mut rest, mut count) = (number, 0);
     while count == 0 || rest > 0 {
         *digits.get_mut(count)? = b'0' + u8::try_from(rest % 10).ok()?;
         rest /= 10;
         count += 1;
     }
     let number = digits.get(..count)?.iter().rev();
-    let text = b"/proc/".iter().chain(number).chain(end);
+    let text = before.iter().chain(number).chain(end);
     for (place, byte) in into.iter_mut().zip(text) {
         *place = *byte;
     }

@@ -83,6 +83,31 @@ impl File {
         if base == libc::MAP_FAILED { None } else { NonNull::new(base.cast()) }
     }
 
+    /// The file behind a descriptor, opened once more.
+    pub(crate) fn again(file: c_int) -> Option<Self> {
+        let mut path = [0; 32];
+        let path = crate::process::path_of_file(u32::try_from(file).ok()?, &mut path)?;
+        Self::open(None, path, libc::O_RDWR)
+    }
+
+    /// Takes the lock of one byte that goes with the open file description, if nobody has it.
+    pub(crate) fn lock_description(&self, byte: u64) -> bool {
+        let lock = record(byte, libc::F_WRLCK);
+        // SAFETY: a record for the kernel to read.
+        unsafe { libc::fcntl(self.0, libc::F_OFD_SETLK, &raw const lock) == 0 }
+    }
+
+    /// Maps like [`File::map`], where no forked child has it.
+    pub(crate) fn map_for_this_process(&self, length: usize) -> Option<NonNull<u8>> {
+        let base = self.map(length, libc::PROT_READ)?;
+        // SAFETY: the mapping made above.
+        let kept = unsafe { libc::madvise(base.as_ptr().cast(), length, libc::MADV_DONTFORK) } == 0;
+        if !kept {
+            unmap(base, length);
+        }
+        kept.then_some(base)
+    }
+
     /// Reads up to the buffer's length; 0 at the end, `None` on an error.
     pub(crate) fn read(&self, into: &mut [u8]) -> Option<usize> {
         // SAFETY: an open descriptor and a buffer of that length.

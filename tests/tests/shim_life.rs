@@ -13,6 +13,7 @@ use nix::libc;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const LIMIT: u64 = 1 << 30;
@@ -238,6 +239,58 @@ fn a_process_of_another_pid_namespace_is_left_to_the_node() {
     assert_eq!(process.say(&format!("alloc {MOST}")), REFUSED);
     assert_eq!(process.say("alloc 512"), GRANTED);
     assert_eq!(scene.total(), MOST + 512);
+}
+
+/// A process in a pid namespace of its own, which is killed with the value; `None`: none can be made here.
+fn elsewhere(scene: &Scene) -> Option<Talk> {
+    let unshare = ["--pid", "--fork", "--kill-child=KILL", "--mount-proc"];
+    let can = Command::new("unshare").args(unshare).arg("true").output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        println!("stood aside: no pid namespace can be made");
+        return None;
+    }
+    let mut command = scene.tenant.command(&scene.bench, "unshare");
+    Some(Talk::start(command.args(unshare).arg(&scene.program)))
+}
+
+/// Has most of the grant as soon as whoever has it is gone, whose processor time is not to be seen from here.
+fn in_the_end(process: &mut Talk) {
+    let begun = Instant::now();
+    while process.say(&format!("alloc {MOST}")) != GRANTED {
+        assert!(begun.elapsed() < Duration::from_secs(10), "nobody lives who has it");
+    }
+}
+
+#[test]
+fn a_container_that_is_killed_and_started_again_has_all_of_its_grant() {
+    let Some(scene) = Scene::new() else { return };
+    for _ in 0..2 {
+        let Some(mut first) = elsewhere(&scene) else { return };
+        let Some(mut second) = elsewhere(&scene) else { return };
+        assert_eq!(first.say(&format!("alloc {MOST}")), GRANTED);
+        assert_eq!(second.say(&format!("alloc {MOST}")), REFUSED, "the first lives");
+        drop(first);
+        in_the_end(&mut second);
+        assert_eq!(scene.total(), MOST);
+        drop(second);
+    }
+    // From the node's own namespace, too.
+    in_the_end(&mut scene.start());
+    assert_eq!(scene.total(), MOST);
+}
+
+#[test]
+fn a_process_of_another_pid_namespace_that_closed_its_descriptors_lives() {
+    let Some(scene) = Scene::new() else { return };
+    let (Some(mut first), Some(mut second)) = (elsewhere(&scene), elsewhere(&scene)) else { return };
+    assert_eq!(first.say(&format!("alloc {MOST}")), GRANTED);
+    assert_eq!(first.say("close"), GRANTED);
+    for _ in 0..3 {
+        assert_eq!(second.say(&format!("alloc {MOST}")), REFUSED, "the first lives");
+    }
+    assert_eq!(first.say("free"), GRANTED);
+    in_the_end(&mut second);
+    assert_eq!(scene.total(), MOST);
 }
 
 #[test]

@@ -139,6 +139,8 @@ pub mod usage {
     /// First of the bytes behind the file whose record locks tell who has memory that was lent: one for each slot and
     /// generation ([`super::slot::lock_of_lent`]).
     pub const LENT_LOCKS: u64 = 1 << 40;
+    /// First of the bytes behind the file whose locks are signs that processes live ([`super::slot::SIGN`]).
+    pub const SIGNS: u64 = 1 << 50;
     /// First byte of slot 0.
     pub const SLOTS: usize = 4096;
     /// Bytes of a slot: two cache lines, so that neighbours do not share one.
@@ -182,6 +184,11 @@ pub mod slot {
     pub const LOOSE: usize = 72;
     /// `u64`, of lent memory: FNV-1a over the handle by which it is opened.
     pub const TAG: usize = 56;
+    /// `u64`, a byte of the file on which the owner holds a lock that it can lose by nothing but its end, in [`SIGNS`]; 0: it has
+    /// none. In slots of lent memory it is the maker's.
+    pub const SIGN: usize = 80;
+    /// What [`SIGN`] may be.
+    pub const SIGNS: core::ops::Range<u64> = super::usage::SIGNS..super::usage::SIGNS + (1 << 50);
 
     /// The byte on which the maker and everybody who has lent memory open hold a shared record lock, while slot `number` has the
     /// owner word `owner`. Another owner has another byte, so that no lock is ever taken for a later one's.

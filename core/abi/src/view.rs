@@ -443,6 +443,12 @@ impl<'a> SlotView<'a> {
         self.bytes.word(self.at + slot::UNBILLED_SINCE)
     }
 
+    /// [`slot::SIGN`]
+    #[must_use]
+    pub fn sign(self) -> &'a AtomicU64 {
+        self.bytes.word(self.at + slot::SIGN)
+    }
+
     /// [`slot::BEGUN`]
     #[must_use]
     pub fn begun(self) -> &'a AtomicU32 {

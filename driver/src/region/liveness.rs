@@ -5,8 +5,9 @@
 //! is dead when nobody holds the lock *and* no process has the pid and start time that it names.
 //!
 //! A pid of another namespace means something here only if this process sees all of them: then a process counts as the
-//! owner when its pid inside some namespace and its start time are those of the slot. Where that cannot be found out, the
-//! owner counts as alive: the slot's bytes stay taken, and nobody is robbed.
+//! owner when its pid inside some namespace and its start time are those of the slot. Else the sign that the owner showed tells,
+//! a lock that it cannot lose but by its end. Where nothing can be found out, the owner counts as alive: the slot's bytes stay
+//! taken, and nobody is robbed.
 //!
 //! The slot of memory that is lent has a lock byte of its own, which everybody holds who has the memory; its maker counts, locked
 //! or not, until it let go.
@@ -85,8 +86,16 @@ impl Taken<'_> {
             start_time(pid).is_none_or(|found| began.is_some_and(|began| began != found))
         } else {
             processes.namespace == FIRST_NAMESPACE && !processes.anybody_is(pid, began)
+                || self.has_lost_its_sign(usage)
         };
         if gone { Owner::Dead } else { Owner::Alive }
+    }
+
+    /// Whether the owner showed a sign that it lives, and nobody shows it any more.
+    fn has_lost_its_sign(&self, usage: &File) -> bool {
+        let sign = self.slot.sign().load(Ordering::Acquire);
+        let byte = usize::try_from(sign).ok().filter(|_| slot::SIGNS.contains(&sign));
+        byte.is_some_and(|byte| !is_locked(usage, byte_lock(libc::F_WRLCK, byte)))
     }
 
     /// Whether it is of memory that is lent, and not of a process. What says neither is taken for a process's.

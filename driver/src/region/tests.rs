@@ -326,6 +326,31 @@ fn lent_memory_outlives_its_maker_while_somebody_has_it_open() {
 }
 
 #[test]
+fn whoever_is_in_another_pid_namespace_lives_as_long_as_its_sign() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
+    let watched = Watched::open(&place.usage()).unwrap();
+    let view = watched.view().unwrap();
+    let (slot, me) = (view.slot(5).unwrap(), std::process::id());
+    let sign = slot::SIGNS.start + 77;
+    let file = open(&place.usage()).unwrap();
+    let lock = liveness::byte_lock(libc::F_WRLCK, usize::try_from(sign).unwrap());
+    fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&lock)).unwrap();
+    slot.start_time().store(liveness::start_time(me).unwrap(), Ordering::SeqCst);
+    slot.pid_namespace().store(liveness::own_namespace() + 1, Ordering::SeqCst);
+    slot.used().store(50, Ordering::SeqCst);
+    view.total().store(50, Ordering::SeqCst);
+    slot.owner().store(1 << 32 | u64::from(me), Ordering::SeqCst);
+    for shown in [0, 7, u64::MAX, sign] {
+        slot.sign().store(shown, Ordering::SeqCst);
+        assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody, "{shown}");
+    }
+    drop(file);
+    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(50) }));
+}
+
+#[test]
 fn what_the_dead_left_on_the_card_is_billed() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
