@@ -143,9 +143,11 @@ fn a_chain_of_images_holds_only_what_the_last_one_does() {
         process.tell("exec");
         assert_eq!(process.say(&format!("alloc {MOST}")), GRANTED);
         assert_eq!(scene.total(), MOST);
+        // Asked of the mark, which is set before anybody looks for the dead on the card.
+        assert_eq!(scene.bench.card().high_water(), MOST);
     }
     assert_eq!(process.say("free"), GRANTED);
-    assert_eq!(scene.total(), 0);
+    assert_eq!((scene.total(), scene.bench.card().in_use()), (0, 0));
 }
 
 #[test]

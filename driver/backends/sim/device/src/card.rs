@@ -222,10 +222,12 @@ impl Card {
     /// Takes back what dead processes held. Under the lock.
     fn reap_locked(&self, state: &mut State, now: u64) {
         state.reaped_at = now;
-        let own = u64::from(std::process::id());
+        // The kernel does not show a process its own locks, so it knows its seats itself: by number and image, as an image that
+        // was before `exec`, or a process of the same number in an earlier namespace, is as dead as any other.
+        let own = (u64::from(std::process::id()), seat::image());
         for index in 0..state.used() {
-            let pid = state.seats.get(index).map_or(0, |seat| seat.pid);
-            if pid != 0 && pid != own && !mapping::held_by_another(self.alive, self.byte(index)) {
+            let (pid, image) = state.seats.get(index).map_or((0, 0), |seat| (seat.pid, seat.image));
+            if pid != 0 && (pid, image) != own && !mapping::held_by_another(self.alive, self.byte(index)) {
                 // What it had run until now is on the record; the rest of its queue goes with it.
                 state.empty(index);
                 // A process that never kept content has no file.
@@ -418,7 +420,7 @@ impl Card {
             mapping::hold_seat(self.alive, self.byte(index)).map_err(SeatError::Mark)?;
             if let (Some(seat), Some(work)) = (state.seats.get_mut(index), state.works.get_mut(index)) {
                 *work = Work::default();
-                seat.sit(u64::from(std::process::id()));
+                seat.sit(u64::from(std::process::id()), seat::image());
             }
             state.seats_used = state.seats_used.max(u64::try_from(index + 1).unwrap_or(0));
             Ok(Seat { card: self.clone(), index })

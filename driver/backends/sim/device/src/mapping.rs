@@ -2,8 +2,8 @@
 //!
 //! The guard is a robust, process-shared mutex of the C library: a few nanoseconds when free, and when its holder is killed
 //! the kernel hands it to the next one, who is told and repairs. Who is alive is asked of the kernel, too: each seat holds a
-//! record lock on one byte of the file `alive`. Such locks are the process's own, are dropped at its death, are not
-//! inherited by its children, and are the same seen from every pid namespace.
+//! record lock on one byte of the file `alive`. Such locks are the process's own, are dropped at its death and at `exec`, which
+//! closes the file, are not inherited by its children, and are the same seen from every pid namespace.
 
 // UNSAFETY: mapping a file, a process-shared mutex inside it and record locks have no safe interface in std.
 #![expect(unsafe_code, reason = "shared mapping, robust mutex and record locks are libc calls")]
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tells a card file of this layout; the last byte is the layout's number.
-const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x04");
+const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x05");
 
 /// Why the cards cannot be opened.
 #[derive(Debug, thiserror::Error)]

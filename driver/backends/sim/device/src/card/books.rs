@@ -42,6 +42,8 @@ pub(super) struct Departed {
 pub(super) struct SeatState {
     /// 0: nobody sits here.
     pub(super) pid: u64,
+    /// Tells what runs in the process from what ran in it before `exec`.
+    pub(super) image: u64,
     pub(super) held: [u64; 8],
     pub(super) high_water: u64,
     pub(super) windows: Windows,
@@ -104,11 +106,11 @@ impl Windows {
 // === impl SeatState ===
 
 impl SeatState {
-    /// Process `pid` sits down on an empty seat.
-    pub(super) fn sit(&mut self, pid: u64) {
+    /// What runs in process `pid` sits down on an empty seat.
+    pub(super) fn sit(&mut self, pid: u64, image: u64) {
         (self.held, self.high_water, self.runs_made) = ([0; 8], 0, 0);
         self.windows = Windows { number: [0; WINDOWS], busy: [0; WINDOWS] };
-        self.pid = pid;
+        (self.pid, self.image) = (pid, image);
     }
 
     pub(super) fn held_bytes(&self) -> u64 {

@@ -4,7 +4,9 @@ use super::{Card, Kind};
 use crate::lent::LetGo;
 use crate::mapping::{self, monotonic_nanos};
 use crate::schedule::{self, SEATS, Work};
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// Longest sleep before a waiter looks again: others may have come, or died, since.
 const RECHECK_NANOS: u64 = 10_000_000;
@@ -44,6 +46,12 @@ pub struct Mark(pub u64);
 pub struct Seat {
     pub(super) card: Card,
     pub(super) index: usize,
+}
+
+/// What tells the program that runs in this process from others of its number: a number drawn once by each image.
+pub(super) fn image() -> u64 {
+    static IMAGE: OnceLock<u64> = OnceLock::new();
+    *IMAGE.get_or_init(|| RandomState::new().hash_one(std::process::id()))
 }
 
 // === impl Seat ===
