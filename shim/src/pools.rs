@@ -46,6 +46,8 @@ pub(crate) enum Source {
     Closed,
     /// No such pool any more.
     Gone,
+    /// No pool at all: the vendor says what is wrong.
+    Nothing,
     /// This pool's, of this ledger.
     Charged(Meter, Ledger, Acquaintance),
 }
@@ -173,6 +175,9 @@ pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Origin {
 /// Where an allocation from a pool comes from.
 pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Origin {
     let _errno = KeepErrno::new();
+    if handle == 0 {
+        return Origin::Known(Source::Nothing);
+    }
     let source = source(handle, vendor::current_device);
     Origin::Known(match source {
         Source::Charged(meter, ..) if vendor::is_capturing(stream, mode) => {
@@ -207,6 +212,15 @@ pub(crate) fn allocate(
         Source::Vendors => real(),
         Source::Closed => OUT_OF_MEMORY,
         Source::Gone => INVALID_VALUE,
+        Source::Nothing => {
+            let answer = real();
+            if answer != SUCCESS {
+                return answer;
+            }
+            // Of a pool that nobody counts.
+            let _freed = back(request.address.read());
+            OUT_OF_MEMORY
+        }
         Source::Charged(meter, ledger, since) => {
             let answer = match request.taken() {
                 // The vendor says what is wrong with it.

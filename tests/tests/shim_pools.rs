@@ -103,6 +103,17 @@ fn beyond_the_limit_is_out_of_memory_and_what_fits_to_the_byte_is_not() {
     scene.program.end();
 }
 
+/// What the driver refuses for its arguments it refuses under a limit, and nobody was denied anything.
+#[test]
+fn no_pool_at_all_is_the_drivers_to_refuse() {
+    let Some(mut scene) = Scene::new() else { return };
+    for bytes in [0, 1000, LIMIT + 1, u64::MAX] {
+        scene.say(&format!("nonsense 0 {bytes}"), "1");
+    }
+    assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (0, 0));
+    scene.program.end();
+}
+
 #[test]
 fn a_pool_is_charged_to_its_card_and_memory_of_the_host_to_nobody() {
     let Some(mut scene) = Scene::new() else { return };
