@@ -41,6 +41,14 @@ const MAGIC: &str = "aliquot-journal";
 const ADVICE: &str = "The file is kept as it is. Put a good copy in its place; or drain the node, destroy its \
                       partitions, move the file and the directory `grants` away, and start again";
 
+/// What a person can do about a disk that refuses.
+fn remedy(refusal: &io::Error) -> &'static str {
+    match refusal.kind() {
+        io::ErrorKind::PermissionDenied => "become a user who may, or name another directory",
+        _ => "free space or mend the directory",
+    }
+}
+
 /// The versions in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
@@ -52,7 +60,7 @@ pub(super) struct Header {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The disk refuses; the file is as it was.
-    #[error("journal {}: cannot {verb} it; it is as it was; free space or mend the directory, and try again", path.display())]
+    #[error("journal {}: cannot {verb} it; it is as it was; {}, and try again", path.display(), remedy(source))]
     Disk {
         /// The file.
         path: PathBuf,
@@ -404,5 +412,22 @@ fn excerpt(bytes: &[u8]) -> String {
     match bytes.get(..24.min(bytes.len())) {
         Some([]) | None => "the end of the file".to_owned(),
         Some(start) => format!("{:?}", String::from_utf8_lossy(start)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_about_a_refusal_is_what_helps_against_it() {
+        let said = |kind: io::ErrorKind| {
+            JournalError::Disk { path: "j".into(), verb: "read", source: kind.into() }.to_string()
+        };
+        let head = "journal j: cannot read it; it is as it was; ";
+        let of_rights = format!("{head}become a user who may, or name another directory, and try again");
+        assert_eq!(said(io::ErrorKind::PermissionDenied), of_rights);
+        let of_space = format!("{head}free space or mend the directory, and try again");
+        assert_eq!(said(io::ErrorKind::StorageFull), of_space);
     }
 }
