@@ -6,6 +6,7 @@
 //! | `TERM` | environment | `dumb`: the terminal cannot be drawn on |
 //! | `XDG_STATE_HOME`, `HOME` | environment of an ordinary user | where local runs keep their state: `aliquot` below the first, else `.local/state/aliquot` below the second; root's is in `/var/lib/aliquot` |
 //! | `LD_PRELOAD`, `LD_LIBRARY_PATH` | environment of `aliquot run` | kept for the command, behind what the run puts there |
+//! | `CUDA_VISIBLE_DEVICES` | environment of `aliquot run` | the cards among which a run without `--card` chooses; the command is shown its own |
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -14,6 +15,9 @@ use crate::cli::{Colour, Screen};
 
 /// Where root keeps the state of local runs.
 const ROOT_STATE: &str = "/var/lib/aliquot";
+
+/// The vendor's list of the cards that programs see.
+pub const VISIBLE_CARDS: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Whether the environment lets answers have colours.
 #[must_use]
@@ -42,6 +46,12 @@ pub fn state_home() -> Option<PathBuf> {
     let place = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = place("XDG_STATE_HOME").or_else(|| Some(place("HOME")?.join(".local/state")));
     state.map(|state| state.join("aliquot"))
+}
+
+/// The cards that whoever started this program shows to programs; `None`: all.
+#[must_use]
+pub fn visible_cards() -> Option<OsString> {
+    std::env::var_os(VISIBLE_CARDS)
 }
 
 /// A list variable of the environment with something before what stands there.

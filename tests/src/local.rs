@@ -129,6 +129,7 @@ impl Local {
     pub fn run(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(aliquot());
         command.args(["run", "--node", self.node, "--state"]).arg(self.state()).args(arguments);
+        command.env_remove("CUDA_VISIBLE_DEVICES");
         command
     }
 

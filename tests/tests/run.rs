@@ -55,6 +55,8 @@ fn the_exit_code_is_the_commands() {
         (vec!["--", "/etc/passwd"], 126, "cannot run /etc/passwd"),
         (vec!["--memory", "1000Gi", "--", "true"], 125, "too little `memory` left"),
         (vec!["--memory", "none", "--", "true"], 125, "expected an amount of memory"),
+        (vec!["--memory", "-5Gi", "--", "true"], 125, "expected an amount of memory"),
+        (vec!["--memory", "1e30", "--", "true"], 125, "these are 4Ei or more, which no card has"),
         (vec!["--memory", "8", "--", "true"], 125, "these are 8 bytes, which is less than 1Mi"),
         (
             vec!["--memory", "1023Ki", "--", "true"],
@@ -62,6 +64,7 @@ fn the_exit_code_is_the_commands() {
             "less than 1Mi; expected an amount of memory such as 8Gi",
         ),
         (vec!["--card", "9", "--", "true"], 125, "there is no such card; there are 0 (GPU-"),
+        (vec!["--card", "", "--", "true"], 125, "there is no such card; there are 0 (GPU-"),
         (
             vec!["--card", "GPU-", "--", "true"],
             125,
@@ -69,6 +72,7 @@ fn the_exit_code_is_the_commands() {
         ),
         (vec!["--template", "1g.10gb", "--", "true"], 125, "1g.10gb"),
         (vec!["--cores", "101", "--", "true"], 125, "0 to 100"),
+        (vec!["--cores", "-1", "--", "true"], 125, "0 to 100"),
         (vec!["--policy", "best-effort", "--cores", "10", "--", "true"], 125, "leave --cores out"),
         (vec!["--no-such-option", "--", "true"], 125, "--no-such-option"),
         (vec![], 125, "COMMAND"),
@@ -133,6 +137,54 @@ fn the_command_gets_its_words_its_input_and_its_part() {
         "input\n-x|a b\ngrant.json\nlimits\nusage\n{card}\nnode.toml\npreload libaliquot.so\nlibcuda.so.1\nlibnvidia-ml.so.1\n"
     );
     assert_eq!(said, expected, "{output:?}");
+}
+
+/// A batch system gives a job cards by `CUDA_VISIBLE_DEVICES`, and a run gives its command one.
+#[test]
+fn a_run_gets_no_card_that_its_caller_does_not_see() {
+    let local = Local::new("t4-2");
+    assert_eq!(code(&local.shell(&["--memory", "1Gi"], "exit 0")), 0);
+    let cards = local.open().inventory().unwrap().cards;
+    let [first, second] = [0, 1].map(|index: usize| cards[index].uuid.to_string());
+    let show = ["--", "sh", "-c", "printf $CUDA_VISIBLE_DEVICES"];
+    let seen = |visible: &str, arguments: &[&str]| {
+        local.run(&[arguments, &show[..]].concat()).env("CUDA_VISIBLE_DEVICES", visible).output().unwrap()
+    };
+    let (beginning, both) = (&second[..8], format!("{second}, {first}"));
+    for (visible, expected) in
+        [("1", &second), ("0", &first), (beginning, &second), ("1,GPU-nope,0", &second)]
+    {
+        let output = seen(visible, &["--memory", "1Gi"]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), *expected, "{visible}: {output:?}");
+    }
+    // The second one is full, and the caller sees the other as well, or does not.
+    let holds = "echo $$; echo ready; exec sleep 600";
+    let (mut holder, told) = start(&local, &["--card", "1", "--memory", "10Gi"], holds);
+    assert_eq!(seen(&both, &["--memory", "10Gi"]).stdout, first.as_bytes());
+    assert_eq!(seen("1", &["--memory", "10Gi"]).status.code(), Some(125));
+    // Whoever says which card it wants says it for good.
+    assert_eq!(seen("1", &["--memory", "10Gi", "--card", "0"]).stdout, first.as_bytes());
+    for (visible, words) in [
+        ("", "shows no card; there are 0 (GPU-"),
+        ("-1,0", "shows no card"),
+        ("GPU-", "shows no card"),
+        ("1,1", "shows no card"),
+        ("2", "choose one with --card, or unset the variable"),
+        ("MIG-GPU-5/1/0", "MIG-GPU-5/1/0 is an instance of a card in MIG mode"),
+    ] {
+        let output = seen(visible, &["--memory", "1Gi"]);
+        assert_eq!(code(&output), 125, "{visible}: {output:?}");
+        assert!(err(&output).contains(words), "{visible}: {output:?}");
+    }
+    // A run in a run gets its part of the same card.
+    let inner = local.run(&[&["--memory", "1Gi"][..], &show[..]].concat());
+    let mut outer = local.run(&["--card", "1", "--memory", "1Gi", "--"]);
+    outer.args(["sh", "-c", "unset LD_PRELOAD LD_LIBRARY_PATH; exec \"$@\"", "sh"]);
+    let output = outer.arg(inner.get_program()).args(inner.get_args()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), second, "{output:?}");
+    kill("-KILL", told.first().unwrap().parse().unwrap());
+    holder.wait().unwrap();
+    assert_eq!((local.claims(), local.records()), (0, 0));
 }
 
 #[test]

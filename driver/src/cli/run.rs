@@ -1,6 +1,7 @@
 //! `aliquot run`: a command on a part of a card, with the same ledger, journal and grants as everything else.
 
 mod home;
+mod visible;
 mod words;
 
 use std::ffi::OsString;
@@ -15,11 +16,11 @@ use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSetting
 use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::units::{Bytes, Cores};
 
-use crate::config::prepended;
+use crate::config::{VISIBLE_CARDS, prepended, visible_cards};
 use crate::manifest::Manifests;
 use crate::node::Node;
 use crate::region;
-use crate::run::ask::{self, Alternative, Ask};
+use crate::run::ask::{self, Alternative, Ask, On};
 use crate::run::cards::Reach;
 use crate::run::governor::{Governor, Scope};
 use crate::run::record::{GRANTS_VARIABLE, Run, anybody_lives};
@@ -68,15 +69,15 @@ $XDG_STATE_HOME/aliquot or ~/.local/state/aliquot.";
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub(super) struct Args {
     /// Memory of the card, such as 8Gi; all of the part where it is not given
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
     memory: Option<Bytes>,
 
     /// Compute in percent of the whole card, 0 to 100; 0 is what others leave idle, and so is --memory without it; with neither,
     /// all of the part
-    #[arg(long, value_name = "PERCENT", value_parser = cores)]
+    #[arg(long, value_name = "PERCENT", value_parser = cores, allow_hyphen_values = true)]
     cores: Option<Cores>,
 
-    /// Which card: its UUID, the beginning of it, or its index
+    /// Which card: its UUID, the beginning of it, or its index; without it any that `CUDA_VISIBLE_DEVICES` shows
     #[arg(long, value_name = "CARD")]
     card: Option<String>,
 
@@ -304,7 +305,7 @@ fn environment(shim: &Path, visible: &CardUuid, grants: &Path, reach: &Reach) ->
     let mut environment = vec![
         ("LD_PRELOAD", prepended("LD_PRELOAD", shim.as_os_str())),
         (GRANTS_VARIABLE, grants.as_os_str().to_owned()),
-        ("CUDA_VISIBLE_DEVICES", OsString::from(visible.as_str())),
+        (VISIBLE_CARDS, OsString::from(visible.as_str())),
     ];
     if let Some(libraries) = &reach.libraries {
         environment.push(("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", libraries.as_os_str())));
@@ -326,7 +327,12 @@ fn wanted(args: &Args, home: &Home, fleet: &Fleet, cards: &Inventory) -> Result<
     };
     let cores = if args.policy == Policy::BestEffort { Some(Cores::NONE) } else { args.cores };
     let settings = ShareSettings { compute, priority: args.priority, fail_mode: args.fail_mode };
-    let card = args.card.as_deref().map(|text| card(text, cards)).transpose()?;
+    let vendor = home.cards.vendor();
+    let on = match (&args.card, visible_cards()) {
+        (Some(text), _) => On::Card(card(text, cards)?),
+        (None, Some(text)) => On::AnyOf(visible::shown(&text, &vendor, cards)?),
+        (None, None) => On::Any,
+    };
     let plain = |template| Alternative { model: None, template, memory: args.memory, cores };
     let alternatives = match (&args.fraction, &args.template) {
         (Some(text), _) => fraction(text, fleet)?,
@@ -336,7 +342,7 @@ fn wanted(args: &Args, home: &Home, fleet: &Fleet, cards: &Inventory) -> Result<
         }
         (None, None) => vec![plain(None)],
     };
-    Ok(Ask { vendor: home.cards.vendor(), card, alternatives, settings })
+    Ok(Ask { vendor, on, alternatives, settings })
 }
 
 /// A template as the cards of the node spell it.

@@ -26,12 +26,23 @@ const ALTERNATIVES_MAX: usize = 8;
 pub struct Ask {
     /// Of which vendor: whose libraries the command can be given.
     pub vendor: Vendor,
-    /// On this card; `None`: on any.
-    pub card: Option<CardUuid>,
+    /// On which card.
+    pub on: On,
     /// The first of these that can be had; at least one.
     pub alternatives: Vec<Alternative>,
     /// How its limits are held.
     pub settings: ShareSettings,
+}
+
+/// Cards that would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum On {
+    /// Every one.
+    Any,
+    /// This one.
+    Card(CardUuid),
+    /// Those that whoever asks may use.
+    AnyOf(Vec<CardUuid>),
 }
 
 /// One thing that would do.
@@ -98,7 +109,15 @@ impl Ask {
                 selectors.push(is("profile", template.as_str()));
             }
         }
-        selectors.extend(self.card.as_ref().map(|card| is("parentUUID", card.as_str())));
+        match &self.on {
+            On::Any => {}
+            On::Card(card) => selectors.push(is("parentUUID", card.as_str())),
+            On::AnyOf(cards) => {
+                let cards: Vec<String> = cards.iter().map(|card| format!("\"{card}\"")).collect();
+                let listed = cards.join(", ");
+                selectors.push(format!("device.attributes[\"{DRIVER}\"].parentUUID in [{listed}]"));
+            }
+        }
         selectors.extend(alternative.model.as_ref().map(|model| is("model", model.as_str())));
         let memory = alternative.memory.map(|m| (CAPACITY_MEMORY.to_owned(), m.quantity()));
         let percent = |c: Cores| Quantity::from_units(i64::from(c.percent()), Format::DecimalSi);

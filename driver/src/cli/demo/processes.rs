@@ -21,6 +21,7 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::clock::now;
+use crate::config::VISIBLE_CARDS;
 use crate::region::{Seen, USAGE};
 use crate::run::simulated::cards_dir;
 
@@ -151,6 +152,8 @@ impl<'io> Stage<'_, 'io> {
     /// Starts a tenant; held ones through `aliquot run` with these arguments.
     fn start(&self, held: Held, grant: &[&str], what: &[&str]) -> Played<Tenant> {
         let mut command = Command::new(&self.program);
+        // The cards of the scenes are their own.
+        command.env_remove(VISIBLE_CARDS);
         match held {
             Held::ByTheShim => {
                 command.args(["run", "--node", NODE, "--state"]).arg(&self.state).args(grant).arg("--");

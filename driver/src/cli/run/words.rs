@@ -2,7 +2,7 @@
 
 use aliquot_abi::limits::MemoryLimit;
 use aliquot_core::allocate::Change;
-use aliquot_core::card::Inventory;
+use aliquot_core::card::{Card, Inventory};
 use aliquot_core::id::CardUuid;
 use aliquot_core::offer::DRIVER;
 use aliquot_core::quantity::Quantity;
@@ -13,11 +13,17 @@ use super::super::failure::Failure;
 /// Least memory that a run may ask for: what parts are counted in. Below it a unit was forgotten.
 const MEMORY_MIN: Bytes = Bytes(1 << 20);
 
+/// What is no amount of memory any more: a typing error, or more than can be counted.
+const MEMORY_TOO_MUCH: Bytes = Bytes(1 << 62);
+
 /// An amount of memory.
 pub(super) fn memory(text: &str) -> Result<Bytes, String> {
     let expected = "expected an amount of memory such as 8Gi or 512Mi";
     let quantity: Quantity = text.parse().map_err(|_| expected.to_owned())?;
     match u64::try_from(quantity.units_rounded_up()) {
+        Ok(bytes) if bytes >= MEMORY_TOO_MUCH.0 => {
+            Err(format!("these are 4Ei or more, which no card has; {expected}"))
+        }
         Ok(bytes) if bytes >= MEMORY_MIN.0 => Ok(Bytes(bytes)),
         Ok(bytes) if bytes > 0 => {
             Err(format!("these are {bytes} bytes, which is less than 1Mi; {expected}, with its unit"))
@@ -32,10 +38,8 @@ pub(super) fn card(text: &str, cards: &Inventory) -> Result<CardUuid, Failure> {
     if let Some(card) = by_index {
         return Ok(card.uuid.clone());
     }
-    let listed = |cards: &[&aliquot_core::card::Card]| {
-        cards.iter().map(|c| format!("{} ({})", c.index, c.uuid)).collect::<Vec<_>>().join(", ")
-    };
-    let begin: Vec<_> = cards.cards.iter().filter(|c| c.uuid.as_str().starts_with(text)).collect();
+    let begins = |card: &&Card| !text.is_empty() && card.uuid.as_str().starts_with(text);
+    let begin: Vec<_> = cards.cards.iter().filter(begins).collect();
     match begin[..] {
         [only] => Ok(only.uuid.clone()),
         [] => {
@@ -50,14 +54,21 @@ pub(super) fn card(text: &str, cards: &Inventory) -> Result<CardUuid, Failure> {
     }
 }
 
+/// Cards as people name them.
+pub(super) fn listed(cards: &[&Card]) -> String {
+    cards.iter().map(|card| format!("{} ({})", card.index, card.uuid)).collect::<Vec<_>>().join(", ")
+}
+
 /// A change that would give the run a place, as options say it; `None`: no option stands for it.
 pub(super) fn in_options(change: &Change) -> Option<String> {
     let Change::DropSelector { expression, .. } = change else { return Some(change.to_string()) };
-    let of =
-        |attribute: &str| expression.starts_with(&format!("device.attributes[\"{DRIVER}\"].{attribute} =="));
-    let options = [("parentUUID", "--card"), ("profile", "--template")];
-    let option = options.into_iter().find(|(attribute, _)| of(attribute));
-    option.map(|(_, option)| format!("leave out {option}"))
+    let of = |test: &str| expression.starts_with(&format!("device.attributes[\"{DRIVER}\"].{test} "));
+    let words = [
+        ("parentUUID ==", "leave out --card"),
+        ("parentUUID in", "let CUDA_VISIBLE_DEVICES show other cards"),
+        ("profile ==", "leave out --template"),
+    ];
+    words.into_iter().find(|(test, _)| of(test)).map(|(_, words)| words.to_owned())
 }
 
 /// What to say where a part has no room for a context of its card: nothing runs in it.
@@ -78,17 +89,19 @@ mod tests {
 
     #[test]
     fn hints_name_options_of_this_command_or_say_nothing() {
-        let drop = |attribute: &str| {
-            let expression = format!("device.attributes[\"{DRIVER}\"].{attribute} == \"x\"");
+        let drop = |test: &str| {
+            let expression = format!("device.attributes[\"{DRIVER}\"].{test}");
             in_options(&Change::DropSelector {
                 claim: "local/a".to_owned(),
                 request: "run".to_owned(),
                 expression,
             })
         };
-        assert_eq!(drop("parentUUID").as_deref(), Some("leave out --card"));
-        assert_eq!(drop("profile").as_deref(), Some("leave out --template"));
-        assert_eq!(["vendor", "type", "model"].map(drop), [None, None, None]);
+        assert_eq!(drop("parentUUID == \"x\"").as_deref(), Some("leave out --card"));
+        let shown = "let CUDA_VISIBLE_DEVICES show other cards";
+        assert_eq!(drop("parentUUID in [\"x\"]").as_deref(), Some(shown));
+        assert_eq!(drop("profile == \"x\"").as_deref(), Some("leave out --template"));
+        assert_eq!(["vendor == 1", "type == 1", "model == 1"].map(drop), [None, None, None]);
         let other = Change::AnotherNode { node: "n1".to_owned() };
         assert_eq!(in_options(&other), Some(other.to_string()));
     }
