@@ -27,6 +27,9 @@ pub const COSTS: usize = 2048;
 const PROBES: usize = 8;
 /// A measured cost is at least this: nothing takes no time.
 const COST_MIN: u64 = 100;
+/// A part of a sample that is less than one in so many is not believed: more launches than anybody could take back would go for
+/// such a cost before the next sample.
+const PART_MIN: u64 = 64;
 
 /// What identifies launches that cost the same; never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,6 +219,7 @@ impl Costs {
 
     /// Takes in a sample beside other tenants, and its own part.
     pub fn learn_beside(&self, shape: &Shape, sample: Nanos, own: Nanos, trust: Trust) {
+        let own = own.max(Nanos(sample.0 / PART_MIN));
         self.learn(shape, if trust == Trust::Mean { own } else { sample }, trust);
         let Some(entry) = self.entry_of(shape.key) else { return };
         let grains = |time: Nanos| (time.0 / GRAIN).clamp(1, u64::from(u32::MAX));
@@ -312,5 +316,21 @@ const fn marked(nanos: u64, trust: Trust) -> u64 {
 impl Default for Costs {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_next_to_nothing_does_not_make_long_work_cheap() {
+        let costs = Costs::new();
+        let shape = Shape::kernel(1, [64, 1, 1], [256, 1, 1]);
+        for own in [Nanos::ZERO, Nanos(1), Nanos::from_micros(3)] {
+            costs.learn_beside(&shape, Nanos::from_millis(240), own, Trust::Mean);
+            let Estimate::Measured(cost, _) = costs.estimate(&shape) else { panic!("it was measured") };
+            assert!(cost >= Nanos::from_millis(3), "{cost:?}");
+        }
     }
 }

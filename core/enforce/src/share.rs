@@ -332,7 +332,10 @@ impl Tenant {
     fn divide(&mut self, window: Measured, interval: Nanos) {
         self.worked.own = self.worked.own.plus(window.own.min(UNBILLED_MAX));
         self.worked.interval = self.worked.interval.plus(interval.min(INTERVAL_MAX));
-        if interval >= INTERVAL_MIN {
+        if self.worked.own == Nanos::ZERO {
+            // It was seen before anybody looked, and is billed now: that says nothing.
+            self.worked.interval = Nanos::ZERO;
+        } else if interval >= INTERVAL_MIN {
             let Worked { own, interval } = self.worked;
             self.part = Some(Ppm::of(own, interval));
             self.worked = Worked { own: Nanos(own.0 / 2), interval: Nanos(interval.0 / 2) };

@@ -150,6 +150,26 @@ fn the_own_part_is_one_when_alone_guessed_in_company_and_measured_where_it_can_b
     assert_eq!(card.tenants[0].own(), Ppm::ALL);
 }
 
+/// The first bill may be of time before the vendor's first window: the part is no smaller for it.
+#[test]
+fn work_that_nobody_saw_says_nothing_of_the_own_part() {
+    let mut card = Card::new(vec![tenant(30, Cap, 1), tenant(60, Cap, 1)]);
+    card.run(5, &[Waiting, Waiting]);
+    for interval in [0, 0, 300] {
+        card.samples[0].interval = card.samples[0].interval.plus(Nanos(interval * MILLI));
+        let window = Measured { own: Nanos::ZERO, doubt: Nanos::ZERO };
+        card.tenants[0].measure(window, card.samples[0]);
+        card.tick(&[Waiting, Waiting]);
+        assert_eq!(card.tenants[0].own(), Ppm::new(500_000));
+    }
+    // What is seen and billed from then on does.
+    let window = Measured { own: Nanos(60 * MILLI), doubt: Nanos::ZERO };
+    card.samples[0].interval = card.samples[0].interval.plus(Nanos(200 * MILLI));
+    card.tenants[0].measure(window, card.samples[0]);
+    card.tick(&[Waiting, Waiting]);
+    assert_eq!(card.tenants[0].own(), Ppm::new(300_000));
+}
+
 /// Tenants that wait for credit, and the vendor's windows of the first: `own` of its card time, `billed` and `interval` in its
 /// usage file. What came to its credit in each window.
 struct Windows {
