@@ -4,7 +4,8 @@
 //! - [`reap`]: the holding of dead processes goes back at once, whoever notices;
 //! - [`pace`]: a measured share of the card's time: [`bucket`] holds it, [`cost`] foretells, [`marks`] measure, [`cells`] and
 //!   [`sure`] add up; [`unbilled`] is what a process that died could not settle;
-//! - [`share`]: what each tenant of a card may use now: the governor, which runs on the host.
+//! - [`share`]: what each tenant of a card may use now: the governor, which runs on the host; [`rounding`] reads what the vendor
+//!   tells it.
 //!
 //! No allocation, no clock, no float, no system call, no `unsafe`. Time comes in as a parameter; shared words come in as
 //! borrowed atomics, so the same code runs in the shim, in the agent, and under a schedule explorer.
@@ -23,6 +24,7 @@ pub mod marks;
 pub mod memory;
 pub mod pace;
 pub mod reap;
+pub mod rounding;
 pub mod share;
 pub mod sure;
 pub mod unbilled;

@@ -163,6 +163,12 @@ fn shapes_of_tenants() -> Vec<(&'static str, Program)> {
         one("3.7 ms", 3_700 * MICRO),
         one("7.5 ms", 7_500 * MICRO),
         one("20 ms", 20 * MILLI),
+        // One, two, three, four, six and seven hundredths of the vendor's window, or hardly more: rounded the same way each time.
+        one("1.667 ms", 1_667 * MICRO),
+        one("3.333 ms", 3_333 * MICRO),
+        one("6.667 ms", 6_667 * MICRO),
+        one("10 ms", 10 * MILLI),
+        one("11.667 ms", 11_667 * MICRO),
         one("200 ms", 200 * MILLI),
         ("synchronous 20 ms", Program { depth: 1, ..Program::of(20 * MILLI) }),
         several("one function, 0.25 to 10 ms by its arguments", (1..40).map(|n| n * 250 * MICRO).collect()),
@@ -172,21 +178,13 @@ fn shapes_of_tenants() -> Vec<(&'static str, Program)> {
 }
 
 /// Most that a part may be off, in thousandths of it.
-fn part_off_max(program: &Program, processes: usize) -> u64 {
-    let told = 4 * MILLI..=20 * MILLI;
-    match &program.kernels[..] {
-        // What each process of the least tenant has is three hundredths of the vendor's window, told in whole ones: kernels of so
-        // many hundredths make them wrong by as much time after time, and nothing else tells these turns apart.
-        [(_, _, length)] if processes > 1 && told.contains(length) => 100,
-        _ => 50,
-    }
-}
+const PART_OFF_MAX: u64 = 50;
 
 fn three_tenants(processes: usize) {
     let mut worst = Vec::new();
     for (name, program) in shapes_of_tenants() {
         let longest = program.kernels.iter().map(|kernel| kernel.2).max().unwrap_or(0);
-        for seed in SEED..SEED + 3 {
+        for seed in SEED..SEED + 5 {
             let mut bench = Bench::new(seed);
             let percents = [10, 30, 60];
             for percent in percents {
@@ -202,7 +200,7 @@ fn three_tenants(processes: usize) {
             });
             let off = off.max().unwrap_or(u64::MAX);
             println!("{name:45} seed {seed:#x}: off by {off:4} thousandths {shares:?}");
-            if off > part_off_max(&program, processes) {
+            if off > PART_OFF_MAX {
                 worst.push(format!("{name}, seed {seed:#x}: {shares:?}"));
             }
         }

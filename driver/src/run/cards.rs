@@ -56,18 +56,27 @@ pub struct Reach {
 
 /// A driver that tells, again and again, what processes had of one card.
 pub trait Meter: Send + fmt::Debug {
-    /// What each process had in the driver's window that ended last; `None`: none ended since the question before, or the
-    /// driver does not say.
-    fn window(&mut self, now: Nanos) -> Option<Vec<Spent>>;
+    /// What the driver tells of its window that ended last; `None`: none ended since the question before, or the driver does not
+    /// say.
+    fn window(&mut self, now: Nanos) -> Option<Window>;
 }
 
-/// Card time of one process.
+/// What a driver tells of a stretch of time, in whole hundredths of it, rounded up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// How long it was.
+    pub length: Nanos,
+    /// In which anything ran on the card; `None`: it does not say.
+    pub busy_percent: Option<u32>,
+    /// Which processes had.
+    pub processes: Vec<Spent>,
+}
+
+/// What one process had of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
     /// Its number.
     pub pid: u32,
-    /// What it had.
-    pub time: Nanos,
-    /// By how much that may be off.
-    pub doubt: Nanos,
+    /// Whole hundredths.
+    pub percent: u32,
 }

@@ -25,10 +25,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
+use aliquot_enforce::rounding::Rounding;
 use aliquot_enforce::share::{Lending, Measured, Next, Sample, Tenant, Terms, step};
 use aliquot_enforce::units::{Nanos, Ppm};
 
-use super::cards::{Meter, Spent};
+use super::cards::{Meter, Window};
 use crate::clock::monotonic;
 use crate::region::{Changed, Live, Place, Reaped, Watched, wait_any, wake};
 use news::{Candidate, Shared, Watch, Wish};
@@ -78,6 +79,7 @@ struct Grant {
 struct Reign<'s> {
     scope: &'s mut Scope,
     grants: BTreeMap<PathBuf, Grant>,
+    rounding: Rounding,
     looked_at: Option<Nanos>,
     /// Claims that come and go; `None`: nobody tells.
     claims: Option<Watch>,
@@ -175,6 +177,7 @@ impl<'s> Reign<'s> {
         Self {
             scope,
             grants: BTreeMap::new(),
+            rounding: Rounding::new(),
             looked_at: None,
             claims,
             stirred_at: monotonic(),
@@ -254,9 +257,11 @@ impl<'s> Reign<'s> {
         let demands: Vec<u32> = governed.iter().map(|grant| grant.word()).collect();
         let samples: Vec<Sample> = governed.iter().map(|grant| grant.sample()).collect();
         let mut tenants: Vec<Tenant> = governed.iter().filter_map(|grant| grant.tenant).collect();
-        if let Some(spent) = window {
+        if let Some(window) = window {
+            let processes = window.processes.iter().map(|spent| spent.percent);
+            window.busy_percent.into_iter().for_each(|card| self.rounding.learn(card, processes.clone()));
             for ((tenant, grant), sample) in tenants.iter_mut().zip(&governed).zip(&samples) {
-                tenant.measure(grant.measured(&spent), *sample);
+                tenant.measure(grant.measured(&window, &self.rounding), *sample);
             }
         }
         let next = step(now, &mut tenants, &samples);
@@ -268,11 +273,11 @@ impl<'s> Reign<'s> {
     }
 
     /// What the driver says of its last window, where anybody is limited, once it is known whose the processes are.
-    fn window(&mut self, now: Nanos) -> Option<Vec<Spent>> {
+    fn window(&mut self, now: Nanos) -> Option<Window> {
         self.grants.values_mut().for_each(|grant| grant.note_owners(now));
         let anybody = self.grants.values().any(|grant| grant.tenant.is_some());
-        let spent = self.scope.meter.as_mut().filter(|_| anybody)?.window(now)?;
-        for pid in spent.iter().filter(|spent| spent.time > Nanos::ZERO).map(|spent| spent.pid) {
+        let window = self.scope.meter.as_mut().filter(|_| anybody)?.window(now)?;
+        for pid in window.processes.iter().filter(|spent| spent.percent > 0).map(|spent| spent.pid) {
             let mut governed = self.grants.values().filter(|grant| grant.tenant.is_some());
             if self.strangers.have(pid) || governed.any(|grant| grant.owners.have(pid)) {
                 continue;
@@ -284,7 +289,7 @@ impl<'s> Reign<'s> {
                 None => self.strangers.note(now, pid),
             }
         }
-        Some(spent)
+        Some(window)
     }
 
     /// Sleeps until the next step is due, a tenant asks, a look is due, or the command's side wants something.
@@ -373,11 +378,11 @@ impl Grant {
     }
 
     /// Card time of this grant's processes in the driver's last window.
-    fn measured(&self, spent: &[Spent]) -> Measured {
+    fn measured(&self, window: &Window, rounding: &Rounding) -> Measured {
         let mut measured = Measured { own: Nanos::ZERO, doubt: Nanos::ZERO };
-        for spent in spent.iter().filter(|spent| self.owners.have(spent.pid)) {
-            measured.own = measured.own.plus(spent.time);
-            measured.doubt = measured.doubt.plus(spent.doubt);
+        for spent in window.processes.iter().filter(|spent| self.owners.have(spent.pid)) {
+            measured.own = measured.own.plus(rounding.time(spent.percent, window.length));
+            measured.doubt = measured.doubt.plus(rounding.doubt(spent.percent, window.length));
         }
         measured
     }

@@ -12,7 +12,7 @@ use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
-use super::cards::{Cards, Meter, Reach, Spent};
+use super::cards::{Cards, Meter, Reach, Spent, Window};
 use crate::view::processes::grants_of;
 
 /// Time between two questions to the driver: as often as it samples at most.
@@ -82,14 +82,15 @@ impl Cards for Machine {
 // === impl OfCard ===
 
 impl Meter for OfCard {
-    fn window(&mut self, now: Nanos) -> Option<Vec<Spent>> {
+    fn window(&mut self, now: Nanos) -> Option<Window> {
         if self.asked.is_some_and(|asked| now.minus(asked) < PERIOD) {
             return None;
         }
         self.asked = Some(now);
         // A card that does not say is governed by the tenants' own bills.
         let samples = self.node.samples(&self.card, self.windows.since_micros()).ok()??;
-        self.windows.end(now, &samples)
+        let window = self.windows.end(now, &samples)?;
+        Some(Window { busy_percent: self.node.busy(&self.card).ok().flatten(), ..window })
     }
 }
 
@@ -106,8 +107,9 @@ impl Windows {
         self.newest_micros
     }
 
-    /// What processes had since the window before, by samples that are newer; `None`: there are none yet.
-    pub(crate) fn end(&mut self, now: Nanos, samples: &Samples) -> Option<Vec<Spent>> {
+    /// What processes had since the window before, by samples that are newer; `None`: there are none yet. Of the card they say
+    /// nothing.
+    pub(crate) fn end(&mut self, now: Nanos, samples: &Samples) -> Option<Window> {
         let begun = *self.begun.get_or_insert(now);
         let passed = now.minus(begun);
         let first = self.newest_micros == 0 && passed == Nanos::ZERO;
@@ -117,19 +119,8 @@ impl Windows {
         }
         self.begun = Some(now);
         self.newest_micros = self.newest_micros.max(samples.newest_micros);
-        let length = passed.min(self.longest);
-        // The vendor rounds up to whole percent.
-        let time = |percent: u32| {
-            Nanos((length.0 / 200).saturating_mul(u64::from(percent).saturating_mul(2).saturating_sub(1)))
-        };
-        let doubt = |percent: u32| if percent > 0 { Nanos(length.0 / 200) } else { Nanos::ZERO };
-        Some(
-            samples
-                .processes
-                .iter()
-                .map(|(pid, percent)| Spent { pid: *pid, time: time(*percent), doubt: doubt(*percent) })
-                .collect(),
-        )
+        let processes = samples.processes.iter().map(|(pid, percent)| Spent { pid: *pid, percent: *percent });
+        Some(Window { length: passed.min(self.longest), busy_percent: None, processes: processes.collect() })
     }
 }
 
@@ -147,21 +138,18 @@ mod tests {
         let mut windows = Windows::of_at_most(SILENCE);
         assert_eq!(windows.end(at(5_000), &samples(70, &[(1, 50)])), None, "of which time nobody knows");
         assert_eq!(windows.since_micros(), 70);
-        let spent = |pid, micros: u64, doubt: u64| Spent {
-            pid,
-            time: Nanos::from_micros(micros),
-            doubt: Nanos::from_micros(doubt),
+        let window = |length, processes: &[(u32, u32)]| {
+            let processes = processes.iter().map(|(pid, percent)| Spent { pid: *pid, percent: *percent });
+            Some(Window { length: at(length), busy_percent: None, processes: processes.collect() })
         };
         let second = windows.end(at(5_200), &samples(90, &[(1, 50), (2, 1), (3, 0)]));
-        assert_eq!(second, Some(vec![spent(1, 99_000, 1_000), spent(2, 1_000, 1_000), spent(3, 0, 0)]));
+        assert_eq!(second, window(200, &[(1, 50), (2, 1), (3, 0)]));
         // The driver has nothing newer yet: the next sample stands for both times.
         assert_eq!(windows.end(at(5_300), &samples(0, &[])), None);
         assert_eq!(windows.since_micros(), 90);
-        let both = windows.end(at(5_400), &samples(95, &[(1, 100)]));
-        assert_eq!(both, Some(vec![spent(1, 199_000, 1_000)]));
+        assert_eq!(windows.end(at(5_400), &samples(95, &[(1, 100)])), window(200, &[(1, 100)]));
         // Nothing for a second: nobody ran. A look that is late counts no more than a second.
-        assert_eq!(windows.end(at(6_400), &samples(0, &[])), Some(vec![]));
-        let late = windows.end(at(9_000), &samples(99, &[(1, 100)]));
-        assert_eq!(late, Some(vec![spent(1, 995_000, 5_000)]));
+        assert_eq!(windows.end(at(6_400), &samples(0, &[])), window(1_000, &[]));
+        assert_eq!(windows.end(at(9_000), &samples(99, &[(1, 100)])), window(1_000, &[(1, 100)]));
     }
 }

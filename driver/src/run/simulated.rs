@@ -23,7 +23,7 @@ use aliquot_sim_device::{
     Card as SimulatedCard, CardFacts, DIR_ENV, MigMode, Node as SimulatedNode, WINDOW_NANOS,
 };
 
-use super::cards::{Cards, Meter, Reach, Spent};
+use super::cards::{Cards, Meter, Reach, Spent, Window};
 use crate::disk::{Disk, Mode};
 
 /// Beginning of the names of directories of partitions.
@@ -123,18 +123,18 @@ impl Cards for Simulated {
 // === impl OfCard ===
 
 impl Meter for OfCard {
-    fn window(&mut self, now: Nanos) -> Option<Vec<Spent>> {
+    fn window(&mut self, now: Nanos) -> Option<Window> {
         let number = now.0 / WINDOW_NANOS;
         if number == self.window {
             return None;
         }
         self.window = number;
-        // The vendor rounds up to whole percent.
-        let time =
-            |percent: u32| Nanos(u64::from(percent).saturating_mul(2).saturating_sub(1) * WINDOW_NANOS / 200);
-        let processes = self.card.utilizations().into_iter().filter(|(_, percent)| *percent > 0);
-        let doubt = Nanos(WINDOW_NANOS / 200);
-        Some(processes.map(|(pid, percent)| Spent { pid, time: time(percent), doubt }).collect())
+        let processes = self.card.utilizations().into_iter().map(|(pid, percent)| Spent { pid, percent });
+        Some(Window {
+            length: Nanos(WINDOW_NANOS),
+            busy_percent: Some(self.card.utilization()),
+            processes: processes.collect(),
+        })
     }
 }
 

@@ -9,6 +9,7 @@ use aliquot_core::card::{Card, Supply};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::CardUuid;
 use aliquot_core::ports::{DeviceBackend, LivePartition};
+use aliquot_enforce::rounding::Rounding;
 use aliquot_enforce::units::Nanos;
 
 use super::chain;
@@ -155,9 +156,10 @@ impl Time {
         self.busy = self.busy.saturating_add((passed / 100).saturating_mul(percent));
         // Cards that do not say have processes without time.
         let Ok(Some(samples)) = node.samples(card, self.windows.since_micros()) else { return };
-        for spent in self.windows.end(Nanos(nanos(at)), &samples).into_iter().flatten() {
+        let Some(window) = self.windows.end(Nanos(nanos(at)), &samples) else { return };
+        for spent in window.processes {
             let time = self.processes.entry(spent.pid).or_insert(0);
-            *time = time.saturating_add(spent.time.0);
+            *time = time.saturating_add(Rounding::new().time(spent.percent, window.length).0);
         }
     }
 }

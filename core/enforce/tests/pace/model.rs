@@ -16,6 +16,7 @@ use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
 use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Verdict, World};
+use aliquot_enforce::rounding::Rounding;
 use aliquot_enforce::share::{Measured, Next, Sample, Tenant, step};
 use aliquot_enforce::sure::Sure;
 use aliquot_enforce::units::{Nanos, Ppm};
@@ -230,6 +231,7 @@ pub(crate) struct Bench {
     pub(crate) device: Device,
     pub(crate) regions: Vec<Region>,
     governed: Vec<Tenant>,
+    rounding: Rounding,
     governor_at: u64,
     measured_at: u64,
     processes: Vec<Process>,
@@ -249,6 +251,7 @@ impl Bench {
             device: Device { turn, works: Vec::new(), ran: Vec::new() },
             regions: Vec::new(),
             governed: Vec::new(),
+            rounding: Rounding::new(),
             governor_at: u64::MAX,
             measured_at: WINDOW,
             processes: Vec::new(),
@@ -342,24 +345,24 @@ impl Bench {
         self.granted_log.push((self.now, self.regions.iter().map(|region| region.granted).collect()));
     }
 
-    /// The vendor's window: whole hundredths for each process, rounded up.
+    /// The vendor's window: whole hundredths for the card and for each process, rounded up.
     fn measure(&mut self) {
         self.measured_at += WINDOW;
         self.device.play(self.now);
         if self.governed.is_empty() {
             return;
         }
-        let hundredths = |seat: usize| {
-            let busy = busy(&self.device.ran[seat], self.now - WINDOW, self.now);
-            (busy * 100).div_ceil(WINDOW)
-        };
-        let nanos = |percent: u64| (2 * percent - 1) * WINDOW / 200;
+        let hundredths = |busy: u64| u32::try_from((busy * 100).div_ceil(WINDOW)).unwrap_or(u32::MAX);
+        let busy: Vec<u64> =
+            self.device.ran.iter().map(|ran| busy(ran, self.now - WINDOW, self.now)).collect();
+        let told: Vec<u32> = busy.iter().map(|busy| hundredths(*busy)).collect();
+        self.rounding.learn(hundredths(busy.iter().sum()), told.iter().copied());
         for at in 0..self.governed.len() {
-            let own = self.processes.iter().enumerate().filter(|(_, process)| process.tenant == at);
-            let told = own.map(|(seat, _)| hundredths(seat)).filter(|percent| *percent > 0);
-            let (sum, processes) =
-                told.fold((0, 0), |(sum, count), percent| (sum + nanos(percent), count + 1));
-            let window = Measured { own: Nanos(sum), doubt: Nanos(processes * WINDOW / 200) };
+            let mut window = Measured { own: Nanos::ZERO, doubt: Nanos::ZERO };
+            for (_, percent) in self.processes.iter().zip(&told).filter(|(process, _)| process.tenant == at) {
+                window.own = window.own.plus(self.rounding.time(*percent, Nanos(WINDOW)));
+                window.doubt = window.doubt.plus(self.rounding.doubt(*percent, Nanos(WINDOW)));
+            }
             self.governed[at].measure(window, self.regions[at].sample());
         }
     }

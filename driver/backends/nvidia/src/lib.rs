@@ -188,16 +188,24 @@ impl NvidiaNode {
         let failed = |fault| health::error(format!("usage of card {card}"), fault);
         let held = self.library.held(card.as_str()).map_err(failed)?;
         let processes = held.processes.into_iter().map(|(pid, bytes)| (pid, bytes.map(Bytes)));
-        let busy_percent = match self.library.busy(card.as_str()) {
-            Err(fault) if fault.is_unsupported() => None,
-            busy => Some(busy.map_err(failed)?),
-        };
         Ok(Usage {
             memory: Bytes(held.total),
             in_use: Bytes(held.in_use),
-            busy_percent,
+            busy_percent: self.busy(card)?,
             processes: processes.collect(),
         })
+    }
+
+    /// Percent of the driver's last sampling period in which anything ran on a card; `None`: it does not say.
+    ///
+    /// # Errors
+    /// The card does not answer.
+    pub fn busy(&self, card: &CardUuid) -> Result<Option<u32>, BackendError> {
+        match self.library.busy(card.as_str()) {
+            Err(fault) if fault.is_unsupported() => Ok(None),
+            Err(fault) => Err(health::error(format!("usage of card {card}"), fault)),
+            Ok(percent) => Ok(Some(percent)),
+        }
     }
 
     /// What processes had of a card's time, as far as the driver sampled it after a time of its own; `None`: it does not

@@ -7,6 +7,7 @@ use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Text};
 use super::*;
 use crate::disk::Disk;
 use crate::region::read;
+use crate::run::cards::Spent;
 
 const CARD: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
@@ -116,13 +117,14 @@ struct Tells {
 }
 
 impl Meter for Tells {
-    fn window(&mut self, now: Nanos) -> Option<Vec<Spent>> {
+    fn window(&mut self, now: Nanos) -> Option<Window> {
         let due = now.minus(self.told) >= Nanos::from_millis(20);
         if !due || !self.begun.load(Ordering::SeqCst) {
             return None;
         }
         self.told = now;
-        Some(vec![Spent { pid: self.pid, time: Nanos::from_millis(20), doubt: Nanos::ZERO }])
+        let processes = vec![Spent { pid: self.pid, percent: 100 }];
+        Some(Window { length: Nanos::from_millis(20), busy_percent: Some(100), processes })
     }
 }
 
@@ -160,6 +162,37 @@ fn a_cap_that_is_alone_pays_for_processes_that_ended_before_the_driver_told_of_t
     let paid = paid_for_the_dead(ComputePolicy::Cap, true);
     assert!(paid.is_some_and(|paid| paid < 0), "{paid:?}");
     assert_eq!(paid_for_the_dead(ComputePolicy::Cap, false), None, "a stranger's time");
+}
+
+/// A driver whose window ends whenever it is asked.
+#[derive(Debug)]
+struct Told(Option<u32>);
+
+impl Meter for Told {
+    fn window(&mut self, _: Nanos) -> Option<Window> {
+        let processes = [(1, 3), (2, 30), (3, 67)].map(|(pid, percent)| Spent { pid, percent });
+        Some(Window { length: Nanos::from_millis(100), busy_percent: self.0, processes: processes.to_vec() })
+    }
+}
+
+#[test]
+fn hundredths_of_processes_are_read_by_what_the_driver_says_of_the_card() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["one", "other"] {
+        grant(dir.path(), name, &limits(ComputePolicy::Cap, 250_000, CARD));
+    }
+    // Together they are the whole card: nothing was rounded. Of a card that says nothing half a hundredth is taken off.
+    for (busy, least, most) in [(Some(100), 2_990, 3_000), (None, 2_500, 2_500)] {
+        let mut scope = scope(dir.path());
+        scope.meter = Some(Box::new(Told(busy)));
+        let mut reign = Reign::new(&mut scope);
+        reign.look();
+        for _ in 0..100 {
+            reign.step();
+        }
+        let micros = reign.rounding.time(3, Nanos::from_millis(100)).0 / 1_000;
+        assert!((least..=most).contains(&micros), "{busy:?}: {micros}");
+    }
 }
 
 #[test]
