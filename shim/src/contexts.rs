@@ -146,7 +146,16 @@ pub(crate) fn part(handle: u64) {
     });
 }
 
-/// A context that is about to end.
+/// Whether a context ends by a call that is about to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It does.
+    Comes,
+    /// It is there no more: the driver is not to be given its handle.
+    Was,
+}
+
+/// A context that is about to end, or has.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Going {
@@ -156,10 +165,9 @@ pub(crate) struct Going {
 }
 
 /// Before the driver is asked to end a context: whatever is allocated from now on under this handle is another one's.
-pub(crate) fn going(handle: usize) -> Going {
-    let handle = u64::try_from(handle).unwrap_or(0);
+pub(crate) fn going(handle: u64, end: End) -> Going {
     let begun = captures::begun_in(handle);
-    crate::pacing::context_going(handle);
+    crate::pacing::context_going(handle, end);
     let tie = write(|| {
         let place = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle)?;
         let number = place.number.swap(0, Ordering::AcqRel);
@@ -211,11 +219,11 @@ mod tests {
             for handle in 30..=60_u64 {
                 let tie = enter(handle << 40);
                 assert!(tie.0 != 0 && tie.0 <= Tie::LAST && !ties.contains(&tie), "{tie:?}");
-                going(usize::try_from(handle << 40).unwrap()).gone();
+                going(handle << 40, End::Comes).gone();
             }
         }
         for handle in 1..=20_u64 {
-            going(usize::try_from(handle << 40).unwrap()).gone();
+            going(handle << 40, End::Comes).gone();
         }
     }
 
@@ -224,21 +232,21 @@ mod tests {
         let _alone = ALONE.lock();
         let first = enter(0x51_0000);
         assert_eq!(find(0x51_0000), Some(first));
-        let going_one = going(0x51_0000);
+        let going_one = going(0x51_0000, End::Comes);
         assert_eq!(going_one.tie, Some(first));
         assert_eq!(find(0x51_0000), None);
         let second = enter(0x51_0000);
         assert_ne!(first, second);
         assert_eq!(find(0x51_0000), Some(second));
-        let refused = going(0x51_0000);
+        let refused = going(0x51_0000, End::Comes);
         refused.stays();
         assert_eq!(find(0x51_0000), Some(second));
-        assert_eq!(going(0x77).tie, None);
+        assert_eq!(going(0x77, End::Was).tie, None);
         for other in 1..300_u64 {
             let tie = enter(other << 20);
             assert!(tie == Tie(0) || find(other << 20) == Some(tie));
             if other % 2 == 0 {
-                going(usize::try_from(other << 20).unwrap()).gone();
+                going(other << 20, End::Was).gone();
                 assert_eq!(find(other << 20), None);
             }
         }

@@ -1,7 +1,7 @@
 //! Green contexts: each retains its card's primary context, which is charged, and works with its memory.
 
 use crate::alloc_map::{AllocMap, Key};
-use crate::contexts;
+use crate::contexts::{self, End};
 use crate::overhead::{self, Holder, Letting};
 use crate::pacing;
 use crate::pools::Place;
@@ -46,7 +46,7 @@ pub(crate) fn destroy(green: u64, real: impl Fn() -> i32) -> i32 {
         let _errno = KeepErrno::new();
         let known = GREEN.take(Key(green));
         if let Some(context) = known.map(|known| known.context).or_else(|| context_of(green)) {
-            pacing::context_going(context);
+            pacing::context_going(context, End::Comes);
         }
         known
     };

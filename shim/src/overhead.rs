@@ -9,14 +9,14 @@
 //! A size that is known is reserved before a context is made, and given back when it is gone. Nothing is known before the
 //! first context of a process unless the host published it: that one is made first, measured, and taken away again where it
 //! does not fit. Where measuring fails a context is not charged. A primary context that a runtime library got past the hooks is
-//! charged when memory is first asked for in it.
+//! charged when memory is first asked for in it; that one ended so is found out before anybody is refused.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger};
 use crate::alloc_map::{AllocMap, Held, Key, Tie};
 use crate::closed;
-use crate::contexts;
+use crate::contexts::{self, End};
 use crate::grants::GRANTS_MAX;
 use crate::meter::{Ended, Meter, State};
 use crate::plain;
@@ -188,6 +188,9 @@ pub(crate) fn noticed(device: Device, context: u64) {
     let _errno = KeepErrno::new();
     let meter = Meter::Primary(device);
     let is_charged = meter.known().is_some_and(|known| known.in_books() > 0);
+    if let Some(primary) = primary(device).filter(|_| is_charged) {
+        end_if_gone(device, primary);
+    }
     if is_charged || is_active(device) != Some(true) || !meter.note(device, State::Charged) {
         return;
     }
@@ -219,6 +222,71 @@ fn primary_handle(device: Device) -> Option<u64> {
     }
     vendor::cuDevicePrimaryCtxRelease_v2(device.0)?;
     Some(handle)
+}
+
+/// Memory of a grant is short: what went with primary contexts that ended past the hooks, as they were had, is not there any more.
+#[cold]
+pub(crate) fn find_ended(ledger: Ledger) {
+    for (number, primary) in (0_i32..).zip(&PRIMARY) {
+        let is_its =
+            |device| matches!(account::of(device), Account::Counted(its) if its.number() == ledger.number());
+        if primary.handle.load(Ordering::Acquire) != 0 && is_its(Device(number)) {
+            end_if_gone(Device(number), primary);
+        }
+    }
+}
+
+/// The primary context of a card now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Now {
+    /// There is none.
+    None,
+    /// This one.
+    Handle(u64),
+    /// The driver does not say.
+    Unknown,
+}
+
+impl Now {
+    fn of(device: Device) -> Self {
+        match is_active(device) {
+            Some(false) => Self::None,
+            Some(true) => vendor::relaxed(|| primary_handle(device)).map_or(Self::Unknown, Self::Handle),
+            None => Self::Unknown,
+        }
+    }
+
+    /// Whether one of this handle has certainly ended. A new one may have its handle: then nobody can tell.
+    fn is_without(self, handle: u64) -> bool {
+        match self {
+            Self::None => true,
+            Self::Handle(now) => now != handle,
+            Self::Unknown => false,
+        }
+    }
+}
+
+/// A primary context that is on the books and has ended goes, with all that was in it.
+fn end_if_gone(device: Device, primary: &Primary) {
+    let handle = primary.handle.load(Ordering::Acquire);
+    if handle == 0 || !Now::of(device).is_without(handle) {
+        return;
+    }
+    let going = contexts::going(handle, End::Was);
+    // What has the old number from here on is not there, if the answer is still the same: what begins anew has another one.
+    let now = Now::of(device);
+    if !now.is_without(handle) {
+        return going.stays();
+    }
+    let next = if let Now::Handle(next) = now { next } else { 0 };
+    let ours = primary.handle.compare_exchange(handle, next, Ordering::AcqRel, Ordering::Acquire);
+    if ours.is_ok() {
+        primary.retained.store(0, Ordering::Release);
+    }
+    going.gone();
+    if let Account::Counted(ledger) = account::of(device) {
+        Meter::Primary(device).refresh(ledger);
+    }
 }
 
 /// Where memory is not counted the context is remembered all the same: markers end with it.
@@ -254,7 +322,7 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
     };
     let _moving = ledger.map(Ledger::moving);
     // What is allocated from now on under this handle is another context's.
-    let going = (last && handle != 0).then(|| going(handle));
+    let going = (last && handle != 0).then(|| contexts::going(handle, End::Comes));
     let answer = real();
     let _errno = KeepErrno::new();
     if answer == SUCCESS {
@@ -269,7 +337,7 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
     match going {
         Some(going) if ended => going.gone(),
         Some(going) => going.stays(),
-        None if ended && handle != 0 => contexts_end(handle),
+        None if ended && handle != 0 => contexts::going(handle, End::Was).gone(),
         None => {}
     }
     if let Some(ledger) = ledger {
@@ -277,14 +345,6 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
     }
     crate::pools::refresh();
     answer
-}
-
-fn going(handle: u64) -> contexts::Going {
-    contexts::going(usize::try_from(handle).unwrap_or(0))
-}
-
-fn contexts_end(handle: u64) {
-    going(handle).gone();
 }
 
 /// A context of the program's own is made. `undo` is the vendor's way back.
@@ -357,7 +417,7 @@ pub(crate) fn detach(handle: u64, real: impl Fn() -> i32) -> i32 {
 /// A context of the program's own is destroyed: everything in it goes. Always forwarded.
 pub(crate) fn destroy(handle: u64, real: impl Fn() -> i32) -> i32 {
     let freeing = plain::before_free(&CONTEXTS, Key(handle));
-    let going = going(handle);
+    let going = contexts::going(handle, End::Comes);
     let answer = real();
     let _errno = KeepErrno::new();
     if answer == SUCCESS {

@@ -286,6 +286,7 @@ pub(crate) fn trim_graphs() {
 pub(crate) fn relieve(ledger: Ledger) {
     let _errno = KeepErrno::new();
     crate::sparse::settle();
+    crate::overhead::find_ended(ledger);
     meter::each(ledger, |meter, known| {
         if known.in_books() > 0 {
             trim(meter);

@@ -3,6 +3,7 @@
 
      retain <device>, release <device>, reset <device>
      inner <device>                        the primary context as runtime libraries get it, past every function with a name
+     innerrelease <device>, innerreset <device>   let go and ended in the same way
      create <slot> <device> <version>      cuCtxCreate, _v2, _v3, _v4: it becomes current
      destroy <slot>
      green <slot> <device>                 a green context of all multiprocessors: it becomes current
@@ -64,6 +65,15 @@ static int green(u64 *made, int device)
     code = code ? code : CALL(cuGreenCtxCreate, made, described, device, 1u);
     code = code ? code : CALL(cuCtxFromGreenCtx, &context, *made);
     return code ? code : CALL(cuCtxSetCurrent, context);
+}
+
+/* What cuGetExportTable gives has in this place. */
+static void *inner(int place)
+{
+    void **table = NULL;
+    if (CALL(cuGetExportTable, &table, "aliquot-sim-ctx\1"))
+        exit(1);
+    return table[place];
 }
 
 static int from_file(u64 *module, int way, const char *image)
@@ -276,11 +286,13 @@ int main(void)
                 CALL(cuCtxSetCurrent, contexts[0] = out);
             answer(code, out);
         } else if (!strcmp(word, "inner")) {
-            void **table = NULL;
-            int code = CALL(cuGetExportTable, &table, "aliquot-sim-ctx\1");
-            code = code ? code : ((int (*)(u64 *, int))table[2])(&out, (int)a);
+            int code = ((int (*)(u64 *, int))inner(2))(&out, (int)a);
             code = code ? code : CALL(cuCtxSetCurrent, contexts[0] = out);
             answer(code, out);
+        } else if (!strcmp(word, "innerrelease")) {
+            answer(((int (*)(int))inner(5))((int)a), out);
+        } else if (!strcmp(word, "innerreset")) {
+            answer(((int (*)(int))inner(6))((int)a), out);
         } else if (!strcmp(word, "release")) {
             answer(CALL(cuDevicePrimaryCtxRelease_v2, (int)a), out);
         } else if (!strcmp(word, "reset")) {

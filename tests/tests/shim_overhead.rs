@@ -123,6 +123,54 @@ fn a_primary_context_got_past_the_hooks_is_charged_when_it_is_first_used() {
     }
 }
 
+/// Nobody is told of the end: it is found out before anything is refused for what is not there any more.
+#[test]
+fn a_primary_context_that_ends_past_the_hooks_is_found_gone_before_anybody_is_refused() {
+    const MOST: u64 = LIMIT - CONTEXT - 100 * MIB;
+    let ended = |had: &str, end: &[&str]| {
+        let scene = Scene::new(LIMIT, Size::Published)?;
+        let mut program = scene.start();
+        say(&mut program, had, "0");
+        say(&mut program, &format!("alloc {MOST}"), "0");
+        say(&mut program, "load 1 1", "0");
+        say(&mut program, "function 1 1", "0");
+        assert_eq!(scene.books(), CONTEXT + MOST + MODULE);
+        end.iter().for_each(|line| say(&mut program, line, "0"));
+        Some((scene, program))
+    };
+    for had in ["inner 0", "retain 0"] {
+        for end in [&["innerreset 0"][..], &["innerrelease 0"]] {
+            // There is none now.
+            let Some((scene, mut program)) = ended(had, end) else { return };
+            say(&mut program, "create 1 0 2", "0");
+            say(&mut program, &format!("alloc {MOST}"), "0");
+            assert_eq!(scene.books(), CONTEXT + MOST, "{had}, {end:?}");
+            say(&mut program, "destroy 1", "0");
+            // Another one is there, got in either way, and has something in it.
+            for again in ["inner 0", "retain 0"] {
+                let Some((scene, mut program)) = ended(had, end) else { return };
+                say(&mut program, again, "0");
+                say(&mut program, "alloc 1000", "0");
+                say(&mut program, &format!("alloc {MOST}"), "0");
+                assert_eq!(scene.books(), CONTEXT + 1024 + MOST, "{had}, {end:?}, {again}");
+                say(&mut program, &format!("alloc {}", 100 * MIB), "2");
+                assert_eq!(scene.books(), CONTEXT + 1024 + MOST, "what is there stays");
+                say(&mut program, "release 0", "0");
+                assert_eq!(scene.books(), 0, "{had}, {end:?}, {again}");
+            }
+        }
+    }
+    // One of two who have it lets it go: all of it stays.
+    let Some((scene, mut program)) = ended("inner 0", &["inner 0", "innerrelease 0"]) else { return };
+    say(&mut program, &format!("alloc {MOST}"), "2");
+    assert_eq!(scene.books(), CONTEXT + MOST + MODULE);
+    say(&mut program, "innerrelease 0", "0");
+    assert_eq!(scene.card.in_use(), 0);
+    say(&mut program, "inner 0", "0");
+    say(&mut program, &format!("alloc {MOST}"), "0");
+    assert_eq!(scene.books(), CONTEXT + MOST);
+}
+
 #[test]
 fn a_primary_context_got_past_the_hooks_that_does_not_fit_leaves_room_for_nothing() {
     for size in [Size::Published, Size::Unknown] {

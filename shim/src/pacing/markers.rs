@@ -13,6 +13,7 @@ use aliquot_enforce::units::Nanos;
 use super::{Meter, PLACES, Paced, READY, Target, of_grant};
 use crate::account;
 use crate::captures;
+use crate::contexts::End;
 use crate::grants::Usage;
 use crate::sys;
 use crate::vendor::{self, SUCCESS, StreamMode};
@@ -266,8 +267,8 @@ impl Meter {
         settled.map_or(Alive::No, |()| Alive::Yes)
     }
 
-    /// A context of this card is about to end.
-    fn context_going(&self, context: &Context, handle: u64) {
+    /// A context of this card is about to end, or has.
+    fn context_going(&self, context: &Context, handle: u64, end: End) {
         // The other thread is between two vendor calls on a context that is being destroyed.
         let Some(mut lent) = context.lend_soon() else {
             // Its place is given up: no context has this handle.
@@ -279,7 +280,8 @@ impl Meter {
         }
         let relaxed = Relaxed::new();
         let (begun, mut alive) = (Nanos(sys::now()), Alive::No);
-        if let (true, Some(terms)) = (relaxed.allows(), self.terms()) {
+        let may_ask = end == End::Comes && relaxed.allows();
+        if let (true, Some(terms)) = (may_ask, self.terms()) {
             alive = self.settle_other(handle, terms, &mut lent);
             while lent.marks.pending_since().is_some() && Nanos(sys::now()).minus(begun) < LAST_MARKERS {
                 sys::yield_now();
@@ -352,11 +354,11 @@ fn used() -> impl Iterator<Item = Meter> {
         .filter_map(|(number, _)| of_grant(number))
 }
 
-/// A context is about to end, and its events with it.
-pub(crate) fn context_going(handle: u64) {
+/// A context is about to end, and its events with it; or it ended already, and nothing is asked in it.
+pub(crate) fn context_going(handle: u64, end: End) {
     for meter in used() {
         for context in meter.paced.contexts.iter().filter(|context| context.is_of(handle)) {
-            meter.context_going(context, handle);
+            meter.context_going(context, handle, end);
         }
     }
 }

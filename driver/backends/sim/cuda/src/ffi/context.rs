@@ -24,6 +24,10 @@ pub(crate) struct InnerTable {
     events: extern "C" fn() -> u64,
     /// Memory as another interface to the card makes it, and a descriptor of it: descriptor, bytes, card.
     make_elsewhere: extern "C" fn(Out<i32>, u64, i32) -> u32,
+    /// Lets the primary context go, past every export, as it was had.
+    release_primary: extern "C" fn(i32) -> u32,
+    /// Ends it.
+    reset_primary: extern "C" fn(i32) -> u32,
 }
 
 impl InnerTable {
@@ -34,6 +38,8 @@ impl InnerTable {
         primary_context: inner_primary_context,
         events,
         make_elsewhere,
+        release_primary: inner_release_primary,
+        reset_primary: inner_reset_primary,
     };
 }
 
@@ -53,6 +59,14 @@ extern "C" fn inner_primary_context(context: Out<u64>, device: i32) -> u32 {
         context.check()?;
         context.set(process::primary_retain(device)?)
     })
+}
+
+extern "C" fn inner_release_primary(device: i32) -> u32 {
+    enter("cuGetExportTable", || process::primary_release(device))
+}
+
+extern "C" fn inner_reset_primary(device: i32) -> u32 {
+    enter("cuGetExportTable", || process::primary_reset(device))
 }
 
 exports! {
