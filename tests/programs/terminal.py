@@ -13,6 +13,10 @@ import time
 
 BOUND = 60
 
+# Whoever started this may ignore them, as nohup and a script's background job do: the job would, too.
+for ignored in signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP:
+    signal.signal(ignored, signal.SIG_DFL)
+
 
 def shell():
     """What a shell does with a job in its foreground, said on the terminal."""

@@ -32,9 +32,12 @@ fn has_ended(pid: u32) -> bool {
     stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
 }
 
-/// Starts a run whose script says `ready`, and what it said before that.
+/// Starts a run whose script says `ready`, and what it said before that. Signals do what they do by default, also where whoever
+/// started this test ignores some, as `nohup` does: a shell cannot mind what is ignored.
 fn start(local: &Local, arguments: &[&str], script: &str) -> (Child, Vec<String>) {
-    let mut command = local.run(arguments);
+    let run = local.run(arguments);
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(run.get_program()).args(run.get_args());
     let mut child = command.args(["--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     let said: Vec<String> = lines.take_while(|line| line != "ready").collect();
