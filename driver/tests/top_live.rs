@@ -89,9 +89,13 @@ impl Pty {
         let (master, slave) = (File::from(pty.master), File::from(pty.slave));
         let before = tcgetattr(&slave).unwrap().local_flags;
         let end = || Stdio::from(slave.try_clone().unwrap());
-        // The program is the first of a session, so that the terminal's signals reach it.
-        let mut command = Command::new("setsid");
-        command.arg("--ctty").arg(env!("CARGO_BIN_EXE_aliquot")).args(arguments);
+        // The program is the first of a session, so that the terminal's signals reach it, also where whoever started this test
+        // ignores them, as `nohup` and a script's background job do.
+        let mut command = Command::new("env");
+        command
+            .args(["--default-signal", "setsid", "--ctty"])
+            .arg(env!("CARGO_BIN_EXE_aliquot"))
+            .args(arguments);
         command.env("TERM", "xterm").env_remove("NO_COLOR").envs(environment.iter().copied());
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         let mut reader = master.try_clone().unwrap();
@@ -291,6 +295,20 @@ fn a_terminal_that_takes_nothing_does_not_keep_it_from_ending() {
     pty.send(Signal::SIGTERM);
     assert_eq!(pty.ended().signal(), Some(Signal::SIGTERM as i32));
     assert_eq!(pty.flags(), pty.before);
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_is_told_by_the_exit_code_as_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = prepared(dir.path());
+    std::fs::write(dir.path().join("state/journal"), "nonsense").unwrap();
+    for keys in [&b"q"[..], b"\x03"] {
+        let mut pty = Pty::start(&["top", "--state", &state], &[]);
+        pty.shows((80, 24), "journal");
+        pty.keys(keys);
+        assert_eq!(pty.ended().code(), Some(3), "{keys:?}");
+        pty.is_given_back();
+    }
 }
 
 #[test]

@@ -79,8 +79,8 @@ Keys of the live form:
 Exit codes:
   0  shown, whatever there is to show
   2  the command line or a file is not what it should be
-  3  a state directory given with --state, or its journal, cannot be read (the rest is shown);
-     or the terminal is gone
+  3  a state directory given with --state, or its journal, cannot be read (the rest is shown; live:
+     when it was last looked at); or the terminal is gone
 
 Ended by SIGTERM, SIGHUP or SIGQUIT, the live form gives the terminal back as it was and ends by
 that signal.
@@ -140,7 +140,8 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let live = terminal.screen == Screen::Drawable && !args.once && args.output.is_none();
     if live {
         let every = args.interval.max(LIVE_INTERVAL_MIN);
-        return live::run(looker, every, terminal.colour);
+        let last = live::run(looker, every, terminal.colour)?;
+        return Ok(last.map_or(Answer::Yes, |last| answer(args, &last)));
     }
     once(args, looker, terminal)
 }
@@ -168,9 +169,13 @@ fn once(args: &Args, mut looker: Looker, terminal: &mut Terminal<'_>) -> Result<
         Format::Table => print(&picture, terminal)?,
         form => terminal.value(form, &json::value(&picture))?,
     }
-    // What was found by itself may be anybody's; who names a directory wants to know what is in it.
-    let unread = !args.states.is_empty() && first.states.iter().any(|state| state.promised.is_err());
-    Ok(if unread { Answer::Code(UNREAD) } else { Answer::Yes })
+    Ok(answer(args, &picture))
+}
+
+/// What was found by itself may be anybody's; who names a directory wants to know what is in it.
+fn answer(args: &Args, picture: &Picture) -> Answer {
+    let unread = !args.states.is_empty() && picture.states.iter().any(|state| state.shares.is_none());
+    if unread { Answer::Code(UNREAD) } else { Answer::Yes }
 }
 
 /// Whether there is a counter whose rate could be something.

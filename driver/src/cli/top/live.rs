@@ -24,7 +24,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use super::keys::{Wish, wishes};
 use super::screen::Screen;
 use super::table::{self, Line};
-use crate::cli::failure::{Answer, Failure};
+use crate::cli::failure::Failure;
 use crate::cli::output::{Colour, tone_code};
 use crate::clock::now;
 use crate::view::Looker;
@@ -78,8 +78,8 @@ struct Shown {
     colour: Colour,
 }
 
-/// Shows until somebody has seen enough.
-pub(super) fn run(looker: Looker, every: Duration, colour: Colour) -> Result<Answer, Failure> {
+/// Shows until somebody has seen enough; what was shown last.
+pub(super) fn run(looker: Looker, every: Duration, colour: Colour) -> Result<Option<Picture>, Failure> {
     let mut set = SigSet::empty();
     SIGNALS.into_iter().for_each(|signal| set.add(signal));
     let mut before = SigSet::empty();
@@ -87,18 +87,21 @@ pub(super) fn run(looker: Looker, every: Duration, colour: Colour) -> Result<Ans
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before)).map_err(failed)?;
     let end = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(io::Error::from)
-        .and_then(|signals| watch(looker, &signals, Shown { picture: None, from: 0, every, colour }));
+        .and_then(|signals| {
+            let mut shown = Shown { picture: None, from: 0, every, colour };
+            Ok((watch(looker, &signals, &mut shown)?, shown.picture))
+        });
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None).map_err(failed)?;
     match end? {
-        End::Wished | End::Signal(Signal::SIGINT) => Ok(Answer::Yes),
-        End::Signal(signal) => {
+        (End::Wished | End::Signal(Signal::SIGINT), last) => Ok(last),
+        (End::Signal(signal), _) => {
             raise(signal).map_err(failed)?;
             Err(Failure::Node(format!("ended by {signal}")))
         }
     }
 }
 
-fn watch(looker: Looker, signals: &SignalFd, mut shown: Shown) -> io::Result<End> {
+fn watch(looker: Looker, signals: &SignalFd, shown: &mut Shown) -> io::Result<End> {
     let mut looking = Looking::start(looker)?;
     let mut screen = Screen::open()?;
     let mut due = now();
