@@ -142,6 +142,11 @@ pub enum PrepareError {
 // === impl PrepareError ===
 
 impl PrepareError {
+    /// Whether somebody else was there first, between a look at the cards and this.
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self, Self::Refused(_)) || self.not_made().is_some()
+    }
+
     /// The partition that hardware refused to make, because something else is there: nothing there is ours.
     pub(crate) fn not_made(&self) -> Option<&PartitionAt> {
         match self {

@@ -176,9 +176,10 @@ fn two_ledgers_at_once_never_have_one_instance() {
             "-c",
             &script,
         ]);
-        command.stderr(Stdio::null()).status().unwrap().code()
+        let output = command.output().unwrap();
+        (output.status.code(), err(&output))
     };
-    let ended: Vec<Option<i32>> = std::thread::scope(|scope| {
+    let ended: Vec<(Option<i32>, String)> = std::thread::scope(|scope| {
         let workers: Vec<_> = states
             .iter()
             .chain(&states)
@@ -186,9 +187,8 @@ fn two_ledgers_at_once_never_have_one_instance() {
             .collect();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
-    // Who is late at a place is refused.
-    assert!(ended.iter().all(|code| [Some(0), Some(125)].contains(code)), "{ended:?}");
-    assert!(ended.contains(&Some(0)), "{ended:?}");
+    // Who is late at a place has another: there are seven.
+    assert!(ended.iter().all(|(code, _)| *code == Some(0)), "{ended:?}");
     assert_eq!(instances(&card), [], "{ended:?}");
 }
 

@@ -1,6 +1,7 @@
 //! `aliquot run`: a command on a part of a card, with the same ledger, journal and grants as everything else.
 
 mod home;
+mod placing;
 mod visible;
 mod words;
 
@@ -10,30 +11,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use aliquot_core::card::Inventory;
-use aliquot_core::dra::ResourceClaim;
 use aliquot_core::fraction::{Choice, parse_ask, resolve};
 use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSettings, Spelled};
 use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::units::{Bytes, Cores};
 
 use crate::config::{VISIBLE_CARDS, prepended, visible_cards};
-use crate::manifest::Manifests;
 use crate::node::Node;
 use crate::region;
-use crate::run::ask::{self, Alternative, Ask, On};
+use crate::run::ask::{Alternative, Ask, On};
 use crate::run::cards::Reach;
 use crate::run::governor::{Governor, Scope};
 use crate::run::record::{GRANTS_VARIABLE, Run, anybody_lives};
 use crate::run::supervise::{Beside, Signals};
 
-use super::cluster::{Cluster, Outcome};
-use super::explain::Explained;
 use super::failure::{Answer, Failure};
 use super::nodes::Fleet;
-use super::output::{Screen, Terminal};
+use super::output::Terminal;
 use super::state::chain;
 use home::Home;
-use words::{card, in_options, memory, too_small};
+use placing::place_and_prepare;
+use words::{card, memory, too_small};
 
 /// Exit code where Aliquot itself did not get as far as the command.
 pub(super) const OWN_FAILURE: u8 = 125;
@@ -195,7 +193,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     home.warn(terminal)?;
     let failed = |error| home.failed("write", error);
     let shim = home.install_shim()?;
-    let (mut node, mut fleet) = home.open(terminal)?;
+    let (node, fleet) = home.open(terminal)?;
     let cards = node.inventory().map_err(|error| Failure::Node(chain(&error)))?;
     let vendor = home.cards.vendor();
     if !cards.cards.iter().any(|card| card.vendor == vendor) {
@@ -207,11 +205,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     let ask = wanted(args, &home, &fleet, &cards)?;
     let run = Run::register(&home.state).map_err(failed)?;
     let claim = ask.claim(&name_of(args), &run.uid);
-    let placed = place(claim, &mut fleet, terminal)?;
-    let prepared = match placed {
-        Ok(claim) => node.prepare(&claim).map(|_| ()).map_err(|error| chain(&error)),
-        Err(why) => Err(why),
-    };
+    let (mut node, prepared) = place_and_prepare(&home, &claim, (node, fleet), terminal)?;
     if let Err(why) = prepared {
         run.forget().map_err(failed)?;
         return Ok(Err(why));
@@ -393,38 +387,6 @@ fn name_of(args: &Args) -> String {
     let plain: String =
         stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect();
     format!("{}-{}", plain.trim_matches('-'), std::process::id()).trim_start_matches('-').to_owned()
-}
-
-/// Allocates the claim; `Ok(Err(…))`: it has no place, with the reason and what would help.
-fn place(
-    claim: ResourceClaim,
-    fleet: &mut Fleet,
-    terminal: &mut Terminal<'_>,
-) -> Result<Result<ResourceClaim, String>, Failure> {
-    let manifests = Manifests { claims: vec![claim], classes: vec![ask::class()], ..Manifests::default() };
-    let mut cluster = Cluster::new(manifests, fleet)?;
-    for placement in cluster.place_all(|_, _| {}) {
-        let unit = placement.unit;
-        if let Outcome::Refused(why) = placement.outcome {
-            let label = cluster.label(unit);
-            let explained = Explained::of(&mut cluster, unit, label, why).reworded(in_options);
-            let mut text = Vec::new();
-            let mut unseen = Terminal {
-                out: &mut text,
-                err: &mut *terminal.err,
-                input: &mut *terminal.input,
-                colour: terminal.colour,
-                progress: terminal.progress,
-                screen: Screen::None,
-            };
-            explained.text(&mut unseen)?;
-            return Ok(Err(String::from_utf8_lossy(&text).trim_end().to_owned()));
-        }
-        if let Some(claim) = cluster.claims_of(unit).next() {
-            return Ok(Ok(claim.clone()));
-        }
-    }
-    Err(Failure::Node("the claim was not looked at".to_owned()))
 }
 
 /// Runs the command to its end and gives its part back.

@@ -1,0 +1,76 @@
+//! Where on the cards a run's claim goes.
+
+use aliquot_core::dra::ResourceClaim;
+
+use crate::manifest::Manifests;
+use crate::node::Node;
+use crate::run::ask;
+
+use super::super::cluster::{Cluster, Outcome};
+use super::super::explain::Explained;
+use super::super::failure::Failure;
+use super::super::nodes::Fleet;
+use super::super::output::{Screen, Terminal};
+use super::super::state::chain;
+use super::home::Home;
+use super::words::in_options;
+
+/// Places that are tried for one run, should somebody with another ledger be first at each.
+const PLACES_MAX: u32 = 8;
+
+/// Places the claim and prepares it; where somebody with another ledger was first at its place, at another that is left then.
+pub(super) fn place_and_prepare(
+    home: &Home,
+    claim: &ResourceClaim,
+    (mut node, mut fleet): (Node, Fleet),
+    terminal: &mut Terminal<'_>,
+) -> Result<(Node, Result<(), String>), Failure> {
+    let mut tries = 0;
+    loop {
+        let placed = match place(claim.clone(), &mut fleet, terminal)? {
+            Ok(placed) => placed,
+            Err(why) => return Ok((node, Err(why))),
+        };
+        tries += 1;
+        match node.prepare(&placed) {
+            Ok(_) => return Ok((node, Ok(()))),
+            Err(error) if error.is_late() && tries < PLACES_MAX => {
+                drop(node);
+                (node, fleet) = home.open(terminal)?;
+            }
+            Err(error) => return Ok((node, Err(chain(&error)))),
+        }
+    }
+}
+
+/// Allocates the claim; `Ok(Err(…))`: it has no place, with the reason and what would help.
+fn place(
+    claim: ResourceClaim,
+    fleet: &mut Fleet,
+    terminal: &mut Terminal<'_>,
+) -> Result<Result<ResourceClaim, String>, Failure> {
+    let manifests = Manifests { claims: vec![claim], classes: vec![ask::class()], ..Manifests::default() };
+    let mut cluster = Cluster::new(manifests, fleet)?;
+    for placement in cluster.place_all(|_, _| {}) {
+        let unit = placement.unit;
+        if let Outcome::Refused(why) = placement.outcome {
+            let label = cluster.label(unit);
+            let explained = Explained::of(&mut cluster, unit, label, why).reworded(in_options);
+            let mut text = Vec::new();
+            let mut unseen = Terminal {
+                out: &mut text,
+                err: &mut *terminal.err,
+                input: &mut *terminal.input,
+                colour: terminal.colour,
+                progress: terminal.progress,
+                screen: Screen::None,
+            };
+            explained.text(&mut unseen)?;
+            return Ok(Err(String::from_utf8_lossy(&text).trim_end().to_owned()));
+        }
+        if let Some(claim) = cluster.claims_of(unit).next() {
+            return Ok(Ok(claim.clone()));
+        }
+    }
+    Err(Failure::Node("the claim was not looked at".to_owned()))
+}
