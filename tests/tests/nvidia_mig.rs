@@ -247,6 +247,32 @@ fn calls_that_fail_half_way_leave_nothing_and_answers_that_are_lost_are_found() 
     }
 }
 
+/// Neither what programs reach in an instance can be made, nor the instance destroyed: it is ours, and goes with the next call.
+#[test]
+fn a_half_made_instance_stays_ours_until_it_is_gone() {
+    for code in [23, 999] {
+        let machine = Machine::of(CARD);
+        let card = machine.bench.card();
+        let theirs = foreign(&card, 19, 6, 1, 0);
+        let fault = |symbol: &str, code: u32| {
+            format!("[[fault]]\nsymbol = \"{symbol}\"\naction = {{ error = {code} }}\n")
+        };
+        let faults =
+            fault("nvmlGpuInstanceCreateComputeInstance", code) + &fault("nvmlGpuInstanceDestroy", 999);
+        machine.bench.write("faults.toml", &faults);
+        let failed = run(&machine, &["--template", "3g.40gb"], "true");
+        assert_eq!(failed.status.code(), Some(125), "{code}: {failed:?}");
+        let mut there = instances(&card);
+        there.sort_unstable();
+        assert_eq!((there.len(), there[0].2), (2, 0), "{code}: one of them is half made: {there:?}");
+        std::fs::remove_file(machine.bench.cards().join("faults.toml")).unwrap();
+        let next = run(&machine, &["--template", "3g.40gb"], "exit 5");
+        assert_eq!(next.status.code(), Some(5), "{code}: {next:?}");
+        assert_eq!((card.mig_devices(), instances(&card).len()), (vec![theirs], 1), "{code}");
+        assert_eq!(machine.claims(), 0, "{code}");
+    }
+}
+
 #[test]
 fn a_card_out_of_the_mode_gives_no_partition_and_no_mode_is_switched() {
     let second = "[[card]]\nuuid = \"GPU-00000000-0000-0000-0000-000000000001\"\nbus = 17\n";

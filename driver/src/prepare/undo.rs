@@ -73,8 +73,11 @@ fn destroy(
     match answer {
         Ok(()) | Err(BackendError::Absent { .. } | BackendError::Replaced { .. }) => Ok(()),
         Err(source) => {
-            let left = hands.backend.partitions().map_err(hardware)?;
-            if left.iter().any(|live| live.at == *at) { Err(hardware(source)) } else { Ok(()) }
+            let left = hands.backend.partitions().map_err(hardware)?.iter().any(|live| live.at == *at);
+            // One that programs do not reach is no partition yet, or no longer, and takes its place on the card all the same.
+            let cards = hands.backend.discover().map_err(hardware)?;
+            let found = cards.card(&at.card).is_some_and(|card| card.found.contains(&at.part()));
+            if left || found { Err(hardware(source)) } else { Ok(()) }
         }
     }
 }

@@ -9,7 +9,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use crate::partition::MigMode;
 
-pub(crate) use mig::{Cut, Instance, Profile};
+pub(crate) use mig::{Cut, Instance, Profile, Unmade};
 
 /// Result codes of NVML that mean something of their own here.
 const NOT_SUPPORTED: u32 = 3;

@@ -36,7 +36,7 @@ use aliquot_core::units::Bytes;
 pub use ffi::Fault;
 pub use health::{DRIVER_MIN, OpenError};
 
-use ffi::{Facts, Instance, Library};
+use ffi::{Facts, Instance, Library, Unmade};
 use probe::Found;
 
 /// Device files that every tenant needs, beside the card's own.
@@ -252,7 +252,9 @@ impl DeviceBackend for NvidiaNode {
         let now = OneCard { card: &card, facts: &facts };
         match made {
             Ok(()) => now.partition_at(at).ok_or_else(|| BackendError::Absent { at: at.clone() }),
-            Err(fault) if fault.is_no_room() => match (now.at(at), facts.cut()) {
+            // What is there is ours, whatever the code says: the journal keeps it until it is gone.
+            Err(Unmade::Half(fault)) => Err(health::refused(format!("create {at}"), fault)),
+            Err(Unmade::Nothing(fault)) if fault.is_no_room() => match (now.at(at), facts.cut()) {
                 // Somebody else made it meanwhile.
                 (Some(_), _) => Err(BackendError::AlreadyThere { at: at.clone() }),
                 (None, Some(Ok(cut))) => match partition::taken(&cut.instances, place) {
@@ -261,7 +263,7 @@ impl DeviceBackend for NvidiaNode {
                 },
                 (None, _) => Err(health::error(format!("create {at}"), fault)),
             },
-            Err(fault) => Err(health::refused(format!("create {at}"), fault)),
+            Err(Unmade::Nothing(fault)) => Err(health::refused(format!("create {at}"), fault)),
         }
     }
 

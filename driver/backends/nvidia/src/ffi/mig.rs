@@ -72,6 +72,15 @@ pub(crate) struct Cut {
     pub(crate) instances: Vec<Instance>,
 }
 
+/// How far the making of an instance came that failed.
+#[derive(Debug)]
+pub(crate) enum Unmade {
+    /// Nothing of it is there: what lies at its place is somebody else's.
+    Nothing(Fault),
+    /// A GPU instance was made, and neither what programs reach in it nor the way back succeeded.
+    Half(Fault),
+}
+
 /// One card's handle, and the library's functions.
 struct Raw<'a> {
     lib: &'a NvmlLib,
@@ -143,17 +152,17 @@ impl Library {
     }
 
     /// Makes a GPU instance at its place, with one compute instance that has all of it. Where the second cannot be made, the
-    /// first is destroyed again.
-    pub(crate) fn make(&self, uuid: &str, profile: &Profile, at: (u32, u32)) -> Result<(), Fault> {
-        let device = self.0.device_by_uuid(uuid)?;
+    /// first is destroyed again; where that fails as well, it is to be taken away as any other instance of ours.
+    pub(crate) fn make(&self, uuid: &str, profile: &Profile, at: (u32, u32)) -> Result<(), Unmade> {
+        let nothing = |fault: Fault| Unmade::Nothing(fault);
+        let device = self.0.device_by_uuid(uuid).map_err(|error| nothing(error.into()))?;
         let raw = self.raw(&device);
-        let gpu = raw.create(profile.id, at)?;
+        let gpu = raw.create(profile.id, at).map_err(nothing)?;
         let made = raw.compute_profile(gpu, profile.slices).and_then(|whole| raw.create_compute(gpu, whole));
-        if made.is_err() {
-            // What is left of it now is found and taken away as any other instance of ours.
-            drop(raw.destroy(gpu));
-        }
-        made
+        made.map_err(|fault| match raw.destroy(gpu) {
+            Ok(()) => Unmade::Nothing(fault),
+            Err(_) => Unmade::Half(fault),
+        })
     }
 
     /// Destroys a GPU instance with what is in it.
