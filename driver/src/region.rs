@@ -105,7 +105,7 @@ pub fn limits_of(grant: &Grant, card: &Card, visible: &CardUuid) -> Option<Limit
             FailMode::Open => abi::FailMode::Open,
         },
         managed: abi::ManagedPolicy::Charge,
-        // Whoever reaches the card may know it ([`Place::publish_context`]); else each process measures for itself.
+        // Whoever reaches the card may know it ([`Place::publish_context`]); else the tenant's first process measures.
         context_bytes: 0,
         card: Text::new(visible.as_str())?,
         claim: Text::new(grant.claim.as_str())?,

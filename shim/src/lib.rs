@@ -62,6 +62,7 @@ mod processes;
 mod ranges;
 mod resolve;
 mod shown;
+mod sizes;
 mod sparse;
 pub mod symbols;
 mod sys;

@@ -16,8 +16,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger, Still};
 use crate::contexts;
-use crate::overhead::free_now;
 use crate::pools;
+use crate::sizes::free_now;
 use crate::sys::{self, KeepErrno};
 use crate::vendor::SUCCESS;
 

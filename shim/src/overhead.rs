@@ -1,15 +1,8 @@
-//! Contexts: what they take from the card is measured, not assumed.
+//! Contexts: what they take from the card is in the books before they are made, and leaves them when they are gone.
 //!
-//! ```text
-//!   size of a context: the host's figure in the limits ─or─ measured once a process and card:
-//!     free memory │ a second context for a moment │ free memory │ gone again │ free memory
-//!                 └──────────── the same twice ───┴─────────────┘   else once more, three times at most
-//! ```
-//!
-//! A size that is known is reserved before a context is made, and given back when it is gone. Nothing is known before the
-//! first context of a process unless the host published it: that one is made first, measured, and taken away again where it
-//! does not fit. Where measuring fails a context is not charged. A primary context that a runtime library got past the hooks is
-//! charged when memory is first asked for in it; that one ended so is found out before anybody is refused.
+//! How large one is says [`crate::sizes`]; where nobody knows, what is presumed is reserved, and the first one is taken away again
+//! where it does not fit. A primary context that a runtime library got past the hooks is charged when memory is first asked for in
+//! it; that one ended so is found out before anybody is refused.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -17,24 +10,18 @@ use crate::account::{self, Account, Bytes, Ledger};
 use crate::alloc_map::{AllocMap, Held, Key, Tie};
 use crate::closed;
 use crate::contexts::{self, End};
-use crate::grants::GRANTS_MAX;
 use crate::meter::{Ended, Meter, State};
 use crate::plain;
 use crate::pools::Place;
+use crate::sizes::{self, Foreseen};
 use crate::sys::KeepErrno;
-use crate::vendor::{self, Device, SUCCESS};
+use crate::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
 
 /// Cards a process numbers.
 const DEVICES_MAX: usize = 64;
-/// Tries to measure while somebody else moves memory on the card.
-const TRIES_MAX: u32 = 3;
 
 /// Contexts that are not primary ones, by handle.
 static CONTEXTS: AllocMap = AllocMap::new();
-/// Bytes of a context plus one, by grant; 0: not known.
-static SIZES: [AtomicU64; GRANTS_MAX] = [const { AtomicU64::new(0) }; GRANTS_MAX];
-/// A thread measures.
-static MEASURING: AtomicU32 = AtomicU32::new(0);
 
 /// A card's primary context, as this process's calls made it.
 struct Primary {
@@ -49,15 +36,6 @@ fn primary(device: Device) -> Option<&'static Primary> {
     usize::try_from(device.0).ok().and_then(|index| PRIMARY.get(index))
 }
 
-/// How large a context is on the card of a ledger.
-fn size(ledger: Ledger) -> Option<Bytes> {
-    let published = ledger.context_bytes();
-    if published.0 > 0 {
-        return Some(published);
-    }
-    SIZES.get(ledger.number())?.load(Ordering::Acquire).checked_sub(1).map(Bytes)
-}
-
 fn is_active(device: Device) -> Option<bool> {
     let (mut flags, mut active) = (0, 0);
     let answer = vendor::cuDevicePrimaryCtxGetState(device.0, &raw mut flags, &raw mut active)?;
@@ -67,51 +45,7 @@ fn is_active(device: Device) -> Option<bool> {
 /// What a card's primary context takes now; `None`: not known.
 pub(crate) fn primary_bytes(device: Device) -> Option<Bytes> {
     let Account::Counted(ledger) = account::of(device) else { return None };
-    if is_active(device)? { size(ledger) } else { Some(Bytes(0)) }
-}
-
-/// Free memory of the current context's card, in bytes.
-pub(crate) fn free_now() -> Option<u64> {
-    let (mut free, mut total) = (0_usize, 0_usize);
-    let answer = vendor::cuMemGetInfo_v2(&raw mut free, &raw mut total)?;
-    (answer == SUCCESS).then(|| u64::try_from(free).ok()).flatten()
-}
-
-/// Measures how large a context is, beside one that is there. One thread at a time: the others' answer is "not known".
-#[cold]
-fn measure(ledger: Ledger, device: Device, context: u64) -> Option<Bytes> {
-    if MEASURING.swap(1, Ordering::AcqRel) != 0 {
-        return None;
-    }
-    let found = size(ledger).or_else(|| vendor::with_context(context, || probe(device)));
-    if let (Some(found), Some(known)) = (found, SIZES.get(ledger.number())) {
-        known.store(found.0.saturating_add(1), Ordering::Release);
-    }
-    MEASURING.store(0, Ordering::Release);
-    found
-}
-
-fn probe(device: Device) -> Option<Bytes> {
-    let mut least = None;
-    for _ in 0..TRIES_MAX {
-        let before = free_now()?;
-        let mut second = 0;
-        if vendor::cuCtxCreate_v2(&raw mut second, 0, device.0)? != SUCCESS {
-            break;
-        }
-        let with = free_now();
-        if vendor::cuCtxDestroy_v2(second)? != SUCCESS {
-            break;
-        }
-        let (with, after) = (with?, free_now()?);
-        let (taken, given) = (before.saturating_sub(with), after.saturating_sub(with));
-        let smaller = taken.min(given);
-        least = Some(least.map_or(smaller, |least: u64| least.min(smaller)));
-        if taken == given {
-            return Some(Bytes(taken));
-        }
-    }
-    least.map(Bytes)
+    if is_active(device)? { sizes::known(ledger) } else { Some(Bytes(0)) }
 }
 
 /// Who retains a primary context.
@@ -157,26 +91,31 @@ pub(crate) fn retain(
         Account::Closed => return closed::refuse_handle(device, context, real, undo),
     };
     let meter = Meter::Primary(device);
-    let known = size(ledger);
-    let worst = if is_active(device) == Some(true) { None } else { known };
-    let running =
-        meter.note(device, State::Charged).then(|| meter.enter_worst(ledger, worst.unwrap_or(Bytes(0))));
+    // Its turn, where it has one, ends when the books are right.
+    let foreseen = Foreseen::of(ledger);
+    let worst = if is_active(device) == Some(true) { Bytes(0) } else { foreseen.bytes() };
+    let running = meter.note(device, State::Charged).then(|| meter.enter_worst(ledger, worst));
     let Some(running) = running.flatten() else { return ledger.refuse() };
     let before = context.read();
     let answer = real();
     let _errno = KeepErrno::new();
     let handle = if answer == SUCCESS { holder.handle(device, context) } else { None };
-    if known.is_none()
-        && let Some(handle) = handle
-    {
-        measure(ledger, device, handle);
+    let is_settled = handle.is_none_or(|handle| foreseen.settle(device, handle, worst).is_some());
+    let take_away = || {
+        let _released = undo(context.read());
+        context.write(before);
+    };
+    if !is_settled {
+        // Before what was reserved for it is given back.
+        take_away();
+        let _fits = running.end(OUT_OF_MEMORY);
+        return ledger.refuse();
     }
     if running.end(answer) == Ended::Fits || answer != SUCCESS {
         holder.holds(device, handle);
         return answer;
     }
-    let _released = undo(context.read());
-    context.write(before);
+    take_away();
     meter.refresh(ledger);
     ledger.refuse()
 }
@@ -194,10 +133,9 @@ pub(crate) fn noticed(device: Device, context: u64) {
     if is_charged || is_active(device) != Some(true) || !meter.note(device, State::Charged) {
         return;
     }
+    let foreseen = Foreseen::of(ledger);
     let handle = vendor::relaxed(|| {
-        if size(ledger).is_none() {
-            measure(ledger, device, context);
-        }
+        foreseen.settle_anyway(device, context);
         primary_handle(device)
     });
     if let (Some(primary), Some(handle)) = (primary(device), handle) {
@@ -362,8 +300,8 @@ pub(crate) fn create(
         Account::Uncounted => return real(),
         Account::Closed => return closed::refuse_handle(device, context, real, undo),
     };
-    let known = size(ledger);
-    let worst = known.unwrap_or(Bytes(0));
+    let foreseen = Foreseen::of(ledger);
+    let worst = foreseen.bytes();
     let _moving = ledger.moving();
     if ledger.reserve(worst).is_err() {
         return ledger.refuse();
@@ -376,15 +314,17 @@ pub(crate) fn create(
         return answer;
     }
     let handle = context.read();
-    let bytes = known.or_else(|| measure(ledger, device, handle)).unwrap_or(Bytes(0));
+    let settled = foreseen.settle(device, handle, worst);
+    let bytes = settled.unwrap_or(worst);
     let more = Bytes(bytes.0.saturating_sub(worst.0));
-    let fits = ledger.reserve(more).is_ok();
+    let fits = settled.is_some() && ledger.reserve(more).is_ok();
     let held = Held::new(bytes, ledger.number(), Tie(0)).filter(|_| fits);
     if held.is_some_and(|held| CONTEXTS.insert(Key(handle), held).is_ok()) {
+        ledger.release(Bytes(worst.0.saturating_sub(bytes.0)));
         return SUCCESS;
     }
     let _destroyed = undo(handle);
-    ledger.release(if fits { bytes } else { worst });
+    ledger.release(if fits { worst.max(bytes) } else { worst });
     context.write(before);
     ledger.refuse()
 }

@@ -103,6 +103,35 @@ fn a_command_gets_its_part_of_a_card_and_no_more() {
     assert_eq!(end(child), Some(0));
 }
 
+/// Nobody says here how much of the card a context takes.
+#[test]
+fn a_process_that_begins_beside_a_full_part_is_refused_before_it_has_a_context() {
+    let machine = Machine::of("[[card]]");
+    let script = r#"exec 3<&0; "$0" demo-tenant fill 16384 <&3 >first &
+        until grep -qs filled first; do sleep 0.1; done; cat first
+        for late in 1 2; do "$0" demo-tenant fill 1 </dev/null; done; echo over; wait"#;
+    let mut run = machine.aliquot("run", &["--memory", "3Gi", "--", "sh", "-c", script]);
+    run.arg(aliquot()).current_dir(machine.dir()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = run.spawn().unwrap();
+    let lines = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let said: Vec<String> = lines.take_while(|line| line != "over").collect();
+    let refused = |line: &String| line.starts_with("failed") && line.contains("CUDA_ERROR_OUT_OF_MEMORY");
+    assert!(said.len() == 3 && said[1..].iter().all(refused), "{said:?}");
+    let highest = machine.bench.card().high_water();
+    assert!(highest <= 3 * GIB && highest > 2 * GIB, "{highest} bytes of {}", 3 * GIB);
+    assert_eq!(end(run), Some(0));
+}
+
+#[test]
+fn a_part_that_may_have_no_room_for_a_context_is_given_with_a_warning() {
+    let machine = Machine::of("[[card]]");
+    let run = |memory: &str| machine.aliquot("run", &["--memory", memory, "--", "true"]).output().unwrap();
+    let small = run("511Mi");
+    let warning = "the part has 511Mi of memory, and what a context of this card takes is not known: with less than 512Mi";
+    assert!(small.status.success() && err(&small).contains(warning), "{small:?}");
+    assert_eq!(err(&run("512Mi")), "");
+}
+
 #[test]
 fn runs_share_a_card_on_one_ledger() {
     let machine = Machine::of("[[card]]");

@@ -58,17 +58,26 @@ enum Mix {
     All,
 }
 
+/// Who says what contexts of the node take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// The limits.
+    ByTheHost,
+    /// Nobody, as on a real card.
+    ByNobody,
+}
+
 /// `None`: no C compiler here. What contexts of the node take, the limits say.
 fn scene(program: &str, limit: u64, node: &str) -> Option<Scene> {
-    scene_of(program, node, &|card| memory_limit(card, limit))
+    scene_of(program, node, Told::ByTheHost, &|card| memory_limit(card, limit))
 }
 
 /// The same with other limits.
-fn scene_of(program: &str, node: &str, limits: &dyn Fn(&str) -> Limits) -> Option<Scene> {
+fn scene_of(program: &str, node: &str, told: Told, limits: &dyn Fn(&str) -> Limits) -> Option<Scene> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = Bench::new();
     bench.write("node.toml", node);
-    let context = bench.card().node().context_bytes;
+    let context = if told == Told::ByTheHost { bench.card().node().context_bytes } else { 0 };
     match bench.compile(program, Link::Direct) {
         Ok(program) => {
             let limits = limits(&bench.card().facts().uuid);
@@ -179,10 +188,13 @@ fn where_there_is_room_for_everything_nobody_is_refused() {
 #[test]
 fn at_the_limit_not_a_byte_is_had_above_it() {
     let limit = PROCESSES * THREADS * KEEP / 4;
-    let Some(scene) = scene("shim_quota", limit, &full()) else { return };
-    let (granted, refused) = scene.mixed(limit, Mix::All);
-    assert!(granted > 1_000 && refused > 1_000);
-    assert!(scene.bench.card().high_water() > limit / 10 * 9);
+    for told in [Told::ByTheHost, Told::ByNobody] {
+        let limits = |card: &str| memory_limit(card, limit);
+        let Some(scene) = scene_of("shim_quota", &full(), told, &limits) else { return };
+        let (granted, refused) = scene.mixed(limit, Mix::All);
+        assert!(granted > 1_000 && refused > 1_000);
+        assert!(scene.bench.card().high_water() > limit / 10 * 9);
+    }
 }
 
 /// What of a scene in which processes are killed changes with the family.
@@ -221,7 +233,7 @@ fn kill(mode: &str, kills: u64, family: &Family) {
         };
         Limits { policy: family.policy, ..half }
     };
-    let Some(scene) = scene_of("shim_kill", family.node, &limits) else { return };
+    let Some(scene) = scene_of("shim_kill", family.node, Told::ByTheHost, &limits) else { return };
     let kills = (kills / family.part).max(1);
     let numbers = [kills, seed(), free].map(|number| number.to_string());
     let mut command = scene.tenant.command(&scene.bench, &scene.program);

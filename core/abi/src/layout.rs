@@ -100,6 +100,12 @@ pub mod usage {
     /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began to measure what a call takes of the card;
     /// one at a time, as far as the others wait for it.
     pub const MEASURING: usize = 160;
+    /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began to make a context of which nobody knew how
+    /// much of the card it takes; one at a time, as far as the others wait for it.
+    pub const MAKING: usize = 164;
+    /// `u64`, bytes of device memory plus one that a context takes on this card, as one of the tenant's processes measured it;
+    /// 0: none did. What the limits say goes before.
+    pub const CONTEXT_BYTES: usize = 168;
     /// `i64`, device nanoseconds that may still be used before launches wait; negative is debt. Writers: the tenant's
     /// processes, and the agent, which adds what their bills were off by.
     pub const CREDIT_NANOS: usize = 192;

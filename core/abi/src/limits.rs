@@ -2,6 +2,10 @@
 
 use crate::layout::{limits, record};
 
+/// Bytes of device memory that a context is taken to need where nobody knows how many: what NVIDIA's take is "hundreds of
+/// MiB" by the trackers of those who charge them, and no vendor publishes it.
+pub const CONTEXT_BYTES_PRESUMED: u64 = 512 << 20;
+
 /// What one container may use of one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -24,8 +28,8 @@ pub struct Limits {
     pub fail_mode: FailMode,
     /// How managed memory is charged.
     pub managed: ManagedPolicy,
-    /// Bytes of device memory that one context takes on this card, as the host measured it; 0: not measured, then each
-    /// process measures for itself.
+    /// Bytes of device memory that one context takes on this card, as the host measured it; 0: not measured, then the
+    /// tenant's first process measures for all of them.
     pub context_bytes: u64,
     /// UUID of the card.
     pub card: Text<{ record::UUID_MAX }>,

@@ -326,6 +326,18 @@ impl<'a> UsageView<'a> {
         self.0.half(usage::MEASURING)
     }
 
+    /// [`usage::MAKING`]
+    #[must_use]
+    pub fn making(self) -> &'a AtomicU32 {
+        self.0.half(usage::MAKING)
+    }
+
+    /// [`usage::CONTEXT_BYTES`]
+    #[must_use]
+    pub fn context_bytes(self) -> &'a AtomicU64 {
+        self.0.word(usage::CONTEXT_BYTES)
+    }
+
     /// [`usage::WAKE`]
     #[must_use]
     pub fn wake(self) -> &'a AtomicU32 {

@@ -1,6 +1,6 @@
 //! What words of the command line mean, and what would help, in words of the command line.
 
-use aliquot_abi::limits::MemoryLimit;
+use aliquot_abi::limits::{CONTEXT_BYTES_PRESUMED, MemoryLimit};
 use aliquot_core::allocate::Change;
 use aliquot_core::card::{Card, Inventory};
 use aliquot_core::id::CardUuid;
@@ -71,16 +71,23 @@ pub(super) fn in_options(change: &Change) -> Option<String> {
     words.into_iter().find(|(test, _)| of(test)).map(|(_, words)| words.to_owned())
 }
 
-/// What to say where a part has no room for a context of its card: nothing runs in it.
+/// What to say where a part may have no room for a context of its card: nothing runs in it then.
 pub(super) fn too_small(memory: MemoryLimit, context: Option<Bytes>) -> Option<String> {
-    let (MemoryLimit::Bytes(memory), Some(context)) = (memory, context) else { return None };
-    let memory = Bytes(memory);
-    (memory <= context).then(|| {
-        format!(
-            "warning: the part has {memory} of memory, and a context of this card alone takes {context}: every program will be \
-             refused at its start; ask for more with --memory"
-        )
-    })
+    let MemoryLimit::Bytes(memory) = memory else { return None };
+    let (memory, presumed) = (Bytes(memory), Bytes(CONTEXT_BYTES_PRESUMED));
+    let why = match context {
+        Some(context) if memory <= context => {
+            format!(
+                "a context of this card alone takes {context}: every program will be refused at its start"
+            )
+        }
+        None if memory < presumed => format!(
+            "what a context of this card takes is not known: with less than {presumed} programs are refused at their start, \
+             unless all that is in use of the card then is no more than the part"
+        ),
+        _ => return None,
+    };
+    Some(format!("warning: the part has {memory} of memory, and {why}; ask for more with --memory"))
 }
 
 #[cfg(test)]
