@@ -214,6 +214,8 @@ impl Lent {
         let usage = ledger.usage();
         let found = life::lent(usage, tag.0)?;
         let lent = Self { usage, number: found.number, owner: found.owner };
+        // A slot is taken before there is any lock: with the first one the process shows its sign, and drops all locks for that.
+        let _has_sign = ledger.has_books();
         if !life::one_at_a_time(|| lent.hold()) {
             return None;
         }

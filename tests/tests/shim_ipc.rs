@@ -201,6 +201,24 @@ fn memory_that_is_freed_while_it_is_open_is_charged_until_it_is_closed() {
     scene.held();
 }
 
+/// Whoever only opens has no slot, and takes its first one with the lock of what it has open.
+#[test]
+fn an_opener_that_allocates_for_the_first_time_still_has_what_it_opened() {
+    let Some(scene) = Scene::new() else { return };
+    let mut maker = scene.start();
+    let mut opener =
+        Process(Talk::start(scene.tenant.command(&scene.bench, &scene.path).arg("as a runtime library")));
+    let handle = maker.lend(0);
+    opener.open(0, &handle);
+    maker.say(&["free 0"]);
+    opener.say(&["alloc 0 512", "free 0"]);
+    assert!(maker.refused(LIMIT - SIZE + 1) && opener.refused(LIMIT - SIZE + 1));
+    scene.both(&mut maker, 1);
+    opener.say(&["close 0"]);
+    scene.both(&mut maker, 0);
+    scene.held();
+}
+
 /// What ends with a context is credited once, whatever the process holds elsewhere.
 #[test]
 fn lent_memory_that_ends_with_its_context_leaves_other_memory_charged() {
