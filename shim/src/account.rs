@@ -61,7 +61,6 @@ pub(crate) struct Private {
     owner: AtomicU64,
     own: AtomicU64,
     apart: AtomicU64,
-    owed: AtomicU64,
     /// When the last look at the dead began, in nanoseconds of the monotonic clock.
     looked: AtomicU64,
 }
@@ -317,11 +316,22 @@ impl Ledger {
     /// Gives back what was reserved.
     pub(crate) fn release(self, bytes: Bytes) {
         if let Some(books) = self.books() {
-            // What a recount holds up goes off with the next operation.
-            let _done_or_owed = books.release(bytes.0);
+            if books.release(bytes.0) == Release::Owed {
+                self.pay(&books);
+            }
         } else if let Some(private) = private(self.grant.number) {
             // The slot was taken away and there is none left: the shared books do not have it any more.
             private.less(&private.own, bytes);
+        }
+    }
+
+    /// Takes off the books what a recount held up, as it is over in a moment. If its reaper was stopped, the next one does it.
+    #[cold]
+    fn pay(self, books: &Books<'_>) {
+        let _errno = KeepErrno::new();
+        let mut steps = 0..FROZEN_STEPS_MAX;
+        while steps.next().is_some() && books.release(0) == Release::Owed {
+            self.wait_for_reaper();
         }
     }
 
@@ -443,7 +453,7 @@ impl Ledger {
             used: slot.used(),
             own: &private.own,
             apart: &private.apart,
-            owed: &private.owed,
+            owed: slot.owed(),
         }
     }
 

@@ -226,6 +226,7 @@ fn take_this(
     slot.loose().store(0, Ordering::Release);
     slot.kind().store(kind, Ordering::Release);
     slot.tag().store(tag, Ordering::Release);
+    slot.owed().store(0, Ordering::Release);
     slot.sign().store(presence::shown(usage, me), Ordering::Release);
     if slot.owner().compare_exchange(owner, next, Ordering::AcqRel, Ordering::Acquire).is_err() {
         unlock();
@@ -315,12 +316,14 @@ fn reap_locked(usage: Usage, part: Ppm, file: i32, own: Own) {
         }
     }
     let total = usage.view.total();
-    if !any && total.load(Ordering::Acquire) & FREEZE == 0 && !is_too_high(usage) {
+    let is_owed = || slots(usage).any(|(_, slot)| slot.owed().load(Ordering::SeqCst) != 0);
+    if !any && total.load(Ordering::Acquire) & FREEZE == 0 && !is_owed() && !is_too_high(usage) {
         return;
     }
     let all = slots(usage).filter(|(_, slot)| pid_of(*slot).0 != 0).map(|(number, slot)| Slot {
         inside: slot.inside(),
         used: slot.used(),
+        owed: slot.owed(),
         owner: if has(&dead, number) { Owner::Dead } else { Owner::Alive },
     });
     let begun = sys::now();

@@ -245,6 +245,23 @@ fn a_process_of_another_pid_namespace_is_left_to_the_node() {
     assert_eq!(scene.total(), MOST + 512);
 }
 
+#[test]
+fn what_is_freed_while_the_books_are_closed_is_everybodys_when_they_open() {
+    let Some(scene) = Scene::new() else { return };
+    let (mut first, mut second) = (scene.holding(MOST), scene.start());
+    // A reaper that was stopped at its work, for longer than a free waits for it.
+    let file = scene.usage();
+    lock(&file, 0, 1);
+    scene.files.set_counter(usage::TOTAL, MOST | FREEZE);
+    assert_eq!(soon(|| first.say("free")), GRANTED, "frees reach the driver");
+    assert_eq!(scene.total() & !FREEZE, MOST);
+    scene.files.set_counter(usage::TOTAL, MOST);
+    drop(file);
+    // The first never calls again.
+    granted(&mut second, MOST);
+    assert_eq!(scene.total(), MOST);
+}
+
 /// A process in a pid namespace of its own, which is killed with the value; `None`: none can be made here.
 fn elsewhere(scene: &Scene) -> Option<Talk> {
     let unshare = ["--pid", "--fork", "--kill-child=KILL", "--mount-proc"];

@@ -193,6 +193,9 @@ pub mod slot {
     /// `u64`, a byte of the file on which the owner holds a lock that it can lose by nothing but its end, in [`SIGNS`]; 0: it has
     /// none. In slots of lent memory it is the maker's.
     pub const SIGN: usize = 80;
+    /// `u64`, bytes that the owner gave back while the books were closed: still in [`USED`] and in the total until it or whoever
+    /// recounts takes them off.
+    pub const OWED: usize = 88;
     /// What [`SIGN`] may be.
     pub const SIGNS: core::ops::Range<u64> = super::usage::SIGNS..super::usage::SIGNS + (1 << 50);
 

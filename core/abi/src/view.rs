@@ -455,6 +455,12 @@ impl<'a> SlotView<'a> {
         self.bytes.word(self.at + slot::UNBILLED_SINCE)
     }
 
+    /// [`slot::OWED`]
+    #[must_use]
+    pub fn owed(self) -> &'a AtomicU64 {
+        self.bytes.word(self.at + slot::OWED)
+    }
+
     /// [`slot::SIGN`]
     #[must_use]
     pub fn sign(self) -> &'a AtomicU64 {

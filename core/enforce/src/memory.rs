@@ -21,7 +21,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Top bit of `total`: a reaper is recounting.
 pub const FREEZE: u64 = 1 << 63;
 
-/// The words of one process's books; shared ones lie in the region, `own`, `apart` and `owed` in private memory.
+/// The words of one process's books; shared ones lie in the region, `own` and `apart` in private memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Books<'a> {
     /// Shared: bytes reserved by all processes, and [`FREEZE`].
@@ -36,7 +36,7 @@ pub struct Books<'a> {
     pub own: &'a AtomicU64,
     /// Private: those of them that slots of their own stand for.
     pub apart: &'a AtomicU64,
-    /// Private: bytes given back while frozen, not yet taken off the shared words.
+    /// Shared, this process's slot: bytes given back while frozen, not yet taken off `used` and `total`; a recount does it, too.
     pub owed: &'a AtomicU64,
 }
 
@@ -59,7 +59,7 @@ pub enum Reservation {
 pub enum Release {
     /// The bytes are off the books.
     Done,
-    /// A reaper is at work: they go off the books with the next operation.
+    /// A reaper is at work: they go off the books with the next operation, or the next recount.
     Owed,
 }
 

@@ -1,7 +1,8 @@
 //! The holding of dead processes goes back: freeze, wait until no living thread is inside, recount, thaw.
 //!
 //! Whoever calls this holds the region's kernel lock, so there is one reaper; a reaper that dies loses that lock, and the
-//! next one finds the books frozen and simply starts again. Every step may be repeated.
+//! next one finds the books frozen and simply starts again. Every step may be repeated. What the living gave back meanwhile is
+//! taken off with the rest.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::memory::{FREEZE, saturating_take};
@@ -13,6 +14,8 @@ pub struct Slot<'a> {
     pub inside: &'a AtomicU32,
     /// Bytes reserved.
     pub used: &'a AtomicU64,
+    /// Of them, bytes that the owner gave back while the books were closed.
+    pub owed: &'a AtomicU64,
     /// Whether the owner lives, as the caller found out.
     pub owner: Owner,
 }
@@ -63,8 +66,17 @@ pub fn recount<'a>(total: &AtomicU64, slots: impl Iterator<Item = Slot<'a>> + Cl
     let (mut sum, mut returned) = (0_u64, 0_u64);
     for slot in slots {
         match slot.owner {
-            Owner::Alive => sum = sum.saturating_add(slot.used.load(Ordering::SeqCst)),
+            Owner::Alive => {
+                // The owner is outside, and cannot get in to pay it. Killed in between, we leave too much on the books.
+                let owed = slot.owed.swap(0, Ordering::SeqCst);
+                let used = slot.used.load(Ordering::SeqCst).saturating_sub(owed);
+                if owed > 0 {
+                    slot.used.store(used, Ordering::SeqCst);
+                }
+                sum = sum.saturating_add(used);
+            }
             Owner::Dead => {
+                slot.owed.store(0, Ordering::SeqCst);
                 returned = returned.saturating_add(slot.used.swap(0, Ordering::SeqCst));
                 slot.inside.store(0, Ordering::SeqCst);
             }

@@ -38,7 +38,7 @@ impl Process {
     }
 
     fn slot(&self, owner: Owner) -> Slot<'_> {
-        Slot { inside: &self.inside, used: &self.used, owner }
+        Slot { inside: &self.inside, used: &self.used, owed: &self.owed, owner }
     }
 }
 
@@ -179,7 +179,7 @@ proptest! {
         let shared = Shared::default();
         let mut processes: Vec<Process> = (0..3).map(|_| Process::default()).collect();
         let apart: [AtomicU64; 3] = Default::default();
-        let nobody = AtomicU32::new(0);
+        let (nobody, nothing) = (AtomicU32::new(0), AtomicU64::new(0));
         let (mut model, mut lent, mut limit) = ([0_u64; 3], [0_u64; 3], 500);
         for (at, action) in actions.into_iter().enumerate() {
             let who = at % 3;
@@ -188,7 +188,7 @@ proptest! {
             let slots = |gone: Owner| -> Vec<Slot<'_>> {
                 let judged = |number, owner| if number == who { owner } else { Owner::Alive };
                 let own = processes.iter().enumerate().map(|(n, p)| p.slot(judged(n, Owner::Dead)));
-                let others = apart.iter().enumerate().map(|(n, used)| Slot { inside: &nobody, used, owner: judged(n, gone) });
+                let others = apart.iter().enumerate().map(|(n, used)| Slot { inside: &nobody, used, owed: &nothing, owner: judged(n, gone) });
                 own.chain(others).collect()
             };
             match action {

@@ -170,7 +170,8 @@ impl Watched {
         let left_frozen = view.total().load(Ordering::SeqCst) & FREEZE != 0;
         let processes = Processes::now();
         let anybody_dead = || taken(view).any(|t| t.liveness(&self.file, &processes) == Owner::Dead);
-        if !left_frozen && !anybody_dead() {
+        let is_owed = || taken(view).any(|t| t.slot.owed().load(Ordering::SeqCst) != 0);
+        if !left_frozen && !anybody_dead() && !is_owed() {
             return Ok(if self.mapping.torn() { Reaped::Torn } else { Reaped::Nobody });
         }
         let alone = REAPING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,6 +194,7 @@ impl Watched {
         let seen = slots.iter().map(|(t, owner)| Slot {
             inside: t.slot.inside(),
             used: t.slot.used(),
+            owed: t.slot.owed(),
             owner: *owner,
         });
         let mut looks = 0;

@@ -130,7 +130,6 @@ impl Mapping {
 struct Process {
     own: AtomicU64,
     apart: AtomicU64,
-    owed: AtomicU64,
     held: u64,
     unpaid: u64,
 }
@@ -326,7 +325,7 @@ impl World {
             used: slot.used(),
             own: &process.own,
             apart: &process.apart,
-            owed: &process.owed,
+            owed: slot.owed(),
         })
     }
 
@@ -371,7 +370,7 @@ impl World {
         process.held -= given;
         process.unpaid += given;
         let expected = if frozen && process.unpaid > 0 { Release::Owed } else { Release::Done };
-        assert_eq!(answer, expected);
+        assert!(answer == expected || self.spoiled, "{answer:?}");
         if answer == Release::Done {
             process.unpaid = 0;
         }
@@ -382,9 +381,9 @@ impl World {
     fn check_books(&self, who: usize) {
         let process = &self.processes[who];
         assert_eq!(process.own.load(Relaxed), process.held);
-        assert_eq!(process.owed.load(Relaxed), process.unpaid);
         if !self.spoiled {
             let slot = self.view.slot(who).expect("there are more slots");
+            assert_eq!(slot.owed().load(Relaxed), process.unpaid);
             assert_eq!(slot.used().load(Relaxed), process.held + process.unpaid);
             assert_eq!(slot.inside().load(Relaxed), 0);
             assert_eq!(self.view.total().load(Relaxed) & !FREEZE, self.sum());
@@ -411,11 +410,12 @@ impl World {
         };
         let slots = (0..count).filter_map(|number| {
             let slot = view.slot(number)?;
-            Some(Slot { inside: slot.inside(), used: slot.used(), owner: owner(number) })
+            Some(Slot { inside: slot.inside(), used: slot.used(), owed: slot.owed(), owner: owner(number) })
         });
         let busy = slots.clone().any(|s| s.owner == Owner::Alive && s.inside.load(Relaxed) != 0);
         let living = slots.clone().filter(|s| s.owner == Owner::Alive);
-        let living = living.fold(0_u64, |sum, s| sum.saturating_add(s.used.load(Relaxed))).min(FREEZE - 1);
+        let left = |s: Slot<'_>| s.used.load(Relaxed).saturating_sub(s.owed.load(Relaxed));
+        let living = living.fold(0_u64, |sum, s| sum.saturating_add(left(s))).min(FREEZE - 1);
         match recount(view.total(), slots.clone()) {
             Recount::Busy => assert!(busy && self.frozen()),
             Recount::Done { total, .. } => {
@@ -423,6 +423,7 @@ impl World {
                 assert_eq!((total, self.usage.word(usage::TOTAL)), (living, living));
                 let mut gone = slots.filter(|s| s.owner == Owner::Dead);
                 assert!(gone.all(|s| s.used.load(Relaxed) == 0 && s.inside.load(Relaxed) == 0));
+                self.processes.iter_mut().for_each(|process| process.unpaid = 0);
                 for number in (0..PROCESSES).filter(|number| owner(*number) == Owner::Dead) {
                     self.processes[number] = Process::default();
                 }
