@@ -19,6 +19,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Tells a card file of this layout; the last byte is the layout's number.
 const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x05");
 
+/// A number that the kernel drew when the program that runs in this process was started; its bytes are the C library's
+/// secrets, so it is mixed.
+pub(crate) fn drawn_by_exec() -> u64 {
+    // SAFETY: cannot fail; 0 where the kernel does not say.
+    let bytes = unsafe { libc::getauxval(libc::AT_RANDOM) };
+    let place = std::ptr::with_exposed_provenance::<[u8; 16]>(usize::try_from(bytes).unwrap_or(0));
+    if place.is_null() {
+        return 0;
+    }
+    // SAFETY: sixteen bytes that the kernel put behind the program's arguments, where they stay.
+    let drawn = u128::from_le_bytes(unsafe { place.read_unaligned() });
+    let mixed = drawn.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645) >> 64;
+    u64::try_from(mixed).unwrap_or(0)
+}
+
 /// Why the cards cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

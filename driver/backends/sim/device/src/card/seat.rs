@@ -4,9 +4,7 @@ use super::{Card, Kind};
 use crate::lent::LetGo;
 use crate::mapping::{self, monotonic_nanos};
 use crate::schedule::{self, SEATS, Work};
-use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
-use std::sync::OnceLock;
 
 /// Longest sleep before a waiter looks again: others may have come, or died, since.
 const RECHECK_NANOS: u64 = 10_000_000;
@@ -48,10 +46,9 @@ pub struct Seat {
     pub(super) index: usize,
 }
 
-/// What tells the program that runs in this process from others of its number: a number drawn once by each image.
+/// What tells the program that runs in this process from others of its number, the same for every library of it.
 pub(super) fn image() -> u64 {
-    static IMAGE: OnceLock<u64> = OnceLock::new();
-    *IMAGE.get_or_init(|| RandomState::new().hash_one(std::process::id()))
+    mapping::drawn_by_exec()
 }
 
 // === impl Seat ===
