@@ -22,6 +22,7 @@ pub mod cost;
 pub mod growth;
 pub mod marks;
 pub mod memory;
+mod owed;
 pub mod pace;
 pub mod reap;
 pub mod rounding;

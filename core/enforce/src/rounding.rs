@@ -41,10 +41,8 @@ impl Rounding {
     pub fn learn(&mut self, card: u32, processes: impl Iterator<Item = u32>) {
         let ran = processes.filter(|percent| *percent > 0).map(|percent| i64::from(percent.min(100)));
         let (sum, count) = ran.fold((0_i64, 0_i64), |(sum, count), percent| (sum + percent, count + 1));
-        // A card that is told full is: as a rule somebody waits.
-        let card = if card >= 100 { 100 * GRAIN } else { (i64::from(card) * GRAIN - GRAIN / 2).max(0) };
         // Figures of different moments, as of a process that ended, may say more or less than rounding can add.
-        self.beyond += (sum * GRAIN - card).clamp(0, count * GRAIN) - self.beyond / WINDOWS;
+        self.beyond += (sum * GRAIN - of_card(card)).clamp(0, count * GRAIN) - self.beyond / WINDOWS;
         self.told += count * GRAIN - self.told / WINDOWS;
     }
 
@@ -63,10 +61,21 @@ impl Rounding {
         if percent == 0 { Nanos::ZERO } else { times(length, GRAIN - self.up()) }
     }
 
+    /// The time of a window of that length that nobody had, by the card's hundredths.
+    #[must_use]
+    pub fn idle(card: u32, length: Nanos) -> Nanos {
+        times(length, 100 * GRAIN - of_card(card))
+    }
+
     /// What rounding adds to a process, in the mean.
     fn up(&self) -> i64 {
         self.beyond.saturating_mul(GRAIN).checked_div(self.told).unwrap_or(GRAIN / 2).clamp(0, GRAIN)
     }
+}
+
+/// What the card's own hundredths stand for. One that is told full is: as a rule somebody waits.
+fn of_card(percent: u32) -> i64 {
+    if percent >= 100 { 100 * GRAIN } else { (i64::from(percent) * GRAIN - GRAIN / 2).max(0) }
 }
 
 /// So many thousandths of a hundredth of a length.

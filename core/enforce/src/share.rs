@@ -14,6 +14,7 @@
 //! | own part | of the time in which the tenant had work on the card, the part in which the card worked for it | ppm |
 //! | unbilled | card time that the vendor saw and the tenant's bills did not: corrected through its credit | ns |
 //! | alone | no other tenant was active for two of the vendor's windows | |
+//! | owed | card time below the guarantee that went to others' long work, made up for out of what rests ([`crate::owed`]) | ns |
 //! | tick | [`TICK`], while somebody is limited or holds a loan; otherwise nothing happens until a demand word moves | ns |
 //!
 //! ```text
@@ -34,10 +35,14 @@
 //! the vendor saw beyond its bills and beyond all rounding, and gets back no more than what was taken from it so: bills of work
 //! that the vendor does not see, copies for one, stand. Who may borrow takes nothing from anybody while it is alone.
 //!
+//! Through its credit also comes what a tenant went without while others' long work had the card, as far as the card rests
+//! afterwards.
+//!
 //! Invariants after each step, where guarantees together are at most the card: a cap is granted its guarantee, no more and no less;
 //! burst is granted at least its guarantee; what is kept free and what is lent together are at most the card; an idle tenant
 //! holds no loan.
 
+use crate::owed::{Had, Owed};
 use crate::units::{Nanos, Ppm};
 
 /// Time between two steps while somebody is limited or holds a loan. Taking a loan back costs at most two of them, and half a
@@ -48,6 +53,8 @@ pub const TICK: Nanos = Nanos::from_millis(2);
 const LIMITED_FOR: Nanos = Nanos::from_millis(16);
 /// How long a tenant counts as active after its last sign: programs pause between two launches.
 const ACTIVE_FOR: Nanos = Nanos::from_millis(2);
+/// How long a tenant is taken to want more than it has after it was limited: others' kernels of seconds may be in between.
+const WANTS_FOR: Nanos = Nanos::from_millis(4_000);
 /// Without other tenants for this long, a tenant is alone on the card. Two of the vendor's utilisation windows.
 const ALONE_AFTER: Nanos = Nanos::from_millis(334);
 /// Kept free above what an active tenant uses.
@@ -120,6 +127,10 @@ pub struct Sample {
 /// Card time that the vendor saw in one of its windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
+    /// How long the window was.
+    pub length: Nanos,
+    /// What nobody had of it; zero where the vendor does not say.
+    pub idle: Nanos,
     /// Of this tenant's processes.
     pub own: Nanos,
     /// By how much that may be off, as the vendor tells each process's time in whole hundredths.
@@ -160,6 +171,7 @@ pub struct Tenant {
     due: i64,
     /// What was corrected downwards since it is alone, and not given back, in nanoseconds.
     taken: i64,
+    owed: Owed,
     /// Windows with work since the last bill.
     quiet: u32,
     /// As many as there were between bills of late, at most.
@@ -263,6 +275,7 @@ impl Tenant {
             unbilled: 0,
             due: 0,
             taken: 0,
+            owed: Owed::nothing(),
             quiet: 0,
             gap: 0,
             correction: 0,
@@ -300,6 +313,7 @@ impl Tenant {
         let before = self.measured.replace((sample.device, sample.interval));
         let Some((device, interval)) = before else { return };
         self.divide(window, sample.interval.minus(interval));
+        self.keep_owed(window, sample.interval.minus(interval));
         let alone = self.company_at.is_none();
         if alone && self.terms.lending != Lending::Cap {
             (self.unbilled, self.due, self.quiet) = (0, 0, 0);
@@ -325,6 +339,19 @@ impl Tenant {
             // Who owes that much already has nothing left to pay with: the rest is not lost, it comes later.
             let least = if sample.credit > -UNBILLED_MAX.signed() { i64::MIN } else { 0 };
             self.due = self.due.min(self.taken).max(least);
+        }
+    }
+
+    /// Finds what it is owed, after so much more time with work.
+    fn keep_owed(&mut self, window: Measured, interval: Nanos) {
+        let wants = self.seen.is_some_and(|seen| within(seen.at, self.limited_at, WANTS_FOR));
+        let waited = if wants { interval.minus(window.own) } else { Nanos::ZERO };
+        let Measured { length, own, idle, .. } = window;
+        let length = length.min(UNBILLED_MAX);
+        let had = Had { length, promised: self.guaranteed().times(length), own, waited, idle };
+        match self.company_at {
+            Some(_) => self.owed.window(&had),
+            None => self.owed = Owed::nothing(),
         }
     }
 
@@ -384,6 +411,9 @@ impl Tenant {
             self.due -= self.correction;
             self.unbilled += self.correction;
             self.taken = (self.taken - self.correction).clamp(0, UNBILLED_MAX.signed());
+            if self.is_limited(now) {
+                self.correction += self.owed.give(now.minus(seen.at));
+            }
             let lately = Ppm::of(sample.device.minus(seen.device), now.minus(seen.at));
             // A quarter of each step's news: half is known after five milliseconds.
             self.used = Ppm::new(self.used.parts() - self.used.parts() / 4 + lately.parts() / 4);

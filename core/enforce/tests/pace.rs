@@ -239,6 +239,42 @@ fn alone_a_cap_holds_for_all_that_a_tenant_runs_together() {
     }
 }
 
+/// Kernels of a millisecond beside others' of a second, which take turns with them and pay for it afterwards.
+#[test]
+fn short_work_has_its_part_beside_kernels_of_a_second() {
+    let short = MILLI;
+    let cases = [
+        (vec![(30, SECOND), (60, short)], 50),
+        (vec![(10, short), (30, SECOND), (60, short)], 60),
+        (vec![(10, SECOND), (30, SECOND), (60, short)], 60),
+        (vec![(10, SECOND), (30, short), (60, short)], 60),
+    ];
+    let mut wrong = Vec::new();
+    for (tenants, most) in cases {
+        for seed in SEED..SEED + 3 {
+            let mut bench = Bench::new(seed);
+            for (percent, length) in &tenants {
+                bench.tenant(Some(Ppm::new(percent * 10_000)), &[Program::of(*length)]);
+            }
+            bench.govern(tenants.iter().map(|(percent, _)| terms(*percent, Lending::Cap)).collect());
+            bench.run(80 * SECOND);
+            for (at, (percent, length)) in tenants.iter().enumerate() {
+                let share = bench.share(at, 20 * SECOND, 80 * SECOND);
+                let wanted = u64::from(*percent) * 10_000;
+                let off = share.abs_diff(wanted) * 1_000 / wanted;
+                let line = format!(
+                    "seed {seed:#x}, {percent} % of {tenants:?}, {length} ns: {share} ppm, off by {off}"
+                );
+                println!("{line} thousandths");
+                if off > most {
+                    wrong.push(line);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 /// A tenant with a burst alone on the card has nearly all of it; when the other comes, it gives back within ten milliseconds.
 #[test]
 fn idle_time_is_lent_within_ten_milliseconds_and_taken_back_within_ten() {

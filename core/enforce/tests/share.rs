@@ -7,6 +7,9 @@ use aliquot_enforce::units::{Nanos, Ppm};
 use proptest::prelude::*;
 
 const MILLI: u64 = 1_000_000;
+/// A window of which a tenant had nothing, and the others everything.
+const NOTHING: Measured =
+    Measured { length: Nanos::from_millis(166), idle: Nanos::ZERO, own: Nanos::ZERO, doubt: Nanos::ZERO };
 /// Half a hundredth of the vendor's window.
 const HALF: Nanos = Nanos(833_333);
 
@@ -139,7 +142,7 @@ fn the_own_part_is_one_when_alone_guessed_in_company_and_measured_where_it_can_b
     assert_eq!(card.tenants[0].own(), Ppm::ALL);
     card.run(5, &[Waiting, Waiting]);
     assert_eq!(card.tenants[0].own(), Ppm::new(500_000));
-    let window = Measured { own: Nanos(50 * MILLI), doubt: HALF };
+    let window = Measured { own: Nanos(50 * MILLI), doubt: HALF, ..NOTHING };
     for interval in [1_000, 1_150] {
         let sample = Sample { interval: Nanos(interval * MILLI), ..card.samples[0] };
         card.tenants[0].measure(window, sample);
@@ -157,13 +160,13 @@ fn work_that_nobody_saw_says_nothing_of_the_own_part() {
     card.run(5, &[Waiting, Waiting]);
     for interval in [0, 0, 300] {
         card.samples[0].interval = card.samples[0].interval.plus(Nanos(interval * MILLI));
-        let window = Measured { own: Nanos::ZERO, doubt: Nanos::ZERO };
+        let window = NOTHING;
         card.tenants[0].measure(window, card.samples[0]);
         card.tick(&[Waiting, Waiting]);
         assert_eq!(card.tenants[0].own(), Ppm::new(500_000));
     }
     // What is seen and billed from then on does.
-    let window = Measured { own: Nanos(60 * MILLI), doubt: Nanos::ZERO };
+    let window = Measured { own: Nanos(60 * MILLI), ..NOTHING };
     card.samples[0].interval = card.samples[0].interval.plus(Nanos(200 * MILLI));
     card.tenants[0].measure(window, card.samples[0]);
     card.tick(&[Waiting, Waiting]);
@@ -175,6 +178,9 @@ fn work_that_nobody_saw_says_nothing_of_the_own_part() {
 struct Windows {
     card: Card,
     came: Vec<i64>,
+    /// What its first tenant does, and what nobody has of a window, in milliseconds.
+    doing: Doing,
+    idle: u64,
 }
 
 impl Windows {
@@ -183,7 +189,7 @@ impl Windows {
     }
 
     fn of(tenants: Vec<Tenant>) -> Self {
-        let mut windows = Self { card: Card::new(tenants), came: Vec::new() };
+        let mut windows = Self { card: Card::new(tenants), came: Vec::new(), doing: Waiting, idle: 0 };
         windows.window(0, 0, 0);
         windows
     }
@@ -193,7 +199,7 @@ impl Windows {
         let mut came = 0;
         for _ in 0..83 {
             let before = self.card.samples[0].device;
-            self.card.tick(&[Waiting, Waiting]);
+            self.card.tick(&[self.doing, Waiting]);
             self.card.samples[0].device = before;
             came += self.card.tenants[0].correction();
             self.card.samples[0].credit += self.card.tenants[0].correction();
@@ -204,7 +210,7 @@ impl Windows {
         sample.interval = sample.interval.plus(Nanos(interval * MILLI));
         // Nobody is told of who did not run.
         let doubt = if own > 0 { HALF } else { Nanos::ZERO };
-        let window = Measured { own: Nanos(own * MILLI), doubt };
+        let window = Measured { own: Nanos(own * MILLI), doubt, idle: Nanos(self.idle * MILLI), ..NOTHING };
         self.card.tenants[0].measure(window, self.card.samples[0]);
     }
 
@@ -229,6 +235,57 @@ fn what_the_vendor_saw_beyond_the_bills_is_taken_back_whole() {
             windows.came
         );
     }
+}
+
+/// Ten windows in which a tenant of 30 % had 20 ms of 166, then as many in which 60 ms rest beside its 50: what it got in either.
+fn made_up_for(doing: Doing, interval: u64, idle: u64) -> [i64; 2] {
+    let mut windows = Windows { doing, idle, ..Windows::new() };
+    // Longer than one that waited before is taken to want more.
+    (0..30).for_each(|_| windows.window(50, 50, 50));
+    let first = windows.came();
+    (0..10).for_each(|_| windows.window(20, 20, interval));
+    let before = windows.came();
+    windows.doing = Waiting;
+    let mut more = 0;
+    for _ in 0..10 {
+        windows.idle = 60 - more;
+        windows.window(50 + more, 50 + more, 100);
+        let came = windows.came.last().map_or(0, |came| came / MILLI.cast_signed());
+        more = u64::try_from(came).unwrap_or(0).min(60);
+    }
+    [before - first, windows.came() - before]
+}
+
+#[test]
+fn what_others_long_work_took_is_made_up_for_out_of_what_rests() {
+    let [before, after] = made_up_for(Waiting, 160, 0);
+    assert_eq!(before, 0, "nothing rested");
+    // What comes is used, and seen, a window later here: the last of it comes twice.
+    assert!((230..=350).contains(&after), "{after} of 298 ms");
+    let none = [
+        ("the card rested meanwhile", made_up_for(Waiting, 160, 30)),
+        ("nothing of it was on the card", made_up_for(Waiting, 20, 0)),
+        ("it never waited for more", made_up_for(Using(12), 160, 0)),
+    ];
+    for (why, [before, after]) in none {
+        assert!(before.abs() + after.abs() <= 10, "{why}: {before} and {after} ms");
+    }
+}
+
+/// However long it goes on, what is owed has a bound.
+#[test]
+fn no_more_than_a_second_is_owed() {
+    let mut windows = Windows::new();
+    (0..1_000).for_each(|_| windows.window(20, 20, 160));
+    windows.idle = 100;
+    (0..5).for_each(|_| windows.window(50, 50, 100));
+    let rested = windows.came();
+    (0..5).for_each(|_| windows.window(150, 150, 160));
+    assert!((300..=500).contains(&rested), "{rested} ms in five windows of which 100 ms rest");
+    (0..20).for_each(|_| windows.window(150, 150, 160));
+    let before = windows.came();
+    (0..5).for_each(|_| windows.window(50, 50, 100));
+    assert_eq!(windows.came(), before, "what it had beyond its guarantee is taken off");
 }
 
 #[test]
@@ -368,7 +425,8 @@ proptest! {
                     device: Nanos(device), interval: Nanos(interval),
                     active_until: Nanos(active), limited_until: Nanos(limited), credit: device.cast_signed(),
                 };
-                let window = Measured { own: Nanos(device), doubt: Nanos(limited) };
+                let (length, idle) = (Nanos(interval), Nanos(active));
+                let window = Measured { length, idle, own: Nanos(device), doubt: Nanos(limited) };
                 let sample = *sample;
                 card.tenants[0].measure(window, sample);
             }

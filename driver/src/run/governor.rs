@@ -379,10 +379,12 @@ impl Grant {
 
     /// Card time of this grant's processes in the driver's last window.
     fn measured(&self, window: &Window, rounding: &Rounding) -> Measured {
-        let mut measured = Measured { own: Nanos::ZERO, doubt: Nanos::ZERO };
+        let length = window.length;
+        let idle = window.busy_percent.map_or(Nanos::ZERO, |card| Rounding::idle(card, length));
+        let mut measured = Measured { length, idle, own: Nanos::ZERO, doubt: Nanos::ZERO };
         for spent in window.processes.iter().filter(|spent| self.owners.have(spent.pid)) {
-            measured.own = measured.own.plus(rounding.time(spent.percent, window.length));
-            measured.doubt = measured.doubt.plus(rounding.doubt(spent.percent, window.length));
+            measured.own = measured.own.plus(rounding.time(spent.percent, length));
+            measured.doubt = measured.doubt.plus(rounding.doubt(spent.percent, length));
         }
         measured
     }

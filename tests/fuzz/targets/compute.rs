@@ -224,7 +224,8 @@ impl Run<'_> {
         let mut tenants = self.tenants.each_ref().map(|(_, tenant)| tenant.clone());
         step(now, &mut tenants, &samples);
         if feed.byte() % 4 == 0 {
-            let window = Measured { own: Nanos(feed.number()), doubt: Nanos(feed.number()) };
+            let mut any = || Nanos(feed.number());
+            let window = Measured { length: any(), idle: any(), own: any(), doubt: any() };
             tenants[0].measure(window, real);
         }
         let correction = tenants[0].correction();

@@ -356,12 +356,14 @@ impl Bench {
         let busy: Vec<u64> =
             self.device.ran.iter().map(|ran| busy(ran, self.now - WINDOW, self.now)).collect();
         let told: Vec<u32> = busy.iter().map(|busy| hundredths(*busy)).collect();
-        self.rounding.learn(hundredths(busy.iter().sum()), told.iter().copied());
+        let card = hundredths(busy.iter().sum());
+        self.rounding.learn(card, told.iter().copied());
+        let (length, idle) = (Nanos(WINDOW), Rounding::idle(card, Nanos(WINDOW)));
         for at in 0..self.governed.len() {
-            let mut window = Measured { own: Nanos::ZERO, doubt: Nanos::ZERO };
+            let mut window = Measured { length, idle, own: Nanos::ZERO, doubt: Nanos::ZERO };
             for (_, percent) in self.processes.iter().zip(&told).filter(|(process, _)| process.tenant == at) {
-                window.own = window.own.plus(self.rounding.time(*percent, Nanos(WINDOW)));
-                window.doubt = window.doubt.plus(self.rounding.doubt(*percent, Nanos(WINDOW)));
+                window.own = window.own.plus(self.rounding.time(*percent, length));
+                window.doubt = window.doubt.plus(self.rounding.doubt(*percent, length));
             }
             self.governed[at].measure(window, self.regions[at].sample());
         }
