@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 extern int cuMemAllocAsync(Pointer *, size_t, void *), cuMemFreeAsync(Pointer, void *), cuStreamSynchronize(void *);
+extern int cuDeviceGraphMemTrim(int);
 extern int cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *), cuCtxSynchronize(void);
 extern int cuModuleLoadData(void **, const void *), cuModuleUnload(void *);
 extern int cuModuleGetFunction(void **, void *, const char *);
@@ -82,6 +83,24 @@ static int physical_once(void)
     return take(&entry, MAPPED, limit / 2) || give(&entry);
 }
 
+/* Of a size that every family has. */
+static int taken_once(int which)
+{
+    Entry entry;
+    return take(&entry, which, limit / 64) || give(&entry);
+}
+
+static int pitched_once(void) { return taken_once(PITCHED); }
+static int managed_once(void) { return taken_once(MANAGED); }
+static int array_once(void) { return taken_once(ARRAY); }
+static int mipmapped_once(void) { return taken_once(MIPMAPPED); }
+
+static int graph_once(void)
+{
+    Entry entry;
+    return take_other(&entry, GRAPH, limit / 4, NULL) || give_other(&entry, NULL) || cuDeviceGraphMemTrim(0);
+}
+
 static int context_once(void)
 {
     void *own;
@@ -117,7 +136,8 @@ static const struct Family {
 } families[] = {
     {"plain", plain_once},     {"pool", pool_once},     {"physical", physical_once},
     {"context", context_once}, {"module", module_once}, {"launch", launch_once},
-    {"lent", lent_once},
+    {"lent", lent_once},       {"array", array_once},   {"mipmapped", mipmapped_once},
+    {"pitched", pitched_once}, {"managed", managed_once}, {"graph", graph_once},
 };
 static const struct Family *family = &families[0];
 
@@ -316,7 +336,7 @@ static uint64_t kill_at(uint64_t steps, int first)
     if (child == 0)
         stepped(first);
     if (waitpid(child, &status, 0) != child || !WIFSTOPPED(status))
-        fail("it may not be traced", WIFEXITED(status) ? WEXITSTATUS(status) : 0);
+        fail(WIFEXITED(status) && WEXITSTATUS(status) == 4 ? "it may not be traced" : "the work failed", status);
     reached = walk(child, steps);
     if (reached < steps)
         return reached;

@@ -274,6 +274,11 @@ fn killed_in_any_family_of_calls_a_process_loses_nothing_for_the_others() {
     for family in [
         Family { name: "pool", node: BARE, policy, part: 32 },
         Family { name: "physical", node: BARE, policy, part: 8 },
+        Family { name: "pitched", node: BARE, policy, part: 32 },
+        Family { name: "managed", node: BARE, policy, part: 32 },
+        Family { name: "array", node: BARE, policy, part: 32 },
+        Family { name: "mipmapped", node: BARE, policy, part: 32 },
+        Family { name: "graph", node: BARE, policy, part: 32 },
         Family { name: "context", node: OVERHEADS, policy, part: 16 },
         Family { name: "module", node: OVERHEADS, policy, part: 32 },
         Family { name: "lent", node: BARE, policy, part: 16 },
