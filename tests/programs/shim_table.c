@@ -1,6 +1,7 @@
 /*
  * What both versions of cuGetProcAddress answer for every symbol of a facts table, every version and flags 0 to 3.
- * Arguments: the facts table, a file with versions, one a line and rising.
+ * Arguments: the facts table, a file with versions, one a line and rising. Without the file: each export, and the library that has
+ * the function which dlsym gives for it.
  * A line for each stretch of versions with the same answer: symbol flags first-last answer export | answer status export.
  * An export is told by its address: the one that dlsym gives for its name on the same handle.
  */
@@ -46,10 +47,23 @@ static void read_table(void *driver, const char *path) {
         if (exports[n].address == exports[n - 1].address) { printf("one address: %s %s\n", exports[n].name, exports[n - 1].name); exit(2); }
 }
 
+static void tell_libraries(void) {
+    for (int n = 0; n < exports_count; n++) {
+        Dl_info info = { 0 };
+        dladdr(exports[n].address, &info);
+        const char *path = info.dli_fname ? info.dli_fname : "?", *name = strrchr(path, '/');
+        printf("%s %s\n", exports[n].name, name ? name + 1 : path);
+    }
+}
+
 int main(int argc, char **argv) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    if (argc < 3 || !driver) return 64;
+    if (argc < 2 || !driver) return 64;
     read_table(driver, argv[1]);
+    if (argc < 3) {
+        tell_libraries();
+        return 0;
+    }
     FILE *file = fopen(argv[2], "r");
     while (file && versions_count < 8192 && fscanf(file, "%d", &versions[versions_count]) == 1) versions_count++;
     First *first = (First *)dlsym(driver, "cuGetProcAddress");

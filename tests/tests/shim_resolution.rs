@@ -4,10 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::usage;
-use aliquot_tests::preload::{Tenant, memory_limit, shim};
+use aliquot_abi::limits::{ComputePolicy, Limits};
+use aliquot_tests::preload::{Tenant, memory_limit, shim, unlimited};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, root, said};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const LIMIT: u64 = 8 << 30;
 
@@ -27,8 +28,20 @@ fn versions_of_the_table() -> BTreeSet<u32> {
     rows.map(|line| line.split('\t').nth(1).unwrap().parse().unwrap()).collect()
 }
 
-/// Runs the table program on a driver of this version, bare and under the shim, over these versions.
-fn tables(driver: u32, versions: &BTreeSet<u32>) -> Result<(String, String), StoodAside> {
+/// The same with a quarter of the card's time.
+fn metered(limits: Limits) -> Limits {
+    Limits {
+        policy: ComputePolicy::Cap,
+        share_ppm: 250_000,
+        granted_ppm: 250_000,
+        own_ppm: 250_000,
+        ..limits
+    }
+}
+
+/// Runs the table program on a driver of this version over these versions: bare, and under the shim with a grant of memory, and
+/// with one of memory and compute.
+fn tables(driver: u32, versions: &BTreeSet<u32>) -> Result<(String, [String; 2]), StoodAside> {
     let bench = Bench::new();
     bench.write("node.toml", &format!("cuda_version = {driver}\n"));
     let program = bench.compile("shim_table", Link::Opened)?;
@@ -36,11 +49,23 @@ fn tables(driver: u32, versions: &BTreeSet<u32>) -> Result<(String, String), Sto
     let lines: Vec<String> = versions.iter().map(ToString::to_string).collect();
     std::fs::write(&list, lines.join("\n")).unwrap();
     let card = bench.card().facts().uuid.clone();
-    let (tenant, _files) = Tenant::with(&memory_limit(&card, LIMIT));
     let table = root().join("shim/symbols/cuda.tsv");
     let bare = said(&bench.command(&program).arg(&table).arg(&list).output().unwrap());
-    let ours = said(&tenant.command(&bench, &program).arg(&table).arg(&list).output().unwrap());
+    let ours = [memory_limit(&card, LIMIT), metered(memory_limit(&card, LIMIT))].map(|limits| {
+        let (tenant, _files) = Tenant::with(&limits);
+        said(&tenant.command(&bench, &program).arg(&table).arg(&list).output().unwrap())
+    });
     Ok((bare, ours))
+}
+
+/// Line by line, so that the first difference is what is said.
+fn same(bare: &str, ours: &[String; 2], driver: u32) {
+    for (ours, grant) in ours.iter().zip(["memory", "memory and compute"]) {
+        for (bare, ours) in bare.lines().zip(ours.lines()) {
+            assert_eq!(ours, bare, "driver {driver}, a grant of {grant}");
+        }
+        assert_eq!(ours.len(), bare.len(), "driver {driver}, a grant of {grant}");
+    }
 }
 
 #[test]
@@ -49,10 +74,41 @@ fn every_symbol_version_and_flag_has_the_drivers_answer_and_abi() {
     let (bare, ours) = or_stand_aside!(tables(13_050, &every_ten.collect()));
     assert!(bare.lines().count() > 4 * 485 && bare.contains("cuLaunchKernel_ptsz"));
     assert!(!bare.contains(" ? "), "an address that is no export's");
-    for (bare, ours) in bare.lines().zip(ours.lines()) {
-        assert_eq!(ours, bare);
+    same(&bare, &ours, 13_050);
+}
+
+/// Exports for which a program gets a function of the shim.
+fn substituted(bench: &Bench, program: &Path, limits: &Limits) -> BTreeSet<String> {
+    let (tenant, _files) = Tenant::with(limits);
+    let table = root().join("shim/symbols/cuda.tsv");
+    let told = said(&tenant.command(bench, program).arg(&table).output().unwrap());
+    let pairs: Vec<_> = told.lines().filter_map(|line| line.split_once(' ')).collect();
+    assert!(pairs.len() > 485 && pairs.iter().any(|(_, library)| library.starts_with("libcuda.so")));
+    let ours = pairs.into_iter().filter(|(_, library)| library.starts_with("libaliquot"));
+    ours.map(|(export, _)| export.to_owned()).collect()
+}
+
+/// Whoever is not limited in compute launches and copies by the driver's own functions, at no cost at all.
+#[test]
+fn only_who_is_limited_in_compute_gets_other_functions_that_launch_and_copy() {
+    let bench = Bench::new();
+    let program = or_stand_aside!(bench.compile("shim_table", Link::Opened));
+    let card = bench.card().facts().uuid.clone();
+    let of = |limits: Limits| substituted(&bench, &program, &limits);
+    let (nothing, memory) = (of(unlimited(&card)), of(memory_limit(&card, LIMIT)));
+    let (compute, both) = (of(metered(unlimited(&card))), of(metered(memory_limit(&card, LIMIT))));
+    println!("{} {} {} {}", nothing.len(), memory.len(), compute.len(), both.len());
+    let work: BTreeSet<_> = both.difference(&memory).map(String::as_str).collect();
+    for export in
+        ["cuLaunchKernel", "cuLaunchKernelEx_ptsz", "cuMemcpyHtoDAsync_v2", "cuMemsetD8_v2", "cuMemcpy2D_v2"]
+    {
+        assert!(work.contains(export), "{export}: {work:?}");
     }
-    assert_eq!(ours.len(), bare.len());
+    assert!(work.len() > 100, "{work:?}");
+    assert!(work.iter().all(|export| compute.contains(*export)), "{compute:?}");
+    let launches = |export: &&String| work.contains(export.as_str());
+    assert_eq!(nothing.iter().find(launches), None);
+    assert!(nothing.len() < 20, "{nothing:?}");
 }
 
 #[test]
@@ -63,10 +119,7 @@ fn answers_of_older_drivers_stay_theirs() {
     for driver in [11_030, 11_080, 12_000, 12_080, 13_000] {
         versions.extend([0, 2_000, driver - 1, driver, driver + 1, 13_050, 13_051, 14_000]);
         let (bare, ours) = or_stand_aside!(tables(driver, &versions));
-        for (bare, ours) in bare.lines().zip(ours.lines()) {
-            assert_eq!(ours, bare, "driver {driver}");
-        }
-        assert_eq!(ours.len(), bare.len(), "driver {driver}");
+        same(&bare, &ours, driver);
     }
 }
 
