@@ -46,6 +46,44 @@ fn idle_compute_is_lent_and_taken_back_also_when_the_governor_is_killed() {
     local.settle();
 }
 
+/// Who is promised something has it beside who is promised nothing, who has all that is left.
+#[test]
+fn best_effort_has_what_a_guarantee_leaves_and_all_when_it_is_alone() {
+    let local = Local::new("h200");
+    let work = ["work", "1000000"];
+    let best = local.tenant(&["--memory", "1Gi", "--policy", "best-effort"], &work);
+    let card = local.card();
+    share_becomes(&card, best.pid, 90, 100);
+    let capped = local.tenant(&["--memory", "1Gi", "--cores", "60"], &work);
+    share_becomes(&card, capped.pid, 57, 63);
+    share_becomes(&card, best.pid, 30, 43);
+    capped.end();
+    share_becomes(&card, best.pid, 90, 100);
+    best.end();
+    local.settle();
+}
+
+/// What is idle goes to the better priority alone while that wants it, and everybody keeps what was promised.
+#[test]
+fn the_better_priority_has_what_others_leave() {
+    let local = Local::new("h200");
+    let work = ["work", "1000000"];
+    let tenant = |priority| {
+        let part = ["--memory", "1Gi", "--cores", "20", "--policy", "burst", "--priority", priority];
+        local.tenant(&part, &work)
+    };
+    let low = tenant("low");
+    let card = local.card();
+    share_becomes(&card, low.pid, 90, 100);
+    let high = tenant("high");
+    share_becomes(&card, high.pid, 70, 83);
+    share_becomes(&card, low.pid, 16, 30);
+    high.end();
+    share_becomes(&card, low.pid, 90, 100);
+    low.end();
+    local.settle();
+}
+
 /// A tenant alone on its card: a process that runs past the shim is not held, and everything else of the tenant pays for it.
 #[test]
 fn what_runs_past_the_shim_is_paid_by_its_tenant_also_where_that_is_alone() {
