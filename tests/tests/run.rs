@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -350,32 +350,58 @@ fn what_a_command_leaves_running_keeps_the_part() {
     local.settle();
 }
 
+/// Who a command is, once it has said so.
+fn command_of(pid_file: &PathBuf) -> Option<u32> {
+    fs::read_to_string(pid_file).ok()?.trim().parse().ok()
+}
+
 #[test]
 fn killed_at_random_the_next_call_cleans_up() {
     let local = Local::new("h200");
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let mut random = Random::new(seed);
+    let (mut inputs, mut left) = (Vec::new(), Vec::new());
     for round in 0..24 {
-        let script = "echo $$ > \"$0\"; exec sleep 0.2";
+        // It has a context and memory of the card until its input ends.
+        let script = "echo $$ > \"$0\"; exec \"$1\" demo-tenant fill 256";
         let pid_file = local.dir().join(format!("pid-{round}"));
         let part = *random.pick(&["--memory=20Gi", "--template=1g.18gb", "--cores=30"]);
+        inputs.truncate(2);
+        // One that has not said who it is may come yet.
+        let before = left.iter().filter(|file| command_of(file).is_none_or(|pid| !has_ended(pid))).count();
         let mut command = local.run(&[part, "--", "sh", "-c", script]);
-        let mut child = command.arg(&pid_file).stderr(Stdio::null()).spawn().unwrap();
+        command.arg(&pid_file).arg(aliquot()).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        inputs.insert(0, child.stdin.take());
         let victim = random.below(3);
         std::thread::sleep(Duration::from_millis(u64::try_from(random.below(400)).unwrap()));
+        let command = command_of(&pid_file);
         if victim != 0 {
-            let command = fs::read_to_string(&pid_file).ok().and_then(|text| text.trim().parse().ok());
             command.into_iter().for_each(|pid| kill("-KILL", pid));
+        }
+        if victim == 1 {
+            // One that starts only now ends as well.
+            drop(inputs.remove(0));
+        } else {
+            left.push(pid_file);
         }
         if victim != 1 {
             child.kill().unwrap();
         }
         child.wait().unwrap();
-        // Whatever is left, the node can be opened and agrees; commands of earlier rounds may run yet.
-        assert!(local.claims() <= round + 1, "round {round}");
+        // Whatever is left, the node can be opened and agrees. Who got as far as its command gave back before what nobody used.
+        let claims = local.claims();
+        assert!(
+            command.is_none() || claims <= before + 1,
+            "round {round}: {claims} claims, {before} commands ran"
+        );
     }
+    drop(inputs);
     local.settle();
+    let card = local.card();
+    card.reap();
+    assert_eq!((card.in_use(), card.processes().len()), (0, 0));
     let node = local.open();
     assert_eq!(node.partitions().count(), 0);
     assert_eq!(fs::read_dir(node.grants_dir()).unwrap().count(), 0);
@@ -409,17 +435,21 @@ fn an_ordinary_user_runs_with_state_of_its_own() {
     fs::create_dir(&home).unwrap();
     let mut command = Command::new(&program);
     command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", &home);
-    if fs::metadata(local.dir()).unwrap().permissions().mode() != 0 && is_root() {
+    if is_root() {
         std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
         command.uid(65534).gid(65534);
     }
     command.current_dir(&home);
-    let script = "test \"$(id -u)\" != 0 && test -w $ALIQUOT_GRANTS/*/usage && exit 9";
-    let output = command
-        .args(["run", "--node", "t4-2", "--memory", "1Gi", "--", "sh", "-c", script])
-        .output()
-        .unwrap();
-    assert_eq!(code(&output), if is_root() { 9 } else { code(&output) }, "{output:?}");
+    // It asks for four times its grant, and has all of that and no more.
+    let script =
+        "test \"$(id -u)\" != 0 && test -w $ALIQUOT_GRANTS/*/usage && \"$0\" demo-tenant fill 4096 && exit 9";
+    command.args(["run", "--node", "t4-2", "--memory", "1Gi", "--", "sh", "-c", script]);
+    let output = command.arg(&program).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(code(&output), 9, "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words: Vec<&str> = told.split_whitespace().collect();
+    assert_eq!((words[0], words[3], words[6]), ("filled", "2", "1073741824"), "{told}");
+    assert!(words[5].parse::<u64>().unwrap() < 64 << 20, "{told}");
     assert!(home.join(".local/state/aliquot/simulated/t4-2/journal").exists());
     assert!(home.join(".local/state/aliquot/lib").exists());
 }
