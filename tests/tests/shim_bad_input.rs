@@ -5,6 +5,7 @@
 
 use aliquot_abi::layout::{header, limits, usage};
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits};
+use aliquot_tests::local::opened_to_everybody;
 use aliquot_tests::preload::{Tenant, memory_limit, unlimited};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use aliquot_tests::talk::Talk;
@@ -367,16 +368,30 @@ fn more_grants_than_a_process_can_have_never_open_a_card() {
 #[test]
 fn a_grant_that_this_user_may_not_read_is_closed_and_does_not_open_other_cards() {
     use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
     let Some(scene) = scene() else { return };
     let (tenant, files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
     let other = "GPU-00000000-0000-0000-0000-000000000000";
     let _open = tenant.grant("open", &Limits { fail_mode: FailMode::Open, ..memory_limit(other, LIMIT) });
     let limits = files.dir().join("limits");
     std::fs::set_permissions(&limits, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let mut command = tenant.command(&scene.bench, &scene.verdict);
     if std::fs::File::open(&limits).is_ok() {
-        return println!("stood aside: this user may read everything");
+        // Root may read everything; another user may not. The build directory may be closed to that one.
+        let shim = scene.bench.libraries().join("libaliquot.so");
+        std::fs::copy(aliquot_tests::preload::shim(), &shim).unwrap();
+        let (bench, share) = (&scene.bench, files.dir());
+        let place = bench.cards().parent().unwrap().to_owned();
+        let _made = bench.card();
+        opened_to_everybody(&[&place, &bench.libraries(), &bench.cards(), tenant.grants()]);
+        opened_to_everybody(&[share.parent().unwrap(), share]);
+        std::fs::set_permissions(&limits, std::fs::Permissions::from_mode(0o000)).unwrap();
+        command.env("LD_PRELOAD", shim).uid(65534).gid(65534);
     }
-    assert_eq!(scene.run(&tenant), Verdict::Closed);
+    assert_eq!(scene.try_out(&mut command), Verdict::Closed);
+    // So that it is that file which closes the card.
+    std::fs::set_permissions(&limits, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(scene.run(&tenant), Verdict::Held);
 }
 
 #[test]

@@ -9,7 +9,9 @@ use std::process::{Child, Command, Stdio};
 
 use aliquot_sim_device::{Card, Kind, MigDevice, Placement};
 use aliquot_tests::local::opened_to_everybody;
+use aliquot_tests::preload::{Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
+use aliquot_tests::talk::Talk;
 
 const CARDS: &str = "mig_access = \"anybody\"\n[[card]]\nmig = \"on\"\n";
 const CONTEXT: u64 = 480 << 20;
@@ -169,6 +171,38 @@ fn an_instance_has_memory_and_time_of_its_own() {
     assert!(card.mig_card(one).is_err() && first.join().is_err(), "nobody comes back to what is destroyed");
     assert!(card.destroy_gpu_instance(two.gpu.serial).is_err(), "compute instances are in it");
     seat.leave();
+}
+
+/// Each way to name an instance leads to its grant; the card itself has none.
+#[test]
+fn an_instance_is_held_to_its_grant_however_it_is_named() {
+    let Some((bench, program)) = bench(CARDS, "shim_shown") else { return };
+    let card = bench.card();
+    let (one, two) = (instance(&card, SMALL, 0, 1), instance(&card, SMALL, 1, 1));
+    let (first, second) = (card.mig_uuid(one.compute), card.mig_uuid(two.compute));
+    let tenant = Tenant::new();
+    let limit = 2_u64 << 30;
+    let _files =
+        [(1, &first), (2, &second)].map(|(n, uuid)| tenant.grant(uuid, &memory_limit(uuid, n * limit)));
+    let path =
+        |device: MigDevice| format!("MIG-{}/{}/{}", card.facts().uuid, device.gpu.id, device.compute.id);
+    let begins = second[..second.len() - 1].to_owned();
+    for (visible, grant) in [
+        (first.clone(), 1),
+        (second.clone(), 2),
+        (begins, 2),
+        (path(one), 1),
+        (path(two), 2),
+        ("0".to_owned(), 1),
+        (card.facts().uuid.clone(), 1),
+    ] {
+        let mut talk = Talk::start(tenant.command(&bench, &program).env("CUDA_VISIBLE_DEVICES", &visible));
+        let total = grant * limit;
+        let told = talk.say("cuda");
+        assert!(told.contains(&format!(" {total} {total} ")), "{visible}: {told}");
+        assert_eq!(talk.say(&format!("take {total}")), "2", "{visible}: the context is in it");
+        assert_eq!(talk.say("take 1073741824"), "0", "{visible}");
+    }
 }
 
 #[test]
