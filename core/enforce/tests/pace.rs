@@ -140,8 +140,10 @@ fn what_mixed_streams_are_billed_is_what_the_card_did() {
 #[test]
 fn without_the_controller_every_shape_fails_the_check() {
     for (name, program) in shapes() {
-        let (off, shares) = off(None, 70, std::slice::from_ref(&program), SEED);
-        assert!(off > OFF_MAX, "{name}: {shares:?}");
+        for (percent, processes) in [(10, 1), (50, 2), (70, 1), (70, 16), (90, 2)] {
+            let (off, shares) = off(None, percent, &vec![program.clone(); processes], SEED);
+            assert!(off > OFF_MAX, "{name}, {percent} %, {processes} processes: {shares:?}");
+        }
     }
 }
 
