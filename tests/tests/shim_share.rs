@@ -159,8 +159,9 @@ fn a_share_is_a_share_of_the_cards_time_for_every_kind_of_work() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Runs one case until a run was within the bound. Too much is wrong in any run; too little is wrong unless the programs lacked
-/// a processor for as long as the card lacked work.
+/// Runs one case until a run was within the bound, three times at most: on a busy machine any one run may be off. Where none was,
+/// too much in any of them is wrong; too little is wrong unless the programs lacked a processor for as long as the card lacked
+/// work.
 fn check(
     bench: &Bench,
     program: &Path,
