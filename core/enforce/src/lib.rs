@@ -1,6 +1,7 @@
 //! What the shim decides: may this allocation be made, may this launch go now.
 //!
 //! - [`memory`]: exact memory across threads and processes: reserve → vendor call → keep or give back;
+//! - [`growth`], [`backing`]: memory of which only the driver knows the size: pools, and what graphs still have of it;
 //! - [`reap`]: the holding of dead processes goes back at once, whoever notices;
 //! - [`pace`]: a measured share of the card's time: [`bucket`] holds it, [`cost`] foretells, [`marks`] measure, [`cells`] and
 //!   [`sure`] add up; [`unbilled`] is what a process that died could not settle;
@@ -16,6 +17,7 @@
 #[cfg(any(test, feature = "shuttle"))]
 extern crate std;
 
+pub mod backing;
 pub mod bucket;
 pub mod cells;
 pub mod cost;

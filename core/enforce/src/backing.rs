@@ -1,0 +1,282 @@
+//! Which executable graphs still have the memory that a launch gave them, so that the next one takes none.
+//!
+//! A driver backs the memory nodes of a graph when it is launched or uploaded, with memory that the stream keeps, and leaves it
+//! mapped: graphs of one stream have the same memory, as they never run at once. It tells of no graph what that has. So
+//! whatever is not certain is reserved anew, as if the card had to give all of it:
+//!
+//! ```text
+//!   begin: is it certain? ─yes─▶ nothing is reserved ──────────────▶ vendor call ─▶ end
+//!              └─no─▶ all it wants is; and for those under way that were certain, as they are not any more
+//!                                                               ─▶ vendor call ─▶ end: a seat, if nothing else was under way
+//! ```
+//!
+//! A graph may lose its memory to a trim; to a launch in another stream, which may take what idle streams keep; and to
+//! allocations that outlive a launch in the same stream. A launch by which the card gave all that it wants took nothing from anybody.
+//!
+//! Glossary: a lane is a stream, by a number that no other stream ever has; a seat is what is known of a graph's memory.
+
+use core::num::NonZeroU64;
+
+/// A stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lane(pub NonZeroU64);
+
+/// Since when a graph has its memory, and for which stream. Zeros: it has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seat {
+    lane: Option<Lane>,
+    since: u64,
+}
+
+/// Whether allocations of a launch outlive it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Leaves {
+    /// None does.
+    Nothing = 0,
+    /// Some do, or may.
+    Something = 1,
+}
+
+/// Where a launch had its memory from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// All of it from the card.
+    Card,
+    /// Some of it from the card, or who knows.
+    Anywhere,
+    /// Nothing from the card.
+    Kept,
+}
+
+/// What a launch reserves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Nothing: it has its memory.
+    Backed,
+    /// All it wants.
+    Unbacked,
+}
+
+/// Something that changes what the driver keeps for graphs, on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// What it reserves.
+    pub way: Way,
+    lane: Option<Lane>,
+    leaves: Leaves,
+    /// No other one has it; from 1 on.
+    pub number: u64,
+    /// Whether nothing else was under way.
+    alone: bool,
+}
+
+/// A trim on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Trim {
+    number: u64,
+    alone: bool,
+    before: u64,
+}
+
+/// When the driver takes memory for graphs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Taken {
+    /// That has not been seen.
+    #[default]
+    Unknown = 0,
+    /// At uploads and launches.
+    AtLaunch = 1,
+    /// At instantiation, for good.
+    AtInstantiation = 2,
+}
+
+/// What happened to the memory of a process's graphs, as far as seats depend on it. Zeros: nothing yet.
+///
+/// Moments are counted. A seat holds if nothing happened since that could have cost it its memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct History {
+    now: u64,
+    /// Seats from before are gone.
+    all: u64,
+    /// A lane, when it last may have taken from others, and when another lane last may have.
+    taker: Option<Lane>,
+    by_taker: u64,
+    by_others: u64,
+    /// Seats from then and before may have their memory together with others of their lane.
+    shared: u64,
+    /// Of these, those from then and before are gone.
+    unshared: u64,
+    backed: u32,
+    unbacked: u32,
+    begun: u64,
+    ended: u64,
+    taken: Taken,
+    /// The first lane, and whether there were others.
+    first: Option<Lane>,
+    others: u32,
+    /// Since a graph was seen to get the memory of another one of its lane.
+    shares: u32,
+    /// Since a launch took memory although it was certain that it would not.
+    doubted: u32,
+}
+
+impl History {
+    /// Whether a launch in this lane finds its memory there.
+    fn serves(&self, seat: Seat, lane: Option<Lane>) -> bool {
+        let others = if lane == self.taker { self.by_others } else { self.by_taker };
+        lane.is_some()
+            && seat.lane == lane
+            && seat.since >= self.all.max(others)
+            && seat.since > self.unshared
+            && self.doubted == 0
+    }
+
+    fn is_shared(&self, seat: Seat) -> bool {
+        seat.since <= self.shared
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// A number, and whether nothing else is under way.
+    fn enter(&mut self) -> (u64, bool) {
+        let alone = self.begun == self.ended;
+        self.begun += 1;
+        (self.begun, alone)
+    }
+
+    /// Whether nothing else was under way all the time.
+    fn leave(&mut self, number: u64, alone: bool) -> bool {
+        self.ended += 1;
+        alone && self.begun == number
+    }
+
+    /// A launch or an upload is about to begin. Before one that is unbacked calls the driver, what those want that are backed and
+    /// under way is reserved until they have ended: it may take from them what they count on.
+    pub fn begin(&mut self, seat: &mut Seat, lane: Option<Lane>, leaves: Leaves) -> Begun {
+        // What it leaves lies in memory that others count on.
+        let disturbs = leaves == Leaves::Something && self.is_shared(*seat);
+        let is_backed = self.taken == Taken::AtInstantiation
+            || self.serves(*seat, lane) && self.unbacked == 0 && !(disturbs && self.backed > 0);
+        let (number, alone) = self.enter();
+        if is_backed {
+            self.backed += 1;
+            if disturbs {
+                self.unshared = self.shared;
+                seat.since = self.tick();
+            }
+        } else {
+            self.unbacked += 1;
+        }
+        let way = if is_backed { Way::Backed } else { Way::Unbacked };
+        Begun { way, lane, leaves, number, alone }
+    }
+
+    /// The same for one that leaves nothing, where another graph that leaves nothing either and wants no less of any card has the
+    /// seat `other`: it gets that memory. `None`: that is not certain.
+    pub fn begin_beside(&mut self, seat: &mut Seat, lane: Option<Lane>, other: Seat) -> Option<Begun> {
+        if self.shares == 0 || self.unbacked > 0 || !self.serves(other, lane) {
+            return None;
+        }
+        let (number, alone) = self.enter();
+        self.backed += 1;
+        self.shared = self.tick();
+        *seat = Seat { lane, since: self.shared };
+        Some(Begun { way: Way::Backed, lane, leaves: Leaves::Nothing, number, alone })
+    }
+
+    /// An instantiation is about to begin, with an upload in this lane.
+    pub fn begin_new(&mut self, lane: Option<Lane>) -> Begun {
+        let (number, alone) = self.enter();
+        self.unbacked += 1;
+        Begun { way: Way::Unbacked, lane, leaves: Leaves::Nothing, number, alone }
+    }
+
+    /// Something was launched in this lane. If there never was another one, what the driver keeps is this one's.
+    fn see(&mut self, lane: Lane) {
+        self.first = self.first.or(Some(lane));
+        if self.first != Some(lane) {
+            self.others = 1;
+        }
+    }
+
+    /// It has ended; `from` is `None` where the driver refused it. Whether nothing else was under way.
+    pub fn end(&mut self, begun: Begun, seat: &mut Seat, from: Option<Source>) -> bool {
+        let was_alone = self.leave(begun.number, begun.alone);
+        if begun.way == Way::Backed {
+            self.backed = self.backed.saturating_sub(1);
+            return was_alone;
+        }
+        self.unbacked = self.unbacked.saturating_sub(1);
+        let now = self.tick();
+        begun.lane.into_iter().for_each(|lane| self.see(lane));
+        let lane = begun.lane.filter(|_| was_alone);
+        let is_new = *seat == Seat::default();
+        if is_new && lane.is_some() && from == Some(Source::Kept) && self.others == 0 {
+            self.shares = 1;
+        }
+        *seat = Seat { lane: lane.filter(|_| from.is_some()), since: now };
+        match (from, lane) {
+            (Some(Source::Card), Some(_)) => {}
+            (Some(_), Some(lane)) if begun.leaves == Leaves::Nothing => {
+                if self.taker != Some(lane) {
+                    (self.taker, self.by_others) = (Some(lane), self.by_taker);
+                }
+                (self.by_taker, self.shared) = (now, now);
+            }
+            _ => self.all = now,
+        }
+        was_alone
+    }
+
+    /// Who was about to begin was refused.
+    pub fn cancel(&mut self, begun: Begun) {
+        self.ended += 1;
+        match begun.way {
+            Way::Backed => self.backed = self.backed.saturating_sub(1),
+            Way::Unbacked => self.unbacked = self.unbacked.saturating_sub(1),
+        }
+    }
+
+    /// A trim is about to begin. `None`: not now, as it would take what launches under way count on.
+    pub fn begin_trim(&mut self) -> Option<Trim> {
+        if self.backed > 0 {
+            return None;
+        }
+        let (number, alone) = self.enter();
+        let before = self.all;
+        self.all = self.tick();
+        Some(Trim { number, alone, before })
+    }
+
+    /// It has ended; `kept`: the driver keeps as much as before.
+    pub fn end_trim(&mut self, trim: Trim, kept: bool) {
+        if self.leave(trim.number, trim.alone) && kept {
+            self.all = trim.before;
+        }
+    }
+
+    /// When the driver takes memory.
+    #[must_use]
+    pub fn taken(&self) -> Taken {
+        self.taken
+    }
+
+    /// When the driver takes memory was seen.
+    pub fn learn(&mut self, taken: Taken) {
+        self.taken = taken;
+    }
+
+    /// A launch that was backed took memory: this driver does otherwise than is thought here.
+    pub fn doubt(&mut self) {
+        if self.taken == Taken::AtInstantiation {
+            self.taken = Taken::AtLaunch;
+        } else {
+            self.doubted = 1;
+        }
+    }
+}
