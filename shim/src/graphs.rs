@@ -1,18 +1,33 @@
 //! Memory nodes of graphs: the driver keeps one store of memory for all graphs of a card, and tells its size.
 //!
-//! A node costs nothing while it is written down, captured or copied. The store grows when a graph is instantiated, uploaded
-//! or launched, as the driver likes, and shrinks when it is trimmed: so the books follow it. What all memory nodes of a graph
-//! want is reserved before it is instantiated; what it took beyond that and does not fit is taken away again. Growth by a
-//! launch can only be charged, and nothing more is granted until it fits.
+//! ```text
+//!   instantiate: what do its nodes want ─▶ noted (execs)
+//!   launch, upload: has it that? ─yes─▶ vendor call ─▶ the store's size into the books
+//!                        └─no─▶ reserve it ─▶ does not fit: trim all pools, once more ─▶ the vendor's out-of-memory
+//! ```
+//!
+//! A node costs nothing while it is written down, captured or copied. The store grows when a graph is uploaded or launched, and
+//! with some drivers when it is instantiated, and shrinks when it is trimmed: so the books follow it. Until it was seen which
+//! driver this is, an instantiation reserves as well. Growth that nobody foresaw is charged, and nothing more is granted until
+//! it fits; an instantiation is undone.
+
+mod execs;
+mod wanted;
+
+use aliquot_enforce::backing::{Source, Taken};
 
 use crate::account::{self, Account, Bytes, Ledger};
 use crate::meter::{self, Ended, Kind, Meter, Running, State};
+use crate::pacing::Target;
 use crate::pools::{self, Place};
 use crate::sys::{self, KeepErrno};
-use crate::vendor::{self, Device, MemoryNodeParameters, OUT_OF_MEMORY, SUCCESS};
+use crate::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
 
-/// CU_GRAPH_NODE_TYPE_MEM_ALLOC
-const MEMORY_NODE: u32 = 10;
+use execs::{Amounts, Does, Flight};
+use wanted::{CARDS_MAX, MEMORY_NODE, Wanted};
+
+/// Turns that a trim waits for launches under way which it would take memory from.
+const TRIM_TURNS_MAX: u32 = 64;
 
 /// The vendor's description of a memory node: the head of it.
 #[derive(Clone, Copy)]
@@ -77,122 +92,358 @@ fn settle() -> Option<Ledger> {
     over
 }
 
-/// Cards of one graph that are asked for beforehand; what it takes of others is charged afterwards.
-const CARDS_MAX: usize = 8;
-/// Nodes that are looked at without a mapping of their own.
-const NODES_FEW: usize = 128;
+/// The vendor's call was made.
+struct Flown {
+    answer: i32,
+    /// Where it had its memory from; `None`: it was refused.
+    source: Option<Source>,
+    /// The ledger that holds more now than its limit leaves.
+    over: Option<Ledger>,
+}
 
-/// What the memory nodes of a graph want, by card.
-#[derive(Clone, Copy, Default)]
-struct Wanted([(i32, u64); CARDS_MAX]);
+/// What the driver holds of each card of a flight, in bytes; `None`: it does not say.
+type Held = [Option<u64>; CARDS_MAX];
 
-impl Wanted {
-    /// By the nodes of a graph. Graphs inside it are not looked into.
-    fn of(graph: u64) -> Self {
-        let mut wanted = Self::default();
-        let mut count = 0;
-        if vendor::cuGraphGetNodes(graph, core::ptr::null_mut(), &raw mut count) != Some(SUCCESS) {
-            return wanted;
-        }
-        let mut few = [0_u64; NODES_FEW];
-        if count <= NODES_FEW {
-            wanted.add_all(graph, &mut few);
-        } else {
-            sys::with_words(count, |nodes| wanted.add_all(graph, nodes));
-        }
-        wanted
+fn held(wanted: &Wanted) -> Held {
+    let mut held = [None; CARDS_MAX];
+    for (place, (card, _)) in held.iter_mut().zip(wanted.each()) {
+        *place = Meter::Graphs(Device(card)).reserved();
     }
+    held
+}
 
-    fn add_all(&mut self, graph: u64, nodes: &mut [u64]) {
-        let mut count = nodes.len();
-        if vendor::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) == Some(SUCCESS) {
-            nodes.iter().take(count).for_each(|node| self.add(*node));
-        }
-    }
+/// What is reserved for a flight, by card.
+type Reserved = [Option<Running>; CARDS_MAX];
 
-    fn add(&mut self, node: u64) {
-        let (mut kind, mut told) = (0, MemoryNodeParameters::EMPTY);
-        let is_memory =
-            vendor::cuGraphNodeGetType(node, &raw mut kind) == Some(SUCCESS) && kind == MEMORY_NODE;
-        if !is_memory
-            || vendor::cuGraphMemAllocNodeGetParams(node, &raw mut told) != Some(SUCCESS)
-            || told.location_kind != vendor::LOCATION_DEVICE
-        {
-            return;
-        }
-        let place = self.0.iter_mut().find(|(card, bytes)| *bytes == 0 || *card == told.location);
-        if let Some((card, bytes)) = place {
-            (*card, *bytes) = (told.location, bytes.saturating_add(told.bytes));
-        }
-    }
+/// Why nothing was reserved.
+enum Refusal {
+    /// The card is closed.
+    Closed,
+    /// It does not fit in this ledger.
+    Full(Ledger),
+}
 
-    /// Reserves all of it. An error: it does not fit in the limit of that ledger.
-    fn enter(self) -> Result<[Option<Running>; CARDS_MAX], Ledger> {
-        let mut running = [const { None }; CARDS_MAX];
-        for (place, (card, bytes)) in running.iter_mut().zip(self.0).filter(|(_, (_, bytes))| *bytes > 0) {
-            let meter = Meter::Graphs(Device(card));
-            let Account::Counted(ledger) = account::of(Device(card)) else { continue };
-            if meter.known().is_none() {
-                continue;
-            }
-            *place = meter.enter(ledger, Bytes(bytes));
-            if place.is_none() {
-                // Nothing was asked for.
-                end_all(running, OUT_OF_MEMORY);
-                return Err(ledger);
-            }
+impl Refusal {
+    fn answer(self) -> i32 {
+        match self {
+            Self::Closed => OUT_OF_MEMORY,
+            Self::Full(ledger) => ledger.refuse(),
         }
-        Ok(running)
     }
 }
 
-/// The vendor's call is over, with this answer; the ledger that holds more now than its limit leaves.
-fn end_all(running: [Option<Running>; CARDS_MAX], answer: i32) -> Option<Ledger> {
-    let mut over = None;
+/// Reserves what a flight may take.
+fn enter(flight: &Flight) -> Result<Reserved, Refusal> {
+    let mut running = [const { None }; CARDS_MAX];
+    for (place, (card, worst)) in running.iter_mut().zip(flight.each()) {
+        let (device, meter) = (Device(card), Meter::Graphs(Device(card)));
+        let ledger = match account::of(device) {
+            Account::Uncounted => continue,
+            Account::Counted(ledger) => ledger,
+            Account::Closed => {
+                end_all(running, OUT_OF_MEMORY);
+                return Err(Refusal::Closed);
+            }
+        };
+        *place = if !watch(device) {
+            None
+        } else if flight.is_backed() {
+            meter.enter_idle(ledger)
+        } else {
+            meter.enter_now(ledger, worst)
+        };
+        if place.is_none() {
+            // Nothing was asked for.
+            end_all(running, OUT_OF_MEMORY);
+            return Err(Refusal::Full(ledger));
+        }
+    }
+    Ok(running)
+}
+
+/// Changes what is reserved of each card.
+fn each_of(reserved: &mut Reserved, amounts: &Amounts, change: impl Fn(&mut Running, Bytes)) {
+    for running in reserved.iter_mut().flatten() {
+        let is_its = |card: i32| running.meter() == Meter::Graphs(Device(card));
+        let found = amounts.iter().find(|(card, bytes)| *bytes > 0 && is_its(*card)).map(|(_, bytes)| *bytes);
+        found.into_iter().for_each(|bytes| change(running, Bytes(bytes)));
+    }
+}
+
+/// What was reserved for a flight that did not take place is free again.
+fn give_back(amounts: &Amounts) {
+    for (card, bytes) in amounts.iter().filter(|(_, bytes)| *bytes > 0) {
+        if let Account::Counted(ledger) = account::of(Device(*card)) {
+            Meter::Graphs(Device(*card)).adopt(ledger, Bytes(*bytes)).end(OUT_OF_MEMORY);
+        }
+    }
+}
+
+/// A flight begins, with what it may take in the books: at once, or in memory that another graph has, or when pools have given
+/// back what they only keep. `Ok(None)`: `begin` knows nothing of it.
+fn take_off(
+    begin: impl Fn() -> Option<Flight>,
+    beside: impl Fn() -> Option<Flight>,
+) -> Result<Option<(Flight, Reserved)>, Refusal> {
+    let try_with = |flight: Flight| match enter(&flight) {
+        Ok(mut reserved) => {
+            each_of(&mut reserved, &execs::cover(&flight), Running::hand_over);
+            Ok((flight, reserved))
+        }
+        Err(refusal) => {
+            // Before others are asked to give something back, as it is not under way.
+            give_back(&execs::cancel(&flight));
+            Err(refusal)
+        }
+    };
+    let mut relieved = None;
+    for _ in 0..=CARDS_MAX {
+        let Some(flight) = begin() else { return Ok(None) };
+        let ledger = match try_with(flight) {
+            Err(Refusal::Full(ledger)) if relieved != Some(ledger.number()) => ledger,
+            answer => return answer.map(Some),
+        };
+        if let Some(flight) = beside() {
+            return try_with(flight).map(Some);
+        }
+        pools::relieve(ledger);
+        relieved = Some(ledger.number());
+    }
+    Err(Refusal::Closed)
+}
+
+/// The vendor's call is over, with this answer: the ledger that holds more now than its limit leaves, and how it ended.
+fn end_all(running: [Option<Running>; CARDS_MAX], answer: i32) -> (Option<Ledger>, Ended) {
+    let (mut over, mut how) = (None, Ended::Fits);
     for running in running.into_iter().flatten() {
         let ledger = running.ledger();
-        if running.end(answer) == Ended::Over {
-            over = Some(ledger);
+        match running.end(answer) {
+            Ended::Fits => {}
+            Ended::Grew => how = Ended::Grew,
+            Ended::Over => (over, how) = (Some(ledger), Ended::Grew),
         }
     }
-    over
+    (over, how)
 }
 
-/// A graph is instantiated; `destroy` is the vendor's way back.
+/// The vendor's call, with what it may take in the books.
+fn fly(flight: &Flight, mut reserved: Reserved, real: impl FnOnce() -> i32) -> Flown {
+    let before = {
+        let _errno = KeepErrno::new();
+        if flight.is_backed() { [None; CARDS_MAX] } else { held(&flight.wanted) }
+    };
+    let answer = real();
+    let _errno = KeepErrno::new();
+    if flight.is_backed() {
+        each_of(&mut reserved, &execs::land(flight), Running::take_over);
+    }
+    let (over, how) = end_all(reserved, answer);
+    if flight.is_backed() && how == Ended::Grew {
+        execs::doubt();
+    }
+    let source = || if flight.is_backed() { Source::Kept } else { source(&flight.wanted, &before) };
+    Flown { answer, source: (answer == SUCCESS).then(source), over }
+}
+
+/// Where memory came from, by what the driver held before.
+fn source(wanted: &Wanted, before: &Held) -> Source {
+    let after = held(wanted);
+    let grew =
+        |at: (&Option<u64>, &Option<u64>)| at.1.zip(*at.0).map(|(after, before)| after.checked_sub(before));
+    let grown =
+        || wanted.each().zip(before.iter().zip(&after)).map(|((_, bytes), at)| (bytes, grew(at).flatten()));
+    if grown().all(|(_, grew)| grew == Some(0)) {
+        Source::Kept
+    } else if grown().all(|(bytes, grew)| grew.is_some_and(|grew| grew >= bytes)) {
+        Source::Card
+    } else {
+        Source::Anywhere
+    }
+}
+
+/// An executable graph is launched: its memory is reserved before, unless it has it.
+#[inline]
+pub(crate) fn launch(exec: u64, target: Target, real: impl FnOnce() -> i32) -> i32 {
+    if Kind::Graphs.is_there() { run(exec, target, Does::Launch, real) } else { real() }
+}
+
+/// The same for an upload.
+pub(crate) fn upload(exec: u64, target: Target, real: impl FnOnce() -> i32) -> i32 {
+    if Kind::Graphs.is_there() { run(exec, target, Does::Upload, real) } else { real() }
+}
+
+fn run(exec: u64, target: Target, does: Does, real: impl FnOnce() -> i32) -> i32 {
+    let taken_off = {
+        let _errno = KeepErrno::new();
+        if execs::knows(exec) && !vendor::is_capturing(target.stream, target.mode) {
+            let lane = execs::lane(target);
+            take_off(|| execs::begin(exec, lane, does), || execs::begin_beside(exec, lane))
+        } else {
+            Ok(None)
+        }
+    };
+    match taken_off {
+        Ok(Some((flight, reserved))) => {
+            let flown = fly(&flight, reserved, real);
+            execs::end(&flight, flown.source);
+            flown.answer
+        }
+        Ok(None) => {
+            let answer = real();
+            changed();
+            answer
+        }
+        Err(refusal) => refusal.answer(),
+    }
+}
+
+/// A graph is instantiated, and uploaded where that says so; `destroy` is the vendor's way back.
 pub(crate) fn instantiate(
     (exec, graph): (Place, u64),
+    upload: Option<Target>,
     real: impl Fn() -> i32,
     destroy: impl Fn(u64) -> i32,
 ) -> i32 {
     if exec.is_null() || !Kind::Graphs.is_there() {
         return real();
     }
-    let running = {
+    let (wanted, taken) = {
         let _errno = KeepErrno::new();
-        match Wanted::of(graph).enter() {
-            Ok(running) => running,
-            Err(ledger) => return ledger.refuse(),
-        }
+        (Wanted::of(graph), execs::taken())
+    };
+    let wanted = match wanted {
+        Ok(wanted) if wanted.is_nothing() => return real(),
+        Ok(wanted) => wanted,
+        Err(_) => return OUT_OF_MEMORY,
     };
     let before = exec.read();
-    let answer = real();
+    let made = if taken == Taken::AtLaunch && upload.is_none() {
+        let answer = real();
+        let is_noted = answer != SUCCESS || execs::add(exec.read(), wanted);
+        if is_noted { Made::Kept(answer) } else { Made::Undone(OUT_OF_MEMORY) }
+    } else {
+        make(exec, wanted, upload, real)
+    };
     let _errno = KeepErrno::new();
-    let over = end_all(running, answer);
-    if answer != SUCCESS {
-        return answer;
+    match made {
+        Made::Kept(answer) | Made::Not(answer) => answer,
+        Made::Undone(refusal) => {
+            let _destroyed = destroy(exec.read());
+            exec.write(before);
+            pools::trim_graphs();
+            refusal
+        }
     }
-    let Some(over) = over.or_else(settle) else { return answer };
-    let _destroyed = destroy(exec.read());
-    exec.write(before);
-    pools::trim_graphs();
-    over.refuse()
+}
+
+/// What came of an instantiation, and the answer.
+enum Made {
+    /// What the driver made of it.
+    Kept(i32),
+    /// It made one that cannot stay.
+    Undone(i32),
+    /// It was not asked.
+    Not(i32),
+}
+
+/// Instantiates with what that may take in the books.
+fn make(exec: Place, wanted: Wanted, upload: Option<Target>, real: impl Fn() -> i32) -> Made {
+    let taken_off = {
+        let _errno = KeepErrno::new();
+        let lane = upload.and_then(execs::lane);
+        take_off(|| execs::begin_new(wanted, lane), || None)
+    };
+    let (mut flight, reserved) = match taken_off {
+        Ok(Some(flight)) => flight,
+        Ok(None) => return Made::Not(OUT_OF_MEMORY),
+        Err(refusal) => return Made::Not(refusal.answer()),
+    };
+    let flown = fly(&flight, reserved, real);
+    let _errno = KeepErrno::new();
+    let is_there = flown.answer == SUCCESS;
+    let is_noted = !is_there || execs::add(exec.read(), wanted);
+    if is_there {
+        flight.made(exec.read());
+    }
+    let was_alone = execs::end(&flight, flown.source);
+    if is_there && upload.is_none() {
+        learn(&wanted, flown.source.filter(|_| was_alone));
+    }
+    match flown.over.or_else(settle).filter(|_| is_there) {
+        Some(over) => {
+            execs::take(exec.read());
+            Made::Undone(over.refuse())
+        }
+        None if is_noted => Made::Kept(flown.answer),
+        None => Made::Undone(OUT_OF_MEMORY),
+    }
+}
+
+/// Something was instantiated: has it its memory by now?
+fn learn(wanted: &Wanted, source: Option<Source>) {
+    let held = held(wanted);
+    let mut cards = wanted.each().zip(held);
+    if cards.any(|((_, bytes), held)| held.is_some_and(|held| held < bytes)) {
+        execs::learn(Taken::AtLaunch);
+    } else if source == Some(Source::Card) {
+        execs::learn(Taken::AtInstantiation);
+    }
+}
+
+/// An executable graph is destroyed.
+pub(crate) fn destroy(exec: u64, real: impl FnOnce() -> i32) -> i32 {
+    // Before: the driver may give its handle to another at once.
+    let known = if Kind::Graphs.is_there() { execs::take(exec) } else { None };
+    let answer = real();
+    if answer != SUCCESS
+        && let Some(known) = known
+    {
+        execs::put_back(exec, known);
+    }
+    answer
+}
+
+/// An executable graph gets the nodes of another graph.
+pub(crate) fn update(exec: u64, graph: u64, real: impl FnOnce() -> i32) -> i32 {
+    let answer = real();
+    if answer == SUCCESS && Kind::Graphs.is_there() && execs::knows(exec) {
+        let _errno = KeepErrno::new();
+        if let Ok(wanted) = Wanted::of(graph) {
+            execs::change(exec, &wanted);
+        }
+    }
+    answer
+}
+
+/// A store of graphs is trimmed, unless launches under way count on what it would give back.
+pub(crate) fn trim(device: Device, real: impl FnOnce() -> Option<i32>) -> Option<i32> {
+    let meter = Meter::Graphs(device);
+    let begin = || {
+        execs::begin_trim().or_else(|| {
+            sys::yield_now();
+            None
+        })
+    };
+    let Some(trim) = (0..TRIM_TURNS_MAX).find_map(|_| begin()) else { return Some(SUCCESS) };
+    let before = meter.reserved();
+    let answer = real();
+    execs::end_trim(trim, before.is_some() && meter.reserved() == before);
+    answer
+}
+
+/// The same, as the program asks for it.
+pub(crate) fn trim_for_program(device: Device, real: impl FnOnce() -> i32) -> i32 {
+    if !Kind::Graphs.is_there() {
+        return real();
+    }
+    let answer = trim(device, || Some(real())).unwrap_or(SUCCESS);
+    changed();
+    answer
 }
 
 /// The driver's store may have changed.
-pub(crate) fn changed() {
-    if Kind::Graphs.is_there() {
-        let _errno = KeepErrno::new();
-        // What is held is charged, whether it fits or not.
-        let _over = settle();
-    }
+fn changed() {
+    let _errno = KeepErrno::new();
+    // What is held is charged, whether it fits or not.
+    let _over = settle();
 }

@@ -115,8 +115,10 @@ pub(crate) struct Running {
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// All it took is in the books.
+    /// All it took was reserved.
     Fits,
+    /// It took more than was reserved, and the limit leaves that.
+    Grew,
     /// It took more than the limit leaves. The books hold it until it is given back.
     Over,
 }
@@ -232,7 +234,8 @@ impl Meter {
         Some(Size { reserved: self.reserved()?, used: self.ask(vendor::POOL_USED, vendor::GRAPHS_USED)? })
     }
 
-    fn reserved(self) -> Option<u64> {
+    /// Bytes that the driver holds for it.
+    pub(crate) fn reserved(self) -> Option<u64> {
         self.ask(vendor::POOL_RESERVED, vendor::GRAPHS_RESERVED)
     }
 
@@ -284,6 +287,24 @@ impl Meter {
         let moving = ledger.moving();
         ledger.reserve(worst).ok()?;
         self.begin((ledger, moving), worst.0, |_| true)
+    }
+
+    /// A call that was not made, for which another one reserved so much.
+    pub(crate) fn adopt(self, ledger: Ledger, worst: Bytes) -> Running {
+        let (operation, begun, _moving) = (Operation { worst: worst.0, promised: 0 }, None, None);
+        Running { meter: self, operation, ledger, begun, _moving }
+    }
+
+    /// The same, where nobody is asked to give anything back.
+    pub(crate) fn enter_now(self, ledger: Ledger, worst: Bytes) -> Option<Running> {
+        let moving = ledger.moving();
+        ledger.reserve_now(worst).ok()?;
+        self.begin((ledger, moving), worst.0, |_| true)
+    }
+
+    /// A call begins that is expected to take nothing.
+    pub(crate) fn enter_idle(self, ledger: Ledger) -> Option<Running> {
+        self.begin((ledger, ledger.moving()), 0, |_| true)
     }
 
     /// Begins what `worst` is reserved for, where it is known and as `wanted`; gives that back where it is not.
@@ -351,6 +372,16 @@ impl Running {
         self.ledger
     }
 
+    /// So much of what was reserved is another one's from now on.
+    pub(crate) fn hand_over(&mut self, bytes: Bytes) {
+        self.operation.worst = self.operation.worst.saturating_sub(bytes.0);
+    }
+
+    /// So much that another one reserved is its own from now on.
+    pub(crate) fn take_over(&mut self, bytes: Bytes) {
+        self.operation.worst = self.operation.worst.saturating_add(bytes.0);
+    }
+
     /// Whose memory it takes.
     pub(crate) fn meter(&self) -> Meter {
         self.meter
@@ -404,11 +435,16 @@ impl Running {
             UNIT.store(unit.saturating_mul(2).min(UNIT_MOST), Ordering::Relaxed);
         }
         if self.ledger.reserve_now(bytes).is_ok() {
-            return Ended::Fits;
+            return Ended::Grew;
         }
         self.ledger.charge(bytes);
         Ended::Over
     }
+}
+
+/// By how much a pool or a store of graphs may grow for so many bytes.
+pub(crate) fn growth_of(bytes: Bytes) -> Option<Bytes> {
+    worst_of(bytes).map(|(_, worst)| Bytes(worst))
 }
 
 /// A block of so many bytes: what it takes of a pool, and by how much that may grow.

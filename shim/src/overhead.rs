@@ -111,7 +111,7 @@ pub(crate) fn retain(
         let _fits = running.end(OUT_OF_MEMORY);
         return ledger.refuse();
     }
-    if running.end(answer) == Ended::Fits || answer != SUCCESS {
+    if running.end(answer) != Ended::Over || answer != SUCCESS {
         holder.holds(device, handle);
         return answer;
     }

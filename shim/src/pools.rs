@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger};
 use crate::grants::{self, Standing};
+use crate::graphs;
 use crate::meter::{self, Ended, Kind, Known, Meter, Running, State};
 use crate::sys::KeepErrno;
 use crate::vendor::{self, Device, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, StreamMode};
@@ -158,7 +159,7 @@ pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Origin {
     Origin::Known(match account::of(device) {
         Account::Uncounted => Source::Vendors,
         Account::Counted(_) if vendor::is_capturing(stream, mode) => {
-            if crate::graphs::watch(device) {
+            if graphs::watch(device) {
                 Source::Vendors
             } else {
                 Source::Closed
@@ -181,7 +182,7 @@ pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Origin {
     let source = source(handle, vendor::current_device);
     Origin::Known(match source {
         Source::Charged(meter, ..) if vendor::is_capturing(stream, mode) => {
-            let is_watched = meter.known().is_some_and(|known| crate::graphs::watch(known.device));
+            let is_watched = meter.known().is_some_and(|known| graphs::watch(known.device));
             if is_watched { Source::Vendors } else { Source::Closed }
         }
         source => source,
@@ -252,7 +253,7 @@ fn run(running: Running, request: Request, real: impl Fn() -> i32, back: impl Fn
     let before = request.address.read();
     let answer = real();
     let _errno = KeepErrno::new();
-    if running.end(answer) == Ended::Fits || answer != SUCCESS {
+    if running.end(answer) != Ended::Over || answer != SUCCESS {
         return answer;
     }
     let _freed = back(request.address.read());
@@ -266,7 +267,7 @@ fn run(running: Running, request: Request, real: impl Fn() -> i32, back: impl Fn
 fn trim(meter: Meter) {
     let _answer = vendor::relaxed(|| match meter {
         Meter::Pool(handle) => vendor::cuMemPoolTrimTo(handle, 0),
-        Meter::Graphs(device) => vendor::cuDeviceGraphMemTrim(device.0),
+        Meter::Graphs(device) => graphs::trim(device, || vendor::cuDeviceGraphMemTrim(device.0)),
         Meter::Primary(_) => None,
     });
 }

@@ -52,6 +52,11 @@ calls! {
     fn cuDeviceGraphMemTrim(device: i32);
     fn cuGraphExecDestroy(exec: u64);
     fn cuGraphDestroyNode(node: u64);
+    fn cuGraphChildGraphNodeGetGraph(node: u64, graph: *mut u64);
+    fn cuGraphMemFreeNodeGetParams(node: u64, address: *mut u64);
+    /// A number that no other stream of the process ever has; from 12.0 on.
+    fn cuStreamGetId(stream: u64, id: *mut u64);
+    fn cuStreamGetId_ptsz(stream: u64, id: *mut u64);
     /// As many nodes as there is room for; without room, how many there are.
     fn cuGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize);
     fn cuGraphNodeGetType(node: u64, kind: *mut u32);
@@ -88,7 +93,7 @@ pub(crate) struct MemoryNodeParameters {
     access: u64,
     access_count: u64,
     pub(crate) bytes: u64,
-    address: u64,
+    pub(crate) address: u64,
 }
 
 const _: () = assert!(size_of::<MemoryNodeParameters>() == 120);
@@ -239,6 +244,16 @@ pub(crate) fn device_of(stream: u64) -> Option<Device> {
         return None;
     }
     with_context(context, current_device)
+}
+
+/// What tells a stream from one that had its handle before; `None`: the driver does not say.
+pub(crate) fn stream_id(stream: u64, mode: StreamMode) -> Option<u64> {
+    let mut id = 0;
+    let answer = match mode {
+        StreamMode::Legacy => cuStreamGetId(stream, &raw mut id),
+        StreamMode::PerThread => cuStreamGetId_ptsz(stream, &raw mut id),
+    };
+    (answer? == SUCCESS).then(|| id.wrapping_add(1))
 }
 
 /// Whether work on a stream is written down instead of done.

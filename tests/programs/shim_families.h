@@ -42,7 +42,9 @@ typedef struct {
 extern int cuMemAllocAsync(Pointer *, size_t, void *), cuMemFreeAsync(Pointer, void *);
 extern int cuGraphCreate(void **, unsigned), cuGraphDestroy(void *), cuGraphExecDestroy(void *);
 extern int cuGraphAddMemAllocNode(void **, void *, const void *, size_t, MemoryNode *);
-extern int cuGraphInstantiateWithFlags(void **, void *, unsigned long long);
+extern int cuGraphAddMemFreeNode(void **, void *, const void *, size_t, Pointer);
+extern int cuGraphAddNode(void **, void *, const void *, size_t, void *);
+extern int cuGraphInstantiateWithFlags(void **, void *, unsigned long long), cuGraphLaunch(void *, void *);
 extern int cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *), cuCtxPopCurrent_v2(void **);
 extern int cuModuleLoadData(void **, const void *), cuModuleUnload(void *);
 extern int cuModuleGetFunction(void **, void *, const char *);
@@ -136,23 +138,60 @@ static inline int give(Entry *entry)
     }
 }
 
+/* A graph with memory nodes: what it allocates is left; or freed in it; or some of both, at one address; or freed in a graph inside
+   it. The address of what is left. */
+static inline int memory_graph(void **graph, size_t size, Pointer *left)
+{
+    MemoryNode node = {1, 0, 1, 0, {0}, NULL, 0, size, 0};
+    struct { unsigned kind, reserved[3]; uint64_t body[30]; } inside = {4, {0}, {0, 1}};
+    void *taken = NULL, *freed = NULL;
+    *left = 0;
+    if (cuGraphCreate(graph, 0) || cuGraphAddMemAllocNode(&taken, *graph, NULL, 0, &node))
+        return -1;
+    if (size % 4 && cuGraphAddMemFreeNode(&freed, *graph, &taken, 1, node.address))
+        return -1;
+    if (size % 4 == 2 && cuGraphAddMemAllocNode(&taken, *graph, &freed, 1, &node))
+        return -1;
+    if (size % 4 == 3) {
+        inside.body[0] = (uint64_t)*graph;
+        return cuGraphCreate(graph, 0) || cuGraphAddNode(&taken, *graph, NULL, 0, &inside) ? -1 : 0;
+    }
+    *left = size % 4 == 1 ? 0 : node.address;
+    return 0;
+}
+
+static inline int take_graph(Entry *entry, size_t size, void *stream)
+{
+    void *graph = NULL;
+    if (memory_graph(&graph, size, &entry->address))
+        return -1;
+    int answer = cuGraphInstantiateWithFlags(&entry->object, graph, 0);
+    if (cuGraphDestroy(graph))
+        return -1;
+    if (!answer && (answer = cuGraphLaunch(entry->object, stream)) && cuGraphExecDestroy(entry->object))
+        return -1;
+    return answer;
+}
+
+static inline int give_graph(Entry *entry, void *stream)
+{
+    if (entry->address && cuMemFreeAsync(entry->address, stream))
+        return -1;
+    return cuGraphExecDestroy(entry->object);
+}
+
 /* Those of which the driver decides the cost. `stream` is the calling thread's. */
 static inline int take_other(Entry *entry, int family, size_t size, void *stream)
 {
     char image[64];
-    MemoryNode node = {1, 0, 1, 0, {0}, NULL, 0, size, 0};
-    void *graph = NULL, *got = NULL;
+    void *got = NULL;
     int answer = -1;
     memset(entry, 0, sizeof *entry);
     entry->family = family;
     entry->charged = size;
     switch (family) {
     case POOLED: return cuMemAllocAsync(&entry->address, size, stream);
-    case GRAPH:
-        if (cuGraphCreate(&graph, 0) || cuGraphAddMemAllocNode(&got, graph, NULL, 0, &node))
-            return -1;
-        answer = cuGraphInstantiateWithFlags(&entry->object, graph, 0);
-        return cuGraphDestroy(graph) ? -1 : answer;
+    case GRAPH: return take_graph(entry, size, stream);
     case CONTEXT:
         if ((answer = cuCtxCreate_v2(&entry->object, 0, 0)))
             return answer;
@@ -173,7 +212,7 @@ static inline int give_other(Entry *entry, void *stream)
 {
     switch (entry->family) {
     case POOLED: return entry->charged & 1 ? cuMemFree_v2(entry->address) : cuMemFreeAsync(entry->address, stream);
-    case GRAPH: return cuGraphExecDestroy(entry->object);
+    case GRAPH: return give_graph(entry, stream);
     case CONTEXT: return cuCtxDestroy_v2(entry->object);
     default: return cuModuleUnload(entry->object);
     }

@@ -13,7 +13,7 @@
      info                          cuMemGetInfo: free
      work <nanos>                  a kernel of that length; not waited for
      capture <bytes>               an allocation in a capture, which is dropped
-     graph <slot> <bytes>          a graph with a memory node, instantiated; captured: the same, captured
+     graph <slot> <bytes>          a graph that allocates and frees, instantiated
      launch <slot>, undo <slot>    cuGraphLaunch, cuGraphExecDestroy
      graphtrim                     cuDeviceGraphMemTrim
      storm <seed> <threads> <rounds> <most bytes>   threads that allocate from and free to the current pool, then all free */
@@ -159,20 +159,11 @@ int main(void)
         } else if (!strcmp(word, "graph")) {
             struct { unsigned allocation, handles, kind; int number; u64 rest[9]; void *access; u64 accesses, bytes, address; }
                 given = {1, 0, 1, 0, {0}, NULL, 0, b, 0};
-            void *graph = NULL, *node = NULL;
+            void *graph = NULL, *node = NULL, *last = NULL;
             int code = CALL(cuGraphCreate, &graph, 0u);
             code = code ? code : CALL(cuGraphAddMemAllocNode, &node, graph, NULL, (size_t)0, &given);
+            code = code ? code : CALL(cuGraphAddMemFreeNode, &last, graph, &node, (size_t)1, given.address);
             code = code ? code : CALL(cuGraphInstantiateWithFlags, &out, graph, 0ull);
-            if (!code)
-                slots[a] = out;
-            answer(code, out);
-        } else if (!strcmp(word, "captured")) {
-            u64 block = 0;
-            void *graph = NULL;
-            int code = CALL(cuStreamBeginCapture_v2, stream, 0u);
-            code = code ? code : CALL(cuMemAllocAsync, &block, (size_t)b, stream);
-            code = code ? code : CALL(cuStreamEndCapture, stream, &graph);
-            code = code ? code : CALL(cuGraphInstantiate_v2, &out, graph, NULL, NULL, (size_t)0);
             if (!code)
                 slots[a] = out;
             answer(code, out);

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 extern int cuStreamCreate(void **, unsigned), cuDeviceGraphMemTrim(int), cuMemPoolTrimTo(void *, size_t);
-extern int cuDeviceGetDefaultMemPool(void **, int);
+extern int cuDeviceGetDefaultMemPool(void **, int), cuCtxSynchronize(void);
 
 enum { ENTRIES = 24, THREADS_MAX = 256, RARE = 16 };
 
@@ -150,12 +150,12 @@ static size_t left(void)
     return cuMemGetInfo_v2(&free_bytes, &total) ? 0 : free_bytes;
 }
 
-/* Pools and graphs keep nothing that is not in use: else the last byte makes them give it back. */
+/* Pools and graphs keep nothing that is not in use, and nothing is at work: else the last byte makes them give it back. */
 static int trim(void)
 {
     void *pool = NULL;
     return families == MIXED_FAMILIES &&
-           (cuDeviceGraphMemTrim(0) || cuDeviceGetDefaultMemPool(&pool, 0) || cuMemPoolTrimTo(pool, 0));
+           (cuCtxSynchronize() || cuDeviceGraphMemTrim(0) || cuDeviceGetDefaultMemPool(&pool, 0) || cuMemPoolTrimTo(pool, 0));
 }
 
 static int rest(void)

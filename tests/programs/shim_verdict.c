@@ -95,7 +95,9 @@ static int pooled(size_t bytes)
 static int instantiated(int code, void *graph)
 {
     u64 out = UNTOUCHED;
-    return code ? code : refused(CALL(cuGraphInstantiateWithFlags, &out, graph, 0ull), out);
+    code = code ? code : refused(CALL(cuGraphInstantiateWithFlags, &out, graph, 0ull), out);
+    /* An upload takes memory as a launch does, and no time of the card. */
+    return code ? code : CALL(cuGraphUpload, out, stream);
 }
 
 static int graph_node(size_t bytes)

@@ -167,6 +167,7 @@ fn a_refused_call_is_counted_once_however_often_it_is_tried() {
     scene.say("freeasync 0", "0");
     scene.say("sync", "0");
     scene.say("graph 0 1000", "0");
+    scene.say("launch 0", "0");
     scene.say("undo 0", "0");
     // Both have something to give back, and it is tried again with that.
     assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (2 * UNIT, 0));
@@ -176,10 +177,12 @@ fn a_refused_call_is_counted_once_however_often_it_is_tried() {
     scene.say("alloc 2 1", "2");
     scene.say("free 1", "0");
     assert_eq!(scene.files.counter(usage::DENIED), 2);
-    scene.say(&format!("graph 4 {}", LIMIT + 1), "2");
+    scene.say(&format!("graph 4 {}", LIMIT + 1), "0");
+    scene.say("launch 4", "2");
     assert_eq!(scene.files.counter(usage::DENIED), 3);
-    // What a store of graphs holds under a limit that was lowered is charged without asking.
+    // What a store of graphs holds under a limit that was lowered is there.
     scene.say(&format!("graph 4 {UNIT}"), "0");
+    scene.say("launch 4", "0");
     scene.files.change(&Limits { generation: 2, ..memory_limit(&scene.card.facts().uuid, UNIT / 2) });
     scene.say("launch 4", "0");
     scene.say("info", "0 0");
@@ -224,31 +227,19 @@ fn an_allocation_in_a_capture_takes_nothing() {
 }
 
 #[test]
-fn memory_of_graphs_is_charged_when_the_driver_takes_it_and_credited_when_it_is_trimmed() {
+fn pools_and_graphs_draw_on_one_limit_and_give_back_for_each_other() {
     let Some(mut scene) = Scene::new() else { return };
-    scene.say("graph 0 1000", "0");
-    assert_eq!(scene.files.counter(usage::TOTAL), UNIT);
-    scene.say(&format!("captured 1 {UNIT}"), "0");
-    assert_eq!(scene.files.counter(usage::TOTAL), 2 * UNIT);
+    scene.say(&format!("graph 1 {UNIT}"), "0");
     scene.say("launch 1", "0");
-    assert_eq!(scene.settled(), 2 * UNIT);
-    scene.say(&format!("graph 2 {LIMIT}"), "2");
-    assert_eq!(scene.settled(), 2 * UNIT, "what does not fit is not there");
-    // Both stay until they are destroyed and trimmed, and pools and graphs draw on one limit.
-    scene.say(&format!("alloc 3 {}", 3 * UNIT), "2");
-    scene.say("undo 1", "0");
-    assert_eq!(scene.settled(), 2 * UNIT);
-    scene.say("graphtrim", "0");
-    assert_eq!(scene.files.counter(usage::TOTAL), UNIT);
-    scene.say(&format!("alloc 3 {}", 3 * UNIT), "0");
-    // What no graph uses is given back before anybody is refused.
-    scene.say("undo 0", "0");
-    scene.say("alloc 4 1", "0");
+    scene.say(&format!("alloc 3 {LIMIT}"), "0");
     assert_eq!(scene.settled(), LIMIT);
-    // And what pools only keep, before a graph is refused.
+    scene.say("launch 1", "2");
+    // What pools only keep, before a graph is refused.
     scene.say("freeasync 3", "0");
-    scene.say(&format!("graph 5 {}", 3 * UNIT), "0");
-    assert_eq!(scene.settled(), LIMIT);
+    scene.say("launch 1", "0");
+    scene.say("graph 2 1000", "0");
+    scene.say("launch 2", "0");
+    assert_eq!(scene.settled(), UNIT);
     assert!(scene.card.high_water() <= LIMIT, "never more, not for a moment");
     scene.program.end();
 }

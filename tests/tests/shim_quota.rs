@@ -37,13 +37,17 @@ const CONTEXT: u64 = 64 << 10;
 /// A card on which nothing but allocations takes memory.
 const BARE: &str = "context_bytes = 0\nmodule_bytes = 0\n";
 
-/// A large card on which everything does.
-fn full() -> String {
+/// A large card on which everything does, and graphs have memory at `graphs`.
+fn full(graphs: &str) -> String {
     format!(
-        "context_bytes = {CONTEXT}\nmodule_bytes = 0\npool_bytes = {UNIT}\n[[card]]\nname = \"large\"\n\
+        "context_bytes = {CONTEXT}\nmodule_bytes = 0\npool_bytes = {UNIT}\ngraph_memory = \"{graphs}\"\n\
+         [[card]]\nname = \"large\"\n\
          uuid = \"GPU-a11c0de0-51a0-4c4d-8000-000000000000\"\nmemory_bytes = {CARD}\nsms = 8\n"
     )
 }
+
+/// Operations of all threads together.
+const OPERATIONS: u64 = 400_000;
 
 /// What pools and graphs grow by.
 const UNIT: u64 = 2 << 20;
@@ -119,8 +123,8 @@ impl Scene {
     }
 
     /// All processes at once, until each has done its work; allocations granted and refused.
-    fn mixed(&self, limit: u64, mix: Mix) -> (u64, u64) {
-        let operations = asked("ALIQUOT_OPERATIONS", 400_000).div_ceil(PROCESSES * THREADS);
+    fn mixed(&self, limit: u64, mix: Mix, operations: u64) -> (u64, u64) {
+        let operations = asked("ALIQUOT_OPERATIONS", operations).div_ceil(PROCESSES * THREADS);
         let seed = seed();
         let start = |number: u64| {
             let numbers = [THREADS, operations, KEEP, seed + number].map(|number| number.to_string());
@@ -170,30 +174,46 @@ impl Scene {
 fn whoever_keeps_to_his_part_is_never_refused() {
     let limit = PROCESSES * THREADS * KEEP;
     let Some(scene) = scene("shim_quota", limit, BARE) else { return };
-    let (granted, refused) = scene.mixed(limit, Mix::Plain);
+    let (granted, refused) = scene.mixed(limit, Mix::Plain, OPERATIONS);
+    assert_eq!(refused, 0);
+    assert!(granted > 1_000);
+}
+
+fn room_for_everything(graphs: &str, operations: u64) {
+    // Each thread's part three times (held, kept by the process's pool, kept by its graphs), and what calls under way may take.
+    let limit = PROCESSES * THREADS * (3 * KEEP + 24 * CONTEXT + 64 * UNIT);
+    let Some(scene) = scene("shim_quota", limit, &full(graphs)) else { return };
+    let (granted, refused) = scene.mixed(limit, Mix::All, operations);
     assert_eq!(refused, 0);
     assert!(granted > 1_000);
 }
 
 #[test]
 fn where_there_is_room_for_everything_nobody_is_refused() {
-    // Each thread's part three times (held, kept by the process's pool, kept by its graphs), and what calls under way may take.
-    let limit = PROCESSES * THREADS * (3 * KEEP + 24 * CONTEXT + 64 * UNIT);
-    let Some(scene) = scene("shim_quota", limit, &full()) else { return };
-    let (granted, refused) = scene.mixed(limit, Mix::All);
-    assert_eq!(refused, 0);
-    assert!(granted > 1_000);
+    room_for_everything("launch", OPERATIONS);
+}
+
+fn at_the_limit(graphs: &str, told: Told, operations: u64) {
+    let limit = PROCESSES * THREADS * KEEP / 4;
+    let limits = |card: &str| memory_limit(card, limit);
+    let Some(scene) = scene_of("shim_quota", &full(graphs), told, &limits) else { return };
+    let (granted, refused) = scene.mixed(limit, Mix::All, operations);
+    assert!(granted > 1_000 && refused > 1_000);
+    assert!(scene.bench.card().high_water() > limit / 10 * 9);
 }
 
 #[test]
 fn at_the_limit_not_a_byte_is_had_above_it() {
-    let limit = PROCESSES * THREADS * KEEP / 4;
     for told in [Told::ByTheHost, Told::ByNobody] {
-        let limits = |card: &str| memory_limit(card, limit);
-        let Some(scene) = scene_of("shim_quota", &full(), told, &limits) else { return };
-        let (granted, refused) = scene.mixed(limit, Mix::All);
-        assert!(granted > 1_000 && refused > 1_000);
-        assert!(scene.bench.card().high_water() > limit / 10 * 9);
+        at_the_limit("launch", told, OPERATIONS);
+    }
+}
+
+#[test]
+fn with_drivers_that_back_graphs_otherwise_it_is_the_same() {
+    for graphs in ["instantiation", "idle"] {
+        at_the_limit(graphs, Told::ByTheHost, OPERATIONS / 4);
+        room_for_everything(graphs, OPERATIONS / 8);
     }
 }
 

@@ -8,8 +8,9 @@ use core::ffi::{c_char, c_void};
 use crate::account::{self, Account};
 use crate::closed;
 use crate::graphs::{self, AnyNode, Described, MemoryNode, WORDS_MAX};
+use crate::pacing::Target;
 use crate::pools::Place;
-use crate::vendor::{self, SUCCESS};
+use crate::vendor::{self, Device, SUCCESS, StreamMode};
 
 hooks! {
     // As for physical memory: closed cards are looked at whatever the grants limit.
@@ -48,39 +49,63 @@ hooks! {
     }
     fn cuGraphInstantiate(exec: *mut u64, graph: u64, failed: *mut u64, log: *mut c_char, size: usize) {
         let real = || cuGraphInstantiate::real(exec, graph, failed, log, size);
-        graphs::instantiate((Place(exec), graph), real, destroy)
+        graphs::instantiate((Place(exec), graph), None, real, destroy)
     }
     fn cuGraphInstantiate_v2(exec: *mut u64, graph: u64, failed: *mut u64, log: *mut c_char, size: usize) {
         let real = || cuGraphInstantiate_v2::real(exec, graph, failed, log, size);
-        graphs::instantiate((Place(exec), graph), real, destroy)
+        graphs::instantiate((Place(exec), graph), None, real, destroy)
     }
     fn cuGraphInstantiateWithFlags(exec: *mut u64, graph: u64, flags: u64) {
         let real = || cuGraphInstantiateWithFlags::real(exec, graph, flags);
-        graphs::instantiate((Place(exec), graph), real, destroy)
+        graphs::instantiate((Place(exec), graph), None, real, destroy)
     }
-    fn cuGraphInstantiateWithParams(exec: *mut u64, graph: u64, given: *mut c_void) {
+    fn cuGraphInstantiateWithParams(exec: *mut u64, graph: u64, given: *mut Instantiation) {
         let real = || cuGraphInstantiateWithParams::real(exec, graph, given);
-        graphs::instantiate((Place(exec), graph), real, destroy)
+        graphs::instantiate((Place(exec), graph), uploaded(given, StreamMode::Legacy), real, destroy)
     }
-    fn cuGraphInstantiateWithParams_ptsz(exec: *mut u64, graph: u64, given: *mut c_void) {
+    fn cuGraphInstantiateWithParams_ptsz(exec: *mut u64, graph: u64, given: *mut Instantiation) {
         let real = || cuGraphInstantiateWithParams_ptsz::real(exec, graph, given);
-        graphs::instantiate((Place(exec), graph), real, destroy)
+        graphs::instantiate((Place(exec), graph), uploaded(given, StreamMode::PerThread), real, destroy)
     }
     fn cuGraphUpload(exec: u64, stream: u64) {
-        let answer = cuGraphUpload::real(exec, stream);
-        graphs::changed();
-        answer
+        let target = Target { stream, mode: StreamMode::Legacy };
+        graphs::upload(exec, target, || cuGraphUpload::real(exec, stream))
     }
     fn cuGraphUpload_ptsz(exec: u64, stream: u64) {
-        let answer = cuGraphUpload_ptsz::real(exec, stream);
-        graphs::changed();
-        answer
+        let target = Target { stream, mode: StreamMode::PerThread };
+        graphs::upload(exec, target, || cuGraphUpload_ptsz::real(exec, stream))
     }
+    fn cuGraphExecUpdate(exec: u64, graph: u64, failed: *mut u64, result: *mut u32) {
+        graphs::update(exec, graph, || cuGraphExecUpdate::real(exec, graph, failed, result))
+    }
+    fn cuGraphExecUpdate_v2(exec: u64, graph: u64, told: *mut c_void) {
+        graphs::update(exec, graph, || cuGraphExecUpdate_v2::real(exec, graph, told))
+    }
+    fn cuGraphExecDestroy(exec: u64) { graphs::destroy(exec, || cuGraphExecDestroy::real(exec)) }
     fn cuDeviceGraphMemTrim(device: i32) {
-        let answer = cuDeviceGraphMemTrim::real(device);
-        graphs::changed();
-        answer
+        graphs::trim_for_program(Device(device), || cuDeviceGraphMemTrim::real(device))
     }
+}
+
+/// The vendor's description of an instantiation: the head of it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Instantiation {
+    flags: u64,
+    stream: u64,
+}
+
+/// CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
+const UPLOAD: u64 = 2;
+
+/// Where a graph is uploaded when it is instantiated.
+fn uploaded(given: *const Instantiation, mode: StreamMode) -> Option<Target> {
+    if given.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's description, which the driver reads, too.
+    let given = unsafe { given.read_unaligned() };
+    (given.flags & UPLOAD != 0).then_some(Target { stream: given.stream, mode })
 }
 
 /// A graph gets a node, which may be one of memory.

@@ -1,4 +1,4 @@
-//! Launches of graphs: metered as one piece of work, and the memory of their nodes is taken at the latest then.
+//! Launches of graphs: metered as one piece of work, and the memory of their nodes is reserved before.
 
 // UNSAFETY: the vendor's functions are called through addresses.
 #![expect(unsafe_code, reason = "foreign functions are called through addresses")]
@@ -17,15 +17,11 @@ hooks! {
     Cuda, Use;
     fn cuGraphLaunch(graph: u64, stream: u64) {
         let target = Target { stream, mode: StreamMode::Legacy };
-        let answer = replay(graph, target, || cuGraphLaunch::real(graph, stream));
-        graphs::changed();
-        answer
+        replay(graph, target, || cuGraphLaunch::real(graph, stream))
     }
     fn cuGraphLaunch_ptsz(graph: u64, stream: u64) {
         let target = Target { stream, mode: StreamMode::PerThread };
-        let answer = replay(graph, target, || cuGraphLaunch_ptsz::real(graph, stream));
-        graphs::changed();
-        answer
+        replay(graph, target, || cuGraphLaunch_ptsz::real(graph, stream))
     }
 }
 
@@ -44,6 +40,8 @@ fn is_paced() -> bool {
 }
 
 fn replay(graph: u64, target: Target, real: impl FnOnce() -> i32) -> i32 {
+    // Its turn first: nothing is reserved while it waits.
+    let real = || graphs::launch(graph, target, real);
     if !is_paced() {
         return real();
     }

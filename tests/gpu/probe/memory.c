@@ -52,9 +52,9 @@ static int graph(size_t chunk, Pointer *into)
 
 static int give_graph(struct Launched *launched)
 {
-    /* The simulated driver gives this back with the graph and refuses; where another one does, nothing can be had again. */
-    CALL("cuMemFree_v2", (Pointer), launched->address);
-    int code = CALL("cuGraphExecDestroy", (void *), launched->exec);
+    /* What a launch allocated outlives its graph. */
+    int code = CALL("cuMemFree_v2", (Pointer), launched->address);
+    code |= CALL("cuGraphExecDestroy", (void *), launched->exec);
     free(launched);
     return code | CALL("cuDeviceGraphMemTrim", (int), device);
 }

@@ -2,6 +2,7 @@
 
 use crate::code::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::external::External;
+use crate::graph;
 use crate::heap::{self, Backing};
 use crate::ipc;
 use crate::pool::{POOLS, Pool};
@@ -153,6 +154,9 @@ pub(crate) fn free(address: u64) -> Answer {
     if address == 0 {
         return Ok(());
     }
+    if is_of_graph(address) {
+        return graph::free_left(address);
+    }
     let ends = |payer: &Payer| matches!(payer, Payer::Card(..) | Payer::Pool(..) | Payer::Interface(_));
     let freed = remove(address, ends)?;
     release(&freed);
@@ -212,6 +216,11 @@ pub(crate) fn free_all_of(context: u64) {
 pub(crate) fn place_for_graph(device: usize, bytes: u64) -> Answer<u64> {
     let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
     place(ours, device, 0, bytes, Payer::Graph)
+}
+
+/// Whether a graph's memory node has this address.
+pub(crate) fn is_of_graph(address: u64) -> bool {
+    lock(&DEVICE).by_address.get(&address).is_some_and(|found| matches!(found.payer, Payer::Graph))
 }
 
 /// A graph's memory node goes.

@@ -2,6 +2,7 @@
 //! threshold when somebody synchronises, or when told. Fragmentation inside a pool is not modelled.
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::graph::Store;
 use crate::handle::{Registry, Tag};
 use crate::process::{self, OurCard, lock};
 use aliquot_sim_device::{Kind, Seat};
@@ -30,8 +31,8 @@ struct Books {
 pub(crate) struct Pools {
     /// The default one, and the one set by cuDeviceSetMemPool; 0: not made yet.
     handles: Mutex<(u64, u64)>,
-    /// What graphs hold: in use, and reserved.
-    graph: Mutex<(u64, u64)>,
+    /// What graphs hold.
+    pub(crate) graphs: Store,
 }
 
 /// All pools.
@@ -222,39 +223,5 @@ impl Pools {
         for pool in self.ours() {
             pool.trim(seat, unit, 0);
         }
-    }
-
-    /// A graph is instantiated with memory nodes.
-    pub(crate) fn graph_take(&self, ours: &OurCard, bytes: u64) -> Answer {
-        let mut graph = lock(&self.graph);
-        let wanted = graph.0 + bytes;
-        if wanted > graph.1 {
-            let growth = (wanted - graph.1).next_multiple_of(ours.card.node().pool_bytes);
-            ours.take(Kind::Graph, growth)?;
-            graph.1 += growth;
-        }
-        graph.0 = wanted;
-        Ok(())
-    }
-
-    /// Such a graph is destroyed: its memory stays reserved until [`Pools::graph_trim`].
-    pub(crate) fn graph_give(&self, bytes: u64) {
-        let mut graph = lock(&self.graph);
-        graph.0 = graph.0.saturating_sub(bytes);
-    }
-
-    /// cuDeviceGraphMemTrim.
-    pub(crate) fn graph_trim(&self, ours: &OurCard) {
-        let mut graph = lock(&self.graph);
-        let keep = graph.0.next_multiple_of(ours.card.node().pool_bytes);
-        if graph.1 > keep {
-            ours.give(Kind::Graph, graph.1 - keep);
-            graph.1 = keep;
-        }
-    }
-
-    /// In use and reserved by graphs, in bytes.
-    pub(crate) fn graph_usage(&self) -> (u64, u64) {
-        *lock(&self.graph)
     }
 }

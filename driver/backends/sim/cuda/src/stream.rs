@@ -153,7 +153,8 @@ impl Stream {
         if done { Ok(()) } else { Err(NOT_READY) }
     }
 
-    fn refuse_in_capture(&self) -> Answer {
+    /// What a capture cannot hold spoils it.
+    pub(crate) fn refuse_in_capture(&self) -> Answer {
         match self.capture() {
             None => Ok(()),
             Some(capture) => {

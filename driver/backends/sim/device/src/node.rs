@@ -33,6 +33,8 @@ pub struct Node {
     pub alloc_bytes: u64,
     /// Unit by which a memory pool grows, in bytes.
     pub pool_bytes: u64,
+    /// When memory of graphs' nodes is taken, and who may have it.
+    pub graph_memory: GraphMemory,
     /// Bytes copied or set per microsecond of device time.
     pub copy_bytes_per_micro: u64,
     /// Who may make and look at GPU instances of cards in MIG mode.
@@ -68,6 +70,18 @@ pub struct CardFacts {
     pub compute_mode: ComputeMode,
     /// Serial number.
     pub serial: String,
+}
+
+/// How memory nodes of graphs come to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GraphMemory {
+    /// At an upload or a launch, from what the stream keeps, as the vendor's documents say.
+    Launch,
+    /// The same, and before the card is asked from what other streams keep and do not use, as the documents permit.
+    Idle,
+    /// At instantiation, for as long as the executable graph is there.
+    Instantiation,
 }
 
 /// Who has the vendor's capability to change instances, which is access to a device file.
@@ -156,6 +170,7 @@ impl Default for Node {
             module_bytes: 2 * MIB,
             alloc_bytes: 512,
             pool_bytes: 32 * MIB,
+            graph_memory: GraphMemory::Launch,
             copy_bytes_per_micro: 25_000,
             mig_access: MigAccess::Root,
             cards: vec![CardFacts::numbered(0), CardFacts::numbered(1)],

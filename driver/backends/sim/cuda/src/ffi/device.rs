@@ -245,12 +245,11 @@ exports! {
 
     fn cuDeviceGraphMemTrim(device: i32) {
         let ours = process::card(device)?;
-        ours.pools.graph_trim(ours);
-        Ok(())
+        ours.pools.graphs.trim(ours)
     }
 
     fn cuDeviceGetGraphMemAttribute(device: i32, number: u32, value: Out<u64>) {
-        let (used, reserved) = process::card(device)?.pools.graph_usage();
+        let (used, reserved) = process::card(device)?.pools.graphs.usage();
         match number {
             0 | 1 => value.set(used),
             2 | 3 => value.set(reserved),

@@ -5,7 +5,7 @@ use super::launch::first_parameter;
 use super::memory::PoolProps;
 use super::pointer::{In, Out};
 use crate::code::{Answer, INVALID_VALUE, NOT_SUPPORTED};
-use crate::graph::{self, Op, What};
+use crate::graph::{self, Op, Ownership, What};
 use crate::launch::{self, Grid};
 use crate::process;
 use crate::stream::{self, Stream};
@@ -90,6 +90,9 @@ const _: () = assert!(size_of::<AnyNode>() == 256 && size_of::<FillNode>() == 40
 /// Where the address stands in a memory node of any kind: behind the type, at the end of the vendor's structure.
 const ALLOC_ADDRESS_WORD: usize = (16 + 112) / 8;
 
+/// A flag of instantiation.
+const UPLOAD: u64 = 2;
+
 fn kernel_op(node: &KernelNode) -> Answer<Op> {
     let first = || first_parameter(In::at(node.parameters), In::at(node.extra));
     Ok(Op::Work {
@@ -132,9 +135,7 @@ fn host_op(node: &HostNode) -> Answer<Op> {
 pub(crate) fn capture_alloc(stream: &Stream, bytes: u64) -> Answer<u64> {
     let capture = stream.capture().ok_or(INVALID_VALUE)?;
     let device = i32::try_from(stream.device).map_err(|_| INVALID_VALUE)?;
-    let (op, address) = graph::alloc_op(device, bytes)?;
-    capture.add(stream.id, op)?;
-    Ok(address)
+    capture.add_alloc(stream.id, device, bytes)
 }
 
 fn add(node: Out<u64>, graph: u64, after: In<u64>, count: usize, op: Op) -> Answer {
@@ -142,7 +143,21 @@ fn add(node: Out<u64>, graph: u64, after: In<u64>, count: usize, op: Op) -> Answ
     node.set(graph::add(graph, &after.list(count)?, op)?)
 }
 
-/// A node of any kind; for memory the address goes back into the caller's structure.
+fn add_alloc(
+    node: Out<u64>,
+    graph: u64,
+    after: (In<u64>, usize),
+    given: &AllocNode,
+    address: (Out<u64>, usize),
+) -> Answer {
+    node.check()?;
+    let after = after.0.list(after.1)?;
+    let (made, at) = graph::add_alloc(graph, &after, given.pool.location, given.bytes)?;
+    address.0.set_at(address.1, at)?;
+    node.set(made)
+}
+
+/// What a node of any kind does, but of memory: whose addresses depend on where in its graph it stands.
 fn any_op(given: In<AnyNode>) -> Answer<Op> {
     let node = given.get()?;
     let body = given.address() + 16;
@@ -152,22 +167,30 @@ fn any_op(given: In<AnyNode>) -> Answer<Op> {
         1 => copy_op(&In::<Copy3d>::at(body + 16).get()?),
         2 => fill_op(&In::<FillNode>::at(body).get()?),
         3 => host_op(&In::<HostNode>::at(body).get()?),
-        4 => graph::child_op(node.body[0]),
-        5 => Ok(Op::Empty),
-        10 => {
-            let alloc = In::<AllocNode>::at(body).get()?;
-            Ok(graph::alloc_op(alloc.pool.location, alloc.bytes)?.0)
+        4 => {
+            let ownership = match node.body[1] & u64::from(u32::MAX) {
+                0 => Ownership::Clone,
+                1 => Ownership::Move,
+                _ => return Err(INVALID_VALUE),
+            };
+            graph::child_op(node.body[0], ownership)
         }
-        11 => Ok(Op::Free),
+        5 => Ok(Op::Empty),
         _ => Err(NOT_SUPPORTED),
     }
 }
 
 fn add_any(node: Out<u64>, graph: u64, after: (In<u64>, usize), given: Out<AnyNode>) -> Answer {
-    let op = any_op(given.reader())?;
-    if let Op::Alloc { place, .. } = &op {
-        given.cast::<u64>().set_at(ALLOC_ADDRESS_WORD, place.address())?;
-    }
+    let wanted = given.get()?;
+    let body = given.reader().address() + 16;
+    let op = match wanted.kind {
+        10 => {
+            let alloc = In::<AllocNode>::at(body).get()?;
+            return add_alloc(node, graph, after, &alloc, (given.cast(), ALLOC_ADDRESS_WORD));
+        }
+        11 => graph::free_op(graph, wanted.body[0])?,
+        _ => any_op(given.reader())?,
+    };
     add(node, graph, after.0, after.1, op)
 }
 
@@ -221,27 +244,24 @@ exports! {
         add(node, graph, after, count, host_op(&given.get()?)?)
     }
     fn cuGraphAddChildGraphNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, child: u64) {
-        add(node, graph, after, count, graph::child_op(child)?)
+        add(node, graph, after, count, graph::child_op(child, Ownership::Clone)?)
     }
     fn cuGraphAddEmptyNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize) {
         add(node, graph, after, count, Op::Empty)
     }
     fn cuGraphAddMemAllocNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: Out<AllocNode>) {
-        node.check()?;
-        let mut wanted = given.get()?;
-        let (op, address) = graph::alloc_op(wanted.pool.location, wanted.bytes)?;
-        wanted.address = address;
-        given.set(wanted)?;
-        add(node, graph, after, count, op)
+        add_alloc(node, graph, (after, count), &given.get()?, (given.cast(), ALLOC_ADDRESS_WORD - 2))
     }
     fn cuGraphMemAllocNodeGetParams(node: u64, told: Out<AllocNode>) {
         let (location, bytes, address) = graph::alloc_of(node)?;
         let pool = PoolProps { kind: 1, handle_types: 0, location_type: 1, location };
         told.set(AllocNode { pool, pool_rest: [0; 72], access: 0, access_count: 0, bytes, address })
     }
-    fn cuGraphAddMemFreeNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, _address: u64) {
-        add(node, graph, after, count, Op::Free)
+    fn cuGraphAddMemFreeNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, address: u64) {
+        add(node, graph, after, count, graph::free_op(graph, address)?)
     }
+    fn cuGraphMemFreeNodeGetParams(node: u64, address: Out<u64>) { address.set(graph::freed_of(node)?) }
+    fn cuGraphChildGraphNodeGetGraph(node: u64, graph: Out<u64>) { graph.set(graph::child_of(node)?) }
     fn cuGraphAddNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: Out<AnyNode>) {
         add_any(node, graph, (after, count), given)
     }
@@ -260,15 +280,15 @@ exports! {
 
     fn cuGraphInstantiate(exec: Out<u64>, graph: u64, _failed: Out<u64>, _log: Out<u8>, _size: usize) {
         exec.check()?;
-        exec.set(graph::instantiate(graph)?)
+        exec.set(graph::instantiate(graph, 0)?)
     }
     fn cuGraphInstantiate_v2(exec: Out<u64>, graph: u64, _failed: Out<u64>, _log: Out<u8>, _size: usize) {
         exec.check()?;
-        exec.set(graph::instantiate(graph)?)
+        exec.set(graph::instantiate(graph, 0)?)
     }
-    fn cuGraphInstantiateWithFlags(exec: Out<u64>, graph: u64, _flags: u64) {
+    fn cuGraphInstantiateWithFlags(exec: Out<u64>, graph: u64, flags: u64) {
         exec.check()?;
-        exec.set(graph::instantiate(graph)?)
+        exec.set(graph::instantiate(graph, flags)?)
     }
     fn cuGraphExecDestroy(exec: u64) { graph::destroy_exec(exec) }
     fn cuGraphExecKernelNodeSetParams(exec: u64, node: u64, given: In<KernelNode>) {
@@ -299,15 +319,23 @@ streamed! {
     ) {
         exec.check()?;
         let mut told = given.get()?;
-        stream::find(told.upload_stream, mode)?;
-        let made = graph::instantiate(graph);
+        let stream = stream::find(told.upload_stream, mode)?;
+        let made = graph::instantiate(graph, told.flags).and_then(|made| {
+            if told.flags & UPLOAD == 0 {
+                return Ok(made);
+            }
+            let uploaded = graph::upload(made, &stream);
+            if uploaded.is_err() {
+                graph::destroy_exec(made)?;
+            }
+            uploaded.map(|()| made)
+        });
         (told.failed_node, told.result) = (0, u32::from(made.is_err()));
         given.set(told)?;
         exec.set(made?)
     }
     fn cuGraphUpload, cuGraphUpload_ptsz |mode| (exec: u64, stream: u64) {
-        stream::find(stream, mode)?;
-        graph::check_exec(exec)
+        graph::upload(exec, &*stream::find(stream, mode)?)
     }
     fn cuGraphLaunch, cuGraphLaunch_ptsz |mode| (exec: u64, stream: u64) {
         graph::launch(exec, &*stream::find(stream, mode)?)

@@ -387,7 +387,7 @@ streamed! {
     fn cuMemFreeAsync, cuMemFreeAsync_ptsz |mode| (address: u64, stream: u64) {
         let stream = stream::find(stream, mode)?;
         if let Some(capture) = stream.capture() {
-            return capture.add(stream.id, crate::graph::Op::Free);
+            return capture.add_free(stream.id, address);
         }
         memory::free(address)
     }

@@ -1,0 +1,328 @@
+//! Executable graphs: a graph as it was, handed in as one piece of work.
+//!
+//! ```text
+//!   instantiate ─▶ (upload) ─▶ launch: what an earlier launch left is freed or in the way ─▶ memory ─▶ work ─▶ what it leaves
+//! ```
+
+use super::store::{Need, Room};
+use super::{
+    Effect, GRAPHS, INVALID_HANDLE, Op, Place, What, graph_holds_memory, holds_memory, kind, nodes, snapshot,
+};
+use crate::code::{Answer, Code, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::handle::{Registry, Tag};
+use crate::process::{self, OurCard, lock};
+use crate::stream::Stream;
+use aliquot_sim_device::GraphMemory;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// Flags of instantiation.
+const AUTO_FREE: u64 = 1;
+const FOR_DEVICE: u64 = 4;
+
+/// What a launch does about allocations of an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// It fails while there are any.
+    Asks,
+    /// It frees them.
+    Frees,
+}
+
+/// A graph made ready to launch.
+struct Exec {
+    ops: Mutex<BTreeMap<u64, Op>>,
+    memory: Memory,
+    after: After,
+    /// Tells the graph that this is there.
+    _there: Arc<()>,
+}
+
+/// What its memory nodes come to.
+#[derive(Default)]
+struct Memory {
+    needs: BTreeMap<usize, Need>,
+    /// What a launch leaves allocated, and on which card.
+    left: Vec<(usize, Arc<Place>)>,
+    /// Addresses that other graphs allocated.
+    freed: Vec<u64>,
+}
+
+/// An allocation that outlived its launch.
+struct Left {
+    exec: u64,
+    device: usize,
+    room: Room,
+    place: Arc<Place>,
+}
+
+static EXECS: Registry<Exec> = Registry::new(Tag::Exec, INVALID_HANDLE);
+/// By address.
+static LEFT: Mutex<BTreeMap<u64, Left>> = Mutex::new(BTreeMap::new());
+
+impl Memory {
+    fn of<'a>(ops: impl IntoIterator<Item = &'a Op>) -> Self {
+        let (mut places, mut freed) = (BTreeMap::<u64, (usize, Arc<Place>, u64)>::new(), Vec::new());
+        let mut open = ops.into_iter().collect::<Vec<_>>();
+        while let Some(op) = open.pop() {
+            match op {
+                Op::Alloc { device, place, .. } => {
+                    places.entry(place.address).or_insert((*device, Arc::clone(place), 0)).2 += 1;
+                }
+                Op::Free(address) => freed.push(*address),
+                Op::Inside(ops) => open.extend(ops),
+                _ => {}
+            }
+        }
+        freed.retain(|address| match places.get_mut(address) {
+            Some((_, _, count)) => {
+                *count -= 1;
+                false
+            }
+            None => true,
+        });
+        let (mut needs, mut left) = (BTreeMap::<usize, Need>::new(), Vec::new());
+        for (device, place, count) in places.into_values() {
+            let need = needs.entry(device).or_default();
+            need.whole += place.bytes;
+            if count > 0 {
+                need.left += place.bytes;
+                left.push((device, place));
+            }
+        }
+        Self { needs, left, freed }
+    }
+
+    fn is_none(&self) -> bool {
+        self.needs.is_empty() && self.freed.is_empty()
+    }
+}
+
+fn card(device: usize) -> Answer<&'static OurCard> {
+    process::cards()?.get(device).ok_or(INVALID_DEVICE)
+}
+
+/// Where an executable graph's memory is when it is launched in this stream.
+fn room(ours: &OurCard, exec: u64, stream: &Stream) -> Room {
+    match ours.card.node().graph_memory {
+        GraphMemory::Launch | GraphMemory::Idle => Room::Stream(stream.id),
+        GraphMemory::Instantiation => Room::Own(exec),
+    }
+}
+
+/// cuGraphInstantiate, all versions.
+pub(crate) fn instantiate(handle: u64, flags: u64) -> Answer<u64> {
+    process::current()?;
+    let graph = GRAPHS.get(handle)?;
+    let holds = graph_holds_memory(handle)?;
+    if graph.moved.load(std::sync::atomic::Ordering::Relaxed) {
+        return Err(INVALID_VALUE);
+    }
+    let there = Arc::new(());
+    if holds {
+        let mut ready = lock(&graph.ready);
+        if flags & FOR_DEVICE != 0 || ready.upgrade().is_some() {
+            return Err(NOT_SUPPORTED);
+        }
+        *ready = Arc::downgrade(&there);
+    }
+    let ops = nodes(handle)?.into_iter().map(|node| Ok((node, snapshot(node)?)));
+    let ops = ops.collect::<Answer<BTreeMap<_, _>>>()?;
+    let memory = Memory::of(ops.values());
+    let after = if flags & AUTO_FREE == 0 { After::Asks } else { After::Frees };
+    let (made, exec) = EXECS.add(|_| Exec { ops: Mutex::new(ops), memory, after, _there: there });
+    let taken = back(made, &exec);
+    if taken.is_err() {
+        destroy_exec(made)?;
+    }
+    taken.map(|()| made)
+}
+
+/// Memory that is there from the instantiation on.
+fn back(handle: u64, exec: &Exec) -> Answer {
+    for (device, need) in &exec.memory.needs {
+        let ours = card(*device)?;
+        if ours.card.node().graph_memory == GraphMemory::Instantiation {
+            ours.pools.graphs.enter(ours, Room::Own(handle), handle, *need)?;
+            ours.pools.graphs.leave(Room::Own(handle), *need, None);
+        }
+    }
+    Ok(())
+}
+
+/// cuGraphExecDestroy. What its launches left allocated stays so.
+pub(crate) fn destroy_exec(handle: u64) -> Answer {
+    let exec = EXECS.remove(handle)?;
+    for device in exec.memory.needs.keys() {
+        card(*device)?.pools.graphs.unmap(handle);
+    }
+    Ok(())
+}
+
+/// cuGraphExec…NodeSetParams.
+pub(crate) fn set_exec_op(exec: u64, node: u64, op: Op) -> Answer {
+    let exec = EXECS.get(exec)?;
+    let mut ops = lock(&exec.ops);
+    let known = ops.get_mut(&node).ok_or(INVALID_VALUE)?;
+    if kind(known) != kind(&op) {
+        return Err(INVALID_VALUE);
+    }
+    *known = op;
+    Ok(())
+}
+
+/// The graph does not fit the executable one.
+pub(crate) const UPDATE_FAILURE: Code = Code(910);
+
+/// cuGraphExecUpdate: takes over the work of a graph of the same make. Memory stays as it was.
+pub(crate) fn update(exec: u64, graph: u64) -> Answer {
+    let (exec, nodes) = (EXECS.get(exec)?, nodes(graph)?);
+    let mut ops = lock(&exec.ops);
+    let fresh = nodes.iter().map(|node| Ok((*node, snapshot(*node)?)));
+    let fresh = fresh.collect::<Answer<Vec<_>>>()?;
+    let same =
+        ops.len() == fresh.len() && ops.values().zip(&fresh).all(|(old, (_, new))| kind(old) == kind(new));
+    if !same {
+        return Err(UPDATE_FAILURE);
+    }
+    for (old, (_, new)) in ops.values_mut().zip(fresh) {
+        if !holds_memory(old)? {
+            *old = new;
+        }
+    }
+    Ok(())
+}
+
+/// cuGraphUpload.
+pub(crate) fn upload(handle: u64, stream: &Stream) -> Answer {
+    let exec = EXECS.get(handle)?;
+    if exec.memory.is_none() {
+        return Ok(());
+    }
+    stream.refuse_in_capture()?;
+    enter(handle, &exec, stream)?;
+    leave(handle, &exec, stream, Handed::No)
+}
+
+/// Whether work was handed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handed {
+    No,
+    Yes,
+}
+
+fn enter(handle: u64, exec: &Exec, stream: &Stream) -> Answer {
+    for (number, (device, need)) in exec.memory.needs.iter().enumerate() {
+        let ours = card(*device)?;
+        if let Err(error) = ours.pools.graphs.enter(ours, room(ours, handle, stream), handle, *need) {
+            for (device, need) in exec.memory.needs.iter().take(number) {
+                let ours = card(*device)?;
+                ours.pools.graphs.leave(room(ours, handle, stream), *need, None);
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn leave(handle: u64, exec: &Exec, stream: &Stream, handed: Handed) -> Answer {
+    let mark = (handed == Handed::Yes).then(|| stream.mark());
+    for (device, need) in &exec.memory.needs {
+        let ours = card(*device)?;
+        ours.pools.graphs.leave(room(ours, handle, stream), *need, mark);
+    }
+    if handed == Handed::Yes {
+        let mut all = lock(&LEFT);
+        for (device, place) in &exec.memory.left {
+            let (device, room) = (*device, room(card(*device)?, handle, stream));
+            let left = Left { exec: handle, device, room, place: Arc::clone(place) };
+            all.insert(place.address, left);
+        }
+    }
+    Ok(())
+}
+
+/// Frees an allocation that outlived its launch.
+pub(crate) fn free_left(address: u64) -> Answer {
+    let left = lock(&LEFT).remove(&address).ok_or(INVALID_VALUE)?;
+    card(left.device)?.pools.graphs.unpin(left.room, left.place.bytes);
+    Ok(())
+}
+
+/// What an earlier launch left is freed, or in the way; what other graphs left and this one frees must be there.
+fn clear(handle: u64, exec: &Exec) -> Answer {
+    let own = {
+        let left = lock(&LEFT);
+        if exec.memory.freed.iter().any(|address| !left.contains_key(address)) {
+            return Err(INVALID_VALUE);
+        }
+        let own = left.iter().filter(|(_, left)| left.exec == handle);
+        own.map(|(address, _)| *address).collect::<Vec<_>>()
+    };
+    if exec.after == After::Asks && !own.is_empty() {
+        return Err(INVALID_VALUE);
+    }
+    own.into_iter().try_for_each(free_left)
+}
+
+fn total(op: &Op) -> u64 {
+    match op {
+        Op::Work { nanos, .. } => *nanos,
+        Op::Inside(ops) => ops.iter().map(total).sum(),
+        _ => 0,
+    }
+}
+
+fn effects(op: &Op, all: &mut Vec<Effect>) {
+    match op {
+        Op::Work { effect: Some(effect), .. } => all.push(Arc::clone(effect)),
+        Op::Host(effect) => all.push(Arc::clone(effect)),
+        Op::Inside(ops) => ops.iter().for_each(|op| effects(op, all)),
+        _ => {}
+    }
+}
+
+/// cuGraphLaunch: one piece of work as long as all nodes together. Out of memory where the card has not enough for its memory
+/// nodes, with nothing done.
+pub(crate) fn launch(handle: u64, stream: &Stream) -> Answer {
+    let exec = EXECS.get(handle)?;
+    if exec.memory.is_none() {
+        return run(&exec, stream);
+    }
+    stream.refuse_in_capture()?;
+    clear(handle, &exec)?;
+    enter(handle, &exec, stream)?;
+    let answer = run(&exec, stream);
+    leave(handle, &exec, stream, if answer.is_ok() { Handed::Yes } else { Handed::No })?;
+    if answer.is_ok() {
+        for address in &exec.memory.freed {
+            // Somebody else may have been faster.
+            let _freed = free_left(*address);
+        }
+    }
+    answer
+}
+
+fn run(exec: &Exec, stream: &Stream) -> Answer {
+    let (mut nanos, mut content, mut hosts) = (0_u64, Vec::new(), Vec::new());
+    for op in lock(&exec.ops).values() {
+        nanos = nanos.saturating_add(total(op));
+        if matches!(op, Op::Host(_)) {
+            effects(op, &mut hosts);
+        } else {
+            effects(op, &mut content);
+        }
+    }
+    let effect: Effect = Arc::new(move || content.iter().try_for_each(|effect| effect()));
+    stream.run(What::Graph, nanos, Some(effect))?;
+    if !hosts.is_empty() && stream.capture().is_none() {
+        stream.call_host(move || {
+            for host in &hosts {
+                if host().is_err() {
+                    return;
+                }
+            }
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,410 @@
+//! Memory nodes of graphs: the simulated driver does what the vendor's documents say, and under a limit nothing is had above it,
+//! nobody is refused what is there, and the books are what the driver says; with every kind of driver.
+
+use aliquot_abi::layout::usage;
+use aliquot_sim_device::{Card, Kind};
+use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::talk::Talk;
+
+const MIB: u64 = 1 << 20;
+/// What stores of graphs grow by.
+const UNIT: u64 = 32 * MIB;
+const LIMIT: u64 = 4 * UNIT;
+/// Longer than any test.
+const LONG: &str = "600000000000";
+
+/// When the driver takes memory for graphs.
+const KINDS: [&str; 3] = ["launch", "idle", "instantiation"];
+
+fn bench(kind: &str) -> Option<(Bench, std::path::PathBuf)> {
+    let bench = Bench::new();
+    bench.write("node.toml", &format!("context_bytes = 0\nmodule_bytes = 0\ngraph_memory = \"{kind}\"\n"));
+    match bench.compile("shim_graphs", Link::Opened) {
+        Ok(program) => Some((bench, program)),
+        Err(StoodAside(why)) => {
+            println!("stood aside: {why}");
+            None
+        }
+    }
+}
+
+/// What graphs hold on a card, as the driver says.
+fn of_graphs(card: &Card) -> u64 {
+    card.processes().iter().map(|process| process.held_by_kind[usize::from(Kind::Graph as u8)]).sum()
+}
+
+/// A program under a limit.
+struct Scene {
+    program: Talk,
+    files: GrantFiles,
+    card: Card,
+    _bench: Bench,
+    _tenant: Tenant,
+}
+
+impl Scene {
+    /// `None`: no C compiler here.
+    fn new(kind: &str) -> Option<Self> {
+        println!("memory at {kind}");
+        let (bench, program) = bench(kind)?;
+        let card = bench.card();
+        let (tenant, files) = Tenant::with(&memory_limit(&card.facts().uuid, LIMIT));
+        let program = Talk::start(&mut tenant.command(&bench, program));
+        Some(Self { program, files, card, _bench: bench, _tenant: tenant })
+    }
+
+    fn say(&mut self, line: &str, expected: &str) {
+        assert_eq!(self.program.say(line), expected, "{line}");
+    }
+
+    /// The books, which are the driver's; asking for memory brings them up to date.
+    fn settled(&mut self) -> u64 {
+        let told = self.program.say("info");
+        let books = self.files.counter(usage::TOTAL);
+        assert_eq!(told, format!("0 {}", LIMIT - books));
+        assert_eq!(books, self.card.in_use());
+        books
+    }
+
+    fn denied(&self) -> u64 {
+        self.files.counter(usage::DENIED)
+    }
+
+    fn end(self) {
+        assert!(self.card.high_water() <= LIMIT, "{} of {LIMIT}", self.card.high_water());
+        self.program.end();
+    }
+}
+
+/// A program without limits, and what graphs hold after each line.
+fn bare(kind: &str, lines: &[(&str, &str, u64)]) {
+    println!("memory at {kind}");
+    let Some((bench, program)) = bench(kind) else { return };
+    let mut program = Talk::start(&mut bench.command(program));
+    for (line, expected, held) in lines {
+        assert_eq!(program.say(line), *expected, "{line}");
+        assert_eq!(of_graphs(&bench.card()), held * UNIT, "{line}");
+    }
+    program.end();
+}
+
+#[test]
+fn the_driver_backs_graphs_at_a_launch_and_graphs_of_a_stream_have_the_same_memory() {
+    bare(
+        "launch",
+        &[
+            ("inside 0 100000000", "0", 0),
+            ("inside 1 30000000", "0", 0),
+            ("launch 0 0", "0", 3),
+            ("launch 1 0", "0", 3),
+            ("launch 0 0", "0", 3),
+            ("launch 1 1", "0", 4),
+            ("upload 0 2", "0", 7),
+            // What one stream keeps is not another one's; a trim gives back what is not in use.
+            ("launch 0 2", "0", 7),
+            (&format!("busy 2 {LONG}"), "0", 7),
+            ("launch 0 2", "0", 7),
+            ("trim", "0", 3),
+            ("launch 1 2", "0", 3),
+            ("undo 0", "0", 3),
+            ("trim", "0", 3),
+        ],
+    );
+}
+
+#[test]
+fn the_driver_keeps_what_a_graph_does_not_free_until_somebody_does() {
+    bare(
+        "launch",
+        &[
+            ("left 0 30000000 0", "0", 0),
+            ("left 1 30000000 1", "0", 0),
+            ("free 0", "1", 0),
+            ("launch 0 0", "0", 1),
+            ("launch 0 0", "1", 1),
+            ("trim", "0", 1),
+            // Its memory is not another graph's.
+            ("inside 2 30000000", "0", 1),
+            ("launch 2 0", "0", 2),
+            ("freeing 3 0", "0", 2),
+            ("launch 3 1", "0", 2),
+            ("launch 3 1", "1", 2),
+            ("launch 0 0", "0", 2),
+            ("undo 0", "0", 2),
+            ("trim", "0", 1),
+            ("free 0", "0", 1),
+            ("free 0", "1", 1),
+            ("launch 1 0", "0", 1),
+            ("launch 1 0", "0", 1),
+            ("trim", "0", 1),
+            ("free 1", "0", 1),
+            ("trim", "0", 0),
+        ],
+    );
+}
+
+#[test]
+fn the_driver_uses_addresses_again_and_refuses_what_the_vendor_refuses() {
+    for kind in KINDS {
+        let at_once = u64::from(kind == "instantiation");
+        bare(
+            kind,
+            &[
+                // 96 MiB ten times, one after the other.
+                ("chain 0 100663296 10", "0", 3 * at_once),
+                ("launch 0 0", "0", 3),
+                ("again 0", "801", 3),
+                ("clone 0", "801", 3),
+                ("embed 0", "801", 3),
+                ("remove 0", "801", 3),
+                ("double 0", "1", 3),
+                ("capture-launch 0 0", "900", 3),
+                ("undo 0", "0", 3),
+                ("trim", "0", 0),
+                ("wide 1 100663296 3", "0", 9 * at_once),
+                ("launch 1 0", "0", 9),
+                ("undo 1", "0", 9),
+                ("trim", "0", 0),
+                ("child 2 100663296 3", "0", 3 * at_once),
+                ("launch 2 0", "0", 3),
+                ("undo 2", "0", 3),
+                // More than the card has.
+                ("inside 3 85899345920", if kind == "instantiation" { "2" } else { "0" }, 3),
+            ],
+        );
+    }
+    bare("launch", &[("inside 0 85899345920", "0", 0), ("launch 0 0", "2", 0), ("upload 0 0", "2", 0)]);
+}
+
+#[test]
+fn other_drivers_take_what_streams_do_not_use_or_take_memory_at_once() {
+    bare(
+        "idle",
+        &[
+            ("inside 0 100000000", "0", 0),
+            ("inside 1 30000000", "0", 0),
+            ("launch 0 0", "0", 3),
+            ("launch 1 1", "0", 3),
+            ("launch 0 0", "0", 3),
+            (&format!("busy 0 {LONG}"), "0", 3),
+            ("launch 0 0", "0", 3),
+            ("launch 1 1", "0", 4),
+        ],
+    );
+    bare(
+        "instantiation",
+        &[
+            ("inside 0 100000000", "0", 3),
+            ("trim", "0", 3),
+            ("left 1 30000000 0", "0", 4),
+            ("launch 0 0", "0", 4),
+            ("launch 1 1", "0", 4),
+            ("undo 0", "0", 4),
+            ("inside 2 60000000", "0", 4),
+            ("trim", "0", 3),
+        ],
+    );
+}
+
+#[test]
+fn memory_of_graphs_is_charged_when_the_driver_takes_it_and_credited_when_it_is_trimmed() {
+    for kind in KINDS {
+        let Some(mut scene) = Scene::new(kind) else { return };
+        let at_once = kind == "instantiation";
+        scene.say("inside 0 1000", "0");
+        assert_eq!(scene.files.counter(usage::TOTAL), if at_once { UNIT } else { 0 });
+        scene.say("launch 0 0", "0");
+        assert_eq!(scene.files.counter(usage::TOTAL), UNIT);
+        scene.say(&format!("captured 1 {UNIT}"), "0");
+        scene.say("launch 1 1", "0");
+        assert_eq!(scene.settled(), if kind == "idle" { UNIT } else { 2 * UNIT });
+        scene.say("undo 0", "0");
+        scene.say("trim", "0");
+        assert_eq!(scene.files.counter(usage::TOTAL), UNIT);
+        // What no graph uses is given back before anybody is refused.
+        scene.say("inside 2 1000", "0");
+        scene.say("launch 2 2", "0");
+        scene.say("undo 2", "0");
+        scene.say(&format!("alloc 0 {}", 3 * UNIT), "0");
+        assert_eq!((scene.settled(), scene.denied()), (LIMIT, 0));
+        scene.say("alloc 1 1", "2");
+        scene.say("free 1", "0");
+        scene.say("undo 1", "0");
+        scene.say("alloc 1 1", "0");
+        scene.end();
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_the_driver_takes_any_of_it() {
+    for kind in KINDS {
+        let Some(mut scene) = Scene::new(kind) else { return };
+        let at_once = kind == "instantiation";
+        // What this driver is like.
+        scene.say("inside 63 1", "0");
+        let forms = [
+            format!("left 0 {} 0", 3 * UNIT),
+            format!("inside 0 {}", 3 * UNIT),
+            format!("chain 0 {} 20", 3 * UNIT),
+            format!("wide 0 {} 6", UNIT / 2),
+            format!("many 0 {} 48", UNIT / 16),
+            format!("captured 0 {}", 3 * UNIT),
+            format!("child 0 {} 1", 3 * UNIT),
+            format!("child 0 {} 12", 3 * UNIT),
+        ];
+        for form in forms {
+            scene.say("undo 63", "0");
+            scene.say("trim", "0");
+            scene.say("inside 63 1", "0");
+            scene.say(&format!("alloc 0 {}", UNIT + UNIT / 2), "0");
+            let before = (scene.settled(), scene.denied());
+            scene.say(&form, if at_once { "2" } else { "0" });
+            if !at_once {
+                scene.say("upload 0 0", "2");
+                scene.say("launch 0 0", "2");
+                scene.say("launch 0 1", "2");
+            }
+            let refused = if at_once { 1 } else { 3 };
+            assert_eq!((scene.settled(), scene.denied()), (before.0, before.1 + refused), "{form}");
+            scene.say("release 0", "0");
+            if at_once {
+                scene.say("undo 63", "0");
+                scene.say(&form, "0");
+            }
+            scene.say("launch 0 0", "0");
+            assert_eq!(scene.settled(), 3 * UNIT, "{form}");
+            if !form.starts_with("inside") && !form.contains("UNUSED") {
+                scene.program.say("free 0");
+            }
+            scene.say("undo 0", "0");
+            if at_once {
+                scene.say("inside 63 1", "0");
+            }
+        }
+        scene.end();
+    }
+}
+
+#[test]
+fn a_graph_that_was_instantiated_with_an_upload_is_reserved_before_that() {
+    let Some(mut scene) = Scene::new("launch") else { return };
+    scene.say("inside 63 1", "0");
+    scene.say(&format!("alloc 0 {}", 2 * UNIT), "0");
+    scene.say(&format!("upload-at-once 0 {} 0", 3 * UNIT), "2");
+    scene.say("release 0", "0");
+    scene.say(&format!("upload-at-once 0 {} 0", 3 * UNIT), "0");
+    assert_eq!((scene.settled(), scene.denied()), (3 * UNIT, 1));
+    // It has its memory: there is no room for it to be had again, as it is at work.
+    scene.say(&format!("busy 0 {LONG}"), "0");
+    scene.say("launch 0 0", "0");
+    scene.say("launch 0 0", "0");
+    scene.say("launch 0 1", "2");
+    assert_eq!((scene.settled(), scene.denied()), (3 * UNIT, 2));
+    scene.end();
+}
+
+#[test]
+fn graphs_that_have_their_memory_are_launched_again_where_nothing_is_left() {
+    for kind in KINDS {
+        let Some(mut scene) = Scene::new(kind) else { return };
+        // That graphs of a stream have the same memory is seen where there is room to see it.
+        for slot in [3, 4] {
+            scene.say(&format!("inside {slot} 1"), "0");
+            scene.say(&format!("launch {slot} 0"), "0");
+        }
+        for slot in [3, 4] {
+            scene.say(&format!("undo {slot}"), "0");
+        }
+        scene.say("trim", "0");
+        let sizes = if kind == "instantiation" { [2, 1, 1] } else { [3, 2, 1] };
+        for (slot, size) in sizes.iter().enumerate() {
+            scene.say(&format!("inside {slot} {}", size * UNIT), "0");
+        }
+        // Before any of them is done; each has most of the limit, and they have the same.
+        scene.say(&format!("busy 0 {LONG}"), "0");
+        for turn in 0..9 {
+            scene.say(&format!("launch {} 0", turn % 3), "0");
+        }
+        let held = if kind == "instantiation" { 4 } else { 3 };
+        assert_eq!((scene.settled(), scene.denied()), (held * UNIT, 0));
+        if kind != "instantiation" {
+            scene.say(&format!("alloc 0 {UNIT}"), "0");
+            scene.say("alloc 1 1", "2");
+            // Somebody was refused, and nothing was there to be given back.
+            (0..9).for_each(|turn| scene.say(&format!("launch {} 0", turn % 3), "0"));
+            // In another stream they would have to have memory of their own.
+            scene.say("launch 2 1", "2");
+        }
+        scene.end();
+    }
+}
+
+#[test]
+fn what_a_graph_leaves_is_not_counted_on_by_others() {
+    for kind in ["launch", "idle"] {
+        let Some(mut scene) = Scene::new(kind) else { return };
+        scene.say(&format!("left 0 {} 1", 2 * UNIT), "0");
+        scene.say(&format!("inside 1 {}", 2 * UNIT), "0");
+        scene.say("launch 1 0", "0");
+        scene.say(&format!("busy 0 {LONG}"), "0");
+        // In the memory of the other, which needs more then.
+        scene.say("launch 0 0", "0");
+        scene.say(&format!("alloc 0 {UNIT}"), "0");
+        scene.say("launch 1 0", "2");
+        scene.say("launch 0 0", "0");
+        scene.say("release 0", "0");
+        scene.say("launch 1 0", "0");
+        scene.say("launch 0 0", "0");
+        assert_eq!((scene.settled(), scene.denied()), (LIMIT, 1));
+        scene.end();
+    }
+}
+
+#[test]
+fn a_stream_with_the_handle_of_another_one_has_none_of_its_memory() {
+    for kind in ["launch", "idle"] {
+        let Some(mut scene) = Scene::new(kind) else { return };
+        scene.say(&format!("inside 0 {}", 3 * UNIT), "0");
+        scene.say(&format!("busy 0 {LONG}"), "0");
+        scene.say("launch 0 0", "0");
+        scene.say("renew 0", "0");
+        scene.say("launch 0 0", "2");
+        assert_eq!(scene.settled(), 3 * UNIT);
+        scene.end();
+    }
+}
+
+#[test]
+fn a_trim_costs_graphs_their_memory_and_an_update_does_not_give_them_more() {
+    for kind in ["launch", "idle"] {
+        let Some(mut scene) = Scene::new(kind) else { return };
+        scene.say(&format!("inside 0 {}", 3 * UNIT), "0");
+        scene.say("launch 0 0", "0");
+        scene.say("update 0 1000", "0");
+        scene.say("launch 0 0", "0");
+        assert_eq!(scene.settled(), 3 * UNIT);
+        scene.say("trim", "0");
+        assert_eq!(scene.settled(), 0);
+        scene.say(&format!("alloc 0 {}", 2 * UNIT), "0");
+        scene.say("launch 0 0", "2");
+        scene.say("release 0", "0");
+        scene.say("launch 0 0", "0");
+        assert_eq!((scene.settled(), scene.denied()), (3 * UNIT, 1));
+        scene.end();
+    }
+}
+
+#[test]
+fn more_graphs_than_are_noted_and_deeper_ones_than_are_read_are_refused() {
+    let Some(mut scene) = Scene::new("launch") else { return };
+    scene.say(&format!("child 0 {UNIT} 15"), "0");
+    scene.say("launch 0 0", "0");
+    scene.say("undo 0", "0");
+    scene.say(&format!("child 0 {UNIT} 16"), "2");
+    scene.say("many 1 1000 900", "0");
+    scene.say("undo 1", "0");
+    scene.say("crowd 5000 1000", "3072 2");
+    scene.say("launch 0 0", "400");
+    scene.end();
+}
