@@ -5,6 +5,7 @@
 //! symbol = "cuMemAlloc_v2"      # the export
 //! call = 3                      # the n-th call of a process, from 1; absent: every call
 //! action = { error = 2 }        # "kill" | "missing" | "lost" | { error = code } | { slow_nanos = n } | { xid = n }
+//! card = 1                      # whose Xid, which is lost: an index or a UUID; absent: card 0, and the call fails with it
 //! ```
 //!
 //! The plan is read when a library is initialised; counting is per process and library.
@@ -28,10 +29,20 @@ pub enum Action {
     Missing,
     /// The process is killed before the call does anything.
     Kill,
-    /// Card 0 reports this Xid; the call goes on.
+    /// The card reports this Xid; the call goes on.
     Xid(u64),
-    /// Card 0 falls off the bus; the call fails with it.
+    /// The card falls off the bus. The call fails with it; where a card is named, it goes on, and fails if it is about that card.
     Lost,
+}
+
+/// A card as the plan names it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Named {
+    /// By its place.
+    Index(usize),
+    /// By its UUID.
+    Uuid(String),
 }
 
 #[derive(Debug, Deserialize)]
@@ -47,12 +58,13 @@ struct Fault {
     symbol: String,
     call: Option<u64>,
     action: Action,
+    card: Option<Named>,
 }
 
 #[derive(Debug, Default)]
 struct Watched {
     calls: AtomicU64,
-    faults: Vec<(Option<u64>, Action)>,
+    faults: Vec<(Option<u64>, Action, Option<Named>)>,
 }
 
 /// How a call fails.
@@ -111,7 +123,7 @@ impl Plan {
         let text: Text = toml::from_str(&text).map_err(|source| PlanError::Parse { path, source })?;
         let mut symbols = HashMap::<String, Watched>::new();
         for fault in text.faults {
-            symbols.entry(fault.symbol).or_default().faults.push((fault.call, fault.action));
+            symbols.entry(fault.symbol).or_default().faults.push((fault.call, fault.action, fault.card));
         }
         Ok(Self { symbols })
     }
@@ -122,13 +134,13 @@ impl Plan {
         self.symbols.is_empty()
     }
 
-    /// Counts a call of `symbol`; what happens to it.
+    /// Counts a call of `symbol`; what happens to it, and to which card where one is named.
     #[must_use]
-    pub fn strike(&self, symbol: &str) -> Vec<Action> {
+    pub fn strike(&self, symbol: &str) -> Vec<(Action, Option<&Named>)> {
         let Some(watched) = self.symbols.get(symbol) else { return Vec::new() };
         let call = watched.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let due = |(number, _): &&(Option<u64>, Action)| number.is_none_or(|number| number == call);
-        watched.faults.iter().filter(due).map(|(_, action)| *action).collect()
+        let due = watched.faults.iter().filter(|(number, ..)| number.is_none_or(|number| number == call));
+        due.map(|(_, action, card)| (*action, card.as_ref())).collect()
     }
 
     /// Counts a call of `symbol` and does to it what the plan says.
@@ -137,8 +149,12 @@ impl Plan {
     ///
     /// [`Struck`] where the call is to fail.
     pub fn apply(&self, symbol: &str, device: &Device) -> Result<(), Struck> {
-        let card = device.card(0);
-        for action in self.strike(symbol) {
+        for (action, named) in self.strike(symbol) {
+            let card = match named {
+                None => device.card(0),
+                Some(Named::Index(index)) => device.card(*index),
+                Some(Named::Uuid(uuid)) => device.cards().iter().find(|card| card.facts().uuid == *uuid),
+            };
             match action {
                 Action::Error(code) => return Err(Struck::Error(code)),
                 Action::SlowNanos(nanos) => std::thread::sleep(std::time::Duration::from_nanos(nanos)),
@@ -147,7 +163,9 @@ impl Plan {
                 Action::Xid(xid) => card.into_iter().for_each(|card| card.raise_xid(xid)),
                 Action::Lost => {
                     card.into_iter().for_each(|card| card.set_health(Health::Lost));
-                    return Err(Struck::Lost);
+                    if named.is_none() {
+                        return Err(Struck::Lost);
+                    }
                 }
             }
         }
@@ -159,7 +177,7 @@ impl Plan {
     pub fn lacks(&self, symbol: &str) -> bool {
         self.symbols
             .get(symbol)
-            .is_some_and(|watched| watched.faults.iter().any(|(_, action)| *action == Action::Missing))
+            .is_some_and(|watched| watched.faults.iter().any(|(_, action, _)| *action == Action::Missing))
     }
 
     /// The symbols a library lacks.

@@ -30,7 +30,7 @@ mod profile;
 pub mod schedule;
 
 pub use card::{Busy, Card, Full, Health, Kind, Mark, Moment, Process, Seat, SeatError, WINDOW_NANOS};
-pub use fault::{Action, Plan, PlanError, Struck};
+pub use fault::{Action, Named, Plan, PlanError, Struck};
 pub use install::{InstallError, install};
 pub use lent::LetGo;
 pub use mapping::{OpenError, effective_user, monotonic_nanos};
