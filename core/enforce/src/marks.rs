@@ -401,6 +401,12 @@ impl Marks {
         self.base.is_none()
     }
 
+    /// Whether so many events are in use that batches may soon go without.
+    #[must_use]
+    pub const fn is_crowded(&self) -> bool {
+        self.used.count_ones() as usize > EVENTS / 2
+    }
+
     /// Since when anything is pending; `None` when nothing is.
     #[must_use]
     pub fn pending_since(&self) -> Option<Nanos> {

@@ -37,6 +37,7 @@
 mod bill;
 mod clocked;
 mod lane;
+mod probe;
 mod rest;
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -49,7 +50,8 @@ use crate::sure::Sure;
 use crate::unbilled::{self, Books};
 use crate::units::{Nanos, Ppm};
 use clocked::Clocked;
-use lane::{BOUNDED_COST, Lane, PROBE_NEVER, UNKNOWN_COST};
+use lane::{BOUNDED_COST, Lane, UNKNOWN_COST};
+use probe::{Probes, Which};
 
 pub use rest::Waits;
 
@@ -84,9 +86,6 @@ const CORRECTED_WITHIN: Nanos = Nanos::from_millis(10);
 const ACTIVE_FOR: Nanos = Nanos::from_millis(4);
 /// How long another thread may be at the markers before we go on without.
 const MARKS_WAIT_MAX: Nanos = Nanos::from_millis(5);
-/// Where launches differ, one in so many is measured by itself, in the mean: what it costs the device's time and ours is noticed
-/// less than a cost that was never measured.
-const PROBE_EVERY: u32 = 16;
 /// Streams whose launches are told apart.
 const LANES: usize = 16;
 
@@ -202,7 +201,7 @@ pub struct Pace {
     costs: Costs,
     lease: AtomicI64,
     lanes: [Lane; LANES],
-    asked: AtomicU32,
+    probes: Probes,
     sibling_at: AtomicU64,
     /// Up to when time with work is counted.
     counted_until: AtomicU64,
@@ -226,7 +225,7 @@ impl Pace {
             costs: Costs::new(),
             lease: AtomicI64::new(0),
             lanes: [const { Lane::new() }; LANES],
-            asked: AtomicU32::new(0),
+            probes: Probes::new(),
             sibling_at: AtomicU64::new(0),
             counted_until: AtomicU64::new(0),
             clocked: Clocked::new(),
@@ -311,7 +310,9 @@ impl Pace {
             return Verdict::Wait(until);
         }
         let streams = if known == Known::AtMost { marks.streams(ask.stream) } else { Streams::One };
-        let alone = self.probes(lane, ask.shape.key, streams) || must_mark;
+        let which =
+            Which { differs: streams == Streams::Several || lane.differs(ask.shape.key), own: ask.terms.own };
+        let alone = must_mark || (!marks.is_crowded() && self.probes.due(at, lane, ask.now, which));
         let mut begin = if alone { Begin::Own } else { Begin::Last };
         if alone && lane.is_open_for(ask.stream) {
             self.mark(ask.now, lane, marks, world);
@@ -363,21 +364,6 @@ impl Pace {
             // Without the markers the lane stays as it is, and the next launch on it comes by here.
             self.mark(now, lane, marks, world);
         }
-    }
-
-    /// Whether this launch is measured by itself: among different ones, or between those of other streams, nothing else tells
-    /// what one costs.
-    fn probes(&self, lane: &Lane, key: Key, streams: Streams) -> bool {
-        if streams == Streams::One && !lane.differs(key) {
-            lane.set_probe_in(PROBE_NEVER);
-            return false;
-        }
-        // Spread: launches that come in a round must not meet it at the same of them each time.
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        let next = 1 + (asked.wrapping_mul(0x9e37_79b9) >> 16) % (2 * PROBE_EVERY);
-        let due = lane.probe_in() == 0;
-        lane.set_probe_in(if due { next } else { next.min(lane.probe_in()) });
-        due
     }
 
     fn mark(&self, now: Nanos, lane: &Lane, marks: &mut Marks, world: &mut impl World) {

@@ -12,6 +12,10 @@ const SURE_BEHIND_MAX: Nanos = Nanos::from_millis(50);
 /// A bill that gives back this much is worth waking those who wait.
 const REFUND_MIN: Nanos = Nanos::from_micros(500);
 
+/// How exactly the vendor tells when a marker passed. The least of many samples is no bound of what they take if each may be
+/// short by that.
+const RESOLUTION: Nanos = Nanos(500);
+
 /// Whose turns a stretch may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
@@ -150,7 +154,13 @@ impl Pace {
         let exact = alone && interval.minus(sure).0 <= interval.0 / 8;
         // A stretch that holds others' turns says too much: the least of many is near the truth.
         let trust = if exact { Trust::Exact } else { Trust::Bound };
-        self.costs.learn(&shape, each(done, interval), trust);
+        // What was charged, or what is sure, explains most of the stretch.
+        let told = done.batch.launches > 1 && done.batch.charged.max(sure).0 >= interval.0 / 4 * 3;
+        if let (true, Some((at, _))) = (told, self.lane(done.batch.stream)) {
+            self.probes.confirmed(at, done.end);
+        }
+        let most = if exact { interval } else { interval.plus(RESOLUTION) };
+        self.costs.learn(&shape, each(done, most), trust);
     }
 
     /// Whether another process of the tenant reported lately; leaves our own name.

@@ -127,6 +127,11 @@ impl Lane {
         self.probe_at.store(self.seen.load(Ordering::Relaxed).wrapping_add(launches), Ordering::Relaxed);
     }
 
+    /// Launches ever, round and round.
+    pub(super) fn seen(&self) -> u32 {
+        self.seen.load(Ordering::Relaxed)
+    }
+
     /// Whether launches on it differ from this one, as far back as it remembers.
     pub(super) fn differs(&self, key: Key) -> bool {
         self.has(MIXED) || self.key.load(Ordering::Relaxed) != key.number()

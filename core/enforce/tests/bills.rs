@@ -1,4 +1,5 @@
-//! Work without a marker beside work that has some: what the clock bills and what markers show are the same time, billed once.
+//! Work that is hard to bill, on virtual time: without a marker beside work that has some, and launched so seldom that the card
+//! rests between two launches.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -9,10 +10,11 @@ use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{Ask, Pace, Shared, Terms, Verdict, Waits, World};
+use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Verdict, Waits, World};
 use aliquot_enforce::sure::Sure;
 use aliquot_enforce::units::{Nanos, Ppm};
 
+const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
 /// A machine that has been up for a while.
 const UP: u64 = 1_000_000 * MILLI;
@@ -100,13 +102,15 @@ struct Process<'a> {
     pace: Box<Pace>,
     marks: Marks,
     card: Card,
+    /// What the card did for it.
+    ran: u64,
 }
 
 impl<'a> Process<'a> {
     fn new(books: &'a Books, me: u32, own: u32) -> Self {
         let terms = Terms { granted: Ppm::ALL, own: Ppm::new(own * 10_000) };
         let card = Card { now: UP, done_at: UP, events: [0; 32] };
-        Self { books, me, terms, pace: Box::new(Pace::new()), marks: Marks::new(), card }
+        Self { books, me, terms, pace: Box::new(Pace::new()), marks: Marks::new(), card, ran: 0 }
     }
 
     /// A kernel of so many milliseconds with a marker behind it, `pause` after it ended.
@@ -123,6 +127,27 @@ impl<'a> Process<'a> {
             self.pace.launched(Nanos(self.card.now), &ticket, Some(&mut self.marks), &mut self.card);
         }
         self.card.now = self.card.done_at + pause * MILLI;
+    }
+
+    /// A kernel as a program launches it: it waits until it may, and for nothing else.
+    fn launches(&mut self, function: u64, nanos: u64) {
+        let shape = Shape::kernel(function, [64, 1, 1], [64, 1, 1]);
+        let (shared, begun) = (self.books.shared(self.me), self.card.now);
+        let mut ticket = None;
+        while ticket.is_none() && self.pace.pass(shape.key, 7) == Pass::Ask {
+            let (now, waited) = (Nanos(self.card.now), Nanos(self.card.now - begun));
+            let ask = Ask { now, shape: &shape, stream: 7, terms: self.terms, waited };
+            match self.pace.ask(&ask, &shared, Some(&mut self.marks), &mut self.card) {
+                Verdict::Go(go) => ticket = Some(go),
+                Verdict::Wait(until) => self.card.now = until.0 + 100 * MICRO,
+            }
+        }
+        self.card.done_at = self.card.done_at.max(self.card.now) + nanos;
+        self.ran += nanos;
+        self.card.now += 3 * MICRO;
+        if let Some(ticket) = ticket {
+            self.pace.launched(Nanos(self.card.now), &ticket, Some(&mut self.marks), &mut self.card);
+        }
     }
 
     fn looks(&mut self) {
@@ -202,4 +227,70 @@ fn a_siblings_time_is_not_taken_for_ones_own() {
     }
     let (booked, claimed) = (books.booked(), 4 * 370 * 20 / 100);
     assert!((claimed - 2..=claimed).contains(&booked), "{booked} of {claimed} ms");
+}
+
+/// Launches of a program that never waits, in bursts with rests between them; a burst is of one function.
+#[derive(Clone, Copy, Debug)]
+struct Seldom {
+    name: &'static str,
+    burst: u64,
+    /// From which to which launch of a burst they take long; the others are as short as all were at first.
+    long: (u64, u64),
+    functions: u64,
+    length: u64,
+    rest: u64,
+}
+
+/// Thousandths of the card's time over six seconds under a cap of a tenth, once its functions were known to be short.
+fn share_of(seldom: &Seldom) -> u64 {
+    let books = Books::new();
+    let mut process = Process::new(&books, 1, 100);
+    process.terms.granted = Ppm::new(100_000);
+    for function in 1..=seldom.functions {
+        (0..400).for_each(|_| process.launches(function, 20 * MICRO));
+    }
+    let (from, before) = (process.card.now, process.ran);
+    let mut burst = 0;
+    while process.card.now < from + 6_000 * MILLI {
+        for one in 0..seldom.burst {
+            let nanos =
+                if (seldom.long.0..seldom.long.1).contains(&one) { seldom.length } else { 20 * MICRO };
+            process.launches(1 + burst % seldom.functions, nanos);
+        }
+        burst += 1;
+        process.card.now = process.card.now.max(process.card.done_at) + seldom.rest;
+    }
+    (process.ran - before) * 1_000 / (process.card.now - from)
+}
+
+#[test]
+fn a_function_that_grows_is_billed_what_it_takes_where_launches_are_few_and_nothing_waits() {
+    let one = Seldom {
+        name: "one at a time",
+        burst: 1,
+        long: (0, 1),
+        functions: 1,
+        length: 5 * MILLI,
+        rest: 10 * MILLI,
+    };
+    let cases = [
+        Seldom { name: "of 0.5 ms", length: 500 * MICRO, rest: MILLI, ..one },
+        Seldom { name: "of 50 ms", length: 50 * MILLI, rest: 100 * MILLI, ..one },
+        Seldom { name: "bursts", burst: 8, long: (0, 8), length: 2 * MILLI, rest: 20 * MILLI, ..one },
+        Seldom { name: "the last of a burst", burst: 20, long: (19, 20), rest: 10 * MILLI, ..one },
+        Seldom { name: "in the middle of a burst", burst: 20, long: (9, 10), rest: 10 * MILLI, ..one },
+        Seldom { name: "two functions in turns", functions: 2, ..one },
+        one,
+    ];
+    let mut wrong = Vec::new();
+    for seldom in cases {
+        let share = share_of(&seldom);
+        println!("{}: {share} thousandths", seldom.name);
+        // Ten launches may run before it is noticed.
+        let once = 10 * seldom.length / (6 * MILLI);
+        if share > 130 + once {
+            wrong.push(format!("{seldom:?}: {share} thousandths"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

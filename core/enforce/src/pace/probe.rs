@@ -1,0 +1,152 @@
+//! Which launches are measured by themselves, with a marker before and one behind.
+//!
+//! | launches of a stream | measured |
+//! |---|---|
+//! | differ, or come between those of other streams | one of [`PROBE_EVERY`], in the mean |
+//! | come so seldom that the card may rest between them | one in [`PROBE_TIME`], and in a burst after a rest as many as were left out |
+//! | leave the card no rest | none: their batches tell what they take |
+//!
+//! What a launch took is known where a marker stands right behind it. Behind others that came with rests between them, a marker
+//! shows a stretch of which nobody knows how much was rest, and a function that suddenly takes longer would not be noticed.
+
+use super::*;
+
+/// Where launches differ, one in so many is measured by itself, in the mean: what it costs the device's time and ours is noticed
+/// less than a cost that was never measured.
+const PROBE_EVERY: u32 = 16;
+/// Where they do not, one in so long: some microseconds of the host's time.
+const PROBE_TIME: Nanos = Nanos::from_millis(2);
+/// Most that are made up for after a rest.
+const SAVED: u64 = 16;
+/// As many must be due where one in [`PROBE_EVERY`] is measured already.
+const SAVED_DIFFERS: u64 = 4;
+/// Most launches between two looks at the clock: it must be noticed soon that they come more seldom.
+const LOOK_EVERY: u32 = 512;
+/// The same before anything is known of them.
+const LOOK_FIRST: u32 = 8;
+/// Launches are counted for so long, or up to [`LOOK_EVERY`] of them.
+const WINDOW: Nanos = Nanos::from_millis(40);
+
+/// What decides whether a launch is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Which {
+    /// Whether launches differ, or come between those of other streams.
+    pub(super) differs: bool,
+    /// Own part.
+    pub(super) own: Ppm,
+}
+
+/// Of one lane.
+#[derive(Debug)]
+struct Probe {
+    /// Up to when all that is due was measured.
+    at: AtomicU64,
+    /// Since when launches are counted, and how many there were by then.
+    from: AtomicU64,
+    seen: AtomicU32,
+    /// Launches between two looks, in the mean.
+    every: AtomicU32,
+}
+
+/// Of all lanes.
+#[derive(Debug)]
+pub(super) struct Probes {
+    asked: AtomicU32,
+    lanes: [Probe; LANES],
+}
+
+impl Probes {
+    pub(super) const fn new() -> Self {
+        Self {
+            asked: AtomicU32::new(0),
+            lanes: [const {
+                Probe {
+                    at: AtomicU64::new(0),
+                    from: AtomicU64::new(0),
+                    seen: AtomicU32::new(0),
+                    every: AtomicU32::new(0),
+                }
+            }; LANES],
+        }
+    }
+
+    /// Whether this launch is measured by itself; says when the next one is looked at.
+    pub(super) fn due(&self, at: usize, lane: &Lane, now: Nanos, which: Which) -> bool {
+        let Some(probe) = self.lanes.get(at) else { return false };
+        // Spread: launches that come in a round must not meet it at the same of them each time.
+        let random = self.asked.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9) >> 16;
+        let due = if which.differs {
+            is_turn(lane, random) | (which.own == Ppm::ALL && probe.saved(now) >= SAVED_DIFFERS)
+        } else if which.own == Ppm::ALL {
+            probe.look(lane, now, random)
+        } else {
+            // The vendor's account tells what bills are off by.
+            lane.set_probe_in(lane::PROBE_NEVER);
+            return false;
+        };
+        if due {
+            probe.measured(now);
+        }
+        due
+    }
+
+    /// A batch of a lane showed what its launches take: nothing is due up to then.
+    pub(super) fn confirmed(&self, at: usize, until: Nanos) {
+        if let Some(probe) = self.lanes.get(at) {
+            probe.at.fetch_max(until.0, Ordering::Relaxed);
+        }
+    }
+}
+
+fn is_turn(lane: &Lane, random: u32) -> bool {
+    let next = 1 + random % (2 * PROBE_EVERY);
+    let due = lane.probe_in() == 0;
+    lane.set_probe_in(if due { next } else { next.min(lane.probe_in()) });
+    due
+}
+
+impl Probe {
+    /// Measurements that are due by now.
+    fn saved(&self, now: Nanos) -> u64 {
+        // For a program that begins to launch there are none.
+        let _first = self.at.compare_exchange(0, now.0, Ordering::Relaxed, Ordering::Relaxed);
+        (now.minus(Nanos(self.at.load(Ordering::Relaxed))).0 / PROBE_TIME.0).min(SAVED)
+    }
+
+    /// Whether one is due: as many as come in twice [`PROBE_TIME`] lie between two in the mean, but anywhere in a burst.
+    fn look(&self, lane: &Lane, now: Nanos, random: u32) -> bool {
+        let (due, every) = (lane.probe_in() == 0, self.every(lane, now));
+        let next = 1 + random % (2 * every.unwrap_or_else(|known| known) - 1);
+        match (due, every) {
+            (true, _) => lane.set_probe_in(next),
+            (false, Ok(_)) => lane.set_probe_in(next.min(lane.probe_in())),
+            (false, Err(_)) => {}
+        }
+        due && self.saved(now) > 0
+    }
+
+    /// Launches between two looks; an error is what was known before.
+    fn every(&self, lane: &Lane, now: Nanos) -> Result<u32, u32> {
+        let (from, seen) = (self.from.load(Ordering::Relaxed), lane.seen());
+        let launches = seen.wrapping_sub(self.seen.load(Ordering::Relaxed));
+        let passed = now.minus(Nanos(from));
+        let known = self.every.load(Ordering::Relaxed).clamp(1, LOOK_EVERY);
+        if from != 0 && launches < LOOK_EVERY && passed < WINDOW {
+            return Err(known);
+        }
+        // Half as many as may be: where the account is always empty, the ends of bursts would go without.
+        let each = (2 * u64::from(launches) * PROBE_TIME.0).checked_div(passed.0).unwrap_or(u64::MAX);
+        let every = if from == 0 { LOOK_FIRST } else { u32::try_from(each).unwrap_or(LOOK_EVERY) };
+        let every = every.clamp(1, LOOK_EVERY);
+        self.every.store(every, Ordering::Relaxed);
+        self.from.store(now.0, Ordering::Relaxed);
+        self.seen.store(seen, Ordering::Relaxed);
+        Ok(every)
+    }
+
+    fn measured(&self, now: Nanos) {
+        let earliest = now.minus(Nanos(SAVED * PROBE_TIME.0));
+        let at = Nanos(self.at.load(Ordering::Relaxed)).max(earliest).plus(PROBE_TIME);
+        self.at.store(at.0, Ordering::Relaxed);
+    }
+}
