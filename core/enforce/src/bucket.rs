@@ -3,7 +3,8 @@
 //! A launch may go while there is credit, and takes what it will cost even where that is more: a kernel of a second leaves a
 //! second of debt, and at a tenth of the card the next one waits nine. Credit has room up to [`CREDIT_MAX`], so that half a
 //! second after a rest holds hardly more than its share. Beside other tenants it has room for what one launch costs: what comes
-//! back of a charge, or was earned while others had their turns, is not lost because it is longer than that.
+//! back of a charge, or was earned while others had their turns, is not lost because it is longer than that, nor to a shorter
+//! launch that comes before the next long one: [`Room`] ends growth, and cuts nothing that was saved.
 //!
 //! The words lie where the tenant can write them. Whatever they hold, they read as a credit between [`DEBT_MAX`] below and
 //! [`SAVED_MAX`] above zero.
@@ -38,13 +39,38 @@ pub struct Short {
     pub credit: i64,
 }
 
+/// Up to what credit is saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Up to this it grows.
+    pub saves: Nanos,
+    /// Above that, what was saved before stays up to this.
+    pub keeps: Nanos,
+}
+
+impl Room {
+    /// As much as there can be.
+    pub const MOST: Self = Self { saves: SAVED_MAX, keeps: SAVED_MAX };
+
+    /// Grows and is kept up to the same.
+    #[must_use]
+    pub const fn of(most: Nanos) -> Self {
+        Self { saves: most, keeps: most }
+    }
+
+    /// What becomes of credit that was one amount and is to be another.
+    fn hold(self, before: i64, after: i64) -> i64 {
+        after.min(before.max(self.saves.signed())).min(self.keeps.signed())
+    }
+}
+
 fn bounded(credit: i64) -> i64 {
     credit.clamp(-DEBT_MAX.signed(), SAVED_MAX.signed())
 }
 
 impl Bucket<'_> {
     /// Adds what the time since the last refill earned, as far as there is room.
-    pub fn refill(&self, now: Nanos, granted: Ppm, room: Nanos) {
+    pub fn refill(&self, now: Nanos, granted: Ppm, room: Room) {
         let at = self.refilled_at.load(Ordering::Acquire);
         if at > now.0 {
             // Never ours: the clock is one for all processes. Start again from here; a sibling may have been a moment later.
@@ -77,15 +103,16 @@ impl Bucket<'_> {
 
     /// Takes `amount` whatever there is.
     pub fn owe(&self, amount: Nanos) {
-        self.add(-amount.signed(), SAVED_MAX);
+        self.add(-amount.signed(), Room::MOST);
     }
 
     /// Adds what was charged too much, as far as there is room, or takes what was charged too little.
-    pub fn add(&self, amount: i64, room: Nanos) {
+    pub fn add(&self, amount: i64, room: Room) {
         if amount != 0 {
             // Always succeeds: the closure never says no.
             let _always = self.credit.fetch_update(Ordering::AcqRel, Ordering::Acquire, |credit| {
-                Some(bounded(bounded(credit).saturating_add(amount)).min(room.signed()))
+                let credit = bounded(credit);
+                Some(room.hold(credit, bounded(credit.saturating_add(amount))))
             });
         }
     }
@@ -94,5 +121,34 @@ impl Bucket<'_> {
     #[must_use]
     pub fn credit(&self) -> i64 {
         bounded(self.credit.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLI: i64 = 1_000_000;
+
+    #[test]
+    fn room_ends_growth_and_cuts_nothing_that_was_saved() {
+        let (credit, refilled_at) = (AtomicI64::new(0), AtomicU64::new(0));
+        let bucket = Bucket { credit: &credit, refilled_at: &refilled_at };
+        let long = Room { saves: Nanos::from_millis(200), keeps: SAVED_MAX };
+        let short = Room { saves: CREDIT_MAX, keeps: SAVED_MAX };
+        let after = |amount: i64, room: Room| {
+            bucket.add(amount * MILLI, room);
+            bucket.credit() / MILLI
+        };
+        assert_eq!([after(150, long), after(150, long)], [150, 200]);
+        assert_eq!([after(10, short), after(-20, short), after(10, short)], [200, 180, 180]);
+        assert_eq!([after(-178, short), after(10, short)], [2, 5]);
+        // Alone nothing stays that is not earned at once.
+        assert_eq!([after(150, long), after(-1, Room::of(CREDIT_MAX))], [155, 5]);
+        for hostile in [i64::MAX, i64::MIN] {
+            credit.store(hostile, Ordering::Relaxed);
+            bucket.add(1, short);
+            assert!(bucket.credit() <= SAVED_MAX.signed() && bucket.credit() >= -DEBT_MAX.signed());
+        }
     }
 }

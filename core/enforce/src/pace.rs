@@ -42,7 +42,7 @@ mod rest;
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use crate::bucket::{Bucket, CREDIT_MAX, SAVED_MAX};
+use crate::bucket::{Bucket, CREDIT_MAX, Room, SAVED_MAX};
 use crate::cells::{Cells, Stretch};
 use crate::cost::{Costs, Estimate, Key, Shape, Trust};
 use crate::marks::{Begin, Done, Due, Events, Known, Marks, Recorded, Streams};
@@ -192,7 +192,7 @@ impl Ticket {
 #[derive(Clone, Copy, Debug)]
 struct Price {
     cost: Nanos,
-    room: Nanos,
+    room: Room,
 }
 
 /// The controller of one process and card. Private memory; any number of threads.
@@ -268,7 +268,7 @@ impl Pace {
     /// What a refused launch was charged goes back.
     pub fn refused(&self, ticket: &Ticket, shared: &Shared<'_>) {
         // No more than was taken a moment ago.
-        shared.bucket.add(ticket.charged.signed(), SAVED_MAX);
+        shared.bucket.add(ticket.charged.signed(), Room::MOST);
     }
 
     /// Decides about one launch. `marks` are those of the present context; `None`: another thread is at them.
@@ -451,9 +451,14 @@ impl Default for Pace {
     }
 }
 
-/// Up to what credit is saved for launches of that cost: beside other tenants a long one ends late or early by their turns.
-fn room(terms: Terms, cost: Nanos, known: Known) -> Nanos {
-    if terms.own == Ppm::ALL || known == Known::Not { CREDIT_MAX } else { cost.clamp(CREDIT_MAX, SAVED_MAX) }
+/// Up to what credit is saved for launches of that cost: beside other tenants a long one ends late or early by their turns, and
+/// what was saved for it is not lost to a short one that goes before.
+fn room(terms: Terms, cost: Nanos, known: Known) -> Room {
+    match terms.own {
+        Ppm::ALL => Room::of(CREDIT_MAX),
+        _ if known == Known::Not => Room { saves: CREDIT_MAX, keeps: SAVED_MAX },
+        _ => Room { saves: cost.clamp(CREDIT_MAX, SAVED_MAX), keeps: SAVED_MAX },
+    }
 }
 
 fn publish_active(now: Nanos, cost: Nanos, shared: &Shared<'_>, world: &mut impl World) {

@@ -1,7 +1,12 @@
 //! Work that is hard to bill, on virtual time: without a marker beside work that has some, and launched so seldom that the card
-//! rests between two launches.
+//! rests between two launches; long and short in turns.
 
 #![cfg(not(feature = "shuttle"))]
+#![expect(clippy::cast_possible_truncation, reason = "a model's numbers are small")]
+
+#[path = "pace/model.rs"]
+#[expect(dead_code, reason = "other tests run more in it")]
+mod model;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
@@ -11,8 +16,10 @@ use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{Event, Events, Marks, Passed, Recorded};
 use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Verdict, Waits, World};
+use aliquot_enforce::share::{Lending, Tenant};
 use aliquot_enforce::sure::Sure;
 use aliquot_enforce::units::{Nanos, Ppm};
+use model::{Bench, Program};
 
 const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
@@ -293,4 +300,28 @@ fn a_function_that_grows_is_billed_what_it_takes_where_launches_are_few_and_noth
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What a tenant saved for kernels of a second, while another had its turns, is not lost to those of a millisecond between them.
+#[test]
+fn a_borrower_of_long_and_short_kernels_has_its_guarantee_beside_another() {
+    let (seed, second) = (0x5eed, 1_000 * MILLI);
+    let mut bench = Bench::new(seed);
+    let kernels = vec![(1, 64, second), (2, 64, MILLI)];
+    let programs = [Program { kernels, streams: 2, ..Program::of(0) }, Program::of(MILLI)];
+    let percents = [60, 30];
+    for (percent, program) in percents.into_iter().zip(programs) {
+        bench.tenant(Some(Ppm::new(percent * 10_000)), &[program]);
+    }
+    let lending = Lending::Burst;
+    let terms = percents.map(|percent| aliquot_enforce::share::Terms {
+        guaranteed: Ppm::new(percent * 10_000),
+        lending,
+        priority: 1,
+    });
+    bench.govern(terms.map(Tenant::new).to_vec());
+    bench.run(65 * second);
+    let shares = [0, 1].map(|tenant| bench.share(tenant, 5 * second, 65 * second));
+    println!("seed {seed:#x}: {shares:?}");
+    assert!(shares[0] >= 590_000 && shares[1] >= 290_000, "{shares:?}");
 }

@@ -69,13 +69,14 @@ impl Pace {
     ) {
         // Markers may show that it is done: what the clock has not billed by then is nobody's.
         self.bill_unmarked(now, terms, shared);
-        let (mut refund, mut most) = (0_i64, CREDIT_MAX);
+        let (mut refund, mut most) = (0_i64, room(terms, Nanos::ZERO, Known::Not));
         marks.settle(now, world, |done| {
             self.clocked.passed(&done);
             let billed = self.bill(now, terms, shared, &done);
             let charged = done.batch.charged.plus(done.late);
             refund = refund.saturating_add(charged.signed().saturating_sub(billed.signed()));
-            most = most.max(room(terms, each(&done, done.batch.charged), done.batch.known));
+            let room = room(terms, each(&done, done.batch.charged), done.batch.known);
+            most.saves = most.saves.max(room.saves);
         });
         shared.bucket.add(refund, most);
         if refund >= REFUND_MIN.signed() && shared.limited_until.load(Ordering::Relaxed) > now.0 {
@@ -92,7 +93,7 @@ impl Pace {
         let late =
             if ask.waited < LATE_WAIT_MAX { lateness(ask.now, ask.terms.own, &due) } else { Nanos::ZERO };
         let charged = if ask.terms.own == Ppm::ALL { Nanos::ZERO } else { late };
-        shared.bucket.add(due.late.signed().saturating_sub(charged.signed()), SAVED_MAX);
+        shared.bucket.add(due.late.signed().saturating_sub(charged.signed()), Room::MOST);
         marks.set_late(charged);
         Some(Due { late, ..due })
     }
