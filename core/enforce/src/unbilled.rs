@@ -38,33 +38,37 @@ impl Books<'_> {
     }
 }
 
-/// One look at the dead: the time that several of them left behind together is billed once.
+/// One look at the dead: each owes its part of the time since it launched, and all together no more than the time there was.
 #[derive(Debug)]
 pub struct Pass {
     now: Nanos,
-    /// From here to `now` all is billed.
+    /// Since when any of them had work.
     from: Nanos,
+    /// What they owe so far.
+    owed: Nanos,
 }
 
 impl Pass {
     /// A look at this moment.
     #[must_use]
     pub const fn new(now: Nanos) -> Self {
-        Self { now, from: now }
+        Self { now, from: now, owed: Nanos::ZERO }
     }
 
-    /// Puts onto the books what a process left that is dead; `own` is the tenant's part of the card. Moments that this pass has
-    /// billed, and those of the last half second that anybody has, are not billed again. Once: the word is emptied.
+    /// Puts onto the books what a process left that is dead; `own` is the tenant's part of the card in the time of each of its
+    /// processes, so those that died together owe as many of them. What of the last half second is on anybody's books is not
+    /// billed beyond the time there was. Once: the word is emptied.
     pub fn bill(&mut self, since: &AtomicU64, own: Ppm, books: &Books<'_>) -> Nanos {
         let word = since.swap(0, Ordering::AcqRel);
         let start = Nanos(word.max(self.now.minus(LONGEST).0));
-        if word == 0 || start >= self.from {
+        if word == 0 || start >= self.now {
             return Nanos::ZERO;
         }
-        let amount = own.times(self.from.minus(start));
-        let stretch = Stretch { start, end: self.from, amount, counted_until: Nanos::ZERO };
-        self.from = start;
-        books.bill(&stretch)
+        self.from = self.from.min(start);
+        let left = self.now.minus(self.from).minus(self.owed);
+        let amount = own.times(self.now.minus(start)).min(left);
+        self.owed = self.owed.plus(amount);
+        books.bill(&Stretch { start, end: self.now, amount, counted_until: Nanos::ZERO })
     }
 }
 
@@ -107,6 +111,17 @@ mod tests {
             pass.bill(&word, Ppm::ALL, &books).0
         });
         assert!((9_000 * MILLI..=10_000 * MILLI).contains(&each.iter().sum::<u64>()), "{each:?}");
+        // Beside other tenants each had its turns: three owe a fifth of their time each, and seven no more than there was.
+        for (dead, owed) in [(3, 6_000), (7, 10_000)] {
+            let mut pass = Pass::new(Nanos(now.0 + 60_000 * MILLI));
+            let sum: u64 = (0..dead)
+                .map(|_| {
+                    let word = AtomicU64::new(now.0 + 50_000 * MILLI);
+                    pass.bill(&word, Ppm::new(200_000), &books).0
+                })
+                .sum();
+            assert!((owed - 600..=owed).contains(&(sum / MILLI)), "{dead}: {sum} ns");
+        }
         assert_eq!(device.load(Ordering::Relaxed).cast_signed(), -credit.load(Ordering::Relaxed));
     }
 }
