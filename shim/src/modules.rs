@@ -17,13 +17,16 @@
 //! driver has loaded. What could not be noted could never be
 //! credited: without a place nothing is got, and what was loaded is unloaded.
 //!
-//! A kernel that a program launches without ever having got it, in a context of its own, is not seen.
+//! A driver that loads lazily may load a kernel of a library at its first launch, where nobody looks: so it is made ready when it is
+//! got, while that is measured. A kernel that a program launches in another context than it got it in is not seen.
+
+mod got;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::{AllocMap, Key, Tie};
-use crate::asked::{self, Asked};
+use crate::asked;
 use crate::contexts::{self, Current};
 use crate::grants::GRANTS_MAX;
 use crate::image;
@@ -32,6 +35,8 @@ use crate::plain;
 use crate::pools::Place;
 use crate::sys::KeepErrno;
 use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
+
+pub(crate) use got::{get, get_kernel};
 
 /// What an object holds in a context.
 #[derive(Clone, Copy)]
@@ -398,39 +403,6 @@ pub(crate) fn load(handle: Place, image: Image, real: impl Fn() -> i32, unload: 
     let _answer = unload(object.0);
     object.forget();
     handle.write(before);
-    ledger.refuse()
-}
-
-/// Something is got from a module or library, or made ready in it; what was had before takes nothing.
-pub(crate) fn get(object: Object, asked: Option<Asked>, place: Option<Place>, real: impl Fn() -> i32) -> i32 {
-    if asked.is_some_and(Asked::is_known) {
-        return real();
-    }
-    let answer = get_watched(object, place, real);
-    if answer == SUCCESS
-        && let Some(asked) = asked
-    {
-        asked.note();
-    }
-    answer
-}
-
-fn get_watched(object: Object, place: Option<Place>, real: impl Fn() -> i32) -> i32 {
-    let watched = match Watched::begin(Asking::Get(object)) {
-        Ok(Some(watched)) => watched,
-        Ok(None) => return real(),
-        Err(answer) => return answer,
-    };
-    let place = place.filter(|place| !place.is_null());
-    let (before, ledger) = (place.map(Place::read), watched.ledger);
-    let answer = real();
-    // Asked for a name that is not there, the driver may have loaded the module all the same.
-    if watched.end(object, answer).is_ok() || answer != SUCCESS {
-        return answer;
-    }
-    if let (Some(place), Some(before)) = (place, before) {
-        place.write(before);
-    }
     ledger.refuse()
 }
 

@@ -12,6 +12,7 @@
      load <slot> <way> <bytes>             cuModuleLoadData, cuModuleLoadDataEx, cuModuleLoadFatBinary, cuLibraryLoadData,
                                            cuModuleLoad, cuLibraryLoadFromFile: variables of so many bytes in the image
      function <slot> <number>              cuModuleGetFunction or cuLibraryGetKernel
+     launch <slot>                         cuLaunchKernel of what was got last of it
      unload <slot>
      limit <number> <value>                cuCtxSetLimit
      alloc <bytes>                         cuMemAlloc, never freed
@@ -34,7 +35,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static u64 contexts[16], greens[16], modules[64];
+static u64 contexts[16], greens[16], modules[64], got[64];
 static int is_library[64];
 
 static void answer(int code, u64 out)
@@ -321,7 +322,11 @@ int main(void)
             }
             answer(code, out);
         } else if (!strcmp(word, "function")) {
-            answer(function(&out, modules[a], is_library[a], b), out);
+            int code = function(&out, modules[a], is_library[a], b);
+            got[a] = code ? got[a] : out;
+            answer(code, out);
+        } else if (!strcmp(word, "launch")) {
+            answer(CALL(cuLaunchKernel, got[a], 1u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, NULL, NULL), out);
         } else if (!strcmp(word, "unload")) {
             answer(unload(modules[a], is_library[a]), out);
         } else if (!strcmp(word, "limit")) {

@@ -294,6 +294,30 @@ fn a_module_is_charged_with_its_first_function_and_once() {
     program.end();
 }
 
+/// The driver by itself takes it at the launch, which nobody looks at.
+#[test]
+fn a_kernel_of_a_library_is_charged_when_it_is_got_and_takes_nothing_at_its_launch() {
+    let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };
+    let mut program = scene.start();
+    say(&mut program, "retain 0", "0");
+    for way in [4, 6] {
+        say(&mut program, &format!("load 1 {way}"), "0");
+        assert_eq!(scene.books(), CONTEXT, "loaded is not used");
+        for number in 1..=2 {
+            say(&mut program, &format!("function 1 {number}"), "0");
+            assert_eq!(scene.books(), CONTEXT + MODULE);
+            say(&mut program, "launch 1", "0");
+            assert_eq!(scene.books(), CONTEXT + MODULE);
+        }
+        say(&mut program, "unload 1", "0");
+    }
+    // What does not fit is not had, so that it cannot be launched.
+    say(&mut program, &format!("load 1 4 {}", 2 * MODULE), "0");
+    say(&mut program, "function 1 1", "2");
+    assert_eq!(scene.card.high_water(), CONTEXT + MODULE);
+    program.end();
+}
+
 #[test]
 fn a_module_of_an_eager_driver_is_charged_when_it_is_loaded() {
     let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };

@@ -89,7 +89,7 @@ hooks! {
     fn cuLibraryGetKernel(kernel: *mut u64, library: u64, name: *const c_char) {
         let real = || cuLibraryGetKernel::real(kernel, library, name);
         let asked = Asked::of_library(What::Function, Object(library), name_of(name));
-        modules::get(Object(library), asked, Some(Place(kernel)), real)
+        modules::get_kernel(Object(library), asked, Place(kernel), real)
     }
     fn cuLibraryGetModule(module: *mut u64, library: u64) {
         let asked = Asked::of_library(What::Itself, Object(library), None);

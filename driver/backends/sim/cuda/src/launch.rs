@@ -2,7 +2,7 @@
 
 use crate::code::{Answer, INVALID_VALUE};
 use crate::graph::What;
-use crate::module::{FUNCTIONS, Length};
+use crate::module::{self, FUNCTIONS, Function, Length};
 use crate::stream::{self};
 use crate::table::Mode;
 
@@ -23,7 +23,10 @@ pub(crate) type FirstParameter<'a> = &'a dyn Fn() -> Answer<u64>;
 
 /// Device time of a launch, in nanoseconds.
 pub(crate) fn nanos(function: u64, grid: &Grid, first: FirstParameter<'_>) -> Answer<u64> {
-    let function = FUNCTIONS.get(function)?;
+    length(&*FUNCTIONS.get(function)?, grid, first)
+}
+
+fn length(function: &Function, grid: &Grid, first: FirstParameter<'_>) -> Answer<u64> {
     let product = |sides: [u32; 3]| sides.into_iter().map(u64::from).fold(1_u64, u64::saturating_mul);
     let (blocks, threads) = (product(grid.blocks), product(grid.threads));
     if blocks == 0 || threads == 0 || threads > THREADS_MAX || grid.blocks[1].max(grid.blocks[2]) > 65_535 {
@@ -45,5 +48,8 @@ pub(crate) fn launch(
     first: FirstParameter<'_>,
 ) -> Answer {
     let stream = stream::find(stream, mode)?;
-    stream.run(What::Kernel, nanos(function, grid, first)?, None)
+    let function = FUNCTIONS.get(function)?;
+    let nanos = length(&function, grid, first)?;
+    module::load_in(&function, stream.context)?;
+    stream.run(What::Kernel, nanos, None)
 }

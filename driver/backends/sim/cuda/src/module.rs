@@ -1,15 +1,17 @@
 //! Modules, libraries, functions, kernels. Every image is accepted, and has every kernel that is asked for.
 //!
-//! A module's memory is charged when the first function is got from it, as with lazy loading; with
-//! `CUDA_MODULE_LOADING=EAGER` at once. It is the node's `module_bytes` and the variables of the image.
+//! A module's memory is charged when the first function is got from it, as with lazy loading; a library's when the function of a
+//! kernel is got in a context, or the kernel itself is launched there. With `CUDA_MODULE_LOADING=EAGER` both are charged at once.
+//! It is the node's `module_bytes` and the variables of the image.
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE};
 use crate::handle::{Registry, Tag};
 use crate::image::Variables;
-use crate::process::{self, Context, lock};
+use crate::process::{self, CONTEXTS, Context, lock};
 use aliquot_sim_device::{Kind, Node};
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A module of one context, or a library of all.
@@ -38,6 +40,8 @@ pub(crate) struct Function {
     pub(crate) module: u64,
     pub(crate) name: CString,
     pub(crate) length: Length,
+    /// The context in which it was last seen to be loaded.
+    ready_in: AtomicU64,
 }
 
 static MODULES: Registry<Module> = Registry::new(Tag::Module, INVALID_HANDLE);
@@ -108,7 +112,9 @@ pub(crate) fn unload_all_of(context: u64) {
 pub(crate) fn function(handle: u64, name: CString) -> Answer<u64> {
     let module = MODULES.get(handle)?;
     let node = process::cards()?.first().ok_or(INVALID_DEVICE)?.card.node();
-    if let Ok(context) = process::current() {
+    if (module.context != 0 || eager())
+        && let Ok(context) = process::current()
+    {
         module.charge(&context)?;
     }
     let text = name.to_string_lossy().into_owned();
@@ -120,9 +126,36 @@ pub(crate) fn function(handle: u64, name: CString) -> Answer<u64> {
         return Ok(*known);
     }
     let length = Length::of(&text, node);
-    let (function, _) = FUNCTIONS.add(|_| Function { module: handle, name, length });
+    let (function, _) =
+        FUNCTIONS.add(|_| Function { module: handle, name, length, ready_in: AtomicU64::new(0) });
     functions.insert(text, function);
     Ok(function)
+}
+
+/// The driver loads a function, or a kernel, in a context: at its first launch there at the latest.
+pub(crate) fn load_in(function: &Function, handle: u64) -> Answer {
+    if function.ready_in.load(Ordering::Relaxed) == handle {
+        return Ok(());
+    }
+    let module = MODULES.get(function.module)?;
+    if module.context == 0 {
+        module.charge(&CONTEXTS.get(handle)?)?;
+    }
+    function.ready_in.store(handle, Ordering::Relaxed);
+    Ok(())
+}
+
+/// cuKernelGetFunction, cuFuncLoad: in the current context.
+pub(crate) fn load_function(handle: u64) -> Answer {
+    let function = FUNCTIONS.get(handle)?;
+    load_in(&function, process::current()?.handle)
+}
+
+/// cuFuncIsLoaded: in the current context.
+pub(crate) fn is_loaded(handle: u64) -> Answer<bool> {
+    let module = MODULES.get(FUNCTIONS.get(handle)?.module)?;
+    let context = process::current()?;
+    Ok(module.context != 0 || lock(&module.charged).contains_key(&context.home))
 }
 
 /// Whether a handle is a living module or library.

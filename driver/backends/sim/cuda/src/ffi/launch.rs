@@ -149,7 +149,8 @@ exports! {
         Err(NOT_FOUND)
     }
     fn cuKernelGetFunction(function: Out<u64>, kernel: u64) {
-        FUNCTIONS.get(kernel)?;
+        function.check()?;
+        module::load_function(kernel)?;
         function.set(kernel)
     }
     fn cuKernelGetLibrary(library: Out<u64>, kernel: u64) { library.set(FUNCTIONS.get(kernel)?.module) }
@@ -180,10 +181,9 @@ exports! {
     fn cuFuncSetCacheConfig(function: u64, _config: u32) { FUNCTIONS.get(function).map(|_| ()) }
     fn cuFuncSetSharedMemConfig(function: u64, _config: u32) { FUNCTIONS.get(function).map(|_| ()) }
     fn cuFuncIsLoaded(state: Out<u32>, function: u64) {
-        FUNCTIONS.get(function)?;
-        state.set(1)
+        state.set(u32::from(module::is_loaded(function)?))
     }
-    fn cuFuncLoad(function: u64) { FUNCTIONS.get(function).map(|_| ()) }
+    fn cuFuncLoad(function: u64) { module::load_function(function) }
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: Out<i32>, function: u64, threads: i32, _shared: usize) {
         FUNCTIONS.get(function)?;
         blocks.set(resident(threads)?)
