@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   maker:  export ─▶ a slot of its own: the bytes move there from the maker's slot, with a tag of the handle
-//!   opener: open   ─▶ the slot with the handle's tag
+//!                └─ slots are short ─▶ the maker's crowd ([`crowd`])
+//!   opener: open   ─▶ the slot with the handle's tag, else all crowds
 //!   both hold a shared record lock on a byte that belongs to this slot and owner word; the kernel drops it at their death
 //! ```
 //!
@@ -15,19 +16,23 @@
 //! An opener whose grant has no such slot is of another grant, or the maker is: it pays nothing, and when the maker has freed
 //! the memory nobody does.
 
+mod crowd;
+mod opened;
+
 use core::sync::atomic::Ordering;
 
-use aliquot_abi::layout::slot::{LET_GO, lock_of_lent};
+use aliquot_abi::layout::slot::{CROWD, LET_GO, lock_of_lent};
 use aliquot_abi::view::SlotView;
 
-use crate::account::{self, Account, Bytes, Ledger};
-use crate::alloc_map::{AllocMap, Fate, Held, Key, NoRoom, Tie};
-use crate::contexts;
-use crate::grants::{self, Usage};
+pub(crate) use crowd::settle;
+pub(crate) use opened::{close, open};
+
+use crate::account::{Bytes, Ledger};
+use crate::alloc_map::{AllocMap, Held, Key, NoRoom, Tie};
+use crate::grants::Usage;
 use crate::life::{self, Taken};
 use crate::plain::{self, POINTERS};
 use crate::sys::{self, KeepErrno};
-use crate::vendor::SUCCESS;
 
 /// A slot of lent memory, under one owner word.
 #[derive(Clone, Copy)]
@@ -35,6 +40,16 @@ pub(crate) struct Lent {
     usage: Usage,
     number: u32,
     owner: u64,
+    room: Room,
+}
+
+/// What a slot of lent memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// One allocation.
+    One,
+    /// A crowd of them.
+    Crowd,
 }
 
 /// What this process made and lends, or has open.
@@ -47,6 +62,7 @@ struct Place {
     /// How often the program has to close it.
     references: u32,
     owner: u64,
+    room: Room,
     books: Books,
 }
 
@@ -74,8 +90,6 @@ pub(crate) struct Tag(u64);
 
 /// By the maker's address.
 static MADE: AllocMap<Place> = AllocMap::new();
-/// By the opener's address.
-static OPENED: AllocMap<Place> = AllocMap::new();
 /// How often this process holds a lock, by the lock.
 static HOLDS: AllocMap<u32> = AllocMap::new();
 
@@ -83,7 +97,7 @@ impl Tag {
     /// Of the vendor's handle.
     pub(crate) fn of(handle: &[u8; 64]) -> Self {
         let sum = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        Self(handle.iter().fold(0xcbf2_9ce4_8422_2325, sum))
+        Self(handle.iter().fold(0xcbf2_9ce4_8422_2325, sum).min(CROWD - 1))
     }
 }
 
@@ -110,12 +124,14 @@ impl Held {
 impl Lent {
     /// The slot of this number, which has this owner word.
     pub(crate) fn of(usage: Usage, number: usize, owner: u64) -> Option<Self> {
-        Some(Self { usage, number: u32::try_from(number).ok()?, owner })
+        let is_crowd = usage.view.slot(number)?.tag().load(Ordering::Acquire) == CROWD;
+        let room = if is_crowd { Room::Crowd } else { Room::One };
+        Some(Self { usage, number: u32::try_from(number).ok()?, owner, room })
     }
 
     /// The byte whose lock says that somebody has it.
     pub(crate) fn lock(self) -> u64 {
-        lock_of_lent(self.number, self.owner)
+        lock_of_lent(self.number, self.owner, if self.room == Room::Crowd { CROWD } else { 0 })
     }
 
     fn key(self) -> Key {
@@ -152,6 +168,16 @@ impl Lent {
         HOLDS.take(self.key());
     }
 
+    /// One hold less; whether it was the last of this process, which still has the lock. The caller keeps other threads out.
+    fn is_last_hold(self) -> bool {
+        let left = HOLDS.update(self.key(), |count| {
+            let left = count.saturating_sub(1);
+            *count = left.max(1);
+            left
+        });
+        left == Some(0)
+    }
+
     /// One hold less. With the last of all processes the slot is emptied, if its maker let go.
     fn drop_hold(self, ledger: Ledger, had: Had) {
         // A slot for this process is taken before other threads are kept from taking one.
@@ -159,12 +185,7 @@ impl Lent {
             return;
         }
         let is_last = life::one_at_a_time(|| {
-            let left = HOLDS.update(self.key(), |count| {
-                let left = count.saturating_sub(1);
-                *count = left.max(1);
-                left
-            });
-            if left != Some(0) {
+            if !self.is_last_hold() {
                 return false;
             }
             // While the lock is held nobody takes the slot for dead, so that it is emptied once.
@@ -182,6 +203,9 @@ impl Lent {
 
     /// Its maker does not have it any more.
     fn let_go(self, ledger: Ledger) {
+        if self.room == Room::Crowd {
+            return;
+        }
         // None: it was taken for dead, and what was in it is off the shared books.
         if let Some(slot) = self.slot() {
             slot.kind().store(LET_GO, Ordering::SeqCst);
@@ -213,7 +237,7 @@ impl Lent {
     fn find(ledger: Ledger, tag: Tag) -> Option<Self> {
         let usage = ledger.usage();
         let found = life::lent(usage, tag.0)?;
-        let lent = Self { usage, number: found.number, owner: found.owner };
+        let lent = Self { usage, number: found.number, owner: found.owner, room: Room::One };
         // A slot is taken before there is any lock: with the first one the process shows its sign, and drops all locks for that.
         let _has_sign = ledger.has_books();
         if !life::one_at_a_time(|| lent.hold()) {
@@ -228,9 +252,9 @@ impl Lent {
     }
 }
 
-/// Whether this process holds it.
+/// Whether this process holds it, or it is its crowd.
 pub(crate) fn is_held_here(lent: Lent) -> bool {
-    HOLDS.get(lent.key()).is_some()
+    HOLDS.get(lent.key()).is_some() || crowd::is_own(lent)
 }
 
 // === impl Place ===
@@ -238,7 +262,8 @@ pub(crate) fn is_held_here(lent: Lent) -> bool {
 impl Place {
     fn lent(&self) -> Option<(Lent, Ledger)> {
         let ledger = plain::ledger(self.grant)?;
-        Some((Lent { usage: ledger.usage(), number: self.number, owner: self.owner }, ledger))
+        let (usage, number, owner, room) = (ledger.usage(), self.number, self.owner, self.room);
+        Some((Lent { usage, number, owner, room }, ledger))
     }
 
     /// The maker's free.
@@ -250,13 +275,8 @@ impl Place {
             Books::Joined => ledger.release(self.bytes),
         }
         lent.let_go(ledger);
-    }
-
-    /// An opener's last close.
-    fn closed(self) {
-        let _errno = KeepErrno::new();
-        if let Some((lent, ledger)) = self.lent() {
-            lent.drop_hold(ledger, Had::Memory);
+        if self.room == Room::Crowd && self.books == Books::Apart {
+            crowd::leave(lent, self.bytes);
         }
     }
 }
@@ -267,9 +287,17 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
     let key = Key(address);
     let Some(held) = POINTERS.get(key).filter(|held| !held.is_apart()) else { return Ok(()) };
     let Some(ledger) = held.ledger() else { return Ok(()) };
-    let lent = life::one_at_a_time(|| take_slot(ledger.usage(), tag)).or_else(|| {
-        let _done_or_elsewhere = ledger.look();
-        life::one_at_a_time(|| take_slot(ledger.usage(), tag))
+    crowd::settle();
+    let own = || life::one_at_a_time(|| take_slot(ledger.usage(), tag));
+    let lent = own().or_else(|| {
+        if !crowd::is_there(ledger) {
+            let _done_or_elsewhere = ledger.look();
+            let own = own();
+            if own.is_some() {
+                return own;
+            }
+        }
+        life::one_at_a_time(|| crowd::of(ledger))
     });
     let Some(lent) = lent else { return Err(ledger.refuse()) };
     let place = Place {
@@ -279,6 +307,7 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
         number: lent.number,
         references: 1,
         owner: lent.owner,
+        room: lent.room,
         books: Books::Apart,
     };
     // Of two threads one; and not what came to this address since.
@@ -324,7 +353,7 @@ fn take_slot(usage: Usage, tag: Tag) -> Option<Lent> {
         if let Some(earlier) = held.take() {
             earlier.unlock();
         }
-        let lent = Lent { usage, number: taken.number, owner: taken.owner };
+        let lent = Lent { usage, number: taken.number, owner: taken.owner, room: Room::One };
         held = lent.hold().then_some(lent);
         held.is_some()
     };
@@ -336,70 +365,6 @@ fn take_slot(usage: Usage, tag: Tag) -> Option<Lent> {
         }
         (taken, held) => taken.and(held),
     }
-}
-
-/// cuIpcOpenMemHandle: the address, and how it is closed.
-pub(crate) fn open(
-    tag: Tag,
-    call: impl FnOnce() -> Result<u64, i32>,
-    close: impl FnOnce(u64) -> i32,
-) -> Result<u64, i32> {
-    let found = grants::all().find_map(|grant| {
-        let Account::Counted(ledger) = account::of_grant(grant) else { return None };
-        Some((Lent::find(ledger, tag)?, ledger))
-    });
-    let Some((lent, ledger)) = found else { return call() };
-    let address = call().inspect_err(|_| lent.drop_hold(ledger, Had::Nothing))?;
-    let again = OPENED.update(Key(address), |place| {
-        let same = (place.number, place.owner) == (lent.number, lent.owner);
-        place.references = place.references.saturating_add(u32::from(same));
-        same
-    });
-    if again == Some(true) {
-        lent.drop_hold(ledger, Had::Memory);
-        return Ok(address);
-    }
-    let tie = contexts::current().map_or(Tie(0), |current| current.tie);
-    let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-    let (number, owner) = (lent.number, lent.owner);
-    let place = Place { bytes: Bytes(0), grant, tie, number, references: 1, owner, books: Books::Apart };
-    match OPENED.insert(Key(address), place) {
-        Ok(stale) => {
-            if let Some(stale) = stale {
-                stale.closed();
-            }
-            Ok(address)
-        }
-        Err(NoRoom) => {
-            if close(address) == SUCCESS {
-                lent.drop_hold(ledger, Had::Memory);
-            }
-            Err(ledger.refuse())
-        }
-    }
-}
-
-/// cuIpcCloseMemHandle.
-pub(crate) fn close(address: u64, call: impl FnOnce() -> i32) -> i32 {
-    let closing = OPENED.decide(Key(address), |place| {
-        place.references = place.references.saturating_sub(1);
-        if place.references == 0 { Fate::Goes } else { Fate::Stays }
-    });
-    let Some((fate, place)) = closing else { return call() };
-    let _moving = plain::ledger(place.grant).map(Ledger::moving);
-    let answer = call();
-    match (fate, answer) {
-        (Fate::Goes, SUCCESS) => place.closed(),
-        (Fate::Stays, SUCCESS) => {}
-        (Fate::Goes, _) => {
-            // Without a place for it the lock stays until the process ends.
-            let _stale = OPENED.insert(Key(address), Place { references: 1, ..place });
-        }
-        (Fate::Stays, _) => {
-            OPENED.update(Key(address), |place| place.references = place.references.saturating_add(1));
-        }
-    }
-    answer
 }
 
 /// This process takes a slot anew: what it lends of this grant, and has no slot of its own any more, goes there, too. `join` is told
@@ -420,14 +385,13 @@ pub(crate) fn each_without_slot(ledger: Ledger, mut join: impl FnMut(Bytes)) {
 
 /// A context ended: with it what was made or opened in it.
 pub(crate) fn context_ended(tie: Tie) {
-    let its = |map: &AllocMap<Place>| {
-        let key = map.find(|key, place| (place.tie == tie).then_some(key))?;
-        map.take(key)
-    };
-    while let Some(made) = its(&MADE) {
+    while let Some(made) = take_of(&MADE, tie) {
         made.let_go();
     }
-    while let Some(opened) = its(&OPENED) {
-        opened.closed();
-    }
+    opened::context_ended(tie);
+}
+
+fn take_of(map: &AllocMap<Place>, tie: Tie) -> Option<Place> {
+    let key = map.find(|key, place| (place.tie == tie).then_some(key))?;
+    map.take(key)
 }

@@ -13,11 +13,11 @@
 //! | free | in another pid namespace, or the kernel does not tell | dead if the sign that it showed is gone ([`crate::presence`]); else alive: the node's agent sees more |
 //!
 //! A slot of memory that is lent ([`crate::lent`]) lives as long as anybody holds a shared lock on a byte of its own, or its
-//! maker lives and has it.
+//! maker lives and has it. A crowd lives as long as its maker, or as anybody holds the lock of all crowds.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use aliquot_abi::layout::{self, slot::LENT, slot::LET_GO};
+use aliquot_abi::layout::{self, slot::CROWD, slot::LENT, slot::LET_GO};
 use aliquot_abi::view::SlotView;
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
@@ -39,6 +39,9 @@ const TAKING_TURNS_MAX: u32 = 100_000;
 /// Sleeps after them for another thread of this process, and how long each is: longer than books are ever closed.
 const TAKING_SLEEPS_MAX: u32 = 2_000;
 const TAKING_SLEEP_NANOS: u64 = 1_000_000;
+
+/// Slots that memory gets none of, of its own: a process that begins is to find one, however much is lent.
+const KEPT: usize = 128;
 
 /// Byte of the usage file whose lock makes a reaper.
 const REAPER: u64 = 0;
@@ -146,8 +149,12 @@ pub(crate) fn take_slot(usage: Usage, part: Ppm, reaping: &AtomicU32) -> Option<
 }
 
 /// Takes a free slot for memory of this process that others open by a handle of this tag. Answers without one where all are
-/// taken; the caller keeps other threads out.
+/// taken but those that are kept for processes and for crowds; the caller keeps other threads out.
 pub(crate) fn take_for_lent(usage: Usage, tag: u64, hold: &mut dyn FnMut(Taken) -> bool) -> Option<Taken> {
+    let free = slots(usage).filter(|(_, slot)| pid_of(*slot).0 == 0).count();
+    if tag != CROWD && free <= KEPT {
+        return None;
+    }
     take_free(usage, Identity::own(), Use::Lent { tag, hold })
 }
 

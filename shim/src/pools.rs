@@ -288,6 +288,7 @@ pub(crate) fn relieve(ledger: Ledger) {
     let _errno = KeepErrno::new();
     crate::sparse::settle();
     crate::overhead::find_ended(ledger);
+    crate::lent::settle();
     meter::each(ledger, |meter, known| {
         if known.in_books() > 0 {
             trim(meter);
@@ -299,6 +300,7 @@ pub(crate) fn relieve(ledger: Ledger) {
 /// Brings the books to what the driver says of every pool that holds something, and of graphs.
 pub(crate) fn refresh() {
     crate::sparse::settle();
+    crate::lent::settle();
     if !Kind::Follows.is_there() {
         return;
     }

@@ -3,6 +3,8 @@
 
      alloc <made> <bytes>, free <made>, order <made>   the last: cuMemFreeAsync
      export <made>                                     answers the handle behind the code, as hexadecimal digits
+     crowd <count> <bytes>                             so many allocations, all of them lent
+     member <number>, part <number>                    the handle of one of them; it is freed
      open <opened> <handle>, close <opened>
      same <opened> <opened>                            0: the same address
      write <made> <number>, read <opened> <number>     0: that is what stands there
@@ -25,7 +27,9 @@ extern int cuMemAlloc_v2(Pointer *, size_t), cuMemFree_v2(Pointer), cuMemFreeAsy
 extern int cuMemGetInfo_v2(size_t *, size_t *), cuMemcpyDtoH_v2(void *, Pointer, size_t), cuMemcpyHtoD_v2(Pointer, const void *, size_t);
 extern int cuIpcGetMemHandle(Handle *, Pointer), cuIpcOpenMemHandle_v2(Pointer *, Handle, unsigned), cuIpcCloseMemHandle(Pointer);
 
-static Pointer made[16], opened[16];
+enum { MANY = 2048 };
+static Pointer made[16], opened[16], many[MANY];
+static Handle handles[MANY];
 static void *context, *own;
 
 static int open_handle(Pointer *address, const char *digits)
@@ -38,6 +42,24 @@ static int open_handle(Pointer *address, const char *digits)
         handle.bytes[at] = byte;
     }
     return cuIpcOpenMemHandle_v2(address, handle, 1);
+}
+
+static int crowd(uint64_t count, uint64_t bytes)
+{
+    int code = 0;
+    for (uint64_t at = 0; at < count && at < MANY && !code; at++) {
+        code = cuMemAlloc_v2(&many[at], bytes);
+        code = code ? code : cuIpcGetMemHandle(&handles[at], many[at]);
+    }
+    return code;
+}
+
+static void tell(int code, const Handle *handle)
+{
+    printf("%d ", code);
+    for (int at = 0; at < 64 && !code; at++)
+        printf("%02x", handle->bytes[at]);
+    puts("");
 }
 
 static int reset(void)
@@ -109,11 +131,13 @@ int main(int count, char **words)
             int code = cuMemGetInfo_v2(&left, &total);
             printf("%d %zu\n", code, left);
         } else if (!strcmp(word, "export")) {
-            int code = cuIpcGetMemHandle(&handle, made[a & 15]);
-            printf("%d ", code);
-            for (int at = 0; at < 64 && !code; at++)
-                printf("%02x", handle.bytes[at]);
-            puts("");
+            tell(cuIpcGetMemHandle(&handle, made[a & 15]), &handle);
+        } else if (!strcmp(word, "crowd")) {
+            printf("%d\n", crowd(a, strtoull(text, NULL, 10)));
+        } else if (!strcmp(word, "member")) {
+            tell(0, &handles[a % MANY]);
+        } else if (!strcmp(word, "part")) {
+            printf("%d\n", cuMemFree_v2(many[a % MANY]));
         } else {
             printf("%d\n", one(word, a & 15, text));
         }

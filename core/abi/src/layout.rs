@@ -145,6 +145,8 @@ pub mod usage {
     /// First of the bytes behind the file whose record locks tell who has memory that was lent: one for each slot and
     /// generation ([`super::slot::lock_of_lent`]).
     pub const LENT_LOCKS: u64 = 1 << 40;
+    /// The one whose record lock tells that somebody has memory open that was lent in a crowd ([`super::slot::CROWD`]).
+    pub const CROWD_LOCK: u64 = LENT_LOCKS - 1;
     /// First of the bytes behind the file whose locks are signs that processes live ([`super::slot::SIGN`]).
     pub const SIGNS: u64 = 1 << 50;
     /// First byte of slot 0.
@@ -158,7 +160,8 @@ pub mod usage {
 }
 
 /// Offsets in one slot. Writer: its owner; a reaper frees it after the owner's death. Most slots are processes'; some are of
-/// one allocation that its maker lets other processes open, and that outlives its maker's free and its maker.
+/// one allocation that its maker lets other processes open, and that outlives its maker's free and its maker, or of all those of
+/// its maker that have no slot of their own.
 pub mod slot {
     /// `u64`, `generation << 32 | pid`; pid 0 is a free slot. The generation grows with each owner.
     pub const OWNER: usize = 0;
@@ -188,8 +191,11 @@ pub mod slot {
     pub const ENDED: usize = 68;
     /// `u32`, 1: the owner has pools or graphs, which give memory back before the books say so.
     pub const LOOSE: usize = 72;
-    /// `u64`, of lent memory: FNV-1a over the handle by which it is opened.
+    /// `u64`, of lent memory: FNV-1a over the handle by which it is opened, or [`CROWD`].
     pub const TAG: usize = 56;
+    /// A value of [`TAG`]: all that the maker lends without a slot of its own, and what of that it freed while some of a crowd
+    /// was open. It lives as long as the maker, and as anybody has memory of any crowd open.
+    pub const CROWD: u64 = u64::MAX;
     /// `u64`, a byte of the file on which the owner holds a lock that it can lose by nothing but its end, in [`SIGNS`]; 0: it has
     /// none. In slots of lent memory it is the maker's.
     pub const SIGN: usize = 80;
@@ -200,9 +206,13 @@ pub mod slot {
     pub const SIGNS: core::ops::Range<u64> = super::usage::SIGNS..super::usage::SIGNS + (1 << 50);
 
     /// The byte on which the maker and everybody who has lent memory open hold a shared record lock, while slot `number` has the
-    /// owner word `owner`. Another owner has another byte, so that no lock is ever taken for a later one's.
+    /// owner word `owner`. Another owner has another byte, so that no lock is ever taken for a later one's. Of crowds it is one
+    /// byte, which only those lock who have some of it open.
     #[must_use]
-    pub const fn lock_of_lent(number: u32, owner: u64) -> u64 {
+    pub const fn lock_of_lent(number: u32, owner: u64, tag: u64) -> u64 {
+        if tag == CROWD {
+            return super::usage::CROWD_LOCK;
+        }
         super::usage::LENT_LOCKS + ((owner >> 32) << 10 | (number as u64 & 1023))
     }
 }

@@ -10,7 +10,7 @@
 //! taken, and nobody is robbed.
 //!
 //! The slot of memory that is lent has a lock byte of its own, which everybody holds who has the memory; its maker counts, locked
-//! or not, until it let go.
+//! or not, until it let go. So has a crowd of it, but for one byte for all.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -107,7 +107,10 @@ impl Taken<'_> {
     fn lock(&self) -> libc::flock {
         let of_process = || usage::SLOTS + self.number * usage::SLOT_BYTES;
         let byte = match u32::try_from(self.number) {
-            Ok(number) if self.is_lent() => usize::try_from(slot::lock_of_lent(number, self.owner)),
+            Ok(number) if self.is_lent() => {
+                let tag = self.slot.tag().load(Ordering::Acquire);
+                usize::try_from(slot::lock_of_lent(number, self.owner, tag))
+            }
             _ => Ok(of_process()),
         };
         byte_lock(libc::F_WRLCK, byte.unwrap_or_else(|_| of_process()))

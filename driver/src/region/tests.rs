@@ -279,6 +279,11 @@ fn start_beside(dir: &Path, lent: Option<u64>, other: usize) -> (Child, usize) {
 
 #[test]
 fn lent_memory_outlives_its_maker_while_somebody_has_it_open() {
+    // In a slot of its own, and in a crowd.
+    [4711, slot::CROWD].into_iter().for_each(lent_memory_outlives_its_maker);
+}
+
+fn lent_memory_outlives_its_maker(tag: u64) {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
@@ -288,12 +293,13 @@ fn lent_memory_outlives_its_maker_while_somebody_has_it_open() {
     // Far from the slots of processes that begin now, which their numbers choose.
     let lent = (number + usage::SLOT_COUNT / 2) % usage::SLOT_COUNT;
     let word = 3 << 32 | u64::from(maker.id());
-    let byte = slot::lock_of_lent(u32::try_from(lent).unwrap(), word);
+    let byte = slot::lock_of_lent(u32::try_from(lent).unwrap(), word, tag);
     let mut opener = start_beside(dir.path(), Some(byte), lent).0;
     let (slot, made) = (view.slot(lent).unwrap(), view.slot(number).unwrap());
     slot.start_time().store(made.start_time().load(Ordering::SeqCst), Ordering::SeqCst);
     slot.pid_namespace().store(made.pid_namespace().load(Ordering::SeqCst), Ordering::SeqCst);
     slot.kind().store(slot::LENT, Ordering::SeqCst);
+    slot.tag().store(tag, Ordering::SeqCst);
     slot.owner().store(word, Ordering::SeqCst);
     view.total().fetch_add(50, Ordering::SeqCst);
     slot.used().store(50, Ordering::SeqCst);
