@@ -6,6 +6,7 @@
      crowd <count> <bytes>                             so many allocations, all of them lent
      member <number>, part <number>                    the handle of one of them; it is freed
      open <opened> <handle>, close <opened>
+     together <opened> <handle>                        eight threads open it at once; all but one close it
      same <opened> <opened>                            0: the same address
      write <made> <number>, read <opened> <number>     0: that is what stands there
      reset                                             the primary context ends, and begins anew
@@ -13,6 +14,7 @@
      info                                              cuMemGetInfo: free
 
    With an argument the primary context is had as runtime libraries have it, past every function with a name. */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +33,7 @@ enum { MANY = 2048 };
 static Pointer made[16], opened[16], many[MANY];
 static Handle handles[MANY];
 static void *context, *own;
+static const char *many_digits;
 
 static int open_handle(Pointer *address, const char *digits)
 {
@@ -42,6 +45,41 @@ static int open_handle(Pointer *address, const char *digits)
         handle.bytes[at] = byte;
     }
     return cuIpcOpenMemHandle_v2(address, handle, 1);
+}
+
+enum { TOGETHER = 8 };
+static pthread_barrier_t gate;
+static Pointer same_one[TOGETHER];
+
+static void *open_with_others(void *which)
+{
+    uintptr_t at = (uintptr_t)which;
+    intptr_t code = cuCtxSetCurrent(context);
+    pthread_barrier_wait(&gate);
+    code = code ? code : open_handle(&same_one[at], many_digits);
+    pthread_barrier_wait(&gate);
+    if (at && !code)
+        code = cuIpcCloseMemHandle(same_one[at]);
+    return (void *)code;
+}
+
+static int together(Pointer *address, const char *digits)
+{
+    pthread_t threads[TOGETHER];
+    intptr_t code = 0;
+    many_digits = digits;
+    pthread_barrier_init(&gate, NULL, TOGETHER);
+    for (uintptr_t at = 0; at < TOGETHER; at++)
+        if (pthread_create(&threads[at], NULL, open_with_others, (void *)at))
+            exit(3);
+    for (int at = 0; at < TOGETHER; at++) {
+        void *answer = NULL;
+        pthread_join(threads[at], &answer);
+        code = code ? code : (intptr_t)answer;
+        code = code ? code : same_one[at] != same_one[0];
+    }
+    *address = same_one[0];
+    return (int)code;
 }
 
 static int crowd(uint64_t count, uint64_t bytes)
@@ -93,6 +131,8 @@ static int one(const char *word, uint64_t a, const char *text)
         return cuMemFreeAsync(made[a], NULL);
     if (!strcmp(word, "open"))
         return open_handle(&opened[a], text);
+    if (!strcmp(word, "together"))
+        return together(&opened[a], text);
     if (!strcmp(word, "close"))
         return cuIpcCloseMemHandle(opened[a]);
     if (!strcmp(word, "same"))

@@ -305,6 +305,27 @@ fn what_is_lent_is_counted_once_after_a_slot_was_taken_away() {
     assert!(scene.files.counter(usage::HIGH_WATER) <= LIMIT);
 }
 
+/// Each of them has to close it, whichever of them wrote it down first.
+#[test]
+fn what_threads_open_at_once_is_open_until_the_last_of_them_closed_it() {
+    const COUNT: u64 = 200;
+    const BYTES: u64 = 4096;
+    let Some(scene) = Scene::new() else { return };
+    let found = || (scene.files.counter(usage::TOTAL), scene.card.in_use());
+    let (mut maker, mut opener) = (scene.start(), scene.start());
+    maker.say(&[&format!("crowd {COUNT} {BYTES}")]);
+    for number in 0..COUNT {
+        let told = maker.0.say(&format!("member {number}"));
+        opener.say(&[&format!("together 0 {}", told.strip_prefix("0 ").unwrap_or_default())]);
+        maker.say(&[&format!("part {number}")]);
+        let left = (COUNT - number) * BYTES;
+        assert_eq!(found(), (left, left), "one thread has number {number} open");
+        opener.say(&["close 0"]);
+        assert_eq!(found(), (left - BYTES, left - BYTES));
+    }
+    scene.held();
+}
+
 /// More is lent than there are slots: what has none of its own is in its maker's crowd.
 #[test]
 fn however_much_is_lent_processes_find_slots_and_the_books_have_what_the_card_has() {

@@ -48,6 +48,11 @@ impl Hold {
 }
 
 impl Place {
+    /// Whether both are of the same memory.
+    fn is_of(&self, other: &Self) -> bool {
+        (self.number, self.owner) == (other.number, other.owner)
+    }
+
     /// An opener's last close.
     fn closed(self) {
         let _errno = KeepErrno::new();
@@ -67,28 +72,40 @@ pub(crate) fn open(
 ) -> Result<u64, i32> {
     let Some(hold) = Hold::of(tag) else { return call() };
     let address = call().inspect_err(|_| hold.drop(Had::Nothing))?;
-    let fresh = hold.place();
-    let again = OPENED.update(Key(address), |place| {
-        let same = (place.number, place.owner) == (fresh.number, fresh.owner);
-        place.references = place.references.saturating_add(u32::from(same));
-        same
-    });
-    if again == Some(true) {
-        hold.drop(Had::Memory);
-        return Ok(address);
-    }
-    match OPENED.insert(Key(address), fresh) {
-        Ok(stale) => {
-            if let Some(stale) = stale {
-                stale.closed();
-            }
-            Ok(address)
-        }
+    match note(Key(address), hold.place(), hold) {
+        Ok(()) => Ok(address),
         Err(NoRoom) => {
             if close(address) == SUCCESS {
                 hold.drop(Had::Memory);
             }
             Err(OUT_OF_MEMORY)
+        }
+    }
+}
+
+/// Writes down that the vendor opened it once more. Other threads may be between the vendor's answer for the same address and
+/// here, and every one of them is to close it once.
+fn note(key: Key, fresh: Place, hold: Hold) -> Result<(), NoRoom> {
+    let mut mine = fresh;
+    loop {
+        let more = |place: &mut Place| {
+            let is_same = place.is_of(&mine);
+            place.references = place.references.saturating_add(if is_same { mine.references } else { 0 });
+            is_same
+        };
+        if OPENED.update(key, more) == Some(true) {
+            // One hold for all of them.
+            hold.drop(Had::Memory);
+            return Ok(());
+        }
+        match OPENED.insert(key, mine)? {
+            // Another thread was faster: what it wrote down is added, or goes back where ours was closed meanwhile.
+            Some(other) if other.is_of(&mine) => mine = other,
+            Some(stale) => {
+                stale.closed();
+                return Ok(());
+            }
+            None => return Ok(()),
         }
     }
 }
