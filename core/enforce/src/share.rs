@@ -14,7 +14,7 @@
 //! | own part | of the time in which the tenant had work on the card, the part in which the card worked for it | ppm |
 //! | unbilled | card time that the vendor saw and the tenant's bills did not: corrected through its credit | ns |
 //! | alone | no other tenant was active for two of the vendor's windows | |
-//! | owed | card time below the guarantee that went to others' long work, made up for out of what rests ([`crate::owed`]) | ns |
+//! | owed | card time below the guarantee that went to others' long work, made up for out of what rests (module `owed`) | ns |
 //! | tick | [`TICK`], while somebody is limited or holds a loan; otherwise nothing happens until a demand word moves | ns |
 //!
 //! ```text
