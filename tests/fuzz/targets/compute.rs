@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::view::UsageView;
-use aliquot_enforce::bucket::{Bucket, DEBT_MAX, SAVED_MAX};
+use aliquot_enforce::bucket::{Bucket, DEBT_MAX, Room, SAVED_MAX};
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{Event, Events, Marks, Passed, Recorded};
@@ -239,6 +239,6 @@ impl Run<'_> {
             assert!((1..=Ppm::ALL.parts()).contains(&own), "own part {own}");
             *held = tenant;
         }
-        self.shared(0).bucket.add(correction, SAVED_MAX);
+        self.shared(0).bucket.add(correction, Room::MOST);
     }
 }
