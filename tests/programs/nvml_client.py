@@ -22,11 +22,35 @@ assert nvml.nvmlDeviceGetUtilizationRates(card).gpu == 100
 assert nvml.nvmlDeviceGetUtilizationRates(idle).gpu == 0
 loads = {p.pid: p.smUtil for p in nvml.nvmlDeviceGetProcessUtilization(card, 0)}
 assert loads == {int(sys.argv[1]): 0, int(sys.argv[2]): 100}, loads
+infos = {p.pid: p.smUtil for p in nvml.nvmlDeviceGetProcessesUtilizationInfo(card, 0)}
+assert infos == loads, infos
+kind, samples = nvml.nvmlDeviceGetSamples(card, nvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+assert kind == nvml.NVML_VALUE_TYPE_UNSIGNED_INT and len(samples) > 1
+assert samples[-1].sampleValue.uiVal == 100, samples[-1]
+_, others = nvml.nvmlDeviceGetSamples(idle, nvml.NVML_GPU_UTILIZATION_SAMPLES, samples[0].timeStamp)
+assert {s.sampleValue.uiVal for s in others} == {0} and others[0].timeStamp > samples[0].timeStamp, others
 assert nvml.nvmlDeviceGetMigMode(card) == [0, 0]
-try:
-    nvml.nvmlDeviceGetFanSpeed(card)
-    raise SystemExit("a fan that is not there")
-except nvml.NVMLError as error:
-    assert error.value == nvml.NVML_ERROR_NOT_SUPPORTED, error
+
+
+def refused(code, call, *arguments):
+    try:
+        raise SystemExit(f"{call.__name__}: {call(*arguments)}")
+    except nvml.NVMLError as error:
+        assert error.value == code, error
+
+
+refused(nvml.NVML_ERROR_NOT_FOUND, nvml.nvmlDeviceGetSamples, card, nvml.NVML_MEMORY_UTILIZATION_SAMPLES, 1 << 62)
+refused(nvml.NVML_ERROR_NOT_SUPPORTED, nvml.nvmlDeviceGetSamples, card, nvml.NVML_MEMORY_CLK_SAMPLES, 0)
+events = nvml.nvmlEventSetCreate()
+assert nvml.nvmlDeviceGetSupportedEventTypes(card) & nvml.nvmlEventTypeXidCriticalError
+for each in (card, idle):
+    nvml.nvmlDeviceRegisterEvents(each, nvml.nvmlEventTypeXidCriticalError, events)
+refused(nvml.NVML_ERROR_TIMEOUT, nvml.nvmlEventSetWait_v2, events, 1)
+# The plan of faults has an Xid of the other card here.
+refused(nvml.NVML_ERROR_NOT_SUPPORTED, nvml.nvmlDeviceGetFanSpeed, card)
+event = nvml.nvmlEventSetWait_v2(events, 60000)
+assert nvml.nvmlDeviceGetIndex(event.device) == 1 and event.eventType == nvml.nvmlEventTypeXidCriticalError
+assert (event.eventData, event.gpuInstanceId, event.computeInstanceId) == (48, 0xFFFFFFFF, 0xFFFFFFFF), event
+nvml.nvmlEventSetFree(events)
 nvml.nvmlShutdown()
 print("OK")

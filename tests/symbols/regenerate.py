@@ -88,6 +88,7 @@ NVML_FIRST = {
     "nvmlDeviceGetHandleByIndex",
     "nvmlDeviceGetHandleByPciBusId",
     "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlEventSetWait",
     "nvmlInit",
 }
 

@@ -346,8 +346,10 @@ fn client(bench: &Bench, python: Result<std::path::PathBuf, StoodAside>, name: &
 }
 
 #[test]
-fn nvidia_ml_py_sees_memory_processes_and_load() {
+fn nvidia_ml_py_sees_memory_processes_load_and_xids() {
     let Some((bench, program)) = probe() else { return };
+    let xid = "[[fault]]\nsymbol = \"nvmlDeviceGetFanSpeed\"\naction = { xid = 48 }\ncard = 1\n";
+    bench.write("faults.toml", xid);
     let holder = Running::start(bench.command(&program).args(["hold", &(256 * MIB).to_string()])).ready();
     // Load comes from the driver's side, so that one process is to be seen.
     let card = bench.card();

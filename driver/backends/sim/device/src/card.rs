@@ -122,6 +122,8 @@ struct Part {
     /// Serial number of the GPU instance.
     serial: u64,
     facts: CardFacts,
+    /// Its card.
+    whole: Arc<Mapping>,
 }
 
 // === impl Moment ===
@@ -153,7 +155,8 @@ impl Card {
                 mapping
             }
         };
-        Ok(Self { mapping, part: Some(Arc::new(Part { serial, facts })), ..self.clone() })
+        let part = Part { serial, facts, whole: Arc::clone(&self.mapping) };
+        Ok(Self { mapping, part: Some(Arc::new(part)), ..self.clone() })
     }
 
     /// The file with the books of a GPU instance.
@@ -361,6 +364,17 @@ impl Card {
         })
     }
 
+    /// When the kept full utilisation windows ended, in nanoseconds of the monotonic clock, with the percent of each in which
+    /// somebody ran, oldest first.
+    #[must_use]
+    pub fn utilization_record(&self) -> Vec<(u64, u32)> {
+        self.with(|state| {
+            let now = monotonic_nanos();
+            state.play(self.node.slice_nanos, now);
+            state.windows.record(now)
+        })
+    }
+
     /// Percent of the last full utilisation window by process: everybody on the card, and who ran in it and left since.
     #[must_use]
     pub fn utilizations(&self) -> BTreeMap<u32, u32> {
@@ -381,26 +395,20 @@ impl Card {
         })
     }
 
-    /// How the card is.
+    /// How the card is; of a part also how its card is.
     #[must_use]
     pub fn health(&self) -> Health {
-        if self.mapping.lost().load(Ordering::Relaxed) == 0 { Health::Well } else { Health::Lost }
+        let lost = |mapping: &Mapping| mapping.lost().load(Ordering::Relaxed) != 0;
+        match &self.part {
+            Some(part) if lost(&part.whole) => Health::Lost,
+            _ if lost(&self.mapping) => Health::Lost,
+            _ => Health::Well,
+        }
     }
 
-    /// Makes the card fall off the bus, or come back.
+    /// Makes the card fall off the bus, or come back; of a part that alone.
     pub fn set_health(&self, health: Health) {
         self.mapping.lost().store(u64::from(health == Health::Lost), Ordering::Relaxed);
-    }
-
-    /// The last Xid the driver would have logged; 0 where there was none.
-    #[must_use]
-    pub fn last_xid(&self) -> u64 {
-        self.with(|state| state.last_xid)
-    }
-
-    /// Records an Xid.
-    pub fn raise_xid(&self, xid: u64) {
-        self.with(|state| state.last_xid = xid);
     }
 
     /// Gives the calling process a seat. One process may sit several times; each seat counts as a process of its own.

@@ -5,12 +5,14 @@
 //! symbol = "cuMemAlloc_v2"      # the export
 //! call = 3                      # the n-th call of a process, from 1; absent: every call
 //! action = { error = 2 }        # "kill" | "missing" | "lost" | { error = code } | { slow_nanos = n } | { xid = n }
-//! card = 1                      # whose Xid, which is lost: an index or a UUID; absent: card 0, and the call fails with it
+//! card = 1                      # whose Xid, which is lost: an index, or the UUID of a card or MIG device; absent: card 0, and the
+//!                               # call fails with it. An Xid of a MIG device carries its numbers; its whole card is lost
 //! ```
 //!
 //! The plan is read when a library is initialised; counting is per process and library.
 
-use crate::card::Health;
+use crate::card::{Card, Health};
+use crate::mig::MigDevice;
 use crate::{Device, mapping};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -41,7 +43,7 @@ pub enum Action {
 pub enum Named {
     /// By its place.
     Index(usize),
-    /// By its UUID.
+    /// By its UUID, or that of a MIG device on it.
     Uuid(String),
 }
 
@@ -107,6 +109,23 @@ pub enum PlanError {
     },
 }
 
+/// The card that is meant, with the MIG device where that is.
+fn named_on<'a>(device: &'a Device, named: Option<&Named>) -> Option<(&'a Card, Option<MigDevice>)> {
+    let uuid = match named {
+        None => return device.card(0).map(|card| (card, None)),
+        Some(Named::Index(index)) => return device.card(*index).map(|card| (card, None)),
+        Some(Named::Uuid(uuid)) => uuid,
+    };
+    let meant = |card: &'a Card| {
+        if card.facts().uuid == *uuid {
+            return Some((card, None));
+        }
+        let part = card.mig_devices().into_iter().find(|part| card.mig_uuid(part.compute) == *uuid)?;
+        Some((card, Some(part)))
+    };
+    device.cards().iter().find_map(meant)
+}
+
 impl Plan {
     /// Reads `faults.toml` of `dir`; no faults where there is none.
     ///
@@ -150,19 +169,15 @@ impl Plan {
     /// [`Struck`] where the call is to fail.
     pub fn apply(&self, symbol: &str, device: &Device) -> Result<(), Struck> {
         for (action, named) in self.strike(symbol) {
-            let card = match named {
-                None => device.card(0),
-                Some(Named::Index(index)) => device.card(*index),
-                Some(Named::Uuid(uuid)) => device.cards().iter().find(|card| card.facts().uuid == *uuid),
-            };
+            let card = named_on(device, named);
             match action {
                 Action::Error(code) => return Err(Struck::Error(code)),
                 Action::SlowNanos(nanos) => std::thread::sleep(std::time::Duration::from_nanos(nanos)),
                 Action::Missing => return Err(Struck::Missing),
                 Action::Kill => mapping::kill_self(),
-                Action::Xid(xid) => card.into_iter().for_each(|card| card.raise_xid(xid)),
+                Action::Xid(xid) => card.into_iter().for_each(|(card, of)| card.raise_xid(xid, of)),
                 Action::Lost => {
-                    card.into_iter().for_each(|card| card.set_health(Health::Lost));
+                    card.into_iter().for_each(|(card, _)| card.set_health(Health::Lost));
                     if named.is_none() {
                         return Err(Struck::Lost);
                     }

@@ -28,6 +28,7 @@ mod node;
 pub mod processor;
 mod profile;
 pub mod schedule;
+mod xid;
 
 pub use card::{Busy, Card, Full, Health, Kind, Mark, Moment, Process, Seat, SeatError, WINDOW_NANOS};
 pub use fault::{Action, Named, Plan, PlanError, Struck};
@@ -39,6 +40,7 @@ pub use mig::{
 };
 pub use node::{CardFacts, ComputeMode, GraphMemory, MigAccess, MigMode, Node, NodeError};
 pub use profile::{PROFILES, Profile};
+pub use xid::{Seen, Xid};
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

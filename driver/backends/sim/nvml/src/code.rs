@@ -17,6 +17,7 @@ pub(crate) const NO_PERMISSION: Code = Code(4);
 pub(crate) const NOT_FOUND: Code = Code(6);
 pub(crate) const INSUFFICIENT_SIZE: Code = Code(7);
 pub(crate) const DRIVER_NOT_LOADED: Code = Code(9);
+pub(crate) const TIMEOUT: Code = Code(10);
 pub(crate) const GPU_IS_LOST: Code = Code(15);
 pub(crate) const IN_USE: Code = Code(19);
 pub(crate) const INSUFFICIENT_RESOURCES: Code = Code(23);

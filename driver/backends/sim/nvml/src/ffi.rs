@@ -14,10 +14,12 @@ macro_rules! exports {
 }
 
 mod card;
+mod event;
 mod mig;
 #[expect(dead_code, reason = "one source for all simulated libraries; this one needs a part of it")]
 #[path = "../../pointer.rs"]
 mod pointer;
+mod sample;
 mod system;
 mod usage;
 mod stubs {

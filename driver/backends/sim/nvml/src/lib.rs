@@ -5,5 +5,6 @@
 //! NVML_ERROR_NOT_SUPPORTED, as the vendor's library does for what a card has not.
 
 mod code;
+mod events;
 mod ffi;
 mod library;

@@ -4,6 +4,7 @@ use crate::code::{
     Answer, Code, DRIVER_NOT_LOADED, GPU_IS_LOST, INVALID_VALUE, NO_PERMISSION, NOT_FOUND, NOT_SUPPORTED,
     UNINITIALIZED, UNKNOWN,
 };
+use crate::events;
 use aliquot_sim_device::{
     Card, Device, GpuInstance, Health, MigAccess, MigDevice, Plan, Struck, effective_user,
 };
@@ -75,7 +76,11 @@ pub(crate) fn init() -> Answer {
 /// nvmlShutdown.
 pub(crate) fn shutdown() -> Answer {
     let less = |count: u64| count.checked_sub(1);
-    INITIALISED.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).map(|_| ()).map_err(|_| UNINITIALIZED)
+    let before = INITIALISED.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    if before.map_err(|_| UNINITIALIZED)? == 1 {
+        events::free_all();
+    }
+    Ok(())
 }
 
 /// The cards, once initialised.

@@ -3,6 +3,7 @@
 use crate::lent::Lent;
 use crate::mig;
 use crate::schedule::{self, Run, SEATS, Turn, Work};
+use crate::xid::Reports;
 
 /// Length of a utilisation window: a sixth of a second, as the vendor samples.
 pub const WINDOW_NANOS: u64 = 166_666_667;
@@ -56,7 +57,7 @@ pub(super) struct SeatState {
 pub(crate) struct State {
     pub(super) in_use: u64,
     pub(super) high_water: u64,
-    pub(super) last_xid: u64,
+    pub(crate) xids: Reports,
     pub(super) busy_total: u64,
     pub(super) reaped_at: u64,
     /// One behind the highest seat ever taken.
@@ -93,7 +94,19 @@ impl Windows {
 
     /// Percent of the last full window before `now`.
     pub(super) fn percent(&self, now: u64) -> u32 {
-        let number = (now / WINDOW_NANOS).saturating_sub(1);
+        self.percent_of((now / WINDOW_NANOS).saturating_sub(1))
+    }
+
+    /// When each kept full window before `now` ended, and its percent, oldest first.
+    pub(super) fn record(&self, now: u64) -> Vec<(u64, u32)> {
+        let present = now / WINDOW_NANOS;
+        // The place of the oldest is the present one's.
+        let kept = u64::try_from(WINDOWS - 1).unwrap_or(0);
+        let ended = |number: u64| ((number + 1) * WINDOW_NANOS, self.percent_of(number));
+        (present.saturating_sub(kept)..present).map(ended).collect()
+    }
+
+    fn percent_of(&self, number: u64) -> u32 {
         let place = usize::try_from(number).unwrap_or(0) % WINDOWS;
         let busy = match (self.number.get(place), self.busy.get(place)) {
             (Some(owner), Some(busy)) if *owner == number => *busy,

@@ -80,19 +80,6 @@ pub(crate) struct AccountingV2 {
     start: u64,
 }
 
-/// The vendor's utilisation of a process.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Sample {
-    pid: u32,
-    padding: u32,
-    micros: u64,
-    sm: u32,
-    memory: u32,
-    encoder: u32,
-    decoder: u32,
-}
-
 /// The vendor's limits of a container's memory.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -122,8 +109,7 @@ pub(crate) struct DetailList {
 }
 
 const _: () = assert!(size_of::<MemoryLimits>() == 32 && size_of::<Detail>() == 32);
-const _: () =
-    assert!(size_of::<MemoryV2>() == 40 && size_of::<ProcessV2>() == 24 && size_of::<Sample>() == 32);
+const _: () = assert!(size_of::<MemoryV2>() == 40 && size_of::<ProcessV2>() == 24);
 
 /// A structure says its size and version in its first field.
 const MEMORY_V2: u32 = 40 | 2 << 24;
@@ -166,7 +152,7 @@ fn memory(handle: u64) -> Answer<Memory> {
 }
 
 /// A card of which the driver tells what was used of its time: none that is in MIG mode, nor a part of one.
-fn sampled(handle: u64) -> Answer<&'static Card> {
+pub(super) fn sampled(handle: u64) -> Answer<&'static Card> {
     let card = library::card(handle)?;
     if card.facts().mig == MigMode::On { Err(NOT_SUPPORTED) } else { Ok(card) }
 }
@@ -191,7 +177,7 @@ fn on_card(handle: u64) -> Answer<Vec<Placed>> {
 }
 
 /// Fills a list in, or says how long it would have to be.
-fn fill<T: Copy>(found: &[T], count: Out<u32>, list: Out<T>) -> Answer {
+pub(super) fn fill<T: Copy>(found: &[T], count: Out<u32>, list: Out<T>) -> Answer {
     let room = usize::try_from(count.get()?).map_err(|_| INVALID_VALUE)?;
     count.set(u32::try_from(found.len()).map_err(|_| INVALID_VALUE)?)?;
     if room < found.len() {
@@ -258,29 +244,6 @@ exports! {
     fn nvmlDeviceGetUtilizationRates(handle: u64, rates: Out<Utilization>) {
         rates.set(Utilization { gpu: sampled(handle)?.utilization(), memory: 0 })
     }
-    fn nvmlDeviceGetProcessUtilization(handle: u64, list: Out<Sample>, count: Out<u32>, since: u64) {
-        let micros = aliquot_sim_device::monotonic_nanos() / 1_000;
-        let sample = |(pid, sm): (u32, u32)| Sample {
-            pid,
-            padding: 0,
-            micros,
-            sm,
-            memory: 0,
-            encoder: 0,
-            decoder: 0,
-        };
-        let found = sampled(handle)?.utilizations().into_iter().map(sample).collect::<Vec<_>>();
-        if found.is_empty() || since >= micros {
-            count.set(0)?;
-            return Err(NOT_FOUND);
-        }
-        if list.is_null() {
-            count.set(u32::try_from(found.len()).map_err(|_| INVALID_VALUE)?)?;
-            return Err(INSUFFICIENT_SIZE);
-        }
-        fill(&found, count, list)
-    }
-
     fn nvmlDeviceGetAccountingMode(handle: u64, mode: Out<u32>) {
         library::card(handle)?;
         mode.set(1)
