@@ -17,7 +17,7 @@ if which == "nvml":
     assert nvml.nvmlDeviceGetComputeRunningProcesses(card) == []
     nvml.nvmlShutdown()
 
-if which in ("gpustat", "nvitop"):
+if which in ("gpustat", "nvitop", "work"):
     import ctypes
     import os
 
@@ -30,6 +30,32 @@ if which in ("gpustat", "nvitop"):
     assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
     used = limit - free.value
     assert total.value == limit and used > 1 << 30, (free, total)
+
+if which == "work":
+    import time
+
+    import pynvml as nvml
+
+    # A kernel that never ends here, beside somebody else's: half of the card, which is 62.5 percent of the share of 80.
+    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+    assert cuda.cuModuleLoadData(ctypes.byref(module), b"image") == 0
+    assert cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"k_600000000000") == 0
+    assert cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None) == 0
+    nvml.nvmlInit()
+    card, calls = nvml.nvmlDeviceGetHandleByIndex(0), ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
+    end = time.monotonic() + 60
+    for call in calls:
+        told = []
+        while not (told and 60 <= told[0][1] <= 65):
+            assert time.monotonic() < end, (call, told)
+            time.sleep(0.01)
+            told = [(one.pid, one.smUtil) for one in getattr(nvml, call)(card, 0)]
+            assert [pid for pid, _ in told] == [os.getpid()], (call, told)
+    # The card's own use is the card's: why one waits is no secret.
+    assert nvml.nvmlDeviceGetUtilizationRates(card).gpu == 100
+    _, samples = nvml.nvmlDeviceGetSamples(card, nvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+    assert samples[-1].sampleValue.uiVal == 100, samples[-1]
+    nvml.nvmlShutdown()
 
 if which == "gpustat":
     from gpustat import new_query

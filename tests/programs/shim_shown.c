@@ -5,7 +5,8 @@
  *   cuda             prints free, total and the device's total, in both widths where they are
  *   nvml CARD        prints total, free and used by both versions, then the limit and use that NVML itself holds to
  *   processes CARD   prints pid:bytes by each version of each list, the versions apart by bars
- *   work CARD        prints pid:percent by both calls
+ *   work CARD        prints pid:percent by both calls, a bar between them
+ *   run NANOS        launches a kernel of that length, prints the driver's answer
  *   accounted CARD PID  prints the answer and the processes of the list of accounting, a bar, and the answers about the process
  *   uninitialised    prints what NVML answers when it was shut down
  * With an argument it never touches CUDA.
@@ -25,7 +26,8 @@ typedef struct { unsigned pid; U used; unsigned gi, ci; } P2;
 typedef struct { unsigned pid; U used; unsigned gi, ci; U cc; } P3;
 typedef struct { unsigned version, mode, count; P3 *list; } Detail;
 typedef struct { unsigned pid; U at; unsigned sm, mem, enc, dec; } Sample;
-typedef struct { unsigned version, count; U since; void *list; } Info;
+typedef struct { U at; unsigned pid, sm, mem, enc, dec, jpg, ofa; } Use;
+typedef struct { unsigned version, count; U since; Use *list; } Info;
 
 static void *cuda, *nvml;
 
@@ -94,7 +96,24 @@ static void work(U card) {
     if (code == 7) code = ask(card, room, &count, 0);
     printf("%d", code);
     for (unsigned n = 0; !code && n < count; n++) printf(" %u:%u", room[n].pid, room[n].sm);
+    Use uses[64];
+    Info info = { sizeof info | 1 << 24, 0, 0, NULL };
+    int (*again)(U, Info *) = CALL(nvml, "nvmlDeviceGetProcessesUtilizationInfo", (U, Info *));
+    code = again(card, &info);
+    if (code == 7) { info.list = uses; code = again(card, &info); }
+    printf(" | %d", code);
+    for (unsigned n = 0; !code && n < info.count; n++) printf(" %u:%u", uses[n].pid, uses[n].sm);
     puts("");
+}
+
+static int run(unsigned long long nanos) {
+    U module, kernel;
+    char name[64];
+    snprintf(name, sizeof name, "k_%llu", nanos);
+    must(CALL(cuda, "cuModuleLoadData", (U *, const void *))(&module, "image"), "module");
+    must(CALL(cuda, "cuModuleGetFunction", (U *, U, const char *))(&kernel, module, name), "kernel");
+    return CALL(cuda, "cuLaunchKernel", (U, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, U, void **, void **))(
+        kernel, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL);
 }
 
 static void accounted(U card, unsigned pid) {
@@ -147,6 +166,7 @@ int main(int argc, char **argv) {
         else if (sscanf(line, "processes %d", &number) == 1) processes(device(number));
         else if (sscanf(line, "accounted %d %u", &number, &pid) == 2) accounted(device(number), pid);
         else if (sscanf(line, "work %d", &number) == 1) work(device(number));
+        else if (sscanf(line, "run %llu", &bytes) == 1) printf("%d\n", run(bytes));
         else if (sscanf(line, "%63s", word) == 1 && !strcmp(word, "uninitialised")) {
             U card = device(0), count = 0;
             M1 one = { 1, 2, 3 };

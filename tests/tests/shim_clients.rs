@@ -1,5 +1,6 @@
 //! Clients from PyPI under the shim, unmodified: they see the grant and are stopped at it with the vendor's error.
 
+use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_tests::preload::{Tenant, memory_limit};
 use aliquot_tests::simulated::{
     Bench, Link, StoodAside, monitor_python, numba_python, root, said, small_python,
@@ -29,8 +30,8 @@ fn nvidia_ml_py_sees_the_grant() {
 }
 
 /// Monitors see the grant, and its processes alone, beside somebody else who has more of the card.
-fn monitor(which: &str) {
-    let (bench, python) = (Bench::new(), monitor_python());
+fn monitor(which: &str, python: Result<PathBuf, StoodAside>, limits: impl Fn(Limits) -> Limits) {
+    let bench = Bench::new();
     let program = bench.compile("shim_shown", Link::Opened);
     let (python, program) = match python.and_then(|python| Ok((python, program?))) {
         Ok(both) => both,
@@ -38,7 +39,8 @@ fn monitor(which: &str) {
     };
     let mut stranger = Talk::start(&mut bench.command(&program));
     assert_eq!(stranger.say("take 5000000000"), "0");
-    let (tenant, _files) = Tenant::with(&memory_limit(&bench.card().facts().uuid, LIMIT));
+    assert_eq!(stranger.say("run 600000000000"), "0");
+    let (tenant, _files) = Tenant::with(&limits(memory_limit(&bench.card().facts().uuid, LIMIT)));
     let mut command = tenant.command(&bench, python);
     command.arg(root().join("tests/programs/shim_client.py")).args([which, &LIMIT.to_string()]);
     assert_eq!(command.output().map(|output| said(&output)).ok().as_deref(), Some("OK\n"));
@@ -47,12 +49,19 @@ fn monitor(which: &str) {
 
 #[test]
 fn gpustat_sees_the_grant() {
-    monitor("gpustat");
+    monitor("gpustat", monitor_python(), |memory| memory);
 }
 
 #[test]
 fn nvitop_sees_the_grant() {
-    monitor("nvitop");
+    monitor("nvitop", monitor_python(), |memory| memory);
+}
+
+#[test]
+fn nvidia_ml_py_sees_work_as_a_part_of_the_grant() {
+    let most =
+        |memory| Limits { policy: ComputePolicy::Cap, share_ppm: 800_000, granted_ppm: 800_000, ..memory };
+    monitor("work", small_python(), most);
 }
 
 #[test]

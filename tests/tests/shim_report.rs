@@ -167,31 +167,51 @@ fn a_card_without_a_grant_shows_its_size_and_nothing_free() {
     assert!(lists(&monitor.say("processes 1")).iter().all(Vec::is_empty));
 }
 
+/// What both calls tell of what processes did.
+fn work(line: &str) -> [Vec<(u64, u64)>; 2] {
+    let answered = |call: &str| lists(call.strip_prefix('0').unwrap_or_else(|| panic!("{line}"))).remove(0);
+    let (first, second) = line.split_once(" | ").unwrap_or_else(|| panic!("{line}"));
+    [answered(first), answered(second)]
+}
+
 #[test]
 fn work_is_that_of_the_container_as_a_part_of_its_share() {
-    let half = |card: &str| Limits {
+    let most = |card: &str| Limits {
         policy: ComputePolicy::Cap,
-        share_ppm: 500_000,
-        granted_ppm: 500_000,
+        share_ppm: 800_000,
+        granted_ppm: 800_000,
         ..memory_limit(card, LIMIT)
     };
-    let Some(scene) = scene(half) else { return };
+    let Some(scene) = scene(most) else { return };
     let (mut user, mut monitor, mut stranger) = (scene.user(), scene.monitor(), scene.stranger());
     assert_eq!((user.say("take 1000"), stranger.say("take 1000")), ("0".into(), "0".into()));
-    let ours = lists(&user.say("processes 0"))[0][0].0;
-    let idle = format!("0 {ours}:0");
-    assert_eq!((user.say("work 0"), monitor.say("work 0")), (idle.clone(), idle));
-    // Somebody else's work fills the card.
-    let (card, start) = (scene.bench.card(), Instant::now());
-    let seat = card.join().unwrap();
-    seat.submit(600_000_000_000);
-    while card.utilization() == 0 {
-        assert!(start.elapsed() < Duration::from_secs(60), "no work is seen");
-        std::thread::yield_now();
+    let ours = user.pid().into();
+    for talk in [&mut user, &mut monitor] {
+        assert_eq!(work(&talk.say("work 0")), [[(ours, 0)], [(ours, 0)]]);
     }
-    let told = monitor.say("work 0");
-    assert_eq!(told, format!("0 {ours}:0"), "nobody else is shown");
-    seat.leave();
+    // Each has a kernel that never ends here, so that each has half of the card, a turn more or less, whoever looks when.
+    assert_eq!((user.say("run 600000000000"), stranger.say("run 600000000000")), ("0".into(), "0".into()));
+    let start = Instant::now();
+    for talk in [&mut user, &mut monitor] {
+        let as_part = |told: &[(u64, u64)]| matches!(told, [(pid, 60..=65)] if *pid == ours);
+        loop {
+            let told = work(&talk.say("work 0"));
+            if told.iter().all(|told| as_part(told)) {
+                break;
+            }
+            assert!(told.iter().all(|told| matches!(told[..], [(pid, _)] if pid == ours)), "{told:?}");
+            assert!(start.elapsed() < Duration::from_secs(60), "half of the card is {told:?} of four fifths");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    // Who has no grant is told the card's, of everybody.
+    let bare = work(&stranger.say("work 0"));
+    assert!(
+        bare.iter().all(|told| told.len() == 2 && told.iter().all(|(_, part)| (45..=55).contains(part))),
+        "{bare:?}"
+    );
+    // Of a card that no grant names nobody is told about: as NVML says that nobody did anything.
+    assert_eq!(monitor.say("work 1"), "6 | 6");
 }
 
 #[test]
