@@ -70,6 +70,8 @@ void begin(void)
     code = CALL("cuInit", (unsigned), 0);
     if (!code)
         code = CALL("cuDeviceGetCount", (int *), &count);
+    if (code == 100)
+        ASIDE("the driver shows no card (%d, %s); one in MIG mode without an instance is none to it", code, named(code));
     if (code)
         ASIDE("the driver answers %d, %s", code, named(code));
     if (count < 1)

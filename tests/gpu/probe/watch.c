@@ -24,6 +24,21 @@ static const char *opened(const char *uuid)
     return find(uuid, &handle) ? "NVML does not know this card" : NULL;
 }
 
+/* The older of the two names that CUDA has for an instance: its card's UUID and the numbers of its instances. */
+static void path(void)
+{
+    char uuid[96] = "";
+    unsigned gpu = 0, compute = 0;
+    void *card = NULL;
+    int (*whole)(void *, void **) = NVML("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", (void *, void **));
+    int (*named)(void *, char *, unsigned) = NVML("nvmlDeviceGetUUID", (void *, char *, unsigned));
+    int (*first)(void *, unsigned *) = NVML("nvmlDeviceGetGpuInstanceId", (void *, unsigned *));
+    int (*second)(void *, unsigned *) = NVML("nvmlDeviceGetComputeInstanceId", (void *, unsigned *));
+    if (whole && named && first && second && !whole(handle, &card) && !named(card, uuid, sizeof uuid)
+        && !first(handle, &gpu) && !second(handle, &compute))
+        printf("path MIG-%s/%u/%u\n", uuid, gpu, compute);
+}
+
 /* The same figures under the shim and without it, in a process with a context. */
 void report(void)
 {
@@ -139,6 +154,8 @@ void watch(const char *uuid)
         int (*version)(char *, unsigned) = NVML("nvmlSystemGetDriverVersion", (char *, unsigned));
         if (version && !version(text, sizeof text))
             printf("driver %s\n", text);
+        if (!strncmp(uuid, "MIG-", 4))
+            path();
     }
     printf("ready\n");
     fflush(stdout);

@@ -52,6 +52,8 @@ pub(crate) struct Facts {
     pub(crate) name: String,
     /// As grants name it.
     pub(crate) uuid: String,
+    /// Whether it is an instance of a card in MIG mode.
+    pub(crate) is_part: bool,
     /// Bytes.
     pub(crate) total: u64,
     /// 1000 × major + 10 × minor.
@@ -87,6 +89,10 @@ pub(crate) struct Bench {
     /// The carried programs, at a path that a preload may have.
     carried: PathBuf,
     watch: RefCell<Program>,
+    /// What `CUDA_VISIBLE_DEVICES` is for programs, where it is not as it was found.
+    visible: RefCell<Option<String>>,
+    /// Of an instance `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`, where NVML tells it.
+    pub(crate) path: Option<String>,
     /// Lines about the card and its driver, as the page begins with.
     pub(crate) about: Vec<String>,
     ends: Cell<Instant>,
@@ -153,10 +159,6 @@ impl Facts {
         let small = |key: &str| number(key).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
         let text = |key: &str| said.word(key).ok_or_else(|| NoCard(format!("the card has no {key}")));
         let name = text("name")?;
-        if number("part")? == 1 {
-            let why = "in MIG mode, and this suite is for whole cards; turn it off, or name another with CUDA_VISIBLE_DEVICES";
-            return Err(NoCard(format!("{name} is {why}")));
-        }
         let mode = match said.number("compute_mode") {
             Ok(2) => return Err(NoCard(format!("{name}'s compute mode is PROHIBITED"))),
             Ok(1 | 3) => Mode::Exclusive,
@@ -165,6 +167,7 @@ impl Facts {
         Ok(Self {
             name,
             uuid: text("uuid")?,
+            is_part: number("part")? == 1,
             total: number("total")?,
             version: number("version")?,
             processors: small("processors")?.max(1),
@@ -196,14 +199,21 @@ impl Bench {
             return Err(NoCard(format!("{}: {why}", facts.name)));
         }
         let mut about = Vec::new();
+        about.extend(facts.is_part.then(|| format!("the instance {} of a card in MIG mode", facts.uuid)));
         about.extend(told.word("driver").map(|version| format!("driver {version}")));
         about.extend(
             told.word("without")
                 .map(|why| format!("no NVML ({why}): what the card holds is told by cuMemGetInfo")),
         );
         about.extend(libraries.as_ref().map(|place| format!("libcuda.so.1 found in {}", place.display())));
+        // Every program has the very instance that was looked at.
+        let visible = RefCell::new(facts.is_part.then(|| facts.uuid.clone()));
+        let path = told.word("path").filter(|_| facts.is_part);
+        about.extend(path.as_ref().map(|path| format!("also called {path}")));
         let bench = Self {
             facts,
+            visible,
+            path,
             plan,
             libraries,
             carried,
@@ -213,7 +223,8 @@ impl Bench {
         };
         match bench.now() {
             Ok(now) if now.get("mig") == Some(1) => {
-                Err(NoCard(format!("{} is in MIG mode", bench.facts.name)))
+                let why = "is in MIG mode, and the driver does not tell of which instance it shows";
+                Err(NoCard(format!("{} {why}", bench.facts.name)))
             }
             Ok(_) => Ok(bench),
             Err(trouble) => Err(NoCard(format!("the card tells nothing: {}", trouble.why()))),
@@ -239,12 +250,22 @@ impl Bench {
         let carried = self.carried.join(program);
         let mut command = Command::new(if carried.is_file() { carried } else { program.into() });
         prepare(&mut command, self.libraries.as_deref());
+        if let Some(visible) = self.visible.borrow().as_ref() {
+            command.env("CUDA_VISIBLE_DEVICES", visible);
+        }
         if side == Side::Shim {
             command
                 .env("LD_PRELOAD", self.carried.join("libaliquot.so"))
                 .env("ALIQUOT_GRANTS", tenant.grants());
         }
         command
+    }
+
+    /// While `run` runs, programs have the card by this name.
+    pub(crate) fn by_name(&self, name: &str, run: impl FnOnce()) {
+        let before = self.visible.replace(Some(name.to_owned()));
+        run();
+        self.visible.replace(before);
     }
 
     /// A file that was carried along.

@@ -41,6 +41,8 @@ pub(crate) struct Page {
     failed: Vec<String>,
     counts: [usize; 3],
     heading: &'static str,
+    /// What rows begin with.
+    label: String,
 }
 
 /// Year, month and day of a moment, in universal time.
@@ -92,7 +94,7 @@ impl Page {
         let today = date(SystemTime::now());
         let dated = format!("{today}-gpu-{}", slug(&facts.name));
         let file = file(plan.result.as_deref(), &dated);
-        let mut page = Self { file, failed: Vec::new(), counts: [0; 3], heading: "" };
+        let mut page = Self { file, failed: Vec::new(), counts: [0; 3], heading: "", label: String::new() };
         if page.file.is_none() {
             eprintln!("no file can be written here: the page is the output alone");
         }
@@ -159,6 +161,13 @@ impl Page {
             ));
             self.heading = heading;
         }
+    }
+
+    /// Rows that `run` writes begin with this.
+    pub(crate) fn under(&mut self, label: &str, run: impl FnOnce(&mut Self)) {
+        self.label = format!("{label}: ");
+        run(self);
+        self.label.clear();
     }
 
     /// Runs a check on both sides, where its section has so much time left.
@@ -235,13 +244,13 @@ impl Page {
     }
 
     fn row(&mut self, what: &str, [shim, bare]: [&str; 2], kind: usize, verdict: &str) {
-        let verdict = cell(verdict);
-        self.line(&format!("| {} | {} | {} | {verdict} |", cell(what), cell(shim), cell(bare)));
+        let (what, verdict) = (cell(&format!("{}{what}", self.label)), cell(verdict));
+        self.line(&format!("| {what} | {} | {} | {verdict} |", cell(shim), cell(bare)));
         if let Some(count) = self.counts.get_mut(kind) {
             *count += 1;
         }
         if kind == 1 {
-            self.failed.push(format!("{}: {verdict}", cell(what)));
+            self.failed.push(format!("{what}: {verdict}"));
         }
     }
 

@@ -14,6 +14,7 @@ mod governor;
 mod memory;
 mod overhead;
 mod packages;
+mod part;
 mod plan;
 mod program;
 mod share;
@@ -29,9 +30,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Free memory below which a section stands aside, in MiB, by its name.
-const NEEDED_MIB: [(&str, u64); 6] = [
+const NEEDED_MIB: [(&str, u64); 7] = [
     ("memory", 7 * 1024),
     ("reporting", 1024),
+    ("mig", 7 * 1024),
     ("packages", 7 * 1024),
     ("shares", 1024),
     ("pairs", 3 * 1024),
@@ -45,6 +47,7 @@ fn heading(section: &str) -> &'static str {
     match section {
         "memory" => "Memory",
         "reporting" => "Reporting",
+        "mig" => "MIG instance",
         "packages" => "Python packages",
         "shares" => "Share of one tenant",
         "pairs" => "Shares of tenants side by side",
@@ -95,12 +98,16 @@ fn setup(bench: &Bench, page: &mut Page) -> Result<(), Trouble> {
 
 fn section(bench: &Bench, page: &mut Page, name: &str, setup: &Result<(), Trouble>) {
     page.section(heading(name));
+    if name == "mig" && !bench.facts.is_part {
+        return page.aside("all of it", "this is a whole card, and not an instance of one in MIG mode");
+    }
     if let Err(trouble) = setup.clone().and_then(|()| hindrance(bench, name)) {
         return page.trouble("all of it", &trouble);
     }
     let run = || match name {
         "memory" => memory::held(bench, page),
         "reporting" => memory::told(bench, page),
+        "mig" => part::held(bench, page),
         "packages" => packages::held(bench, page),
         "shares" => share::alone(bench, page),
         "pairs" => share::together(bench, page),

@@ -4,8 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Sections in their order, and what each may take of the time there is: one that needs less leaves it to those behind it.
-pub(crate) const SECTIONS: [(&str, u32); 6] =
-    [("memory", 80), ("reporting", 15), ("packages", 100), ("shares", 150), ("pairs", 75), ("overhead", 40)];
+pub(crate) const SECTIONS: [(&str, u32); 7] = [
+    ("memory", 80),
+    ("reporting", 15),
+    ("mig", 30),
+    ("packages", 100),
+    ("shares", 150),
+    ("pairs", 75),
+    ("overhead", 40),
+];
 
 /// The words of the command line.
 #[derive(Clone, Debug)]
@@ -30,7 +37,7 @@ pub(crate) struct Plan {
 
 pub(crate) const USAGE: &str = "usage: gpu/run [--only SECTION,...] [--minutes N] [--seconds N] [--few] [RESULT]
 
-  --only SECTION,...  of memory, reporting, packages, shares, pairs, overhead
+  --only SECTION,...  of memory, reporting, mig, packages, shares, pairs, overhead
   --minutes N         what all of it may take (8); what there is no time for stands aside
   --seconds N         length of one measurement of a share (3)
   --few               of each kind of measurement one

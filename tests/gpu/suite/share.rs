@@ -261,8 +261,17 @@ fn row(
 
 /// One tenant with a capped share, every shape of kernels.
 pub(crate) fn alone(bench: &Bench, page: &mut Page) {
-    let (shapes, shares) =
-        if bench.plan.few { (&SHAPES[..1], &SHARES[..1]) } else { (&SHAPES[..], &SHARES[..]) };
+    let few = bench.plan.few;
+    let (shapes, shares) = if few { (&SHAPES[..1], &SHARES[..1]) } else { (&SHAPES[..], &SHARES[..]) };
+    of_shapes(bench, page, shapes, shares);
+}
+
+/// The same with one shape and share.
+pub(crate) fn alone_in_short(bench: &Bench, page: &mut Page) {
+    of_shapes(bench, page, &SHAPES[..1], &SHARES[..1]);
+}
+
+fn of_shapes(bench: &Bench, page: &mut Page, shapes: &[Shape], shares: &[u32]) {
     for shape in shapes.iter().copied() {
         // Long kernels need long measurements: at a tenth, a kernel of a second comes every ten.
         let shares = shares.iter().copied().filter(|asked| shape.seconds() < 0.5 || *asked == 60);
