@@ -14,8 +14,8 @@
 
 mod agree;
 mod lock;
+mod partitions;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -398,39 +398,6 @@ impl Node {
         }
         self.write_journal(next)?;
         Ok(outcome)
-    }
-
-    /// Writes down that a partition which hardware refused to make is none of ours: whatever lies at its place now, or will,
-    /// is not undone with our plan.
-    fn disown(
-        &mut self,
-        error: &PrepareError,
-        before: &BTreeMap<PartitionAt, Making>,
-    ) -> Result<(), PrepareError> {
-        let Some(at) = error.not_made() else { return Ok(()) };
-        let mut next = self.journal.clone();
-        match before.get(at) {
-            // One that we once had: what is there now is told apart from it.
-            Some(made @ Making::Made(_)) => next.partitions.insert(at.clone(), made.clone()),
-            Some(Making::Planned) | None => next.partitions.remove(at),
-        };
-        self.write_journal(next)
-    }
-
-    /// Writes down that partitions which hardware has lost are to be made again, before they are: their next handle is
-    /// another one, and a kill in between must not make strangers of them.
-    fn forget_vanished(&mut self, name: &str, grants: &[Grant]) -> Result<(), PrepareError> {
-        let used: BTreeSet<PartitionAt> = grants.iter().filter_map(Grant::partition).collect();
-        let hardware = |source| PrepareError::Hardware { claim: name.to_owned(), source: Box::new(source) };
-        let live = self.parts.backend.partitions().map_err(hardware)?;
-        let there: BTreeSet<&PartitionAt> = live.iter().map(|l| &l.at).collect();
-        let mut next = self.journal.clone();
-        for (at, making) in &mut next.partitions {
-            if used.contains(at) && !there.contains(at) {
-                *making = Making::Planned;
-            }
-        }
-        self.write_journal(next)
     }
 
     /// Undoes everything of a claim, and forgets it.
