@@ -19,6 +19,7 @@
 
 mod convert;
 mod file;
+mod sizes;
 mod v1;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub use file::{
     CLAIMS_MAX, FILE_BYTES_MAX, JournalError, JournalFile, MIN_READER, RECORD_BYTES_MAX, VERSION, decode,
     encode,
 };
+pub use sizes::{ContextSizes, Ground};
 
 /// Everything that the node has promised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -17,6 +17,7 @@ mod examples;
 mod explain;
 mod failure;
 mod hardware;
+mod hold_context;
 mod input;
 mod node_choice;
 mod node_spec;
@@ -97,6 +98,9 @@ enum Command {
     /// A program that uses a card, for the demo
     #[command(hide = true)]
     DemoTenant(demo::tenant::Args),
+    /// A process with a context, to be measured
+    #[command(hide = true)]
+    HoldContext(hold_context::Args),
     /// Print a completion script for a shell
     Completions {
         /// Shell to print it for
@@ -162,6 +166,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Fai
         Command::Top(args) => top::run(&args, terminal),
         Command::Demo(args) => demo::run(&args, terminal),
         Command::DemoTenant(args) => Ok(Answer::Code(demo::tenant::run(&args))),
+        Command::HoldContext(args) => Ok(Answer::Code(hold_context::run(&args))),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "aliquot", &mut terminal.out);
             Ok(Answer::Yes)

@@ -6,6 +6,7 @@
 //! | `TERM` | environment | `dumb`: the terminal cannot be drawn on |
 //! | `XDG_STATE_HOME`, `HOME` | environment of an ordinary user | where local runs keep their state: `aliquot` below the first, else `.local/state/aliquot` below the second; root's is in `/var/lib/aliquot` |
 //! | `LD_PRELOAD`, `LD_LIBRARY_PATH` | environment of `aliquot run` | kept for the command, behind what the run puts there |
+//! | all but `LD_PRELOAD`, `LD_AUDIT`, `ALIQUOT_GRANTS` and `CUDA_…` | environment | that of the process that shows what a context takes |
 //! | `CUDA_VISIBLE_DEVICES` | environment of `aliquot run` | the cards among which a run without `--card` chooses; the command is shown its own |
 
 use std::ffi::{OsStr, OsString};
@@ -52,6 +53,16 @@ pub fn state_home() -> Option<PathBuf> {
 #[must_use]
 pub fn visible_cards() -> Option<OsString> {
     std::env::var_os(VISIBLE_CARDS)
+}
+
+/// The environment without what has a program load more than it asks for, limits what it has of a card, or makes contexts of
+/// another size than others have.
+pub fn without_preloads() -> impl Iterator<Item = (OsString, OsString)> {
+    let is_other = |name: &OsStr| {
+        !matches!(name.to_str(), Some("LD_PRELOAD" | "LD_AUDIT" | "ALIQUOT_GRANTS"))
+            && !name.as_encoded_bytes().starts_with(b"CUDA_")
+    };
+    std::env::vars_os().filter(move |(name, _)| is_other(name))
 }
 
 /// A list variable of the environment with something before what stands there.

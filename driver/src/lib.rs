@@ -14,6 +14,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod contexts;
 pub mod disk;
 mod grant_file;
 pub mod manifest;

@@ -5,6 +5,7 @@
 //!   <state>/journal      what is promised
 //!   <state>/grants/…     what tenants are shown
 //!   <state>/lib/…        the shim that containers load
+//!   <state>/contexts     how much of each card a context takes, as far as it was measured
 //!   <state>/cdi/…        what container runtimes read, unless another directory is named
 //!   <state>/hardware/…   the simulated hardware, where there is no real one
 //! ```
@@ -13,6 +14,7 @@
 //! drift from either. [`Node::invariants`] compares all four, and every test calls it after every action.
 
 mod agree;
+mod contexts;
 mod lock;
 mod partitions;
 
@@ -38,6 +40,7 @@ pub use agree::Differs;
 use lock::{lock, make_state, must_be_directory, must_be_own};
 
 use crate::checkpoint::{ClaimRecord, Journal, JournalError, JournalFile, Making, Phase};
+use crate::contexts::Gauge;
 use crate::disk::Disk;
 use crate::prepare::{
     Earlier, Hands, Outcome, PrepareError, PreparedClaim, Released, decode, run_steps, run_undo,
@@ -61,6 +64,8 @@ pub struct Parts {
     pub offers: Option<Arc<Offers>>,
     /// The disk; [`Disk::default`] in service.
     pub disk: Disk,
+    /// Who finds out what a context takes; `None`: nobody here.
+    pub gauge: Option<Arc<dyn Gauge>>,
 }
 
 /// Where a node keeps its files.
@@ -93,6 +98,8 @@ pub struct Node {
     journal: Journal,
     /// What is published; fixed while the node is open.
     offers: OnceLock<Arc<Offers>>,
+    /// What people are to be told of what was prepared.
+    notes: Vec<String>,
     /// Keeps other processes out; none where the node was opened for reading.
     lock: Option<Flock<File>>,
 }
@@ -204,7 +211,8 @@ impl Node {
         must_be_own(&state, &parts.name, &journal)?;
         let fresh = journal.is_empty() && !file.path().exists();
         let offers = parts.offers.clone().map_or_else(OnceLock::new, OnceLock::from);
-        let mut node = Self { parts, grants_dir, libraries_dir, cdi, file, journal, offers, lock };
+        let mut node =
+            Self { parts, grants_dir, libraries_dir, cdi, file, journal, offers, notes: Vec::new(), lock };
         if node.lock.is_none() {
             return Ok((node, Recovery::default()));
         }
@@ -373,13 +381,18 @@ impl Node {
         Ok(Released::Released)
     }
 
+    /// What is to be said of what was prepared since the last question: it holds, with less than it could have.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
     /// Does what is missing of a claim's plan, and records that it is prepared.
     pub(crate) fn make_whole(&mut self, uid: &ClaimUid) -> Result<Outcome, PrepareError> {
         let Some(record) = self.journal.claims.get(uid) else {
             return Err(PrepareError::Unknown { claim: uid.clone() });
         };
-        let earlier = if record.phase == Phase::Prepared { Earlier::Perhaps } else { Earlier::None };
-        let plan = record.plan.clone();
+        let (phase, plan) = (record.phase, record.plan.clone());
+        let earlier = if phase == Phase::Prepared { Earlier::Perhaps } else { Earlier::None };
         let before = self.journal.partitions.clone();
         self.forget_vanished(&plan.name, &plan.grants)?;
         let outcome = match run_steps(&self.hands(), &plan, &self.journal.partitions, earlier) {
@@ -393,6 +406,11 @@ impl Node {
         for live in &outcome.partitions {
             next.partitions.insert(live.at.clone(), Making::Made(live.handle.clone()));
         }
+        if self.parts.gauge.is_some() {
+            // What follows may take long: a kill meanwhile must not make strangers of them.
+            self.write_journal(next.clone())?;
+        }
+        self.size_contexts(&plan.grants, phase)?;
         if let Some(record) = next.claims.get_mut(uid) {
             record.phase = Phase::Prepared;
         }

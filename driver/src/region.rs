@@ -279,7 +279,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Opens a file to look at it. Whoever may write its directory may put anything there: a link is not followed, and a pipe
 /// keeps nobody waiting.
-fn open_to_look(path: &Path) -> io::Result<File> {
+pub(crate) fn open_to_look(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() {
         return Ok(file);

@@ -172,6 +172,7 @@ impl Local {
             server: ServerVersion::with_default_gates(37, 0),
             offers: None,
             disk: Disk::default(),
+            gauge: None,
         };
         let (node, recovery) = Node::open(parts, &Dirs::in_state(self.state()), Access::Change).unwrap();
         assert!(recovery.problems.is_empty(), "{:?}", recovery.problems);

@@ -126,6 +126,7 @@ impl World {
             server: ServerVersion::with_default_gates(37, 2),
             offers: self.offers.get().cloned(),
             disk,
+            gauge: None,
         }
     }
 

@@ -103,10 +103,17 @@ fn a_command_gets_its_part_of_a_card_and_no_more() {
     assert_eq!(end(child), Some(0));
 }
 
-/// Nobody says here how much of the card a context takes.
+/// Keeps `aliquot` from finding out how much of the card a context takes; programs on the card do not ask this.
+fn keep_the_size_of_contexts_unknown(machine: &Machine) {
+    let fault =
+        "[[fault]]\nsymbol = \"nvmlDeviceGetGraphicsRunningProcesses_v3\"\naction = { error = 999 }\n";
+    machine.bench.write("faults.toml", fault);
+}
+
 #[test]
 fn a_process_that_begins_beside_a_full_part_is_refused_before_it_has_a_context() {
     let machine = Machine::of("[[card]]");
+    keep_the_size_of_contexts_unknown(&machine);
     let script = r#"exec 3<&0; "$0" demo-tenant fill 16384 <&3 >first &
         until grep -qs filled first; do sleep 0.1; done; cat first
         for late in 1 2; do "$0" demo-tenant fill 1 </dev/null; done; echo over; wait"#;
@@ -126,10 +133,19 @@ fn a_process_that_begins_beside_a_full_part_is_refused_before_it_has_a_context()
 fn a_part_that_may_have_no_room_for_a_context_is_given_with_a_warning() {
     let machine = Machine::of("[[card]]");
     let run = |memory: &str| machine.aliquot("run", &["--memory", memory, "--", "true"]).output().unwrap();
-    let small = run("511Mi");
-    let warning = "the part has 511Mi of memory, and what a context of this card takes is not known: with less than 512Mi";
-    assert!(small.status.success() && err(&small).contains(warning), "{small:?}");
-    assert_eq!(err(&run("512Mi")), "");
+    let too_small = "the part has 511Mi of memory, and what a context of this card takes is not known: with less than 512Mi";
+    let unknown = "what a context takes cannot be measured: ";
+    keep_the_size_of_contexts_unknown(&machine);
+    for (memory, warnings) in [("511Mi", &[unknown, too_small][..]), ("512Mi", &[unknown])] {
+        let output = run(memory);
+        let said = err(&output);
+        let are_said = warnings.iter().zip(said.lines()).all(|(warning, line)| line.contains(warning));
+        assert!(output.status.success() && are_said && said.lines().count() == warnings.len(), "{said}");
+    }
+    fs::remove_file(machine.bench.cards().join("faults.toml")).unwrap();
+    assert_eq!(err(&run("481Mi")), "");
+    let warning = "the part has 480Mi of memory, and a context of this card alone takes 480Mi";
+    assert!(err(&run("480Mi")).contains(warning));
 }
 
 #[test]

@@ -16,7 +16,11 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     // `shuttle` is the schedule explorer: a feature of tests, never built into what ships.
     ("aliquot_enforce", &[], &["shuttle"]),
     ("aliquot_cdi", &[], &["serde", "serde_json", "thiserror"]),
-    ("aliquot_backend_nvidia", &["aliquot_core"], &["nvml-wrapper", "nvml-wrapper-sys", "thiserror"]),
+    (
+        "aliquot_backend_nvidia",
+        &["aliquot_core"],
+        &["libloading", "nvml-wrapper", "nvml-wrapper-sys", "thiserror"],
+    ),
     ("aliquot_backend_sim", &["aliquot_core"], &["nix", "serde", "thiserror", "toml"]),
     ("aliquot_sim_device", &[], &["libc", "serde", "thiserror", "toml"]),
     ("aliquot_sim_cuda", &["aliquot_sim_device"], &["libc"]),

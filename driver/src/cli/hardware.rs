@@ -11,12 +11,17 @@ use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::NodeName;
 use aliquot_core::ports::DeviceBackend;
 
+use crate::contexts::{Gauge, MachineGauge};
+
 use super::failure::Failure;
 use super::node_spec::NodeSpec;
 use super::state::chain;
 
 /// Name of this machine as a node: claims keep it, so that it must not change with the name of the host.
 const MACHINE: &str = "machine";
+
+/// This very program, also where another version has taken its place on disk.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Looks for this machine's own cards.
 pub(super) fn open_machine(catalogue: &Catalogue) -> Result<Arc<NvidiaNode>, Failure> {
@@ -33,6 +38,8 @@ pub(super) struct Hardware {
     pub(super) about: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) backend: Box<dyn DeviceBackend>,
+    /// Who finds out what a context takes.
+    pub(super) gauge: Option<Arc<dyn Gauge>>,
 }
 
 /// What kind of cards they are.
@@ -68,6 +75,7 @@ impl Hardware {
             about: node.about().to_owned(),
             labels: node.labels().clone(),
             backend: Box::new(node),
+            gauge: None,
         }
     }
 
@@ -79,6 +87,7 @@ impl Hardware {
             about: format!("NVIDIA driver {}", node.driver()),
             labels: BTreeMap::new(),
             backend: Box::new(Arc::clone(node)),
+            gauge: Some(Arc::new(MachineGauge { node: Arc::clone(node), program: OWN_PROGRAM.into() })),
         })
     }
 

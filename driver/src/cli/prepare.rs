@@ -62,6 +62,9 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         }
         for claim in cluster.claims_of(placement.unit) {
             done.push(Done::prepare(&mut node, claim));
+            for note in node.take_notes() {
+                terminal.last_note(format_args!("warning: {note}"));
+            }
         }
     }
     match args.output {

@@ -253,7 +253,9 @@ fn reached(
     if let Some(context) = reach.context {
         place.publish_context(context).map_err(failed)?;
     }
-    if let Some(warning) = too_small(limits.memory, reach.context) {
+    // Else what was measured is published already.
+    let measured = (limits.context_bytes > 0).then_some(Bytes(limits.context_bytes));
+    if let Some(warning) = too_small(limits.memory, reach.context.or(measured)) {
         terminal.note(warning)?;
     }
     let environment = environment(shim, &visible, &grants, &reach);

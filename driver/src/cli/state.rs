@@ -63,6 +63,7 @@ pub(super) fn open(
         server: setting.server,
         offers: None,
         disk: Disk::default(),
+        gauge: hardware.gauge,
     };
     let (node, recovery) =
         Node::open(parts, &Dirs::in_state(state), access).map_err(|error| Failure::Node(chain(&error)))?;

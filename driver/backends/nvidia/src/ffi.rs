@@ -1,6 +1,7 @@
 //! The vendor's management library, NVML: the only place that knows it. `nvml-wrapper` finds it when it is needed, and
 //! each of its functions when that is called; what comes out is plain data, and errors that say which kind they are.
 
+pub(crate) mod context;
 mod mig;
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -202,8 +203,8 @@ impl Library {
             UsedGpuMemory::Unavailable => None,
         };
         let mut processes = Vec::new();
-        for process in device
-            .running_compute_processes()?
+        for process in optional(device.running_compute_processes())?
+            .unwrap_or_default()
             .into_iter()
             .chain(optional(device.running_graphics_processes())?.unwrap_or_default())
         {

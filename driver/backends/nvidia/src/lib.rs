@@ -34,6 +34,7 @@ use aliquot_core::ports::{
 use aliquot_core::units::Bytes;
 
 pub use ffi::Fault;
+pub use ffi::context::{Context, NoContext};
 pub use health::{DRIVER_MIN, OpenError};
 
 use ffi::{Facts, Instance, Library, Unmade};

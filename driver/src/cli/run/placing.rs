@@ -32,7 +32,11 @@ pub(super) fn place_and_prepare(
             Err(why) => return Ok((node, Err(why))),
         };
         tries += 1;
-        match node.prepare(&placed) {
+        let prepared = node.prepare(&placed);
+        for note in node.take_notes() {
+            terminal.last_note(format_args!("warning: {note}"));
+        }
+        match prepared {
             Ok(_) => return Ok((node, Ok(()))),
             Err(error) if error.is_late() && tries < PLACES_MAX => {
                 drop(node);

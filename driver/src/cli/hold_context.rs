@@ -1,0 +1,67 @@
+//! A process with a context on one card and nothing else, for whoever measures how much that takes: [`crate::contexts`].
+//!
+//! It says one line and ends with its standard input, or with who started it.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+
+use aliquot_backend_nvidia::Context;
+use aliquot_core::id::CardUuid;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+
+use crate::contexts::READY;
+
+/// Have a context on a card until standard input ends
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// UUID of the only card or MIG instance that `CUDA_VISIBLE_DEVICES` shows
+    #[arg(value_parser = card)]
+    card: CardUuid,
+}
+
+fn card(text: &str) -> Result<CardUuid, String> {
+    CardUuid::new(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn run(args: &Args) -> u8 {
+    // Where this fails, the end of the input is what ends it. Who started it may be gone already: then nothing would.
+    let _dies_with_its_parent = set_pdeathsig(Signal::SIGKILL);
+    if input_has_ended() {
+        return 1;
+    }
+    match Context::make(&args.card) {
+        Ok(context) => {
+            if say(READY).is_ok() {
+                wait_for_the_end_of_input();
+            }
+            drop(context);
+            0
+        }
+        Err(why) => {
+            // Nobody listens: nobody wants to know.
+            drop(say(&why.to_string()));
+            1
+        }
+    }
+}
+
+fn input_has_ended() -> bool {
+    let input = io::stdin();
+    let mut ended = [PollFd::new(input.as_fd(), PollFlags::empty())];
+    let is_told = poll(&mut ended, PollTimeout::ZERO).is_ok_and(|count| count > 0);
+    is_told && ended[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+fn wait_for_the_end_of_input() {
+    let mut rest = [0; 64];
+    let mut input = io::stdin().lock();
+    while input.read(&mut rest).is_ok_and(|length| length > 0) {}
+}

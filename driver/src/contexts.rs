@@ -1,0 +1,205 @@
+//! How much of a card a context takes, found out by the host itself before tenants come: nothing that a tenant wrote counts.
+//!
+//! ```text
+//!  aliquot ──hold-context UUID──▶ the same program again, with a context on that card and nothing else
+//!     │  before  │  with it  │  after: what the driver tells of the card
+//!     ├─ it names the process and what that has ───────────▶ exactly so much
+//!     └─ else: what was taken and what was given back, at most three times, until two of these agree
+//! ```
+//!
+//! The process is started without what is preloaded into others, ends with its input, and with whoever started it, however
+//! that ends. What it says is one line, read with a bound on its length and on the time. It is not believed: the driver is
+//! asked here.
+//!
+//! Nobody's promise is touched: where others have parts of the card, so much must be promised to nobody as no context takes, and
+//! differences, which a tenant could falsify, do not count.
+
+mod holder;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_backend_nvidia::{NvidiaNode, Usage};
+use aliquot_core::id::CardUuid;
+use aliquot_core::ports::BackendError;
+use aliquot_core::units::Bytes;
+
+pub(crate) use holder::READY;
+
+use holder::Holder;
+
+/// Longest that a process may take to have its context: a driver that has to wake up its card takes some seconds.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Processes at most, where others move memory on the card.
+const TRIES_MAX: usize = 3;
+/// What must be promised to nobody where others have parts of the card: no context of a card so far takes half of it.
+const ROOM: Bytes = Bytes(2 << 30);
+
+/// Who finds out how much of a card a context takes.
+pub trait Gauge: fmt::Debug {
+    /// Version of the driver: with another one contexts may be of another size.
+    fn driver(&self) -> &str;
+
+    /// Makes a context on a card or partition for a moment, and says what it took. `promised` is what others were promised
+    /// there.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Bytes, Unmeasured>;
+}
+
+/// Why nobody knows what a context takes.
+#[derive(Debug, thiserror::Error)]
+pub enum Unmeasured {
+    /// Others have parts of the card: what a context takes for a moment may be theirs, or what is seen of it their doing.
+    #[error("others have parts of the card")]
+    Others,
+    /// The process does not start.
+    #[error("no process can be started for it")]
+    Start(#[source] io::Error),
+    /// It has no context.
+    #[error("{0}")]
+    NoContext(String),
+    /// It ended without a word.
+    #[error("the process ended before it had a context")]
+    Ended,
+    /// It says nothing.
+    #[error("no context was there within {} s", LIMIT.as_secs())]
+    Late,
+    /// The card does not answer.
+    #[error(transparent)]
+    Card(#[from] BackendError),
+    /// Others move memory.
+    #[error("what it took from the card was not what it gave back: others move memory there")]
+    Unlike,
+}
+
+/// The NVIDIA cards of this machine.
+#[derive(Debug)]
+pub struct MachineGauge {
+    /// The cards.
+    pub node: Arc<NvidiaNode>,
+    /// This program.
+    pub program: PathBuf,
+}
+
+/// Memory of a card that was in use before a context was there, with it, and after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Readings {
+    before: Bytes,
+    with: Bytes,
+    after: Bytes,
+}
+
+// === impl Unmeasured ===
+
+impl Unmeasured {
+    /// Whether that is how it should be: another time will do.
+    #[must_use]
+    pub const fn is_no_fault(&self) -> bool {
+        matches!(self, Self::Others)
+    }
+}
+
+// === impl MachineGauge ===
+
+impl Gauge for MachineGauge {
+    fn driver(&self) -> &str {
+        self.node.driver()
+    }
+
+    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Bytes, Unmeasured> {
+        let mut tries = Vec::new();
+        let mut before = self.node.usage(visible)?;
+        if promised > Bytes(0) && before.memory.0.saturating_sub(promised.0) < ROOM.0 {
+            return Err(Unmeasured::Others);
+        }
+        while tries.len() < TRIES_MAX {
+            let holder = Holder::start(&self.program, visible, LIMIT)?;
+            let with = self.node.usage(visible)?;
+            let own = own(&before, &with, holder.pid());
+            holder.end();
+            if let Some(own) = own {
+                return Ok(own);
+            }
+            if promised > Bytes(0) {
+                // Who has a part there could have a difference be anything.
+                return Err(Unmeasured::Others);
+            }
+            let after = self.node.usage(visible)?;
+            tries.push(Readings { before: before.in_use, with: with.in_use, after: after.in_use });
+            if let Some(bytes) = agreed(&tries) {
+                return Ok(bytes);
+            }
+            before = after;
+        }
+        Err(Unmeasured::Unlike)
+    }
+}
+
+/// What the driver says that a process has; `None`: it names none of that number, or named one before it was there, as it
+/// does where it counts processes otherwise.
+fn own(before: &Usage, with: &Usage, pid: u32) -> Option<Bytes> {
+    let of = |usage: &Usage| usage.processes.iter().find(|(found, _)| *found == pid).copied();
+    match (of(before), of(with)) {
+        (None, Some((_, Some(bytes)))) => Some(bytes).filter(|bytes| is_size(*bytes, with.memory)),
+        _ => None,
+    }
+}
+
+/// What two readings say alike.
+fn agreed(tries: &[Readings]) -> Option<Bytes> {
+    let differences = |readings: &Readings| {
+        [readings.before, readings.after].map(|without| Bytes(readings.with.0.saturating_sub(without.0)))
+    };
+    let all: Vec<Bytes> = tries.iter().flat_map(differences).filter(|bytes| *bytes > Bytes(0)).collect();
+    all.iter().enumerate().find(|(index, bytes)| all[index + 1..].contains(bytes)).map(|(_, bytes)| *bytes)
+}
+
+fn is_size(bytes: Bytes, memory: Bytes) -> bool {
+    bytes > Bytes(0) && bytes <= memory
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn usage(processes: &[(u32, Option<u64>)]) -> Usage {
+        Usage {
+            memory: Bytes(1000 * MIB),
+            in_use: Bytes(0),
+            busy_percent: None,
+            processes: processes.iter().map(|(pid, bytes)| (*pid, bytes.map(Bytes))).collect(),
+        }
+    }
+
+    #[test]
+    fn the_driver_is_believed_of_a_process_that_came_with_the_context_alone() {
+        let with = usage(&[(7, Some(500 * MIB)), (9, Some(480 * MIB))]);
+        assert_eq!(own(&usage(&[(7, Some(500 * MIB))]), &with, 9), Some(Bytes(480 * MIB)));
+        assert_eq!(own(&usage(&[]), &with, 8), None, "not named");
+        assert_eq!(own(&usage(&[(9, None)]), &with, 9), None, "somebody else's number");
+        for bytes in [None, Some(0), Some(1001 * MIB)] {
+            assert_eq!(own(&usage(&[]), &usage(&[(9, bytes)]), 9), None, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn differences_count_when_two_of_them_agree() {
+        let readings = |before: u64, with: u64, after: u64| Readings {
+            before: Bytes(before),
+            with: Bytes(with),
+            after: Bytes(after),
+        };
+        assert_eq!(agreed(&[readings(10, 490, 10)]), Some(Bytes(480)));
+        assert_eq!(agreed(&[readings(10, 490, 20)]), None, "others took 10");
+        assert_eq!(agreed(&[readings(10, 495, 15), readings(15, 495, 16)]), Some(Bytes(480)), "first use");
+        assert_eq!(agreed(&[readings(10, 10, 10), readings(10, 9, 10)]), None, "nothing was taken");
+        assert_eq!(agreed(&[]), None);
+    }
+}

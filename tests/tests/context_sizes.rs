@@ -1,0 +1,371 @@
+//! How much of a card a context takes, measured by the host before tenants come, on this machine's own cards. What is judged is
+//! the card's side, and what the limits of a grant say.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use aliquot_tests::local::{aliquot, opened_to_everybody, wait_for};
+use aliquot_tests::machine::Machine;
+use aliquot_tests::preload::shim;
+use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::talk::Talk;
+
+const MIB: u64 = 1 << 20;
+/// Of the simulated cards, as `driver/backends/sim/README.md` says.
+const CONTEXT: u64 = 480 * MIB;
+const CARD: &str = "GPU-a11c0de0-51a0-4c4d-8000-000000000000";
+/// What is said where nobody knows.
+const UNKNOWN: &str = "what a context takes cannot be measured: ";
+
+/// One card on which contexts take so much.
+fn machine(context: u64) -> Machine {
+    Machine::of(&format!("context_bytes = {context}\n[[card]]\n"))
+}
+
+fn fault(machine: &Machine, symbol: &str, action: &str) {
+    machine.bench.write("faults.toml", &format!("[[fault]]\nsymbol = \"{symbol}\"\naction = {action}\n"));
+}
+
+fn no_fault(machine: &Machine) {
+    fs::remove_file(machine.bench.cards().join("faults.toml")).unwrap();
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A run, and what its limits said of contexts; 0: nothing.
+fn run(machine: &Machine, ask: &[&str]) -> (Output, u64) {
+    let limits = machine.dir().join("seen");
+    let script = format!("cat $ALIQUOT_GRANTS/*/limits >{}", limits.display());
+    let output = machine.aliquot("run", ask).args(["--", "sh", "-c", &script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let published = aliquot_driver::region::read(&limits).unwrap().context_bytes;
+    (output, published)
+}
+
+/// A run that says nothing of contexts, and what was published.
+#[track_caller]
+fn quiet(machine: &Machine) -> u64 {
+    let (output, published) = run(machine, &["--memory", "1Gi"]);
+    assert_eq!(err(&output), "");
+    published
+}
+
+fn kept(machine: &Machine) -> PathBuf {
+    machine.state().join("contexts")
+}
+
+/// Somebody of no grant, who holds so many MiB and a context.
+fn stranger(machine: &Machine, mib: u64) -> Child {
+    let mut stranger = machine.bench.command(aliquot());
+    stranger.args(["demo-tenant", "fill", &mib.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut stranger = stranger.spawn().unwrap();
+    BufReader::new(stranger.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    stranger
+}
+
+fn end(mut child: Child) {
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+/// A tenant that is told what to do; `None`: no C compiler here.
+fn tenant(machine: &Machine, memory: u64) -> Option<Talk> {
+    let program = match machine.bench.compile("shim_overhead", Link::Opened) {
+        Ok(program) => program,
+        Err(StoodAside(why)) => {
+            println!("stood aside: {why}");
+            return None;
+        }
+    };
+    let mut run = machine.aliquot("run", &["--memory", &format!("{memory}")]);
+    Some(Talk::start(run.arg("--").arg(program)))
+}
+
+/// Without a size that is known the first context counts for 512 MiB here, as there are no two of them to be measured.
+#[test]
+fn a_context_that_is_larger_than_presumed_never_passes_the_limit() {
+    let (context, limit) = (700 * MIB, 1020 * MIB);
+    let machine = machine(context);
+    let Some(mut tenant) = tenant(&machine, limit) else { return };
+    assert_eq!(tenant.say("retain 0"), "0");
+    let mut held = context;
+    while tenant.say(&format!("alloc {}", 16 * MIB)) == "0" {
+        held += 16 * MIB;
+    }
+    let highest = machine.bench.card().high_water();
+    assert!(held <= limit && limit - held < 16 * MIB && highest == held, "{held}, {highest} of {limit}");
+    tenant.end();
+}
+
+#[test]
+fn a_context_that_does_not_fit_is_refused_before_it_is_made_also_by_the_first_process() {
+    let machine = machine(700 * MIB);
+    let Some(mut tenant) = tenant(&machine, 600 * MIB) else { return };
+    fault(&machine, "cuCtxCreate_v2", "\"kill\"");
+    assert_eq!((tenant.say("retain 0"), machine.bench.card().in_use()), ("2".to_owned(), 0));
+    tenant.end();
+}
+
+#[test]
+fn a_small_part_of_a_card_that_others_use_has_its_context() {
+    let machine = machine(100 * MIB);
+    let stranger = stranger(&machine, 2048);
+    let strangers = machine.bench.card().in_use();
+    let Some(mut tenant) = tenant(&machine, 256 * MIB) else { return end(stranger) };
+    assert_eq!(tenant.say("retain 0"), "0");
+    assert_eq!(tenant.say(&format!("alloc {}", 156 * MIB)), "0");
+    assert_eq!(tenant.say("alloc 512"), "2");
+    assert_eq!(machine.bench.card().in_use() - strangers, 256 * MIB);
+    tenant.end();
+    end(stranger);
+}
+
+#[test]
+fn what_was_measured_is_kept_until_the_driver_is_another_one() {
+    let machine = machine(700 * MIB);
+    assert_eq!(quiet(&machine), 700 * MIB);
+    fault(&machine, "cuDevicePrimaryCtxRetain", "{ error = 999 }");
+    assert_eq!(quiet(&machine), 700 * MIB, "nobody measures again");
+    no_fault(&machine);
+    machine.bench.write("node.toml", "driver = \"590.10.01\"\ncontext_bytes = 734003201\n[[card]]\n");
+    assert_eq!(quiet(&machine), 734_003_201);
+}
+
+#[test]
+fn whatever_stands_in_the_place_of_what_is_kept_is_measured_again() {
+    let machine = machine(CONTEXT);
+    assert_eq!(quiet(&machine), CONTEXT);
+    let (path, right) = (kept(&machine), fs::read_to_string(kept(&machine)).unwrap());
+    assert!(right.contains(&format!("{CARD} whole {CONTEXT}\n")), "{right}");
+    let wrong = right.replacen("503316480", "103316480", 1);
+    let other = machine.dir().join("other");
+    let texts =
+        ["", "aliquot-contexts", &right[..right.len() - 1], &wrong, "\0\u{fffd}", &"a".repeat(1 << 20)];
+    for text in texts {
+        fs::write(&path, text).unwrap();
+        assert_eq!(quiet(&machine), CONTEXT);
+        assert_eq!(fs::read_to_string(&path).unwrap(), right, "written anew");
+    }
+    fs::remove_file(&path).unwrap();
+    fs::write(&other, &wrong).unwrap();
+    symlink(&other, &path).unwrap();
+    assert_eq!(quiet(&machine), CONTEXT);
+    assert_eq!((fs::read_to_string(&path).unwrap(), fs::read_to_string(&other).unwrap()), (right, wrong));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let (output, published) = run(&machine, &["--memory", "1Gi"]);
+    assert!(published == CONTEXT && err(&output).contains("contexts: what a context takes is not kept: "));
+}
+
+#[test]
+fn where_it_cannot_be_measured_the_part_is_given_with_one_line_that_says_why() {
+    for (node, symbol, action, why) in [
+        ("[[card]]", "cuInit", "{ error = 100 }", "cuInit: CUDA_ERROR_NO_DEVICE"),
+        ("[[card]]", "cuDevicePrimaryCtxRetain", "{ error = 2 }", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("[[card]]", "cuDevicePrimaryCtxRetain", "\"kill\"", "the process ended before it had a context"),
+        (
+            "[[card]]\ncompute_mode = \"prohibited\"",
+            "none",
+            "\"kill\"",
+            "cuDevicePrimaryCtxRetain: CUDA_ERROR",
+        ),
+    ] {
+        let machine = Machine::of(node);
+        fault(&machine, symbol, action);
+        let (output, published) = run(&machine, &["--memory", "1Gi"]);
+        let said = err(&output);
+        let is_said = said.starts_with(&format!("warning: card {CARD}: {UNKNOWN}")) && said.contains(why);
+        assert!(is_said && said.lines().count() == 1 && published == 0, "{why}: {said}, {published}");
+        assert!(!kept(&machine).exists(), "{why}");
+    }
+    let broken = machine(CONTEXT);
+    fs::remove_file(broken.bench.libraries().join("libcuda.so.1")).unwrap();
+    fs::write(broken.bench.libraries().join("libcuda.so.1"), "no library").unwrap();
+    let old = Machine::with(Bench::without(&["cuDeviceGetUuid_v2"]));
+    for (machine, why) in [(broken, "libcuda.so.1: "), (old, "libcuda.so.1 has no cuDeviceGetUuid_v2")] {
+        let (output, published) = run(&machine, &["--memory", "1Gi"]);
+        let said = err(&output);
+        assert!(said.contains(UNKNOWN) && said.contains(why) && published == 0, "{why}: {said}");
+    }
+}
+
+#[test]
+fn a_card_that_strangers_fill_or_have_alone_is_measured_when_they_are_gone() {
+    for (mode, mib, why) in [("default", 80_896, "OUT_OF_MEMORY"), ("exclusive", 1, "DEVICE_UNAVAILABLE")] {
+        let machine = Machine::of(&format!("[[card]]\ncompute_mode = \"{mode}\"\n"));
+        let stranger = stranger(&machine, mib);
+        let (output, published) = run(&machine, &["--memory", "1Gi"]);
+        let said = err(&output);
+        assert!(said.contains(UNKNOWN) && said.contains(why) && published == 0, "{mode}: {said}");
+        end(stranger);
+        assert_eq!(quiet(&machine), CONTEXT, "{mode}");
+    }
+}
+
+#[test]
+fn while_others_have_parts_only_what_was_promised_to_nobody_is_used() {
+    let machine = machine(CONTEXT);
+    let seen = machine.dir().join("live");
+    let held = |memory: &str| {
+        // It says what stands in its limits when it is asked.
+        let script = format!("echo ready; read line; cat $ALIQUOT_GRANTS/*/limits >{}", seen.display());
+        let mut run = machine.aliquot("run", &["--memory", memory, "--", "sh", "-c", &script]);
+        let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        assert_eq!(
+            BufReader::new(run.stdout.take().unwrap()).lines().next().unwrap().unwrap(),
+            "ready",
+            "{memory}"
+        );
+        run
+    };
+    fault(&machine, "cuDevicePrimaryCtxRetain", "{ error = 999 }");
+    let full = held("78Gi");
+    no_fault(&machine);
+    assert_eq!((quiet(&machine), machine.bench.card().high_water()), (0, 0), "no context was made");
+    end(full);
+    fault(&machine, "cuDevicePrimaryCtxRetain", "{ error = 999 }");
+    let half = held("40Gi");
+    // What a difference says could be this tenant's doing.
+    fault(&machine, "nvmlDeviceGetComputeRunningProcesses_v3", "{ error = 3 }");
+    assert_eq!(quiet(&machine), 0);
+    no_fault(&machine);
+    assert_eq!((quiet(&machine), machine.bench.card().high_water()), (CONTEXT, CONTEXT));
+    end(half);
+    let live = aliquot_driver::region::read(&seen).unwrap().context_bytes;
+    assert_eq!(live, CONTEXT, "who was there before is told as well");
+}
+
+#[test]
+fn where_the_driver_names_no_processes_differences_of_memory_are_read() {
+    let machine = machine(700 * MIB);
+    let stranger = stranger(&machine, 1024);
+    fault(&machine, "nvmlDeviceGetComputeRunningProcesses_v3", "{ error = 3 }");
+    assert_eq!(quiet(&machine), 700 * MIB);
+    end(stranger);
+}
+
+#[test]
+fn shares_of_an_instance_are_measured_in_it_and_whole_ones_not_at_all() {
+    let card = "mig_access = \"anybody\"\ncontext_bytes = 209715200\n[[card]]\nmig = \"on\"\n";
+    let machine = Machine::of(card);
+    let (output, published) = run(&machine, &["--template", "1g.10gb"]);
+    assert_eq!((published, err(&output).as_str(), kept(&machine).exists()), (0, "", false));
+    let (output, published) = run(&machine, &["--template", "1g.10gb", "--memory", "2Gi"]);
+    assert_eq!((published, err(&output).as_str()), (209_715_200, ""));
+    let text = fs::read_to_string(kept(&machine)).unwrap();
+    assert!(text.contains(&format!("{CARD} 1g.10gb 209715200\n")), "{text}");
+    assert_eq!(machine.bench.card().mig_devices(), []);
+}
+
+#[test]
+fn a_driver_that_does_not_answer_is_not_waited_for_long() {
+    let machine = machine(CONTEXT);
+    fault(&machine, "cuDevicePrimaryCtxRetain", "{ slow_nanos = 3600000000000 }");
+    let (output, published) = run(&machine, &["--memory", "1Gi"]);
+    let said = err(&output);
+    assert!(said.contains(UNKNOWN) && said.contains("no context was there within 20 s"), "{said}");
+    assert_eq!((published, machine.bench.card().processes().len()), (0, 0));
+}
+
+/// Processes that were started by this one.
+fn children(pid: u32) -> Vec<u32> {
+    let of = |entry: fs::DirEntry| {
+        let child = entry.file_name().to_str()?.parse().ok()?;
+        let status = fs::read_to_string(entry.path().join("status")).ok()?;
+        let parent =
+            status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse::<u32>().ok()?;
+        (parent == pid).then_some(child)
+    };
+    fs::read_dir("/proc").unwrap().filter_map(|entry| of(entry.ok()?)).collect()
+}
+
+/// A run that measures, and the process that is to have a context.
+fn measuring(machine: &Machine) -> (Child, u32) {
+    let mut run = machine.aliquot("run", &["--memory", "1Gi", "--", "true"]);
+    run.env("LD_PRELOAD", shim()).env("CUDA_MODULE_LOADING", "EAGER").env("ALIQUOT_GRANTS", machine.dir());
+    let run = run.spawn().unwrap();
+    let is_holder = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("hold-context")
+    };
+    let mut holder = None;
+    wait_for("the process with a context", || {
+        holder = children(run.id()).into_iter().find(is_holder);
+        holder.is_some()
+    });
+    (run, holder.unwrap())
+}
+
+#[test]
+fn who_is_killed_while_it_measures_leaves_no_process_no_context_and_no_claim() {
+    const HOUR: &str = "action = { slow_nanos = 3600000000000 }";
+    for (fault, there) in [
+        ("symbol = \"cuDevicePrimaryCtxRetain\"", 0),
+        // What is asked when the context is there.
+        ("symbol = \"nvmlDeviceGetGraphicsRunningProcesses_v3\"\ncall = 2", CONTEXT),
+    ] {
+        let machine = machine(CONTEXT);
+        machine.bench.write("faults.toml", &format!("[[fault]]\n{fault}\n{HOUR}\n"));
+        let (mut killed, holder) = measuring(&machine);
+        wait_for("its context", || machine.bench.card().in_use() == there);
+        let environment = fs::read(format!("/proc/{holder}/environ")).unwrap();
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        let named = |name: &str| environment.split('\0').any(|entry| entry.starts_with(name));
+        let others = ["LD_PRELOAD", "CUDA_MODULE", "ALIQUOT_GRANTS"].map(named);
+        assert!(named(&format!("CUDA_VISIBLE_DEVICES={CARD}")) && others == [false; 3], "{environment}");
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        wait_for("its end", || {
+            let stat = fs::read_to_string(format!("/proc/{holder}/stat")).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z ")
+        });
+        no_fault(&machine);
+        assert_eq!((machine.bench.card().processes().len(), kept(&machine).exists()), (0, false));
+        let (output, published) = run(&machine, &["--memory", "1Gi"]);
+        assert_eq!((published, machine.claims()), (CONTEXT, 0), "{}", err(&output));
+    }
+}
+
+/// Whoever started it was killed before it could ask to die with him.
+#[test]
+fn a_process_to_be_measured_does_not_begin_when_nobody_is_left_to_measure() {
+    let machine = machine(CONTEXT);
+    fault(&machine, "cuInit", "{ slow_nanos = 3600000000000 }");
+    let (input, starter) = std::io::pipe().unwrap();
+    drop(starter);
+    let mut holder = machine.bench.command(aliquot());
+    holder.args(["hold-context", CARD]).env("CUDA_VISIBLE_DEVICES", CARD).stdin(input);
+    let mut holder = holder.spawn().unwrap();
+    wait_for("its end", || holder.try_wait().unwrap().is_some());
+    assert_eq!(holder.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn an_ordinary_user_measures_for_itself() {
+    let machine = machine(700 * MIB);
+    let home = machine.dir().join("home");
+    fs::create_dir(&home).unwrap();
+    // The build directory may be closed to others.
+    let program = machine.dir().join("aliquot");
+    fs::copy(aliquot(), &program).unwrap();
+    let bench = machine.bench.cards();
+    opened_to_everybody(&[machine.dir(), bench.parent().unwrap(), &machine.bench.libraries(), &bench, &home]);
+    let mut run = machine.bench.command(&program);
+    run.args(["run", "--memory", "1Gi", "--", "sh", "-c", "cat $ALIQUOT_GRANTS/*/limits >limits"]);
+    run.current_dir(&home).env("HOME", &home).env_remove("XDG_STATE_HOME");
+    if Command::new("id").arg("-u").output().unwrap().stdout == b"0\n" {
+        run.uid(65534).gid(65534);
+    }
+    let output = run.output().unwrap();
+    assert_eq!((output.status.code(), err(&output).as_str()), (Some(0), ""));
+    assert_eq!(aliquot_driver::region::read(&home.join("limits")).unwrap().context_bytes, 700 * MIB);
+    assert!(home.join(".local/state/aliquot/contexts").exists());
+}
