@@ -119,4 +119,5 @@ def main() -> None:
     write(out / "nvml.tsv", f"Facts from {NVML[0]} {NVML[1]}; written by tests/symbols/regenerate.py.", nvml_rows(cache))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+//! Every hook hands its call on to the function of its own name, with the arguments that NVIDIA's header gives that function, and
+//! gives its answer back: rows that are alike but for a suffix are easily mistaken for one another.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use aliquot_abi::limits::{ComputePolicy, FailMode, Limits};
+use aliquot_tests::preload::{Tenant, memory_limit, shim};
+use aliquot_tests::simulated::{StoodAside, kept, root, run, said};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// The card of the noting driver, and one that it does not have.
+const CARD: &str = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f";
+const OTHER: &str = "GPU-ffffffff-0405-0607-0809-0a0b0c0d0e0f";
+
+/// The driver and the program, compiled, and letters for the arguments of each export.
+struct Scene {
+    place: TempDir,
+    arguments: BTreeMap<String, String>,
+}
+
+impl Scene {
+    fn new() -> Result<Self, StoodAside> {
+        run(Command::new("cc").arg("--version"))?;
+        let mut python = Command::new("python3");
+        python.arg("-B").arg(root().join("tests/symbols/arguments.py")).arg(kept("typedefs"));
+        let arguments = run(&mut python)?;
+        let pairs = arguments.lines().filter_map(|line| line.split_once(' '));
+        let arguments: BTreeMap<_, _> =
+            pairs.map(|(export, letters)| (export.to_owned(), letters.to_owned())).collect();
+        let place = TempDir::new().unwrap();
+        let programs = root().join("tests/programs");
+        let mut source = format!("#include \"{}\"\n", programs.join("noting_driver.h").display());
+        arguments.keys().for_each(|export| source += &format!("NOTED({export})\n"));
+        std::fs::write(place.path().join("driver.c"), source).unwrap();
+        let compiled = |arguments: &[&str], to: &str| {
+            let mut cc = Command::new("cc");
+            cc.current_dir(place.path()).args(["-O1", "-Wall", "-Werror"]).args(arguments).args(["-o", to]);
+            let compiled = run(&mut cc);
+            assert!(compiled.is_ok(), "{compiled:?}");
+        };
+        compiled(&["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "driver.c"], "libcuda.so.1");
+        compiled(&[programs.join("shim_passing.c").to_str().unwrap(), "-ldl"], "program");
+        Ok(Self { place, arguments })
+    }
+
+    /// What the program says of the calls of these exports.
+    fn told(&self, tenant: &Tenant, exports: &[&str]) -> BTreeMap<String, String> {
+        let mut command = Command::new(self.place.path().join("program"));
+        command.env("LD_LIBRARY_PATH", self.place.path()).env("LD_PRELOAD", shim());
+        command.env("ALIQUOT_GRANTS", tenant.grants());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        for export in exports {
+            writeln!(input, "{export} {}", self.arguments[*export]).unwrap();
+        }
+        drop(input);
+        let text = said(&child.wait_with_output().unwrap());
+        let pairs = text.lines().map(|line| line.split_once(' ').unwrap());
+        pairs.map(|(export, what)| (export.to_owned(), what.to_owned())).collect()
+    }
+}
+
+fn limits(card: &str) -> Limits {
+    Limits {
+        policy: ComputePolicy::Cap,
+        share_ppm: 900_000,
+        granted_ppm: 900_000,
+        fail_mode: FailMode::Open,
+        ..memory_limit(card, 1 << 40)
+    }
+}
+
+#[test]
+fn every_hook_hands_its_call_on_as_it_was() {
+    let scene = match Scene::new() {
+        Ok(scene) => scene,
+        Err(StoodAside(why)) => return println!("stood aside: {why}"),
+    };
+    let hooks = aliquot_shim::symbols::all().map(|hook| hook.export.to_str().unwrap());
+    let hooks: BTreeSet<_> = hooks.filter(|export| scene.arguments.contains_key(*export)).collect();
+    // A structure of 64 bytes by value does not fit the program; `tests/tests/shim_ipc.rs` calls these.
+    let exports: Vec<_> =
+        hooks.iter().copied().filter(|export| !scene.arguments[*export].contains('X')).collect();
+    assert!(exports.len() > 250, "{}", exports.len());
+    // Without a grant's part in it, and as calls that are counted and metered.
+    for card in [OTHER, CARD] {
+        let (tenant, _files) = Tenant::with(&limits(card));
+        let told = scene.told(&tenant, &exports);
+        assert_eq!(told.len(), exports.len());
+        let expected = |export: &str| match export {
+            // A twin without memory is asked what it would take.
+            "cuArray3DCreate_v2" | "cuMipmappedArrayCreate" if card == CARD => "was called 2 times",
+            _ => "ok",
+        };
+        let wrong: Vec<_> = told.iter().filter(|(export, what)| *what != expected(export)).collect();
+        assert!(wrong.is_empty(), "{card}: {wrong:#?}");
+    }
+}
