@@ -8,8 +8,8 @@
 //!
 //! A node costs nothing while it is written down, captured or copied. The store grows when a graph is uploaded or launched, and
 //! with some drivers when it is instantiated, and shrinks when it is trimmed: so the books follow it. Until it was seen which
-//! driver this is, an instantiation reserves as well. Growth that nobody foresaw is charged, and nothing more is granted until
-//! it fits; an instantiation is undone.
+//! driver this is, an instantiation reserves as well, and for good where the driver did not keep to what was seen. Growth that
+//! nobody foresaw is charged, and nothing more is granted until it fits; an instantiation is undone.
 
 mod execs;
 mod wanted;
@@ -81,15 +81,20 @@ pub(crate) fn watch(device: Device) -> bool {
     Meter::Graphs(device).note(device, State::Charged)
 }
 
-/// Brings the books to what the driver says of its stores; the ledger that holds more now than its limit leaves.
-fn settle() -> Option<Ledger> {
-    let mut over = None;
+/// Brings the books to what the driver says of its stores; the ledger that holds more now than its limit leaves, and whether any
+/// store has grown by what nobody reserved.
+fn settle() -> (Option<Ledger>, Ended) {
+    let (mut over, mut how) = (None, Ended::Fits);
     meter::each_charged(|meter, _, ledger| {
-        if matches!(meter, Meter::Graphs(_)) && meter.refresh(ledger) == Ended::Over {
-            over = Some(ledger);
+        if matches!(meter, Meter::Graphs(_)) {
+            match meter.refresh(ledger) {
+                Ended::Fits => {}
+                Ended::Grew => how = Ended::Grew,
+                Ended::Over => (over, how) = (Some(ledger), Ended::Grew),
+            }
         }
     });
-    over
+    (over, how)
 }
 
 /// The vendor's call was made.
@@ -318,9 +323,7 @@ pub(crate) fn instantiate(
     };
     let before = exec.read();
     let made = if taken == Taken::AtLaunch && upload.is_none() {
-        let answer = real();
-        let is_noted = answer != SUCCESS || execs::add(exec.read(), wanted);
-        if is_noted { Made::Kept(answer) } else { Made::Undone(OUT_OF_MEMORY) }
+        make_freely(exec, wanted, real)
     } else {
         make(exec, wanted, upload, real)
     };
@@ -366,27 +369,51 @@ fn make(exec: Place, wanted: Wanted, upload: Option<Target>, real: impl Fn() -> 
         flight.made(exec.read());
     }
     let was_alone = execs::end(&flight, flown.source);
-    if is_there && upload.is_none() {
-        learn(&wanted, flown.source.filter(|_| was_alone));
+    if let Some(source) = flown.source.filter(|_| was_alone && upload.is_none()) {
+        learn(&wanted, source);
     }
-    match flown.over.or_else(settle).filter(|_| is_there) {
-        Some(over) => {
-            execs::take(exec.read());
-            Made::Undone(over.refuse())
+    Made::of(exec, flown.answer, is_noted, flown.over.or_else(|| settle().0))
+}
+
+/// Instantiates with nothing reserved, where the driver was seen to take nothing then. If it does so after all, that was wrong.
+fn make_freely(exec: Place, wanted: Wanted, real: impl Fn() -> i32) -> Made {
+    let (since, before) = {
+        let _errno = KeepErrno::new();
+        (execs::moment(), held(&wanted))
+    };
+    let answer = real();
+    let _errno = KeepErrno::new();
+    let is_noted = answer != SUCCESS || execs::add(exec.read(), wanted);
+    let mut grew = held(&wanted).into_iter().zip(before).filter_map(|(after, before)| after.zip(before));
+    let is_its = grew.any(|(after, before)| after > before) && execs::was_quiet(since);
+    let (over, how) = settle();
+    if is_its || how == Ended::Grew {
+        execs::learn(Taken::AtEither);
+    }
+    Made::of(exec, answer, is_noted, over)
+}
+
+impl Made {
+    /// The driver has answered. `over` is a ledger that holds more now than its limit leaves.
+    fn of(exec: Place, answer: i32, is_noted: bool, over: Option<Ledger>) -> Self {
+        match over.filter(|_| answer == SUCCESS) {
+            Some(over) => {
+                execs::take(exec.read());
+                Self::Undone(over.refuse())
+            }
+            None if is_noted => Self::Kept(answer),
+            None => Self::Undone(OUT_OF_MEMORY),
         }
-        None if is_noted => Made::Kept(flown.answer),
-        None => Made::Undone(OUT_OF_MEMORY),
     }
 }
 
-/// Something was instantiated: has it its memory by now?
-fn learn(wanted: &Wanted, source: Option<Source>) {
-    let held = held(wanted);
-    let mut cards = wanted.each().zip(held);
-    if cards.any(|((_, bytes), held)| held.is_some_and(|held| held < bytes)) {
-        execs::learn(Taken::AtLaunch);
-    } else if source == Some(Source::Card) {
-        execs::learn(Taken::AtInstantiation);
+/// Something was instantiated, and nothing else was under way: has it its memory by now?
+fn learn(wanted: &Wanted, source: Source) {
+    let lacks = |((_, bytes), held): ((i32, u64), Option<u64>)| held.is_some_and(|held| held < bytes);
+    match source {
+        Source::Kept if wanted.each().zip(held(wanted)).any(lacks) => execs::learn(Taken::AtLaunch),
+        Source::Card => execs::learn(Taken::AtInstantiation),
+        Source::Kept | Source::Anywhere => {}
     }
 }
 

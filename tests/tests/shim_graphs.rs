@@ -408,3 +408,68 @@ fn more_graphs_than_are_noted_and_deeper_ones_than_are_read_are_refused() {
     scene.say("launch 0 0", "400");
     scene.end();
 }
+
+#[test]
+fn an_upload_beside_what_its_graph_left_is_reserved_before_the_driver_takes_it() {
+    for kind in KINDS {
+        let Some(mut scene) = Scene::new(kind) else { return };
+        scene.say(&format!("left 0 {} 0", 2 * UNIT), "0");
+        scene.say("launch 0 0", "0");
+        scene.say(&format!("alloc 0 {UNIT}"), "0");
+        assert_eq!(scene.settled(), 3 * UNIT);
+        scene.say("upload 0 0", "2");
+        assert_eq!((scene.settled(), scene.denied()), (3 * UNIT, 1));
+        scene.say("release 0", "0");
+        scene.say("upload 0 0", "0");
+        assert_eq!((scene.settled(), scene.denied()), (LIMIT, 1));
+        // Nobody has come to think otherwise of the driver for that.
+        let fits = if kind == "instantiation" { "2 2" } else { "80 0" };
+        scene.say(&format!("crowd 80 {UNIT}"), fits);
+        scene.say("free 0", "0");
+        scene.say("launch 0 0", "0");
+        assert_eq!(scene.settled(), LIMIT);
+        scene.end();
+    }
+}
+
+#[test]
+fn a_driver_that_takes_memory_otherwise_than_it_was_seen_to_does_so_once() {
+    // It takes none of small graphs when they are instantiated, and all of large ones.
+    let Some(mut scene) = Scene::new("mixed") else { return };
+    scene.say("inside 0 1000", "0");
+    assert_eq!(scene.settled(), 0);
+    scene.say(&format!("crowd 80 {}", 2 * UNIT), "2 2");
+    assert_eq!((scene.settled(), scene.denied()), (LIMIT, 1));
+    scene.end();
+    // It takes all of large graphs then, and some of small ones when they are launched.
+    let Some(mut scene) = Scene::new("mixed") else { return };
+    scene.say(&format!("inside 0 {}", 2 * UNIT), "0");
+    scene.say("left 1 1000 0", "0");
+    scene.say("launch 1 0", "0");
+    assert_eq!(scene.settled(), 3 * UNIT);
+    scene.say(&format!("crowd 80 {}", 2 * UNIT), "0 2");
+    scene.say("inside 2 1000", "0");
+    scene.say("launch 2 1", "0");
+    scene.say("inside 3 1000", "0");
+    // Another stream gives back what it does not use.
+    scene.say("launch 3 2", "0");
+    assert_eq!((scene.settled(), scene.denied()), (LIMIT, 1));
+    scene.end();
+}
+
+#[test]
+fn an_instantiation_that_passes_the_limit_though_nobody_foresaw_it_is_undone() {
+    let Some(mut scene) = Scene::new("mixed") else { return };
+    scene.say("inside 0 1000", "0");
+    scene.say(&format!("alloc 0 {}", 3 * UNIT), "0");
+    scene.say(&format!("inside 1 {}", 2 * UNIT), "2");
+    assert_eq!((scene.settled(), scene.denied()), (3 * UNIT, 1));
+    scene.say("launch 1 0", "400");
+    // That was the once.
+    let past = scene.card.high_water();
+    assert_eq!(past, 5 * UNIT);
+    scene.say("release 0", "0");
+    scene.say(&format!("crowd 80 {}", 2 * UNIT), "2 2");
+    assert_eq!((scene.settled(), scene.card.high_water()), (LIMIT, past));
+    scene.program.end();
+}

@@ -36,6 +36,8 @@ pub enum Leaves {
     Nothing = 0,
     /// Some do, or may.
     Something = 1,
+    /// It makes none, but needs memory beside those that an earlier launch may have left.
+    Earlier = 2,
 }
 
 /// Where a launch had its memory from.
@@ -90,6 +92,15 @@ pub enum Taken {
     AtLaunch = 1,
     /// At instantiation, for good.
     AtInstantiation = 2,
+    /// Now so, now otherwise: both an instantiation and a launch may take it. Nothing else is believed any more.
+    AtEither = 3,
+}
+
+/// A moment, to tell whether anything was under way since.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    begun: u64,
+    is_idle: bool,
 }
 
 /// What happened to the memory of a process's graphs, as far as seats depend on it. Zeros: nothing yet.
@@ -160,8 +171,9 @@ impl History {
     pub fn begin(&mut self, seat: &mut Seat, lane: Option<Lane>, leaves: Leaves) -> Begun {
         // What it leaves lies in memory that others count on.
         let disturbs = leaves == Leaves::Something && self.is_shared(*seat);
-        let is_backed = self.taken == Taken::AtInstantiation
-            || self.serves(*seat, lane) && self.unbacked == 0 && !(disturbs && self.backed > 0);
+        let has_own = self.taken == Taken::AtInstantiation;
+        let has_seat = self.serves(*seat, lane) && self.unbacked == 0 && !(disturbs && self.backed > 0);
+        let is_backed = leaves != Leaves::Earlier && (has_own || has_seat);
         let (number, alone) = self.enter();
         if is_backed {
             self.backed += 1;
@@ -222,7 +234,7 @@ impl History {
         *seat = Seat { lane: lane.filter(|_| from.is_some()), since: now };
         match (from, lane) {
             (Some(Source::Card), Some(_)) => {}
-            (Some(_), Some(lane)) if begun.leaves == Leaves::Nothing => {
+            (Some(_), Some(lane)) if begun.leaves != Leaves::Something => {
                 if self.taker != Some(lane) {
                     (self.taker, self.by_others) = (Some(lane), self.by_taker);
                 }
@@ -268,15 +280,28 @@ impl History {
 
     /// When the driver takes memory was seen.
     pub fn learn(&mut self, taken: Taken) {
-        self.taken = taken;
+        if self.taken != Taken::AtEither {
+            self.taken = taken;
+        }
     }
 
     /// A launch that was backed took memory: this driver does otherwise than is thought here.
     pub fn doubt(&mut self) {
+        self.doubted = 1;
         if self.taken == Taken::AtInstantiation {
-            self.taken = Taken::AtLaunch;
-        } else {
-            self.doubted = 1;
+            self.taken = Taken::AtEither;
         }
+    }
+
+    /// Now.
+    #[must_use]
+    pub fn moment(&self) -> Moment {
+        Moment { begun: self.begun, is_idle: self.begun == self.ended }
+    }
+
+    /// Whether nothing that is known here was under way since.
+    #[must_use]
+    pub fn was_quiet(&self, since: Moment) -> bool {
+        since.is_idle && self.begun == since.begun
     }
 }

@@ -52,15 +52,24 @@ struct Exec {
 struct Flight {
     exec: usize,
     room: usize,
+    asks: Asks,
     begun: Begun,
     operation: Operation,
     before: u64,
     called: Option<bool>,
 }
 
+/// What a flight asks of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asks {
+    Launch,
+    Upload,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Action {
     Begin(usize, usize),
+    BeginUpload(usize, usize),
     Call(usize),
     End(usize),
     Free(usize),
@@ -117,9 +126,13 @@ impl World {
         sum
     }
 
-    fn begin(&mut self, exec: usize, room: usize) {
+    fn begin(&mut self, exec: usize, room: usize, asks: Asks) {
         let Some(known) = self.execs.get(exec) else { return };
-        let leaves = if known.left > 0 { Leaves::Something } else { Leaves::Nothing };
+        let leaves = match asks {
+            _ if known.left == 0 => Leaves::Nothing,
+            Asks::Launch => Leaves::Something,
+            Asks::Upload => Leaves::Earlier,
+        };
         let lane = NonZeroU64::new(room as u64 + 1).map(Lane);
         let beside = (leaves == Leaves::Nothing).then(|| self.seated(exec, lane)).flatten();
         let known = &mut self.execs[exec];
@@ -135,15 +148,16 @@ impl World {
         let mut operation = self.growth.begin(worst);
         operation.worst = operation.worst.min(up(self.execs[exec].whole));
         let before = self.reserved();
-        self.flights.push(Flight { exec, room, begun, operation, before, called: None });
+        self.flights.push(Flight { exec, room, asks, begun, operation, before, called: None });
     }
 
-    /// The driver launches it, unless allocations of the last launch are still there.
+    /// The driver launches it, unless allocations of the last launch are still there, or makes it ready beside them.
     fn call(&mut self, at: usize) {
         let Some(flight) = self.flights.get_mut(at).filter(|flight| flight.called.is_none()) else { return };
         let exec = &mut self.execs[flight.exec];
-        flight.called = Some(exec.lives_in.is_none());
-        if exec.lives_in.is_some() {
+        let is_launch = flight.asks == Asks::Launch;
+        flight.called = Some(!is_launch || exec.lives_in.is_none());
+        if flight.called == Some(false) {
             return;
         }
         let own = self.rooms[flight.room];
@@ -156,6 +170,9 @@ impl World {
                 other.size -= pulled;
                 lacks -= pulled;
             }
+        }
+        if !is_launch {
+            return;
         }
         let room = &mut self.rooms[flight.room];
         room.busy = room.busy.max(exec.whole - exec.left);
@@ -185,7 +202,8 @@ impl World {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Begin(exec, room) => self.begin(exec, room),
+            Action::Begin(exec, room) => self.begin(exec, room, Asks::Launch),
+            Action::BeginUpload(exec, room) => self.begin(exec, room, Asks::Upload),
             Action::Call(at) => self.call(at),
             Action::End(at) => self.end(at),
             Action::Free(exec) => {
@@ -220,6 +238,11 @@ fn launch((exec, room): (usize, usize)) -> Vec<Action> {
     vec![Action::Begin(exec, room), Action::Call(0), Action::End(0)]
 }
 
+/// All of an upload.
+fn upload((exec, room): (usize, usize)) -> Vec<Action> {
+    vec![Action::BeginUpload(exec, room), Action::Call(0), Action::End(0)]
+}
+
 fn world(driver: Driver, sizes: &[(u64, u64)]) -> World {
     let exec =
         |(whole, left): &(u64, u64)| Exec { whole: *whole, left: (*left).min(*whole), ..Exec::default() };
@@ -241,6 +264,8 @@ fn action() -> impl Strategy<Value = Vec<Action>> {
     prop_oneof![
         12 => (0..EXECS, 0..ROOMS).prop_map(launch),
         2 => (0..EXECS, 0..ROOMS).prop_map(|(exec, room)| vec![Action::Begin(exec, room)]),
+        3 => (0..EXECS, 0..ROOMS).prop_map(upload),
+        1 => (0..EXECS, 0..ROOMS).prop_map(|(exec, room)| vec![Action::BeginUpload(exec, room)]),
         3 => (0..3_usize).prop_map(|at| vec![Action::Call(at)]),
         3 => (0..3_usize).prop_map(|at| vec![Action::End(at)]),
         6 => (0..EXECS).prop_map(|exec| vec![Action::Free(exec)]),
@@ -339,6 +364,45 @@ fn a_driver_that_takes_memory_at_instantiation_takes_none_at_a_launch_until_it_i
     history.end(begun, &mut seat, Some(Source::Anywhere));
     assert!(history.begin_trim().is_some());
     history.doubt();
+    // Neither is believed any more, whatever is seen: what takes nothing now may take something then.
+    for seen in [Taken::AtLaunch, Taken::AtInstantiation] {
+        assert_eq!(history.taken(), Taken::AtEither);
+        assert_eq!(history.begin(&mut seat, None, Leaves::Nothing).way, Way::Unbacked);
+        history.learn(seen);
+    }
+}
+
+#[test]
+fn a_driver_that_takes_memory_at_launches_and_was_seen_to_do_so_goes_on_to() {
+    let mut history = History::default();
+    history.learn(Taken::AtLaunch);
+    history.doubt();
     assert_eq!(history.taken(), Taken::AtLaunch);
-    assert_eq!(history.begin(&mut seat, None, Leaves::Nothing).way, Way::Unbacked);
+    history.learn(Taken::AtEither);
+    history.learn(Taken::AtLaunch);
+    assert_eq!(history.taken(), Taken::AtEither);
+}
+
+#[test]
+fn an_upload_needs_memory_beside_what_its_graph_left() {
+    let steps = vec![launch((0, 0)), upload((0, 0)), vec![Action::Free(0)], launch((0, 0))];
+    // But where it left nothing it has its own.
+    assert_eq!(covered(&[(8, 8)], steps).backed, 1);
+    assert_eq!(covered(&[(8, 0)], vec![launch((0, 0)), upload((0, 0))]).backed, 1);
+    let (mut history, mut seat) = (History::default(), Seat::default());
+    history.learn(Taken::AtInstantiation);
+    assert_eq!(history.begin(&mut seat, None, Leaves::Earlier).way, Way::Unbacked);
+}
+
+#[test]
+fn nothing_was_under_way_since_a_moment_only_where_nothing_was_at_it_either() {
+    let (mut history, mut seat) = (History::default(), Seat::default());
+    let before = history.moment();
+    assert!(history.was_quiet(before));
+    let begun = history.begin(&mut seat, None, Leaves::Nothing);
+    let during = history.moment();
+    assert!(!history.was_quiet(before) && !history.was_quiet(during));
+    history.end(begun, &mut seat, Some(Source::Anywhere));
+    assert!(!history.was_quiet(before) && !history.was_quiet(during));
+    assert!(history.was_quiet(history.moment()));
 }

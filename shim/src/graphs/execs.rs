@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU64;
 
-use aliquot_enforce::backing::{Begun, History, Lane, Leaves, Seat, Source, Taken, Trim, Way};
+use aliquot_enforce::backing::{Begun, History, Lane, Leaves, Moment, Seat, Source, Taken, Trim, Way};
 
 use super::wanted::{CARDS_MAX, Wanted};
 use crate::account::Bytes;
@@ -90,7 +90,8 @@ impl Does {
     fn leaves(self, wanted: &Wanted) -> Leaves {
         match self {
             Self::Launch => wanted.leaves,
-            Self::Upload => Leaves::Nothing,
+            Self::Upload if wanted.leaves == Leaves::Nothing => Leaves::Nothing,
+            Self::Upload => Leaves::Earlier,
         }
     }
 }
@@ -330,6 +331,16 @@ pub(super) fn taken() -> Taken {
 /// That was seen.
 pub(super) fn learn(taken: Taken) {
     EXECS.with(|execs| execs.history.learn(taken));
+}
+
+/// Now; `None`: nobody can tell.
+pub(super) fn moment() -> Option<Moment> {
+    EXECS.with(|execs| execs.history.moment())
+}
+
+/// Whether neither a launch, an upload, a trim nor an instantiation that reserves was under way since.
+pub(super) fn was_quiet(since: Option<Moment>) -> bool {
+    since.is_some_and(|since| EXECS.with(|execs| execs.history.was_quiet(since)) == Some(true))
 }
 
 /// A launch took memory though it had all it wants.

@@ -82,6 +82,20 @@ pub enum GraphMemory {
     Idle,
     /// At instantiation, for as long as the executable graph is there.
     Instantiation,
+    /// Graphs of at most a unit as with `Launch`, larger ones as with `Instantiation`: a driver that shows one way and then another.
+    Mixed,
+}
+
+impl GraphMemory {
+    /// Whether a graph that needs so many bytes has its memory from its instantiation on, where pools grow by `unit`.
+    #[must_use]
+    pub fn is_early(self, bytes: u64, unit: u64) -> bool {
+        match self {
+            Self::Launch | Self::Idle => false,
+            Self::Instantiation => true,
+            Self::Mixed => bytes > unit,
+        }
+    }
 }
 
 /// Who has the vendor's capability to change instances, which is access to a device file.

@@ -12,7 +12,6 @@ use crate::code::{Answer, Code, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::handle::{Registry, Tag};
 use crate::process::{self, OurCard, lock};
 use crate::stream::Stream;
-use aliquot_sim_device::GraphMemory;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -102,12 +101,15 @@ fn card(device: usize) -> Answer<&'static OurCard> {
     process::cards()?.get(device).ok_or(INVALID_DEVICE)
 }
 
+/// Whether memory is there from the instantiation on.
+fn is_early(ours: &OurCard, need: Need) -> bool {
+    let node = ours.card.node();
+    node.graph_memory.is_early(need.whole, node.pool_bytes)
+}
+
 /// Where an executable graph's memory is when it is launched in this stream.
-fn room(ours: &OurCard, exec: u64, stream: &Stream) -> Room {
-    match ours.card.node().graph_memory {
-        GraphMemory::Launch | GraphMemory::Idle => Room::Stream(stream.id),
-        GraphMemory::Instantiation => Room::Own(exec),
-    }
+fn room(ours: &OurCard, exec: u64, need: Need, stream: &Stream) -> Room {
+    if is_early(ours, need) { Room::Own(exec) } else { Room::Stream(stream.id) }
 }
 
 /// cuGraphInstantiate, all versions.
@@ -142,7 +144,7 @@ pub(crate) fn instantiate(handle: u64, flags: u64) -> Answer<u64> {
 fn back(handle: u64, exec: &Exec) -> Answer {
     for (device, need) in &exec.memory.needs {
         let ours = card(*device)?;
-        if ours.card.node().graph_memory == GraphMemory::Instantiation {
+        if is_early(ours, *need) {
             ours.pools.graphs.enter(ours, Room::Own(handle), handle, *need)?;
             ours.pools.graphs.leave(Room::Own(handle), *need, None);
         }
@@ -214,10 +216,10 @@ enum Handed {
 fn enter(handle: u64, exec: &Exec, stream: &Stream) -> Answer {
     for (number, (device, need)) in exec.memory.needs.iter().enumerate() {
         let ours = card(*device)?;
-        if let Err(error) = ours.pools.graphs.enter(ours, room(ours, handle, stream), handle, *need) {
+        if let Err(error) = ours.pools.graphs.enter(ours, room(ours, handle, *need, stream), handle, *need) {
             for (device, need) in exec.memory.needs.iter().take(number) {
                 let ours = card(*device)?;
-                ours.pools.graphs.leave(room(ours, handle, stream), *need, None);
+                ours.pools.graphs.leave(room(ours, handle, *need, stream), *need, None);
             }
             return Err(error);
         }
@@ -229,12 +231,13 @@ fn leave(handle: u64, exec: &Exec, stream: &Stream, handed: Handed) -> Answer {
     let mark = (handed == Handed::Yes).then(|| stream.mark());
     for (device, need) in &exec.memory.needs {
         let ours = card(*device)?;
-        ours.pools.graphs.leave(room(ours, handle, stream), *need, mark);
+        ours.pools.graphs.leave(room(ours, handle, *need, stream), *need, mark);
     }
     if handed == Handed::Yes {
         let mut all = lock(&LEFT);
         for (device, place) in &exec.memory.left {
-            let (device, room) = (*device, room(card(*device)?, handle, stream));
+            let need = exec.memory.needs.get(device).copied().unwrap_or_default();
+            let (device, room) = (*device, room(card(*device)?, handle, need, stream));
             let left = Left { exec: handle, device, room, place: Arc::clone(place) };
             all.insert(place.address, left);
         }

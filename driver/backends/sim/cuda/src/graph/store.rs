@@ -83,7 +83,7 @@ impl Store {
         let lacks = need.whole.saturating_sub(books.size.saturating_sub(books.pinned));
         let lacks = lacks.next_multiple_of(node.pool_bytes);
         let idle = match node.graph_memory {
-            GraphMemory::Launch => 0,
+            GraphMemory::Launch | GraphMemory::Mixed => 0,
             GraphMemory::Idle | GraphMemory::Instantiation => idle(&rooms, room, node.pool_bytes).min(lacks),
         };
         if lacks > idle {
