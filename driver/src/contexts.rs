@@ -11,6 +11,8 @@
 //! that ends. What it says is one line, read with a bound on its length and on the time. It is not believed: the driver is
 //! asked here.
 //!
+//! Of simulated cards their directory says it, or the simulation's default where there is none yet: it is asked each time.
+//!
 //! Nobody's promise is touched: where others have parts of the card, so much must be promised to nobody as no context takes, and
 //! differences, which a tenant could falsify, do not count.
 
@@ -26,9 +28,11 @@ use aliquot_backend_nvidia::{NvidiaNode, Usage};
 use aliquot_core::id::CardUuid;
 use aliquot_core::ports::BackendError;
 use aliquot_core::units::Bytes;
+use aliquot_sim_device::Node as SimulatedNode;
 
 pub(crate) use holder::READY;
 
+use crate::run::simulated::{cards_dir, partition_dir};
 use holder::Holder;
 
 /// Longest that a process may take to have its context: a driver that has to wake up its card takes some seconds.
@@ -40,8 +44,9 @@ const ROOM: Bytes = Bytes(2 << 30);
 
 /// Who finds out how much of a card a context takes.
 pub trait Gauge: fmt::Debug {
-    /// Version of the driver: with another one contexts may be of another size.
-    fn driver(&self) -> &str;
+    /// Version of the driver, for which what was measured is kept: with another one contexts may be of another size. `None`: it is
+    /// told for the asking, each time.
+    fn driver(&self) -> Option<&str>;
 
     /// Makes a context on a card or partition for a moment, and says what it took. `promised` is what others were promised
     /// there.
@@ -77,6 +82,13 @@ pub enum Unmeasured {
     Unlike,
 }
 
+/// The simulated cards of a state directory: what their libraries read says it.
+#[derive(Debug)]
+pub struct SimulatedGauge {
+    /// State directory of the node.
+    pub state: PathBuf,
+}
+
 /// The NVIDIA cards of this machine.
 #[derive(Debug)]
 pub struct MachineGauge {
@@ -104,11 +116,28 @@ impl Unmeasured {
     }
 }
 
+// === impl SimulatedGauge ===
+
+impl Gauge for SimulatedGauge {
+    fn driver(&self) -> Option<&str> {
+        None
+    }
+
+    fn measure(&self, visible: &CardUuid, _: Bytes) -> Result<Bytes, Unmeasured> {
+        let own = partition_dir(&self.state, visible.as_str());
+        let dir = if own.exists() { own } else { cards_dir(&self.state) };
+        match SimulatedNode::read(&dir) {
+            Ok(node) => Ok(Bytes(node.context_bytes)),
+            Err(error) => Err(Unmeasured::NoContext(error.to_string())),
+        }
+    }
+}
+
 // === impl MachineGauge ===
 
 impl Gauge for MachineGauge {
-    fn driver(&self) -> &str {
-        self.node.driver()
+    fn driver(&self) -> Option<&str> {
+        Some(self.node.driver())
     }
 
     fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Bytes, Unmeasured> {

@@ -406,7 +406,7 @@ impl Node {
         for live in &outcome.partitions {
             next.partitions.insert(live.at.clone(), Making::Made(live.handle.clone()));
         }
-        if self.parts.gauge.is_some() {
+        if self.parts.gauge.as_ref().is_some_and(|gauge| gauge.driver().is_some()) {
             // What follows may take long: a kill meanwhile must not make strangers of them.
             self.write_journal(next.clone())?;
         }

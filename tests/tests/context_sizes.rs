@@ -10,6 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
+use aliquot_core::units::Bytes;
+use aliquot_driver::region::{self, Place};
 use aliquot_tests::local::{aliquot, opened_to_everybody, wait_for};
 use aliquot_tests::machine::Machine;
 use aliquot_tests::preload::shim;
@@ -46,7 +48,7 @@ fn run(machine: &Machine, ask: &[&str]) -> (Output, u64) {
     let script = format!("cat $ALIQUOT_GRANTS/*/limits >{}", limits.display());
     let output = machine.aliquot("run", ask).args(["--", "sh", "-c", &script]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let published = aliquot_driver::region::read(&limits).unwrap().context_bytes;
+    let published = region::read(&limits).unwrap().context_bytes;
     (output, published)
 }
 
@@ -239,7 +241,7 @@ fn while_others_have_parts_only_what_was_promised_to_nobody_is_used() {
     no_fault(&machine);
     assert_eq!((quiet(&machine), machine.bench.card().high_water()), (CONTEXT, CONTEXT));
     end(half);
-    let live = aliquot_driver::region::read(&seen).unwrap().context_bytes;
+    let live = region::read(&seen).unwrap().context_bytes;
     assert_eq!(live, CONTEXT, "who was there before is told as well");
 }
 
@@ -273,6 +275,37 @@ fn a_driver_that_does_not_answer_is_not_waited_for_long() {
     let said = err(&output);
     assert!(said.contains(UNKNOWN) && said.contains("no context was there within 20 s"), "{said}");
     assert_eq!((published, machine.bench.card().processes().len()), (0, 0));
+}
+
+#[test]
+fn containers_of_a_simulated_node_are_told_what_its_driver_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let share = include_str!("../golden/input/share.yaml");
+    let shares = || {
+        let claims = fs::read_dir(dir.path().join("state/grants")).unwrap();
+        let shares = claims.flat_map(|claim| fs::read_dir(claim.unwrap().path()).unwrap());
+        shares.map(|share| Place { dir: share.unwrap().path(), lock: dir.path().join("state/limits.lock") })
+    };
+    let prepared = |claim: &str| {
+        fs::write(at("claim.yaml"), share.replace("name: share\n", &format!("name: {claim}\n"))).unwrap();
+        let mut prepare = Command::new(aliquot());
+        prepare.args(["prepare", "-f", &at("claim.yaml"), "--node", "h100-8", "--state", &at("state")]);
+        let output = prepare.output().unwrap();
+        assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
+        let told = |place: Place| region::read(&place.limits()).unwrap().context_bytes;
+        let mut told: Vec<u64> = shares().map(told).collect();
+        told.sort_unstable();
+        told
+    };
+    assert_eq!(prepared("first"), [CONTEXT]);
+    fs::create_dir(dir.path().join("state/cards")).unwrap();
+    fs::write(dir.path().join("state/cards/node.toml"), "context_bytes = 734003200").unwrap();
+    assert_eq!(prepared("second"), [CONTEXT, 700 * MIB]);
+    // As a version before this one, or a kill, leaves them.
+    shares().for_each(|place| place.publish_context(Bytes(0)).unwrap());
+    assert_eq!(prepared("third"), [700 * MIB; 3]);
+    assert!(!dir.path().join("state/contexts").exists());
 }
 
 /// Processes that were started by this one.
@@ -366,6 +399,6 @@ fn an_ordinary_user_measures_for_itself() {
     }
     let output = run.output().unwrap();
     assert_eq!((output.status.code(), err(&output).as_str()), (Some(0), ""));
-    assert_eq!(aliquot_driver::region::read(&home.join("limits")).unwrap().context_bytes, 700 * MIB);
+    assert_eq!(region::read(&home.join("limits")).unwrap().context_bytes, 700 * MIB);
     assert!(home.join(".local/state/aliquot/contexts").exists());
 }

@@ -11,7 +11,7 @@ use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::NodeName;
 use aliquot_core::ports::DeviceBackend;
 
-use crate::contexts::{Gauge, MachineGauge};
+use crate::contexts::{Gauge, MachineGauge, SimulatedGauge};
 
 use super::failure::Failure;
 use super::node_spec::NodeSpec;
@@ -65,7 +65,8 @@ impl Hardware {
     pub(super) fn simulated(spec: &NodeSpec, catalogue: &Catalogue, state: &Path) -> Result<Self, Failure> {
         let node = SimNode::open(&spec.file, catalogue, &state.join("hardware"))
             .map_err(|error| Failure::Node(chain(&error)))?;
-        Ok(Self::of(node))
+        let gauge: Arc<dyn Gauge> = Arc::new(SimulatedGauge { state: state.to_owned() });
+        Ok(Self { gauge: Some(gauge), ..Self::of(node) })
     }
 
     fn of(node: SimNode) -> Self {

@@ -2,8 +2,8 @@
 //!
 //! | the claim | and of its card | then |
 //! |---|---|---|
-//! | any | the size is known | it is published in the limits of all that we granted there |
-//! | is being prepared: nobody uses it yet | nothing else is promised, or enough is promised to nobody | it is measured, kept and published |
+//! | has not been told | the size is known, or told for the asking | it is published in its limits |
+//! | is being prepared: nobody uses it yet | nothing else is promised, or enough is promised to nobody | it is measured, kept, and published in the limits of all that we granted there |
 //! | else | | its first processes find it out, as far as they can |
 
 use std::collections::BTreeMap;
@@ -25,26 +25,38 @@ impl Node {
     /// Publishes how much a context takes on the cards of a claim, and finds that out where it can.
     pub(super) fn size_contexts(&mut self, grants: &[Grant], phase: Phase) -> Result<(), PrepareError> {
         let Some(gauge) = self.parts.gauge.clone() else { return Ok(()) };
-        let counted = |grant| Some((ground(grant), (grant, self.counted(grant)?)));
+        // Claims of before were told when it was measured: this is looked at for each of them whenever the node is opened.
+        let is_to_be_told = |limits: &Limits| phase == Phase::Preparing || limits.context_bytes == 0;
+        let counted = |grant| {
+            let limits = self.counted(grant).filter(is_to_be_told)?;
+            Some((ground(grant), (grant, limits)))
+        };
         let grounds: BTreeMap<Ground, (&Grant, Limits)> = grants.iter().filter_map(counted).collect();
         if grounds.is_empty() {
             return Ok(());
         }
         let path = self.sizes_path();
-        let mut sizes = ContextSizes::load(&path, gauge.driver());
+        let mut sizes = gauge.driver().map(|driver| ContextSizes::load(&path, driver));
         for (ground, (grant, limits)) in grounds {
-            if let Some(bytes) = sizes.of(&ground) {
-                self.publish(&ground, bytes)?;
-            } else if phase == Phase::Preparing
-                && let Some(bytes) = self.measure(gauge.as_ref(), grant, &limits)
-            {
-                sizes.note(ground.clone(), bytes);
-                if let Err(error) = sizes.store(&path, &self.parts.disk) {
-                    let path = path.display();
-                    self.notes.push(format!("{path}: what a context takes is not kept: {error}"));
-                }
-                self.publish(&ground, bytes)?;
+            if let Some(bytes) = sizes.as_ref().and_then(|sizes| sizes.of(&ground)) {
+                self.publish(grants.iter(), &ground, bytes)?;
+                continue;
             }
+            // Where it is told for the asking nothing of the card is used for it.
+            if phase != Phase::Preparing && sizes.is_some() {
+                continue;
+            }
+            let Some(bytes) = self.measure(gauge.as_ref(), grant, &limits) else { continue };
+            let Some(sizes) = &mut sizes else {
+                self.publish(grants.iter(), &ground, bytes)?;
+                continue;
+            };
+            sizes.note(ground.clone(), bytes);
+            if let Err(error) = sizes.store(&path, &self.parts.disk) {
+                let path = path.display();
+                self.notes.push(format!("{path}: what a context takes is not kept: {error}"));
+            }
+            self.publish(self.grants(), &ground, bytes)?;
         }
         Ok(())
     }
@@ -74,9 +86,14 @@ impl Node {
         }
     }
 
-    /// Says it to all that are on this ground.
-    fn publish(&self, ground: &Ground, bytes: Bytes) -> Result<(), PrepareError> {
-        for grant in self.grants().filter(|grant| self::ground(grant) == *ground) {
+    /// Says it to those of the grants that are on this ground.
+    fn publish<'g>(
+        &self,
+        grants: impl Iterator<Item = &'g Grant>,
+        ground: &Ground,
+        bytes: Bytes,
+    ) -> Result<(), PrepareError> {
+        for grant in grants.filter(|grant| self::ground(grant) == *ground) {
             if self.counted(grant).is_none_or(|limits| limits.context_bytes == bytes.0) {
                 continue;
             }
