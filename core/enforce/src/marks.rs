@@ -24,7 +24,7 @@ use crate::cost::Shape;
 use crate::units::Nanos;
 
 /// Events for markers of one context.
-pub const EVENTS: usize = 32;
+pub const EVENTS: usize = 64;
 /// The base event is moved on after this long: elapsed times come as 32-bit floats of milliseconds, which are exact to 60 ns
 /// up to a second.
 const REBASE: Nanos = Nanos::from_millis(1_000);
@@ -180,11 +180,11 @@ pub struct Marks {
     pending: [Option<Pending>; EVENTS],
     count: usize,
     /// One bit for each event that is in use.
-    used: u32,
+    used: u64,
     streams: [Option<Stream>; STREAMS],
 }
 
-const _: () = assert!(EVENTS == 32, "one bit each in `used`");
+const _: () = assert!(EVENTS == 64, "one bit each in `used`");
 
 impl Marks {
     /// None yet.
@@ -211,7 +211,7 @@ impl Marks {
     }
 
     fn release(&mut self, event: Event) {
-        self.used &= !u32::try_from(event.0).ok().and_then(|bit| 1_u32.checked_shl(bit)).unwrap_or(0);
+        self.used &= !u32::try_from(event.0).ok().and_then(|bit| 1_u64.checked_shl(bit)).unwrap_or(0);
     }
 
     /// A batch opens on `stream`: where nothing is pending there, it gets a marker of its own.

@@ -312,7 +312,13 @@ impl Pace {
         let streams = if known == Known::AtMost { marks.streams(ask.stream) } else { Streams::One };
         let which =
             Which { differs: streams == Streams::Several || lane.differs(ask.shape.key), own: ask.terms.own };
-        let alone = must_mark || (!marks.is_crowded() && self.probes.due(at, lane, ask.now, which));
+        let alone = must_mark
+            || if marks.is_crowded() {
+                self.probes.put_far_off(lane);
+                false
+            } else {
+                self.probes.due(at, lane, ask.now, which)
+            };
         let mut begin = if alone { Begin::Own } else { Begin::Last };
         if alone && lane.is_open_for(ask.stream) {
             self.mark(ask.now, lane, marks, world);
@@ -352,6 +358,9 @@ impl Pace {
         }
         if known == Known::Not {
             self.unmarked(ask.now, ask.now);
+        }
+        if let Some((_, lane)) = self.lane(ask.stream) {
+            self.probes.put_off(lane);
         }
         Verdict::Go(Ticket { charged: price.cost, mark: None })
     }

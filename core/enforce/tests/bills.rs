@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
-use aliquot_enforce::marks::{Event, Events, Marks, Passed, Recorded};
+use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
 use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Verdict, Waits, World};
 use aliquot_enforce::share::{Lending, Tenant};
 use aliquot_enforce::sure::Sure;
@@ -81,18 +81,24 @@ impl Books {
 struct Card {
     now: u64,
     done_at: u64,
-    events: [u64; 32],
+    events: [u64; EVENTS],
+    recorded: u64,
 }
 
 impl Events for Card {
     fn record(&mut self, event: Event, _stream: u64) -> Recorded {
+        self.recorded += 1;
         self.events[event.0] = self.done_at.max(self.now);
         Recorded::Yes
     }
 
     fn passed(&mut self, base: Event, event: Event) -> Passed {
         let (base, event) = (self.events[base.0], self.events[event.0]);
-        if event > self.now { Passed::NotYet } else { Passed::After((event - base).cast_signed()) }
+        if event > self.now {
+            Passed::NotYet
+        } else {
+            Passed::After(event.cast_signed() - base.cast_signed())
+        }
     }
 }
 
@@ -111,13 +117,27 @@ struct Process<'a> {
     card: Card,
     /// What the card did for it.
     ran: u64,
+    /// Launches that were not let go at once.
+    asked: u64,
+    /// Of so many questions, one comes while another thread is at the markers; 0: none does.
+    busy: u64,
 }
 
 impl<'a> Process<'a> {
     fn new(books: &'a Books, me: u32, own: u32) -> Self {
         let terms = Terms { granted: Ppm::ALL, own: Ppm::new(own * 10_000) };
-        let card = Card { now: UP, done_at: UP, events: [0; 32] };
-        Self { books, me, terms, pace: Box::new(Pace::new()), marks: Marks::new(), card, ran: 0 }
+        let card = Card { now: UP, done_at: UP, events: [0; EVENTS], recorded: 0 };
+        Self {
+            books,
+            me,
+            terms,
+            pace: Box::new(Pace::new()),
+            marks: Marks::new(),
+            card,
+            ran: 0,
+            asked: 0,
+            busy: 0,
+        }
     }
 
     /// A kernel of so many milliseconds with a marker behind it, `pause` after it ended.
@@ -138,13 +158,20 @@ impl<'a> Process<'a> {
 
     /// A kernel as a program launches it: it waits until it may, and for nothing else.
     fn launches(&mut self, function: u64, nanos: u64) {
+        self.launches_on(7, function, nanos);
+    }
+
+    fn launches_on(&mut self, stream: u64, function: u64, nanos: u64) {
         let shape = Shape::kernel(function, [64, 1, 1], [64, 1, 1]);
         let (shared, begun) = (self.books.shared(self.me), self.card.now);
         let mut ticket = None;
-        while ticket.is_none() && self.pace.pass(shape.key, 7) == Pass::Ask {
+        while ticket.is_none() && self.pace.pass(shape.key, stream) == Pass::Ask {
+            self.asked += 1;
             let (now, waited) = (Nanos(self.card.now), Nanos(self.card.now - begun));
-            let ask = Ask { now, shape: &shape, stream: 7, terms: self.terms, waited };
-            match self.pace.ask(&ask, &shared, Some(&mut self.marks), &mut self.card) {
+            let ask = Ask { now, shape: &shape, stream, terms: self.terms, waited };
+            let marks =
+                if self.asked.checked_rem(self.busy) == Some(0) { None } else { Some(&mut self.marks) };
+            match self.pace.ask(&ask, &shared, marks, &mut self.card) {
                 Verdict::Go(go) => ticket = Some(go),
                 Verdict::Wait(until) => self.card.now = until.0 + 100 * MICRO,
             }
@@ -300,6 +327,32 @@ fn a_function_that_grows_is_billed_what_it_takes_where_launches_are_few_and_noth
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A launch on each of many streams is let go at once as a rule, also where markers run short and other threads are at them.
+#[test]
+fn launches_on_many_streams_seldom_ask() {
+    for (streams, busy, length) in [(2, 0, 2), (16, 0, 2), (16, 2, 2), (12, 3, 10)] {
+        let books = Books::new();
+        let mut process = Process::new(&books, 1, 100);
+        process.busy = busy;
+        let rounds = |process: &mut Process<'_>, rounds: u64| {
+            for _ in 0..rounds {
+                for stream in 0..streams {
+                    (0..50).for_each(|_| process.launches_on(9 + stream, 1, length * MICRO));
+                }
+                process.card.now = process.card.now.max(process.card.done_at) + 250 * MICRO;
+            }
+        };
+        rounds(&mut process, 20);
+        let before = [process.asked, process.card.recorded];
+        rounds(&mut process, 200);
+        let launches = 200 * streams * 50;
+        let [asked, recorded] = [process.asked - before[0], process.card.recorded - before[1]];
+        println!("{streams} streams, {busy}: {asked} asked and {recorded} markers of {launches} launches");
+        assert!(asked * 12 <= launches, "{asked} of {launches} launches on {streams} streams asked");
+        assert!(recorded * 12 <= launches, "{recorded} markers of {launches} launches on {streams} streams");
+    }
 }
 
 /// What a tenant saved for kernels of a second, while another had its turns, is not lost to those of a millisecond between them.

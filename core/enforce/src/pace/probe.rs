@@ -16,6 +16,12 @@ use super::*;
 const PROBE_EVERY: u32 = 16;
 /// Where they do not, one in so long: some microseconds of the host's time.
 const PROBE_TIME: Nanos = Nanos::from_millis(2);
+/// A process measures one in so long, however many streams it has: with a thread for each, one waits for another at the markers.
+const TURN_EVERY: Nanos = Nanos::from_micros(500);
+/// Most that it makes up for after a rest.
+const TURNS_SAVED: u64 = 64;
+/// Most times that one of [`PROBE_EVERY`] becomes more seldom by that.
+const SPREAD_MAX: u32 = 16;
 /// Most that are made up for after a rest.
 const SAVED: u64 = 16;
 /// As many must be due where one in [`PROBE_EVERY`] is measured already.
@@ -52,6 +58,10 @@ struct Probe {
 #[derive(Debug)]
 pub(super) struct Probes {
     asked: AtomicU32,
+    /// Up to when the turns of all lanes are taken.
+    at: AtomicU64,
+    /// So many times more seldom than one of [`PROBE_EVERY`] they come for a turn.
+    spread: AtomicU32,
     lanes: [Probe; LANES],
 }
 
@@ -59,6 +69,8 @@ impl Probes {
     pub(super) const fn new() -> Self {
         Self {
             asked: AtomicU32::new(0),
+            at: AtomicU64::new(0),
+            spread: AtomicU32::new(1),
             lanes: [const {
                 Probe {
                     at: AtomicU64::new(0),
@@ -73,10 +85,9 @@ impl Probes {
     /// Whether this launch is measured by itself; says when the next one is looked at.
     pub(super) fn due(&self, at: usize, lane: &Lane, now: Nanos, which: Which) -> bool {
         let Some(probe) = self.lanes.get(at) else { return false };
-        // Spread: launches that come in a round must not meet it at the same of them each time.
-        let random = self.asked.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9) >> 16;
+        let random = self.random();
         let due = if which.differs {
-            is_turn(lane, random) | (which.own == Ppm::ALL && probe.saved(now) >= SAVED_DIFFERS)
+            self.is_turn(lane, random) | (which.own == Ppm::ALL && probe.saved(now) >= SAVED_DIFFERS)
         } else if which.own == Ppm::ALL {
             probe.look(lane, now, random)
         } else {
@@ -84,10 +95,59 @@ impl Probes {
             lane.set_probe_in(lane::PROBE_NEVER);
             return false;
         };
+        let due = due && self.has_turn(now);
         if due {
             probe.measured(now);
         }
         due
+    }
+
+    /// Whether the process may measure one already; the turn is taken. Where others had them, lanes come for theirs more seldom.
+    fn has_turn(&self, now: Nanos) -> bool {
+        let earliest = now.minus(Nanos(TURNS_SAVED * TURN_EVERY.0));
+        let at = Nanos(self.at.load(Ordering::Relaxed)).min(now).max(earliest);
+        let (turns, spread) = (now.minus(at).0 / TURN_EVERY.0, self.spread());
+        if turns == 0 {
+            self.spread.store((spread * 2).min(SPREAD_MAX), Ordering::Relaxed);
+            return false;
+        }
+        if turns > TURNS_SAVED / 2 {
+            self.spread.store(spread / 2, Ordering::Relaxed);
+        }
+        self.at.store(at.plus(TURN_EVERY).0, Ordering::Relaxed);
+        true
+    }
+
+    fn is_turn(&self, lane: &Lane, random: u32) -> bool {
+        let next = 1 + random % (2 * PROBE_EVERY * self.spread());
+        let due = lane.probe_in() == 0;
+        lane.set_probe_in(if due { next } else { next.min(lane.probe_in()) });
+        due
+    }
+
+    fn spread(&self) -> u32 {
+        self.spread.load(Ordering::Relaxed).clamp(1, SPREAD_MAX)
+    }
+
+    /// Another thread is at the markers: a later launch is looked at.
+    pub(super) fn put_off(&self, lane: &Lane) {
+        self.put_off_by(lane, self.spread());
+    }
+
+    /// Markers run short, and will for a while.
+    pub(super) fn put_far_off(&self, lane: &Lane) {
+        self.put_off_by(lane, SPREAD_MAX);
+    }
+
+    fn put_off_by(&self, lane: &Lane, spread: u32) {
+        if lane.probe_in() == 0 {
+            lane.set_probe_in(1 + self.random() % (2 * PROBE_EVERY * spread));
+        }
+    }
+
+    /// Spread: launches that come in a round must not meet it at the same of them each time.
+    fn random(&self) -> u32 {
+        self.asked.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9) >> 16
     }
 
     /// A batch of a lane showed what its launches take: nothing is due up to then.
@@ -96,13 +156,6 @@ impl Probes {
             probe.at.fetch_max(until.0, Ordering::Relaxed);
         }
     }
-}
-
-fn is_turn(lane: &Lane, random: u32) -> bool {
-    let next = 1 + random % (2 * PROBE_EVERY);
-    let due = lane.probe_in() == 0;
-    lane.set_probe_in(if due { next } else { next.min(lane.probe_in()) });
-    due
 }
 
 impl Probe {
