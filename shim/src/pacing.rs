@@ -28,7 +28,7 @@ use aliquot_abi::limits::{ComputePolicy, FailMode};
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::{Key, Shape};
-use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Ticket, Verdict};
+use aliquot_enforce::pace::{Ask, Pace, Pass, Place, Shared, Terms, Ticket, Verdict};
 use aliquot_enforce::sure::Sure;
 use aliquot_enforce::units::{Nanos, Ppm};
 
@@ -361,7 +361,7 @@ impl Meter {
             let verdict = self.with_marks(|marks, world| {
                 let verdict = self.paced.pace.ask(&ask, &self.shared(), marks, world);
                 if world.lacks_markers() && matches!(verdict, Verdict::Go(_)) {
-                    self.paced.pace.unmarked(ask.now, ask.now);
+                    self.paced.pace.unmarked(ask.now, ask.now, Place::Elsewhere);
                 }
                 verdict
             });

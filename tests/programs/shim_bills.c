@@ -1,5 +1,6 @@
 /* Work that is hard to bill, for some time; says "ok" and how many kernels it launched.
    usage: shim_bills SCENE NANOSECONDS MILLISECONDS */
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -17,9 +18,9 @@ extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle,
 extern int cuStreamWaitEvent(Handle, Handle, unsigned), cuGraphGetNodes(Handle, Handle *, size_t *), cuCtxDestroy_v2(Handle);
 extern int cuEventCreate(Handle *, unsigned), cuEventRecord(Handle, Handle), cuEventSynchronize(Handle);
 
-enum { SHORT = 20000, CONTEXTS = 12, FEW = 20, MANY = 200 };
+enum { SHORT = 20000, CONTEXTS = 12, FEW = 20, MANY = 200, THREADS = 4, EACH = 2, GIVE_UP = 90 };
 
-static Handle function, stream, other;
+static Handle first, module, function, stream, other;
 static uint64_t number, until;
 
 static uint64_t now(void)
@@ -44,7 +45,6 @@ static void launch(uint64_t nanos)
 
 static void load(void)
 {
-    Handle module;
     CHECK(cuModuleLoadData(&module, "image") == 0 && cuModuleGetFunction(&function, module, "kp") == 0);
 }
 
@@ -167,6 +167,47 @@ static void many_contexts(uint64_t nanos)
     }
 }
 
+/* Every context has work, and then the last one gets more. */
+static void contexts_at_work(uint64_t nanos)
+{
+    alarm(GIVE_UP);
+    for (int one = 0; one < CONTEXTS; one++) {
+        Handle context;
+        CHECK(cuCtxCreate_v2(&context, 0, 0) == 0);
+        load();
+        stream = NULL;
+        launch(nanos);
+    }
+    for (int one = 0; one < FEW; one++)
+        launch(SHORT);
+}
+
+/* Each launch is one of which nothing is known, and nobody waits for any. */
+static void *of_one_thread(void *given)
+{
+    uint64_t *nanos = given;
+    Handle own;
+    CHECK(cuCtxSetCurrent(first) == 0 && cuStreamCreate(&own, 1) == 0);
+    for (unsigned one = 0; one < EACH; one++) {
+        Handle fresh;
+        char name[32];
+        snprintf(name, sizeof name, "k_%llu", (unsigned long long)(*nanos + __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED)));
+        CHECK(cuModuleGetFunction(&fresh, module, name) == 0);
+        CHECK(cuLaunchKernel(fresh, 4, 1, 1, 64, 1, 1, 0, own, NULL, NULL) == 0);
+    }
+    return NULL;
+}
+
+static void unknown_by_threads(uint64_t nanos)
+{
+    pthread_t threads[THREADS];
+    alarm(GIVE_UP);
+    for (int one = 0; one < THREADS; one++)
+        CHECK(pthread_create(&threads[one], NULL, of_one_thread, &nanos) == 0);
+    for (int one = 0; one < THREADS; one++)
+        CHECK(pthread_join(threads[one], NULL) == 0);
+}
+
 int main(int count, char **words)
 {
     static const struct {
@@ -175,15 +216,15 @@ int main(int count, char **words)
     } scenes[] = { { "once", once }, { "once_by_event", once_by_event }, { "once_by_asking", once_by_asking },
         { "once_in_silence", once_in_silence }, { "grows", grows }, { "captured", captured }, { "capture_lost", capture_lost },
         { "capture_joined", capture_joined }, { "capture_lost_with_context", capture_lost_with_context },
-        { "events", events }, { "two_lengths", two_lengths }, { "many_contexts", many_contexts } };
+        { "events", events }, { "two_lengths", two_lengths }, { "many_contexts", many_contexts },
+        { "contexts_at_work", contexts_at_work }, { "unknown_by_threads", unknown_by_threads } };
     CHECK(count == 4);
     void (*play)(uint64_t) = NULL;
     for (size_t scene = 0; scene < sizeof scenes / sizeof *scenes; scene++)
         if (strcmp(words[1], scenes[scene].name) == 0)
             play = scenes[scene].play;
     CHECK(play);
-    Handle context;
-    CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
+    CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&first, 0) == 0 && cuCtxSetCurrent(first) == 0);
     load();
     CHECK(cuStreamCreate(&stream, 1) == 0 && cuStreamCreate(&other, 1) == 0);
     until = now() + strtoull(words[3], NULL, 10) * 1000000u;

@@ -157,6 +157,22 @@ fn markers_of_which_the_driver_says_nothing_are_destroyed() {
     assert!(events <= 8, "{events} events are left");
 }
 
+/// Work that no marker is behind is billed by the clock until it is done, and no longer: where each launch waits for its turn, none
+/// comes by that could show it. The program gives up after 90 s; such launches waited for half an hour each.
+#[test]
+fn launches_without_markers_do_not_stop_the_program() {
+    let Some(scene) = scene() else { return };
+    let spent = scene.capped(|command| scene.play(command(), "contexts_at_work", 10 * MILLI, 0));
+    println!("contexts at work: {spent:?}");
+    // A thread that is in the driver for so long while it has the markers is not waited for.
+    scene.bench.write(
+        "faults.toml",
+        "[[fault]]\nsymbol = \"cuEventRecord\"\naction = { slow_nanos = 40_000_000 }\n",
+    );
+    let spent = scene.capped(|command| scene.play(command(), "unknown_by_threads", MILLI, 0));
+    println!("unknown by threads: {spent:?}");
+}
+
 /// Without the shim the same scenes fill the card.
 #[test]
 fn without_the_shim_the_same_checks_fail() {

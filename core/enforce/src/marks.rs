@@ -64,6 +64,11 @@ pub trait Events {
 
     /// When the device passed `event`, as time since it passed `base`.
     fn passed(&mut self, base: Event, event: Event) -> Passed;
+
+    /// Whether anything can be put into that stream now: into one that is captured nothing can.
+    fn may_record(&self, _stream: u64) -> bool {
+        true
+    }
 }
 
 /// Launches on one stream since its last marker.
@@ -79,6 +84,19 @@ pub struct Batch {
     pub shape: Option<Shape>,
     /// The least that is known about any of the charges.
     pub known: Known,
+}
+
+impl Batch {
+    /// A marker behind what is no batch's.
+    const fn none(stream: u64) -> Self {
+        Self { stream, charged: Nanos::ZERO, launches: 0, shape: None, known: Known::Exactly }
+    }
+
+    /// Whether it is a marker without launches of its own.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.launches == 0
+    }
 }
 
 /// How well a charge is known.
@@ -214,14 +232,46 @@ impl Marks {
         self.used &= !u32::try_from(event.0).ok().and_then(|bit| 1_u64.checked_shl(bit)).unwrap_or(0);
     }
 
-    /// A batch opens on `stream`: where nothing is pending there, it gets a marker of its own.
-    pub fn open(&mut self, now: Nanos, stream: u64, begin: Begin, events: &mut impl Events) {
+    /// Times are told from an event; where there is none, from one on this stream.
+    fn found(&mut self, now: Nanos, stream: u64, events: &mut impl Events) -> Option<()> {
         if self.base.is_none() {
-            let Some(event) = self.take(stream, events) else { return };
+            let event = self.take(stream, events)?;
             self.base = Some(Base { event, device: Nanos::ZERO, passed: false });
             self.offset = Offset { earliest: now, latest: Nanos::MAX };
         }
-        let waits = self.pending.iter().flatten().any(|pending| pending.batch.stream == stream);
+        Some(())
+    }
+
+    /// Puts a marker behind whatever is on `stream`, unless one was put there after `at`. It is handed out as a batch without
+    /// launches.
+    pub fn put(&mut self, now: Nanos, stream: u64, at: Nanos, events: &mut impl Events) {
+        let is_there = |it: &Pending| it.batch.is_none() && it.batch.stream == stream && it.closed_at > at;
+        if self.pending.iter().flatten().any(is_there) || !events.may_record(stream) {
+            return;
+        }
+        if self.found(now, stream, events).is_some()
+            && let Some(event) = self.take(stream, events)
+        {
+            let batch = Batch::none(stream);
+            let put =
+                Pending { event, batch, begin: None, opened_at: now, closed_at: now, late: Nanos::ZERO };
+            self.push(put);
+        }
+    }
+
+    fn push(&mut self, pending: Pending) {
+        if let Some(place) = self.pending.get_mut(self.count) {
+            *place = Some(pending);
+            self.count += 1;
+        }
+    }
+
+    /// A batch opens on `stream`: where nothing is pending there, it gets a marker of its own.
+    pub fn open(&mut self, now: Nanos, stream: u64, begin: Begin, events: &mut impl Events) {
+        if self.found(now, stream, events).is_none() {
+            return;
+        }
+        let waits = self.batches().any(|pending| pending.batch.stream == stream);
         let last = begin == Begin::Last || self.streams(stream) == Streams::One;
         let begin = if waits && last { None } else { self.take(stream, events) };
         if let Some(old) = self.stream(now, stream).begin {
@@ -249,11 +299,7 @@ impl Marks {
         let (begin, opened_at) = (known.begin.take(), known.opened_at);
         match self.take(batch.stream, events) {
             Some(event) => {
-                if let Some(place) = self.pending.get_mut(self.count) {
-                    *place =
-                        Some(Pending { event, batch, begin, opened_at, closed_at: now, late: Nanos::ZERO });
-                    self.count += 1;
-                }
+                self.push(Pending { event, batch, begin, opened_at, closed_at: now, late: Nanos::ZERO });
                 Recorded::Yes
             }
             None => {
@@ -336,9 +382,15 @@ impl Marks {
             let earliest = pending.closed_at.minus(end);
             self.offset = Offset { earliest, latest: now.minus(end).max(earliest) };
         }
-        let known = self.stream(now, pending.batch.stream);
-        let start = began.or(known.end);
-        known.end = Some(end);
+        let start = if pending.batch.is_none() {
+            // What is pending or open behind it begins where the batch before it ended.
+            Some(end)
+        } else {
+            let known = self.stream(now, pending.batch.stream);
+            let start = began.or(known.end);
+            known.end = Some(end);
+            start
+        };
         let host_end = self.offset.earliest.plus(end).min(now.max(pending.closed_at));
         let length = start.map_or(host_end.minus(pending.opened_at), |start| end.minus(start));
         let host_start = host_end.minus(length);
@@ -440,11 +492,11 @@ impl Marks {
     /// When the oldest pending batch should have been done; `None` when nothing is pending.
     #[must_use]
     pub fn due(&self) -> Option<Due> {
-        let oldest = self.pending.first().copied().flatten()?;
+        let oldest = *self.batches().next()?;
         let begun = self.streams.iter().flatten().find(|it| it.handle == oldest.batch.stream);
         let end = begun.and_then(|it| it.end).map(|end| self.offset.earliest.plus(end));
         let start = oldest.opened_at.max(end.unwrap_or(Nanos::ZERO));
-        let pending = self.pending.iter().flatten();
+        let pending = self.batches();
         let charged = pending.clone().fold(Nanos::ZERO, |sum, pending| sum.plus(pending.batch.charged));
         let known = pending.map(|pending| pending.batch.known).min().unwrap_or(Known::Exactly);
         let from = start.max(oldest.closed_at);
@@ -453,9 +505,14 @@ impl Marks {
 
     /// Notes what the oldest pending batch was charged beyond its charges.
     pub fn set_late(&mut self, late: Nanos) {
-        if let Some(Some(oldest)) = self.pending.first_mut() {
+        if let Some(oldest) = self.pending.iter_mut().flatten().find(|pending| !pending.batch.is_none()) {
             oldest.late = late;
         }
+    }
+
+    /// What is pending of launches, oldest first.
+    fn batches(&self) -> impl Iterator<Item = &Pending> + Clone {
+        self.pending.iter().flatten().filter(|pending| !pending.batch.is_none())
     }
 }
 

@@ -53,6 +53,7 @@ use clocked::Clocked;
 use lane::{BOUNDED_COST, Lane, UNKNOWN_COST};
 use probe::{Probes, Which};
 
+pub use clocked::Place;
 pub use rest::Waits;
 
 /// Credit that a process takes at a time.
@@ -85,7 +86,7 @@ const CORRECTED_WITHIN: Nanos = Nanos::from_millis(10);
 /// How long a process is taken to go on launching.
 const ACTIVE_FOR: Nanos = Nanos::from_millis(4);
 /// How long another thread may be at the markers before we go on without.
-const MARKS_WAIT_MAX: Nanos = Nanos::from_millis(5);
+const MARKS_WAIT_MAX: Nanos = Nanos::from_millis(25);
 /// Streams whose launches are told apart.
 const LANES: usize = 16;
 
@@ -137,6 +138,10 @@ pub trait World: Events {
     fn wake_agent(&mut self);
     /// Wakes all who wait for credit, after the wake word moved.
     fn wake_waiters(&mut self);
+    /// The context that launches go to, by a number of its own; 0: nobody knows.
+    fn context(&self) -> u64 {
+        1
+    }
 }
 
 /// One launch that wants to go.
@@ -295,6 +300,7 @@ impl Pace {
             return self.ask_without_marks(ask, price, known, shared, world);
         };
         self.settle(ask.now, ask.terms, shared, marks, world);
+        self.mark_unmarked(ask.now, ask.stream, marks, world);
         let Some((at, lane)) = self.lane(ask.stream) else {
             return Verdict::Go(Ticket { charged: cost, mark: None });
         };
@@ -357,7 +363,7 @@ impl Pace {
             return Verdict::Wait(until);
         }
         if known == Known::Not {
-            self.unmarked(ask.now, ask.now);
+            self.unmarked(ask.now, ask.now, Place::Stream { context: world.context(), stream: ask.stream });
         }
         if let Some((_, lane)) = self.lane(ask.stream) {
             self.probes.put_off(lane);
@@ -383,7 +389,7 @@ impl Pace {
             && marks.close(now, batch, world) == Recorded::No
             && (batch.known == Known::Not || marks.is_empty())
         {
-            self.unmarked(opened_at, now);
+            self.unmarked(opened_at, now, Place::Stream { context: world.context(), stream: batch.stream });
         }
     }
 
@@ -448,6 +454,7 @@ impl Pace {
             };
             wait = wait.min(look);
         }
+        let wait = self.look_at_unmarked(now).map_or(wait, |look| wait.min(look));
         let until = now.plus(wait.max(LOOK_AFTER));
         publish_limited(now, until, shared, world);
         Err(until)

@@ -15,7 +15,7 @@ use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Verdict, Waits, World};
+use aliquot_enforce::pace::{Ask, Pace, Pass, Place, Shared, Terms, Verdict, Waits, World};
 use aliquot_enforce::share::{Lending, Tenant};
 use aliquot_enforce::sure::Sure;
 use aliquot_enforce::units::{Nanos, Ppm};
@@ -83,12 +83,15 @@ struct Card {
     done_at: u64,
     events: [u64; EVENTS],
     recorded: u64,
+    /// Streams with work of their own, and when it ends.
+    others: Vec<(u64, u64)>,
 }
 
 impl Events for Card {
-    fn record(&mut self, event: Event, _stream: u64) -> Recorded {
+    fn record(&mut self, event: Event, stream: u64) -> Recorded {
         self.recorded += 1;
-        self.events[event.0] = self.done_at.max(self.now);
+        let other = self.others.iter().find(|(other, _)| *other == stream);
+        self.events[event.0] = other.map_or(self.done_at, |(_, done_at)| *done_at).max(self.now);
         Recorded::Yes
     }
 
@@ -126,7 +129,7 @@ struct Process<'a> {
 impl<'a> Process<'a> {
     fn new(books: &'a Books, me: u32, own: u32) -> Self {
         let terms = Terms { granted: Ppm::ALL, own: Ppm::new(own * 10_000) };
-        let card = Card { now: UP, done_at: UP, events: [0; EVENTS], recorded: 0 };
+        let card = Card { now: UP, done_at: UP, events: [0; EVENTS], recorded: 0, others: Vec::new() };
         Self {
             books,
             me,
@@ -196,7 +199,7 @@ impl<'a> Process<'a> {
     }
 
     fn unmarked(&self) {
-        self.pace.unmarked(Nanos(self.card.now), Nanos(self.card.now));
+        self.pace.unmarked(Nanos(self.card.now), Nanos(self.card.now), Place::Elsewhere);
     }
 }
 
@@ -261,6 +264,54 @@ fn a_siblings_time_is_not_taken_for_ones_own() {
     }
     let (booked, claimed) = (books.booked(), 4 * 370 * 20 / 100);
     assert!((claimed - 2..=claimed).contains(&booked), "{booked} of {claimed} ms");
+}
+
+/// Where every launch waits, no launch can show that work without a marker is done: those who wait do.
+#[test]
+fn work_without_a_marker_stops_nobody_once_it_is_done() {
+    for (granted, place) in [(1_000_000, 7), (250_000, 7), (250_000, 8), (100_000, 0)] {
+        let books = Books::new();
+        let mut process = Process::new(&books, 1, 100);
+        process.terms.granted = Ppm::new(granted);
+        (0..20).for_each(|_| process.launches(1, 100 * MICRO));
+        let from = process.card.now;
+        for function in 0..100 {
+            // It was not known, and another thread was at the markers for too long.
+            let now = Nanos(process.card.now);
+            let place = match place {
+                0 => Place::Elsewhere,
+                stream => Place::Stream { context: 1, stream },
+            };
+            process.pace.unmarked(now, now, place);
+            process.card.done_at = process.card.done_at.max(process.card.now) + 200 * MICRO;
+            process.launches(100 + function, 200 * MICRO);
+        }
+        let (took, worth) = ((process.card.now - from) / MILLI, 40 * 1_000_000 / granted_of(&process));
+        println!("granted {granted}: {took} ms, worth {worth}");
+        assert!(took <= 2 * worth, "granted {granted}, on {place}: {took} ms for what is worth {worth}");
+    }
+}
+
+fn granted_of(process: &Process<'_>) -> u64 {
+    u64::from(process.terms.granted.parts())
+}
+
+/// A stream whose launches end says nothing of what runs on another.
+#[test]
+fn what_runs_on_another_stream_is_billed_until_it_ends() {
+    let books = Books::new();
+    let mut process = Process::new(&books, 1, 100);
+    (0..20).for_each(|_| process.launches(1, 20 * MICRO));
+    process.waits();
+    let (before, now) = (books.booked(), Nanos(process.card.now));
+    process.pace.unmarked(now, now, Place::Stream { context: 1, stream: 8 });
+    process.card.others.push((8, process.card.now + 300 * MILLI));
+    while process.card.now < now.0 + 400 * MILLI {
+        process.launches(1, 20 * MICRO);
+        process.card.now += MILLI;
+    }
+    let booked = books.booked() - before;
+    assert!((300..=330).contains(&booked), "{booked} of 300 ms");
 }
 
 /// Launches of a program that never waits, in bursts with rests between them; a burst is of one function.

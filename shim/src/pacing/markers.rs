@@ -184,24 +184,24 @@ impl Meter {
         let handle = if relaxed.allows() { vendor::current_context() } else { None };
         let context = handle.and_then(|handle| self.paced.context(handle).or_else(|| self.evict(handle)));
         let Some(context) = context else {
-            return inside(
-                None,
-                &mut Driver { usage: self.usage, lack: Lack::Context, alive: Alive::No, events: &mut none },
-            );
+            return inside(None, &mut self.without_markers(0, Lack::Context, &mut none));
         };
         // The place may have become another's meanwhile.
         let Some(mut lent) = context.lend().filter(|lent| handle.is_some_and(|it| lent.context.is_of(it)))
         else {
-            return inside(
-                None,
-                &mut Driver { usage: self.usage, lack: Lack::Nothing, alive: Alive::No, events: &mut none },
-            );
+            return inside(None, &mut self.without_markers(handle.unwrap_or(0), Lack::Nothing, &mut none));
         };
         let alive = lent.meets(&self.paced.pace);
-        let mut driver = Driver { usage: self.usage, lack: Lack::Nothing, alive, events: lent.events };
+        let context = handle.unwrap_or(0);
+        let mut driver =
+            Driver { usage: self.usage, context, lack: Lack::Nothing, alive, events: lent.events };
         let answer = inside(Some(lent.marks), &mut driver);
         self.publish(&mut lent);
         answer
+    }
+
+    fn without_markers<'a>(&self, context: u64, lack: Lack, none: &'a mut [u64; EVENTS]) -> Driver<'a> {
+        Driver { usage: self.usage, context, lack, alive: Alive::No, events: none }
     }
 
     /// Says since when there is work that is not on the books.
@@ -259,7 +259,8 @@ impl Meter {
         // Where it cannot be made current it is going, and its events with it.
         let settled = vendor::with_context(handle, || {
             let (now, alive) = (Nanos(sys::now()), lent.meets(&self.paced.pace));
-            let mut driver = Driver { usage: self.usage, lack: Lack::Nothing, alive, events: lent.events };
+            let (usage, context) = (self.usage, handle);
+            let mut driver = Driver { usage, context, lack: Lack::Nothing, alive, events: lent.events };
             self.paced.pace.waits(now, Waits::OnAll, lent.marks, &mut driver, may_mark);
             self.paced.pace.settle_all(now, terms, &self.shared(), lent.marks, &mut driver);
             Some(())
@@ -313,6 +314,7 @@ impl Meter {
     /// A stream is about to be destroyed, in whichever context it is: nothing is put behind what was launched there.
     fn stream_going(&self, lane: u64) {
         let waits = Waits::On(lane);
+        self.paced.pace.stream_ends(lane);
         for context in self.paced.contexts.iter().filter(|context| !context.is_of(0)) {
             // Who has them now may be putting a marker into the stream.
             let Some(mut lent) = context.lend_soon() else {
@@ -378,6 +380,8 @@ pub(super) fn stream_going(lane: u64) {
 /// The vendor's events of one context, and the words that others wait on.
 pub(super) struct Driver<'a> {
     usage: Usage,
+    /// The context by its handle; 0: none.
+    context: u64,
     lack: Lack,
     /// Whether the events are certainly there.
     alive: Alive,
@@ -407,6 +411,10 @@ impl Events for Driver<'_> {
         }
         let answer = vendor::cuEventRecord(*place, stream);
         if answer == Some(SUCCESS) { Recorded::Yes } else { Recorded::No }
+    }
+
+    fn may_record(&self, stream: u64) -> bool {
+        may_mark(stream)
     }
 
     fn passed(&mut self, base: Event, event: Event) -> Passed {
@@ -440,5 +448,9 @@ impl World for Driver<'_> {
 
     fn wake_waiters(&mut self) {
         sys::wake_all(self.usage.view.wake());
+    }
+
+    fn context(&self) -> u64 {
+        self.context
     }
 }

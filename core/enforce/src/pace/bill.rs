@@ -49,10 +49,10 @@ impl Pace {
         marks: &mut Marks,
         world: &mut impl World,
     ) {
-        let Some(due) = marks.due() else { return };
-        // Nothing can be done yet, by what is known: the driver need not be asked.
-        let early = now.minus(due.from) < LOOK_KNOWN;
-        if due.at > now && due.known == Known::Exactly && early {
+        let is_early =
+            |due: Due| due.at > now && due.known == Known::Exactly && now.minus(due.from) < LOOK_KNOWN;
+        // Nothing is there, or can be done yet, by what is known: the driver need not be asked.
+        if marks.pending_since().is_none() || (!self.has_unmarked() && marks.due().is_some_and(is_early)) {
             return;
         }
         self.settle_all(now, terms, shared, marks, world);
@@ -70,8 +70,12 @@ impl Pace {
         // Markers may show that it is done: what the clock has not billed by then is nobody's.
         self.bill_unmarked(now, terms, shared);
         let (mut refund, mut most) = (0_i64, room(terms, Nanos::ZERO, Known::Not));
+        let context = world.context();
         marks.settle(now, world, |done| {
-            self.clocked.passed(&done);
+            self.clocked.passed(&done, context);
+            if done.batch.is_none() {
+                return;
+            }
             let billed = self.bill(now, terms, shared, &done);
             let charged = done.batch.charged.plus(done.late);
             refund = refund.saturating_add(charged.signed().saturating_sub(billed.signed()));

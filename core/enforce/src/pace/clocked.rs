@@ -7,16 +7,48 @@
 //! ```
 //!
 //! The account is of one process: a sibling's turns are no part of this one's, and nothing is left out for them.
+//!
+//! It ends when the work has: a marker that was put behind it has passed, or the program has waited for all. Launches that wait
+//! for their turn put that marker there, as no other launch may be able to. Of work in a place that cannot be marked (its stream
+//! is gone, or it is one of too many) any marker of later tells, and where none passes the clock stops [`LATE_WAIT_MAX`] after the
+//! last of it was launched.
 
 use super::*;
+
+/// Streams with such work that are told apart.
+const STREAMS: usize = 8;
+
+/// Where work without a marker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On a stream of a context, each by its number.
+    Stream {
+        /// As [`World::context`] says it.
+        context: u64,
+        /// As [`Ask::stream`] says it.
+        stream: u64,
+    },
+    /// Where no marker can be put, or nobody knows where.
+    Elsewhere,
+}
+
+/// Work without a marker in one place.
+#[derive(Debug)]
+struct Unmarked {
+    /// Context and stream; where one is 0, what is here is on none that can be marked.
+    context: AtomicU64,
+    stream: AtomicU64,
+    /// When the last of it was launched; 0: there is none.
+    at: AtomicU64,
+}
 
 /// Time that the clock bills, and how the sums stand.
 #[derive(Debug)]
 pub(super) struct Clocked {
     /// Since when there may be work that is not on the books; 0: there is none.
     since: AtomicU64,
-    /// When the last of it was launched.
-    at: AtomicU64,
+    /// Where it is; last what is on none of these streams.
+    places: [Unmarked; STREAMS + 1],
     /// From when to when there was any, the last time or now.
     from: AtomicU64,
     until: AtomicU64,
@@ -28,7 +60,7 @@ impl Clocked {
     pub(super) const fn new() -> Self {
         Self {
             since: AtomicU64::new(0),
-            at: AtomicU64::new(0),
+            places: [const { Unmarked::new() }; STREAMS + 1],
             from: AtomicU64::new(0),
             until: AtomicU64::new(0),
             lead: AtomicI64::new(0),
@@ -39,7 +71,10 @@ impl Clocked {
         Some(Nanos(self.since.load(Ordering::Relaxed))).filter(|at| *at != Nanos::ZERO)
     }
 
-    fn begin(&self, since: Nanos, now: Nanos) {
+    fn begin(&self, since: Nanos, now: Nanos, place: Place) {
+        if let Some(unmarked) = self.place(place) {
+            unmarked.at.fetch_max(now.0, Ordering::AcqRel);
+        }
         let earlier = |at: u64| (at == 0 || at > since.0).then_some(since.0.max(1));
         // A word that says an earlier moment already is right.
         let before = self.since.fetch_update(Ordering::AcqRel, Ordering::Acquire, earlier);
@@ -48,7 +83,25 @@ impl Clocked {
             self.from.store(since.0, Ordering::Relaxed);
         }
         self.until.store(u64::MAX, Ordering::Release);
-        self.at.fetch_max(now.0, Ordering::AcqRel);
+    }
+
+    /// Where work in that place is noted.
+    fn place(&self, place: Place) -> Option<&Unmarked> {
+        let (elsewhere, streams) = self.places.split_last()?;
+        let Place::Stream { context, stream: stream @ 1.. } = place else { return Some(elsewhere) };
+        let known = streams.iter().find(|it| it.stream_in(context) == Some(stream));
+        let free = || streams.iter().find(|it| it.becomes(context, stream));
+        known.or_else(free).or(Some(elsewhere))
+    }
+
+    /// Nothing can be put into those streams any more.
+    pub(super) fn ends(&self, waits: Waits) {
+        for one in &self.places {
+            if waits.is_on(one.stream.load(Ordering::Acquire)) {
+                one.context.store(0, Ordering::Release);
+                one.stream.store(0, Ordering::Release);
+            }
+        }
     }
 
     /// There is no such work any more.
@@ -57,11 +110,30 @@ impl Clocked {
         if since != 0 {
             self.until.store(since, Ordering::Release);
         }
+        self.places.iter().for_each(|one| one.at.store(0, Ordering::Release));
     }
 
-    /// What was launched after all of it is done, and so is it.
-    pub(super) fn passed(&self, done: &Done) {
-        if self.since().is_some() && done.sure_from.0 > self.at.load(Ordering::Acquire) {
+    /// When the last of it was launched.
+    fn launched_at(&self) -> Nanos {
+        Nanos(self.places.iter().map(|one| one.at.load(Ordering::Acquire)).max().unwrap_or(0))
+    }
+
+    /// What was there before that marker of a context is done.
+    pub(super) fn passed(&self, done: &Done, context: u64) {
+        if self.since().is_none() {
+            return;
+        }
+        let mut is_over = true;
+        for one in &self.places {
+            let at = one.at.load(Ordering::Acquire);
+            let is_here = one.stream_in(context).is_none_or(|stream| stream == done.batch.stream);
+            let is_done = done.sure_from.0 > at && is_here;
+            // Where more was launched meanwhile, that is not done.
+            let is_clear = at == 0
+                || is_done && one.at.compare_exchange(at, 0, Ordering::AcqRel, Ordering::Acquire).is_ok();
+            is_over &= is_clear;
+        }
+        if is_over {
             self.end();
         }
     }
@@ -101,11 +173,69 @@ impl Clocked {
     }
 }
 
+impl Unmarked {
+    const fn new() -> Self {
+        Self { context: AtomicU64::new(0), stream: AtomicU64::new(0), at: AtomicU64::new(0) }
+    }
+
+    /// The stream, where it can be marked from that context.
+    fn stream_in(&self, context: u64) -> Option<u64> {
+        let stream = self.stream.load(Ordering::Acquire);
+        (stream != 0 && context != 0 && self.context.load(Ordering::Acquire) == context).then_some(stream)
+    }
+
+    /// Takes a place that is not in use. In between it is on no stream that can be marked.
+    fn becomes(&self, context: u64, stream: u64) -> bool {
+        let before = self.stream.load(Ordering::Acquire);
+        if self.at.load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        self.context.store(0, Ordering::Release);
+        let is_ours =
+            self.stream.compare_exchange(before, stream, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if is_ours {
+            self.context.store(context, Ordering::Release);
+        }
+        is_ours
+    }
+}
+
 impl Pace {
-    /// Work since then, the last of it launched now, has no marker behind it: the clock bills it, until work that came later is
-    /// done or the program has waited.
-    pub fn unmarked(&self, since: Nanos, now: Nanos) {
-        self.clocked.begin(since, now);
+    /// Work since then, the last of it launched now, has no marker behind it: the clock bills it, until it is done.
+    pub fn unmarked(&self, since: Nanos, now: Nanos, place: Place) {
+        self.clocked.begin(since, now, place);
+    }
+
+    /// Puts markers behind work that has none, for a launch that may have to wait: on `stream` where nobody knows better.
+    pub(super) fn mark_unmarked(&self, now: Nanos, stream: u64, marks: &mut Marks, world: &mut impl World) {
+        let clocked = &self.clocked;
+        if clocked.since().is_none() {
+            return;
+        }
+        let (mut is_over, context) = (true, world.context());
+        for one in &clocked.places {
+            let at = one.at.load(Ordering::Acquire);
+            let on = one.stream_in(context).unwrap_or(stream);
+            is_over &= at == 0;
+            if at != 0 && now.0 > at {
+                marks.put(now, on, Nanos(at), world);
+            }
+        }
+        // Another thread has just found it done.
+        if is_over {
+            clocked.end();
+        }
+    }
+
+    /// A stream is about to be destroyed: nothing is put into it from now on, once who has markers gave them back.
+    pub fn stream_ends(&self, stream: u64) {
+        self.clocked.ends(Waits::On(stream));
+    }
+
+    /// When to look whether work without a marker is done, where there is any.
+    pub(super) fn look_at_unmarked(&self, now: Nanos) -> Option<Nanos> {
+        self.clocked.since()?;
+        Some(Nanos(now.minus(self.clocked.launched_at()).0 / 8).max(LOOK_AFTER))
     }
 
     /// Bills what has no marker, up to now.
@@ -127,6 +257,9 @@ impl Pace {
         let billed = books.bill(&Stretch { start, end: now, amount, counted_until: Nanos::ZERO });
         clocked.lead.fetch_add(billed.signed(), Ordering::AcqRel);
         shared.process_nanos.fetch_add(billed.0, Ordering::Relaxed);
+        if now.minus(clocked.launched_at()) > LATE_WAIT_MAX {
+            clocked.end();
+        }
     }
 
     /// Whether there is work without a marker.

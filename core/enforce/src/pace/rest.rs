@@ -18,7 +18,7 @@ pub enum Waits {
 }
 
 impl Waits {
-    const fn is_on(self, stream: u64) -> bool {
+    pub(super) const fn is_on(self, stream: u64) -> bool {
         match self {
             Self::On(one) => one == stream,
             Self::OnAll => true,
@@ -58,17 +58,22 @@ impl Pace {
 
     /// A stream is gone, or a whole context with these marks: nothing can be put behind what was launched there.
     pub fn ends(&self, now: Nanos, waits: Waits, marks: Option<&Marks>) {
+        self.clocked.ends(waits);
         for (stream, lane) in self.open_lanes() {
             if waits.is_on(stream) && marks.is_none_or(|marks| marks.knows(stream)) {
                 let (batch, left) = lane.close();
                 self.take_back(left);
                 if batch.launches > 0 {
-                    self.unmarked(marks.and_then(|marks| marks.opened_at(stream)).unwrap_or(now), now);
+                    self.unmarked(
+                        marks.and_then(|marks| marks.opened_at(stream)).unwrap_or(now),
+                        now,
+                        Place::Elsewhere,
+                    );
                 }
             }
         }
         if let (Waits::OnAll, Some(since)) = (waits, marks.and_then(Marks::pending_since)) {
-            self.unmarked(since, now);
+            self.unmarked(since, now, Place::Elsewhere);
         }
     }
 
