@@ -3,8 +3,11 @@
 //! ```text
 //!   allocation ─▶ current() ─▶ number, kept with the allocation
 //!   end of a context ─▶ going(handle) ─▶ vendor call ─▶ gone(): everything with the number is credited
-//!                                                  └──▶ stays()
+//!                                                  └──▶ stays(): it has the number again
 //! ```
+//!
+//! While a context may be about to end it has no number, and what is allocated in it gets it another one. If it stays it has both:
+//! the older one is a former number of the newer, with which it ends. A process keeps [`FORMER_MAX`] of them at once.
 //!
 //! Contexts past [`CONTEXTS_MAX`] at once have no number: what was allocated in one that ends stays on the books until its
 //! address comes again or the process ends.
@@ -18,6 +21,9 @@ use crate::vendor::{self, Device};
 
 /// Contexts of a process that are told apart.
 const CONTEXTS_MAX: usize = 256;
+
+/// Former numbers of contexts that are there.
+const FORMER_MAX: usize = 256;
 
 /// Turns of the processor given away while another thread writes, which takes it some nanoseconds.
 const WRITING_TURNS_MAX: u32 = 100_000;
@@ -41,6 +47,15 @@ struct Place {
 static PLACES: [Place; CONTEXTS_MAX] =
     [const { Place { handle: AtomicU64::new(0), number: AtomicU32::new(0) } }; CONTEXTS_MAX];
 static WRITING: AtomicU32 = AtomicU32::new(0);
+
+/// A former number of a context, and its later one, which is nobody's former number; 0: nothing. Written under [`WRITING`].
+struct Former {
+    number: AtomicU32,
+    later: AtomicU32,
+}
+
+static FORMER: [Former; FORMER_MAX] =
+    [const { Former { number: AtomicU32::new(0), later: AtomicU32::new(0) } }; FORMER_MAX];
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// The current context and its card. `None`: there is none, and the driver will refuse.
@@ -66,7 +81,8 @@ fn places(handle: u64) -> impl Iterator<Item = &'static Place> {
     (0..CONTEXTS_MAX).filter_map(move |step| PLACES.get(home.wrapping_add(step) % CONTEXTS_MAX))
 }
 
-fn find(handle: u64) -> Option<Tie> {
+/// The number of a context; `None`: it has none now.
+pub(crate) fn find(handle: u64) -> Option<Tie> {
     for place in places(handle) {
         let found = place.handle.load(Ordering::Acquire);
         if found == 0 {
@@ -80,6 +96,12 @@ fn find(handle: u64) -> Option<Tie> {
         }
     }
     None
+}
+
+/// The place of a handle, or one that it may have; for who is in [`write`].
+fn place_for(handle: u64) -> Option<&'static Place> {
+    let own = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle);
+    own.or_else(|| places(handle).find(|place| place.number.load(Ordering::Acquire) == 0))
 }
 
 fn write<R>(inside: impl FnOnce() -> R) -> R {
@@ -99,8 +121,9 @@ fn free_number() -> u32 {
     loop {
         let number = NEXT.fetch_add(1, Ordering::AcqRel) & Tie::LAST;
         let is_free = |place: &Place| place.number.load(Ordering::Acquire) != number;
-        // Places are far fewer than numbers: this ends.
-        if number != 0 && PLACES.iter().all(is_free) {
+        let is_past = |former: &Former| former.number.load(Ordering::Acquire) != number;
+        // Places and former numbers are far fewer than numbers: this ends.
+        if number != 0 && PLACES.iter().all(is_free) && FORMER.iter().all(is_past) {
             return number;
         }
     }
@@ -113,9 +136,7 @@ fn enter(handle: u64) -> Tie {
         if let Some(tie) = find(handle) {
             return tie;
         }
-        let own = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle);
-        let free = || places(handle).find(|place| place.number.load(Ordering::Acquire) == 0);
-        let Some(place) = own.or_else(free) else { return Tie(0) };
+        let Some(place) = place_for(handle) else { return Tie(0) };
         let number = free_number();
         place.handle.store(handle, Ordering::Release);
         place.number.store(number, Ordering::Release);
@@ -127,9 +148,7 @@ fn enter(handle: u64) -> Tie {
 pub(crate) fn join(handle: u64, other: u64) {
     let tie = find(other).unwrap_or_else(|| enter(other));
     write(|| {
-        let own = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle);
-        let free = || places(handle).find(|place| place.number.load(Ordering::Acquire) == 0);
-        if let Some(place) = own.or_else(free) {
+        if let Some(place) = place_for(handle) {
             place.number.store(0, Ordering::Release);
             place.handle.store(handle, Ordering::Release);
             place.number.store(tie.0, Ordering::Release);
@@ -146,6 +165,32 @@ pub(crate) fn part(handle: u64) {
     });
 }
 
+/// Everything of one number, and of its former ones, ends with a later one; for who is in [`write`].
+fn follow(tie: Tie, later: Tie) {
+    for former in FORMER.iter().filter(|former| former.later.load(Ordering::Acquire) == tie.0) {
+        former.later.store(later.0, Ordering::Release);
+    }
+    // Where there is no place, what has this number stays on the books as with a context that has none.
+    if let Some(free) = FORMER.iter().find(|former| former.later.load(Ordering::Acquire) == 0) {
+        free.number.store(tie.0, Ordering::Release);
+        free.later.store(later.0, Ordering::Release);
+    }
+}
+
+/// The former numbers of what has this one.
+fn former(tie: Tie) -> impl Iterator<Item = &'static Former> {
+    FORMER.iter().filter(move |former| former.later.load(Ordering::Acquire) == tie.0)
+}
+
+/// One of them, which is none any more.
+fn take_former(tie: Tie) -> Option<Tie> {
+    write(|| {
+        let taken = former(tie).next()?;
+        taken.later.store(0, Ordering::Release);
+        Some(Tie(taken.number.swap(0, Ordering::AcqRel)))
+    })
+}
+
 /// Whether a context ends by a call that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -153,6 +198,13 @@ pub(crate) enum End {
     Comes,
     /// It is there no more: the driver is not to be given its handle.
     Was,
+}
+
+/// A context of this handle was made: an earlier one has ended, with all that was in it.
+pub(crate) fn begins(handle: u64) {
+    if find(handle).is_some() {
+        going(handle, End::Was).gone();
+    }
 }
 
 /// A context that is about to end, or has.
@@ -166,17 +218,35 @@ pub(crate) struct Going {
 
 /// Before the driver is asked to end a context: whatever is allocated from now on under this handle is another one's.
 pub(crate) fn going(handle: u64, end: End) -> Going {
+    going_as(handle, end, find(handle))
+}
+
+/// The same for the context that had this number, where another one may have its handle by now.
+pub(crate) fn going_as(handle: u64, end: End, tie: Option<Tie>) -> Going {
     let begun = captures::begun_in(handle);
     crate::pacing::context_going(handle, end);
     let tie = write(|| {
         let place = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle)?;
-        let number = place.number.swap(0, Ordering::AcqRel);
-        (number != 0).then_some(Tie(number))
+        let is_its =
+            |tie: &Tie| place.number.compare_exchange(tie.0, 0, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        tie.filter(is_its)
     });
     if let Some(tie) = tie {
-        crate::sparse::context_going(tie);
+        each_of(tie, crate::sparse::context_going);
     }
     Going { handle, tie, begun }
+}
+
+/// With a number and its former ones.
+fn each_of(tie: Tie, act: fn(Tie)) {
+    let mut numbers = [0; FORMER_MAX];
+    write(|| {
+        for (place, former) in numbers.iter_mut().zip(former(tie)) {
+            *place = former.number.load(Ordering::Acquire);
+        }
+    });
+    act(tie);
+    numbers.into_iter().filter(|number| *number != 0).for_each(|number| act(Tie(number)));
 }
 
 impl Going {
@@ -186,19 +256,25 @@ impl Going {
         crate::pacing::context_gone();
         if let Some(tie) = self.tie {
             crate::plain::credit_all_of(tie);
+            while let Some(former) = take_former(tie) {
+                crate::plain::credit_all_of(former);
+            }
         }
     }
 
     /// It did not.
     pub(crate) fn stays(self) {
         let Some(tie) = self.tie else { return };
-        crate::sparse::context_stays(tie);
+        each_of(tie, crate::sparse::context_stays);
         write(|| {
-            let place = places(self.handle).find(|place| place.handle.load(Ordering::Acquire) == self.handle);
-            if let Some(place) = place {
-                // An allocation of the meantime may have given it another number: then the older ones keep the books too high.
-                let _other = place.number.compare_exchange(0, tie.0, Ordering::AcqRel, Ordering::Acquire);
+            let Some(place) = place_for(self.handle) else { return };
+            // An allocation of the meantime may have given it another number.
+            let other = place.number.load(Ordering::Acquire);
+            if place.handle.load(Ordering::Acquire) == self.handle && other != 0 {
+                return follow(tie, Tie(other));
             }
+            place.handle.store(self.handle, Ordering::Release);
+            place.number.store(tie.0, Ordering::Release);
         });
     }
 }
@@ -225,6 +301,37 @@ mod tests {
         for handle in 1..=20_u64 {
             going(handle << 40, End::Comes).gone();
         }
+    }
+
+    #[test]
+    fn all_numbers_of_a_context_end_with_it() {
+        let _alone = ALONE.lock();
+        let numbers =
+            |tie: Tie| former(tie).map(|former| former.number.load(Ordering::Acquire)).collect::<Vec<_>>();
+        let first = enter(0x61_0000);
+        let (one, second) = (going(0x61_0000, End::Comes), enter(0x61_0000));
+        let (two, third) = (going(0x61_0000, End::Comes), enter(0x61_0000));
+        assert_eq!((one.tie, two.tie), (Some(first), Some(second)));
+        two.stays();
+        one.stays();
+        assert_eq!((find(0x61_0000), numbers(third)), (Some(third), vec![second.0, first.0]));
+        let (three, fourth) = (going(0x61_0000, End::Comes), enter(0x61_0000));
+        three.stays();
+        assert_eq!((numbers(third), numbers(fourth)), (vec![], vec![second.0, first.0, third.0]));
+        NEXT.store(first.0, Ordering::Release);
+        assert!(
+            ![first, second, third, fourth].contains(&enter(0x62_0000)),
+            "none of them is anybody else's"
+        );
+        // One that nobody gave another number meanwhile has its own again, and another one that goes follows it.
+        let (four, five) = (going(0x61_0000, End::Comes), going(0x61_0000, End::Comes));
+        assert_eq!((four.tie, five.tie), (Some(fourth), None));
+        five.stays();
+        four.stays();
+        assert_eq!(find(0x61_0000), Some(fourth));
+        going(0x61_0000, End::Comes).gone();
+        assert!(numbers(fourth).is_empty() && find(0x61_0000).is_none());
+        going(0x62_0000, End::Comes).gone();
     }
 
     #[test]

@@ -32,10 +32,14 @@ pub(crate) fn create(device: Device, green: Place, real: impl Fn() -> i32, destr
     }
     let _errno = KeepErrno::new();
     let handle = green.read();
-    if let Some(context) = context_of(handle) {
+    let is_noted = context_of(handle).is_some_and(|context| {
+        overhead::begins(context);
         overhead::join_primary(device, context);
-        // Without a place the primary context is seen to be gone at its own calls.
-        let _noted = GREEN.insert(Key(handle), Green { device: device.0, context });
+        GREEN.insert(Key(handle), Green { device: device.0, context }).is_ok()
+    });
+    if !is_noted {
+        // The primary context is seen to be gone at its own calls.
+        overhead::forget_green(device);
     }
     SUCCESS
 }
@@ -45,6 +49,8 @@ pub(crate) fn destroy(green: u64, real: impl Fn() -> i32) -> i32 {
     let known = {
         let _errno = KeepErrno::new();
         let known = GREEN.take(Key(green));
+        // Before: the driver may give its handles to another at once.
+        known.iter().for_each(|known| contexts::part(known.context));
         if let Some(context) = known.map(|known| known.context).or_else(|| context_of(green)) {
             pacing::context_going(context, End::Comes);
         }
@@ -55,12 +61,9 @@ pub(crate) fn destroy(green: u64, real: impl Fn() -> i32) -> i32 {
         None => real(),
     };
     let _errno = KeepErrno::new();
-    match known {
-        Some(Green { context, .. }) if answer == SUCCESS => contexts::part(context),
-        Some(still) => {
-            let _noted = GREEN.insert(Key(green), still);
-        }
-        None => {}
+    if let Some(still) = known.filter(|_| answer != SUCCESS) {
+        overhead::join_primary(Device(still.device), still.context);
+        let _noted = GREEN.insert(Key(green), still);
     }
     if answer == SUCCESS {
         pacing::context_gone();

@@ -26,11 +26,99 @@ static CONTEXTS: AllocMap = AllocMap::new();
 /// A card's primary context, as this process's calls made it.
 struct Primary {
     handle: AtomicU64,
+    /// How often the program has it.
     retained: AtomicU32,
+    /// Green contexts that have it.
+    greens: AtomicU32,
+    /// Calls under way that may come to have it.
+    coming: AtomicU32,
 }
 
-static PRIMARY: [Primary; DEVICES_MAX] =
-    [const { Primary { handle: AtomicU64::new(0), retained: AtomicU32::new(0) } }; DEVICES_MAX];
+impl Primary {
+    const fn none() -> Self {
+        Self {
+            handle: AtomicU64::new(0),
+            retained: AtomicU32::new(0),
+            greens: AtomicU32::new(0),
+            coming: AtomicU32::new(0),
+        }
+    }
+
+    fn count(&self, holder: Holder) -> &AtomicU32 {
+        match holder {
+            Holder::Program => &self.retained,
+            Holder::Green => &self.greens,
+        }
+    }
+
+    /// One holder of this kind less.
+    fn one_less(&self, holder: Holder) {
+        let fewer = |count: u32| count.checked_sub(1);
+        let _none_before = self.count(holder).fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
+    }
+
+    /// Nobody has it any more.
+    fn has_nobody(&self) {
+        for holder in [Holder::Program, Holder::Green] {
+            self.count(holder).store(0, Ordering::Release);
+        }
+    }
+
+    /// Whether somebody has it, or is about to, beside one holder of this kind.
+    fn is_held_beside(&self, holder: Holder) -> bool {
+        let held =
+            |kind: Holder| self.count(kind).load(Ordering::Acquire).saturating_sub(u32::from(kind == holder));
+        held(Holder::Program) > 0 || held(Holder::Green) > 0 || self.coming.load(Ordering::Acquire) > 0
+    }
+
+    /// Its handle is this one: one of another handle has ended.
+    fn is_at(&self, device: Device, handle: u64) {
+        let before = self.handle.load(Ordering::Acquire);
+        if before != handle {
+            end_if_gone(device, self, before);
+            self.handle.store(handle, Ordering::Release);
+        }
+    }
+
+    /// The number that its context of this handle has; another context may have the handle by now.
+    fn tie_at(&self, handle: u64) -> Option<Tie> {
+        let tie = contexts::find(handle);
+        tie.filter(|_| self.handle.load(Ordering::Acquire) == handle)
+    }
+
+    /// One of this handle has ended, or another one has taken its place.
+    fn leaves(&self, handle: u64, next: u64) -> bool {
+        self.handle.compare_exchange(handle, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// A context that is no primary one was made, and the driver gave it this handle: a primary one that had it has ended.
+pub(crate) fn begins(handle: u64) {
+    // Before anything can be allocated in it: who finds the earlier one gone is not to take this one's number.
+    for primary in &PRIMARY {
+        primary.leaves(handle, 0);
+    }
+    contexts::begins(handle);
+}
+
+/// A call under way that may come to have a primary context.
+struct Coming(Option<&'static Primary>);
+
+impl Coming {
+    fn to(device: Device) -> Self {
+        Self(primary(device).inspect(|primary| {
+            primary.coming.fetch_add(1, Ordering::AcqRel);
+        }))
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        let _others = self.0.map(|primary| primary.coming.fetch_sub(1, Ordering::AcqRel));
+    }
+}
+
+static PRIMARY: [Primary; DEVICES_MAX] = [const { Primary::none() }; DEVICES_MAX];
 
 fn primary(device: Device) -> Option<&'static Primary> {
     usize::try_from(device.0).ok().and_then(|index| PRIMARY.get(index))
@@ -69,8 +157,8 @@ impl Holder {
     /// It holds one.
     fn holds(self, device: Device, handle: Option<u64>) {
         if let (Some(primary), Some(handle)) = (primary(device), handle) {
-            primary.handle.store(handle, Ordering::Release);
-            primary.retained.fetch_add(u32::from(self == Self::Program), Ordering::AcqRel);
+            primary.is_at(device, handle);
+            primary.count(self).fetch_add(1, Ordering::AcqRel);
         }
     }
 }
@@ -85,6 +173,7 @@ pub(crate) fn retain(
     if context.is_null() {
         return real();
     }
+    let _coming = Coming::to(device);
     let ledger = match account::of(device) {
         Account::Counted(ledger) => ledger,
         Account::Uncounted => return uncounted(device, (holder, context), real),
@@ -128,7 +217,7 @@ pub(crate) fn noticed(device: Device, context: u64) {
     let meter = Meter::Primary(device);
     let is_charged = meter.known().is_some_and(|known| known.in_books() > 0);
     if let Some(primary) = primary(device).filter(|_| is_charged) {
-        end_if_gone(device, primary);
+        end_if_gone(device, primary, primary.handle.load(Ordering::Acquire));
     }
     if is_charged || is_active(device) != Some(true) || !meter.note(device, State::Charged) {
         return;
@@ -139,15 +228,16 @@ pub(crate) fn noticed(device: Device, context: u64) {
         primary_handle(device)
     });
     if let (Some(primary), Some(handle)) = (primary(device), handle) {
-        primary.handle.store(handle, Ordering::Release);
+        primary.is_at(device, handle);
     }
     meter.refresh(ledger);
 }
 
 /// Has a green context's handle stand for its card's primary context.
 pub(crate) fn join_primary(device: Device, context: u64) {
-    let handle = primary(device).map(|primary| primary.handle.load(Ordering::Acquire));
-    if let Some(handle) = handle.filter(|handle| *handle != 0) {
+    let known = primary(device).map(|primary| primary.handle.load(Ordering::Acquire));
+    let asked = || vendor::relaxed(|| primary_handle(device));
+    if let Some(handle) = known.filter(|handle| *handle != 0).or_else(asked) {
         contexts::join(context, handle);
     }
 }
@@ -168,8 +258,9 @@ pub(crate) fn find_ended(ledger: Ledger) {
     for (number, primary) in (0_i32..).zip(&PRIMARY) {
         let is_its =
             |device| matches!(account::of(device), Account::Counted(its) if its.number() == ledger.number());
-        if primary.handle.load(Ordering::Acquire) != 0 && is_its(Device(number)) {
-            end_if_gone(Device(number), primary);
+        let handle = primary.handle.load(Ordering::Acquire);
+        if handle != 0 && is_its(Device(number)) {
+            end_if_gone(Device(number), primary, handle);
         }
     }
 }
@@ -189,7 +280,14 @@ impl Now {
     fn of(device: Device) -> Self {
         match is_active(device) {
             Some(false) => Self::None,
-            Some(true) => vendor::relaxed(|| primary_handle(device)).map_or(Self::Unknown, Self::Handle),
+            Some(true) => {
+                let handle = vendor::relaxed(|| primary_handle(device));
+                // It may have been held by nobody else than who asked.
+                match is_active(device) {
+                    Some(false) => Self::None,
+                    _ => handle.map_or(Self::Unknown, Self::Handle),
+                }
+            }
             None => Self::Unknown,
         }
     }
@@ -204,22 +302,21 @@ impl Now {
     }
 }
 
-/// A primary context that is on the books and has ended goes, with all that was in it.
-fn end_if_gone(device: Device, primary: &Primary) {
-    let handle = primary.handle.load(Ordering::Acquire);
+/// A primary context of this handle that has ended goes, with all that was in it.
+fn end_if_gone(device: Device, primary: &Primary, handle: u64) {
+    let tie = primary.tie_at(handle);
     if handle == 0 || !Now::of(device).is_without(handle) {
         return;
     }
-    let going = contexts::going(handle, End::Was);
+    let going = contexts::going_as(handle, End::Was, tie);
     // What has the old number from here on is not there, if the answer is still the same: what begins anew has another one.
     let now = Now::of(device);
     if !now.is_without(handle) {
         return going.stays();
     }
     let next = if let Now::Handle(next) = now { next } else { 0 };
-    let ours = primary.handle.compare_exchange(handle, next, Ordering::AcqRel, Ordering::Acquire);
-    if ours.is_ok() {
-        primary.retained.store(0, Ordering::Release);
+    if primary.leaves(handle, next) {
+        primary.has_nobody();
     }
     going.gone();
     if let Account::Counted(ledger) = account::of(device) {
@@ -248,34 +345,60 @@ pub(crate) enum Letting {
     Reset,
 }
 
+impl Letting {
+    /// Who has it no more; `None`: nobody has.
+    fn holder(self) -> Option<Holder> {
+        match self {
+            Self::Release => Some(Holder::Program),
+            Self::Green => Some(Holder::Green),
+            Self::Reset => None,
+        }
+    }
+}
+
+/// A green context of this card will not be seen to end.
+pub(crate) fn forget_green(device: Device) {
+    primary(device).into_iter().for_each(|primary| primary.one_less(Holder::Green));
+}
+
 /// A primary context is released or reset.
 pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i32 {
     let Some(primary) = primary(device) else { return real() };
     let handle = primary.handle.load(Ordering::Acquire);
-    let retained = primary.retained.load(Ordering::Acquire);
-    let last = how == Letting::Reset || retained <= u32::from(how == Letting::Release);
+    let last = how.holder().is_none_or(|holder| !primary.is_held_beside(holder));
     let ledger = match account::of(device) {
         Account::Counted(ledger) => Some(ledger),
         _ => None,
     };
     let _moving = ledger.map(Ledger::moving);
     // What is allocated from now on under this handle is another context's.
-    let going = (last && handle != 0).then(|| contexts::going(handle, End::Comes));
+    let tie = primary.tie_at(handle);
+    let going = (last && handle != 0).then(|| contexts::going_as(handle, End::Comes, tie));
     let answer = real();
     let _errno = KeepErrno::new();
     if answer == SUCCESS {
-        let fewer = |count: u32| match how {
-            Letting::Reset => Some(0),
-            Letting::Release => Some(count.saturating_sub(1)),
-            Letting::Green => None,
-        };
-        let _count = primary.retained.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
+        match how.holder() {
+            Some(holder) => primary.one_less(holder),
+            None => primary.has_nobody(),
+        }
     }
-    let ended = answer == SUCCESS && (how == Letting::Reset || is_active(device) == Some(false));
+    let is_there = || is_active(device) != Some(false) && primary.handle.load(Ordering::Acquire) == handle;
+    let ended = answer == SUCCESS && (how == Letting::Reset || !is_there());
     match going {
-        Some(going) if ended => going.gone(),
-        Some(going) => going.stays(),
-        None if ended && handle != 0 => contexts::going(handle, End::Was).gone(),
+        Some(going) if ended => {
+            primary.leaves(handle, 0);
+            going.gone();
+        }
+        Some(going) => {
+            going.stays();
+            // Whoever ended it meanwhile saw it without its number.
+            if primary.handle.load(Ordering::Acquire) != handle {
+                contexts::going_as(handle, End::Was, tie).gone();
+            } else if is_active(device) == Some(false) {
+                end_if_gone(device, primary, handle);
+            }
+        }
+        None if ended => end_if_gone(device, primary, handle),
         None => {}
     }
     if let Some(ledger) = ledger {
@@ -314,6 +437,7 @@ pub(crate) fn create(
         return answer;
     }
     let handle = context.read();
+    begins(handle);
     let settled = foreseen.settle(device, handle, worst);
     let bytes = settled.unwrap_or(worst);
     let more = Bytes(bytes.0.saturating_sub(worst.0));

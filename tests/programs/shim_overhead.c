@@ -8,6 +8,8 @@
      destroy <slot>
      green <slot> <device>                 a green context of all multiprocessors: it becomes current
      wither <slot>                         cuGreenCtxDestroy
+     cross <slot> <other> <bytes>          the same, while a thread makes another one and allocates so many bytes in it
+     churn <threads> <rounds>              threads that make green contexts, allocate in them and destroy them
      current <slot>                        cuCtxSetCurrent; slot 0 is the primary context last retained
      load <slot> <way> <bytes>             cuModuleLoadData, cuModuleLoadDataEx, cuModuleLoadFatBinary, cuLibraryLoadData,
                                            cuModuleLoad, cuLibraryLoadFromFile: variables of so many bytes in the image
@@ -66,6 +68,58 @@ static int green(u64 *made, int device)
     code = code ? code : CALL(cuGreenCtxCreate, made, described, device, 1u);
     code = code ? code : CALL(cuCtxFromGreenCtx, &context, *made);
     return code ? code : CALL(cuCtxSetCurrent, context);
+}
+
+static struct { u64 slot, bytes; int code; } other;
+
+static void *make_other(void *unused)
+{
+    u64 address = 0;
+    usleep(100000);
+    other.code = green(&greens[other.slot], 0);
+    other.code = other.code ? other.code : CALL(cuMemAlloc_v2, &address, (size_t)other.bytes);
+    return unused;
+}
+
+static int cross(u64 slot, u64 made, u64 bytes)
+{
+    pthread_t running;
+    other.slot = made;
+    other.bytes = bytes;
+    if (pthread_create(&running, NULL, make_other, NULL))
+        return -1;
+    int code = CALL(cuGreenCtxDestroy, greens[slot]);
+    pthread_join(running, NULL);
+    return code ? code : other.code;
+}
+
+static u64 churn_rounds;
+
+static void *churn(void *failed)
+{
+    for (u64 i = 0; i < churn_rounds; i++) {
+        u64 made = 0, address = 0;
+        int code = green(&made, 0);
+        code = code ? code : CALL(cuMemAlloc_v2, &address, (size_t)4096);
+        code = code ? code : CALL(cuGreenCtxDestroy, made);
+        *(u64 *)failed += code != 0;
+    }
+    return NULL;
+}
+
+static u64 churns(u64 threads, u64 rounds)
+{
+    pthread_t running[16];
+    u64 failed[16] = {0}, all = 0, started = 0;
+    churn_rounds = rounds;
+    for (; started < threads && started < 16; started++)
+        if (pthread_create(&running[started], NULL, churn, &failed[started]))
+            exit(1);
+    for (u64 i = 0; i < started; i++) {
+        pthread_join(running[i], NULL);
+        all += failed[i];
+    }
+    return all;
 }
 
 /* What cuGetExportTable gives has in this place. */
@@ -312,6 +366,10 @@ int main(void)
             answer(code, out);
         } else if (!strcmp(word, "wither")) {
             answer(CALL(cuGreenCtxDestroy, greens[a]), out);
+        } else if (!strcmp(word, "cross")) {
+            printf("%d\n", cross(a, b, c));
+        } else if (!strcmp(word, "churn")) {
+            printf("%lu\n", churns(a, b));
         } else if (!strcmp(word, "current")) {
             answer(CALL(cuCtxSetCurrent, contexts[a]), out);
         } else if (!strcmp(word, "load")) {

@@ -234,6 +234,46 @@ fn a_green_context_is_charged_as_the_primary_one_that_it_retains() {
 }
 
 #[test]
+fn what_was_allocated_in_green_contexts_goes_with_the_last_of_them_also_where_more_are_made_meanwhile() {
+    // The second one is made while the first one is being destroyed, or the other way round.
+    for (slow, call) in [("cuGreenCtxDestroy", 1), ("cuGreenCtxCreate", 2)] {
+        for size in [Size::Published, Size::Unknown] {
+            let Some(scene) = Scene::new(LIMIT, size) else { return };
+            let fault =
+                format!("symbol = \"{slow}\"\ncall = {call}\naction = {{ slow_nanos = 700000000 }}\n");
+            scene.bench.write("faults.toml", &format!("[[fault]]\n{fault}"));
+            let mut program = scene.start();
+            say(&mut program, "green 1 0", "0");
+            say(&mut program, &format!("alloc {MIB}"), "0");
+            say(&mut program, &format!("cross 1 2 {}", 2 * MIB), "0");
+            say(&mut program, "wither 2", "0");
+            assert_eq!(scene.books(), 0, "{slow}, {size:?}");
+            say(&mut program, "green 3 0", "0");
+            assert_eq!(scene.books(), CONTEXT, "{slow}, {size:?}");
+            program.end();
+        }
+    }
+}
+
+#[test]
+fn green_contexts_made_and_destroyed_by_many_threads_leave_nothing_in_the_books() {
+    for held in [false, true] {
+        let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+        let mut program = scene.start();
+        if held {
+            say(&mut program, "green 1 0", "0");
+            say(&mut program, &format!("alloc {MIB}"), "0");
+        }
+        say(&mut program, "churn 4 100", "0");
+        if held {
+            say(&mut program, "wither 1", "0");
+        }
+        assert_eq!(scene.books(), 0, "held: {held}");
+        program.end();
+    }
+}
+
+#[test]
 fn a_green_context_that_does_not_fit_is_out_of_memory_and_is_not_there() {
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(CONTEXT - 1, size) else { return };
