@@ -25,7 +25,7 @@
                                            how many calls failed
      let                                   they are unloaded
      storm <seed> <threads> <rounds>       threads that retain and release, load and unload, allocate and free */
-#include "opened.h"
+#include "green.h"
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -55,17 +55,11 @@ static int create(u64 *context, int device, int version)
     }
 }
 
+/* It becomes current. */
 static int green(u64 *made, int device)
 {
-    struct {
-        unsigned type, inner[23], sm[10];
-        void *next;
-    } all;
-    u64 described = 0, context = 0;
-    _Static_assert(sizeof all == 144, "CUdevResource");
-    int code = CALL(cuDeviceGetDevResource, device, &all, 1u);
-    code = code ? code : CALL(cuDevResourceGenerateDesc, &described, &all, 1u);
-    code = code ? code : CALL(cuGreenCtxCreate, made, described, device, 1u);
+    u64 context = 0;
+    int code = make_green(made, device);
     code = code ? code : CALL(cuCtxFromGreenCtx, &context, *made);
     return code ? code : CALL(cuCtxSetCurrent, context);
 }

@@ -40,6 +40,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "external.h"
+#include "sparse.h"
+
 typedef uint64_t u64;
 typedef struct {
     unsigned kind, handle_types, location_type;
@@ -52,38 +55,11 @@ typedef struct {
     unsigned format, channels, flags;
 } Deep;
 typedef struct {
-    unsigned resource;
-    void *array;
-    unsigned part;
-    union {
-        unsigned level[8];
-        struct { unsigned layer; u64 offset, size; } tail;
-    } where;
-    unsigned operation, handle_type;
-    u64 handle, offset;
-    unsigned devices, flags, reserved[2];
-} Part;
-_Static_assert(sizeof(Part) == 96, "CUarrayMapInfo");
-typedef struct {
-    unsigned type;
-    union {
-        int fd;
-        void *win32[2];
-    } handle;
-    unsigned long long size;
-    unsigned flags, reserved[16];
-} External;
-_Static_assert(sizeof(External) == 104, "CUDA_EXTERNAL_MEMORY_HANDLE_DESC");
-typedef struct {
-    unsigned long long offset, size;
-    unsigned flags, reserved[16];
-} Buffer;
-typedef struct {
     unsigned long long offset;
     Deep deep;
     unsigned levels, reserved[16];
 } Picture;
-_Static_assert(sizeof(Buffer) == 88 && sizeof(Picture) == 120, "mappings of external memory");
+_Static_assert(sizeof(Picture) == 120, "CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC");
 
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
 extern int cuDevicePrimaryCtxRelease_v2(int), cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *);
@@ -101,11 +77,8 @@ extern int cuMulticastBindMem_v2(u64, int, size_t, u64, size_t, size_t, u64);
 extern int cuMulticastBindAddr(u64, size_t, u64, size_t, u64);
 extern int cuMulticastBindAddr_v2(u64, int, size_t, u64, size_t, u64);
 extern int cuMemAlloc_v2(u64 *, size_t), cuMemGetHandleForAddressRange(void *, u64, size_t, unsigned, u64);
-extern int cuGetExportTable(const void **, const void *), cuMemFree_v2(u64);
-extern int cuImportExternalMemory(void **, const External *), cuDestroyExternalMemory(void *);
-extern int cuExternalMemoryGetMappedBuffer(u64 *, void *, const Buffer *);
+extern int cuMemFree_v2(u64);
 extern int cuExternalMemoryGetMappedMipmappedArray(void **, void *, const Picture *);
-extern int cuMemMapArrayAsync(Part *, unsigned, void *);
 extern int cuStreamCreate(void **, unsigned), cuStreamQuery(void *);
 extern int cuModuleLoadData(void **, const void *), cuModuleGetFunction(void **, void *, const char *);
 extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
@@ -113,16 +86,6 @@ extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsign
 static u64 handles[16], ranges[16], sizes[16];
 static int descriptors[16];
 static void *arrays[16], *objects[16], *stream;
-
-static int part(u64 array, u64 x, u64 wide, u64 handle)
-{
-    Part given = {0, arrays[array], 0, {{0, 0, (unsigned)x, 0, 0, (unsigned)wide, 64, 1}}, 2, 0, 0, 0, 1, 0, {0, 0}};
-    if (handle) {
-        given.operation = 1;
-        given.handle = handle;
-    }
-    return cuMemMapArrayAsync(&given, 1, stream);
-}
 
 static int work(u64 nanos)
 {
@@ -169,19 +132,11 @@ static int bind_in(u64 object, u64 what, u64 way)
     }
 }
 
-static int elsewhere(int *descriptor, u64 bytes)
-{
-    const void **table = NULL;
-    int code = cuGetExportTable((const void **)&table, "aliquot-sim-ctx\1");
-    return code ? code : ((int (*)(int *, u64, int))table[4])(descriptor, bytes, 0);
-}
-
 /* What is not had is not written. */
 static int adopt(void **object, int descriptor, u64 bytes)
 {
-    External given = {1, {descriptor}, bytes, 0, {0}};
-    void *untouched = &given, *made = untouched;
-    int code = cuImportExternalMemory(&made, &given);
+    void *untouched = &untouched, *made = untouched;
+    int code = import_external(&made, descriptor, bytes);
     if (code)
         return made == untouched ? code : -2;
     *object = made;
@@ -190,7 +145,6 @@ static int adopt(void **object, int descriptor, u64 bytes)
 
 static int others(const char *word, u64 a, u64 b, u64 c)
 {
-    Buffer buffer = {0, c, 0, {0}};
     Picture picture = {0, {64, 64, 0, 0x20, 1, 0}, 3, {0}};
     if (!strcmp(word, "team"))
         return team(&handles[a], b);
@@ -203,13 +157,13 @@ static int others(const char *word, u64 a, u64 b, u64 c)
     if (!strcmp(word, "span"))
         return cuMemGetHandleForAddressRange(&descriptors[a], ranges[b], c, 1, 0);
     if (!strcmp(word, "elsewhere"))
-        return elsewhere(&descriptors[a], b);
+        return make_elsewhere(&descriptors[a], b);
     if (!strcmp(word, "adopt"))
         return adopt(&objects[a], descriptors[b], c);
     if (!strcmp(word, "open"))
         return fcntl(descriptors[a], F_GETFD) < 0;
     if (!strcmp(word, "buffer"))
-        return cuExternalMemoryGetMappedBuffer(&ranges[a], objects[b], &buffer);
+        return map_external(&ranges[a], objects[b], c);
     if (!strcmp(word, "picture"))
         return cuExternalMemoryGetMappedMipmappedArray(&arrays[a], objects[b], &picture);
     if (!strcmp(word, "drop"))
@@ -278,9 +232,9 @@ static int one(const char *word, u64 a, u64 b, u64 c)
     if (!strcmp(word, "array"))
         return cuArray3DCreate_v2(&arrays[a], &sparse);
     if (!strcmp(word, "put"))
-        return part(a, b, 64, handles[c]);
+        return put_behind(arrays[a], (unsigned)b, handles[c], stream);
     if (!strcmp(word, "take"))
-        return part(a, b, c, 0);
+        return take_away(arrays[a], (unsigned)b, (unsigned)c, stream);
     if (!strcmp(word, "destroy"))
         return cuArrayDestroy(arrays[a]);
     if (!strcmp(word, "leave"))

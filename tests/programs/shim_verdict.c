@@ -5,8 +5,11 @@
    With "launches": the answers to a kernel, a graph, a fill and a copy; "-" where no kernel is to be had. With "launches-short"
    the process has no address space left by then. With a second argument "crowded" it has made more pools than are counted,
    and asks nothing of the last. */
-#include "opened.h"
+#include "external.h"
+#include "green.h"
+#include "sparse.h"
 #include <sys/resource.h>
+#include <unistd.h>
 
 #define HAS(name) (dlsym(library, #name) != NULL)
 
@@ -72,10 +75,65 @@ static int mipmapped(size_t bytes)
     return refused(CALL(cuMipmappedArrayCreate, &out, &shape, 1u), out);
 }
 
+static size_t whole_pages(size_t bytes) { return (bytes + (2 << 20) - 1) & ~(size_t)((2 << 20) - 1); }
+
 static int physical(size_t bytes)
 {
     u64 out = UNTOUCHED;
-    return refused(CALL(cuMemCreate, &out, (bytes + (2 << 20) - 1) & ~(size_t)((2 << 20) - 1), &CARD, 0ull), out);
+    return refused(CALL(cuMemCreate, &out, whole_pages(bytes), &CARD, 0ull), out);
+}
+
+/* What of it is held elsewhere stays there. */
+static int part_of_array(size_t bytes)
+{
+    void *array = NULL;
+    Deep sparse = {1024, 1024, 0, 0x20, 1, 0x40};
+    Part part = {0, NULL, 0, {{0, 0, 0, 0, 0, 64, 64, 1}}, 1, 0, UNTOUCHED, 0, 1, 0, {0, 0}};
+    int code = refused(CALL(cuMemCreate, &part.handle, whole_pages(bytes), &CARD, 0ull), part.handle);
+    if (code)
+        return code;
+    must(CALL(cuArray3DCreate_v2, &array, &sparse), "sparse array");
+    part.array = array;
+    return CALL(cuMemMapArrayAsync, &part, 1u, stream);
+}
+
+static int multicast(size_t bytes)
+{
+    struct {
+        unsigned devices;
+        size_t bytes;
+        u64 handle_types, flags;
+    } team = {1, whole_pages(bytes), 0, 0};
+    u64 object = UNTOUCHED, memory = UNTOUCHED;
+    must(CALL(cuMulticastCreate, &object, &team), "multicast object");
+    must(CALL(cuMulticastAddDevice, object, 0), "its card");
+    int code = refused(CALL(cuMemCreate, &memory, team.bytes, &CARD, 0ull), memory);
+    return code ? code : CALL(cuMulticastBindMem, object, (size_t)0, memory, (size_t)0, team.bytes, 0ull);
+}
+
+static int range(size_t bytes)
+{
+    u64 out = UNTOUCHED;
+    int descriptor = -1;
+    int code = refused(CALL(cuMemAlloc_v2, &out, bytes), out);
+    code = code ? code : CALL(cuMemGetHandleForAddressRange, &descriptor, out, bytes, 1u, 0ull);
+    if (!code)
+        close(descriptor);
+    return code;
+}
+
+/* Of another interface: it is there already, and is the caller's where it is not imported. */
+static int external(size_t bytes)
+{
+    void **table = NULL;
+    u64 out = UNTOUCHED;
+    External given = {1, {-1}, whole_pages(bytes), 0, {0}};
+    must(CALL(cuGetExportTable, &table, "aliquot-sim-ctx\1"), "table");
+    must(((int (*)(int *, u64, int))table[4])(&given.handle.fd, given.size, 0), "memory elsewhere");
+    int code = refused(CALL(cuImportExternalMemory, &out, &given), out);
+    if (code)
+        close(given.handle.fd);
+    return code;
 }
 
 static int ordered(size_t bytes)
@@ -133,15 +191,20 @@ static int edged_node(size_t bytes) { return with_edges((AddEdged *)dlsym(librar
 
 static int described_node(size_t bytes) { return with_edges((AddEdged *)dlsym(library, "cuGraphAddNode_v3"), bytes); }
 
-static int captured(size_t bytes)
+static int captured_from(size_t bytes, u64 from)
 {
     void *graph = NULL;
     u64 out = UNTOUCHED;
     must(CALL(cuStreamBeginCapture_v2, stream, 0u), "capture");
-    int code = refused(CALL(cuMemAllocAsync, &out, bytes, stream), out);
+    int code = refused(from ? CALL(cuMemAllocFromPoolAsync, &out, bytes, from, stream)
+                            : CALL(cuMemAllocAsync, &out, bytes, stream), out);
     must(CALL(cuStreamEndCapture, stream, &graph), "end of the capture");
     return instantiated(code, graph);
 }
+
+static int captured(size_t bytes) { return captured_from(bytes, 0); }
+
+static int captured_of_pool(size_t bytes) { return captured_from(bytes, pool); }
 
 static const struct {
     const char *name, *needs;
@@ -160,6 +223,11 @@ static const struct {
     {"edged-node", "cuGraphAddNode_v2", edged_node},
     {"described-node", "cuGraphAddNode_v3", described_node},
     {"captured", "cuMemAllocAsync", captured},
+    {"captured-of-pool", "cuMemAllocFromPoolAsync", captured_of_pool},
+    {"part-of-array", "cuMemMapArrayAsync", part_of_array},
+    {"multicast", "cuMulticastBindMem", multicast},
+    {"range", "cuMemGetHandleForAddressRange", range},
+    {"external", "cuImportExternalMemory", external},
 };
 
 static void own_context(int version)
@@ -187,6 +255,13 @@ static void contexts(void)
     must(CALL(cuCtxSetCurrent, out), "current");
     for (int version = 1; version <= 4; version++)
         own_context(version);
+    if (HAS(cuGreenCtxCreate)) {
+        u64 green = UNTOUCHED;
+        code = make_green(&green, 0);
+        printf("green-context %d -\n", refused(code, green));
+        if (!code)
+            must(CALL(cuGreenCtxDestroy, green), "destroy");
+    }
 }
 
 static void modules(void)
@@ -289,7 +364,7 @@ int main(int count, char **arguments)
     if (is_crowded)
         crowd();
     for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++) {
-        if (is_crowded && FAMILIES[i].take == pooled)
+        if (is_crowded && (FAMILIES[i].take == pooled || FAMILIES[i].take == captured_of_pool))
             continue;
         if (!dlsym(library, FAMILIES[i].needs)) {
             printf("%s - -\n", FAMILIES[i].name);
