@@ -9,10 +9,14 @@
  *   resolve             answers "symbol version flags" lines with both versions of cuGetProcAddress
  *   fork                prints what a forked child gets
  *   stale               uses streams, events and a context after their end, and prints what that answers
+ *   trims N             N launches of a graph that leaves an allocation, and fills 16 MiB, while another thread trims all the
+ *                       time; prints what graphs have reserved and use
  *   export, open HEX    one side of sharing memory between processes
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,6 +150,38 @@ static void stale(void) {
     printf("%d\n", CALL("cuEventQuery", (H))(0x53));
 }
 
+static atomic_int enough;
+
+static void *trim(void *unused) {
+    while (!enough)
+        must(CALL("cuDeviceGraphMemTrim", (int))(0), "trim");
+    return unused;
+}
+
+static void trims(int count) {
+    enum { FILLED = 16 << 20, LEFT = 2 << 20 };
+    H stream, filled, left, graph, ready;
+    pthread_t trimmer;
+    uint64_t reserved = 0, used = 0;
+    start();
+    must(CALL("cuStreamCreate", (H *, unsigned))(&stream, 1), "stream");
+    must(CALL("cuMemAlloc_v2", (H *, size_t))(&filled, FILLED), "alloc");
+    if (pthread_create(&trimmer, NULL, trim, NULL)) exit(2);
+    for (int n = 0; n < count; n++) {
+        must(CALL("cuStreamBeginCapture_v2", (H, unsigned))(stream, 2), "capture");
+        must(CALL("cuMemAllocAsync", (H *, size_t, H))(&left, LEFT, stream), "node");
+        must(CALL("cuMemsetD8Async", (H, unsigned char, size_t, H))(filled, 1, FILLED, stream), "fill");
+        must(CALL("cuStreamEndCapture", (H, H *))(stream, &graph), "end");
+        must(CALL("cuGraphInstantiateWithFlags", (H *, H, unsigned long long))(&ready, graph, 0), "instantiate");
+        must(CALL("cuGraphLaunch", (H, H))(ready, stream), "launch");
+    }
+    enough = 1;
+    pthread_join(trimmer, NULL);
+    must(CALL("cuDeviceGetGraphMemAttribute", (int, int, uint64_t *))(0, 2, &reserved), "reserved");
+    must(CALL("cuDeviceGetGraphMemAttribute", (int, int, uint64_t *))(0, 0, &used), "used");
+    printf("%llu %llu\n", (unsigned long long)reserved, (unsigned long long)used);
+}
+
 int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "", *argument = argc > 2 ? argv[2] : "0";
     driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -163,6 +199,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(command, "churn")) churn(strtoul(argument, 0, 10));
     else if (!strcmp(command, "resolve")) resolve();
     else if (!strcmp(command, "stale")) stale();
+    else if (!strcmp(command, "trims")) trims(atoi(argument));
     else if (!strcmp(command, "export")) share(0);
     else if (!strcmp(command, "open")) share(argument);
     else if (!strcmp(command, "allocs")) {

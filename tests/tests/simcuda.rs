@@ -180,6 +180,14 @@ fn killed_at_any_time_a_process_gives_everything_back_and_nobody_hangs() {
 }
 
 #[test]
+fn a_trim_takes_nothing_that_a_launch_under_way_leaves_allocated() {
+    let Some((bench, program)) = probe() else { return };
+    bench.write("node.toml", &format!("pool_bytes = {}\n", 2 * MIB));
+    let told = said(&bench.command(&program).args(["trims", "2"]).output().unwrap());
+    assert_eq!(told, format!("{0} {0}\n", 2 * 2 * MIB));
+}
+
+#[test]
 fn memory_is_shared_by_handle_and_the_exporter_pays() {
     let Some((bench, program)) = probe() else { return };
     let mut exporter = Running::start(bench.command(&program).arg("export"));

@@ -14,6 +14,8 @@ pub(crate) struct Pool {
     /// CU_MEM_LOCATION_TYPE; only pools on a card are charged.
     location: u32,
     books: Mutex<Books>,
+    /// Held by who has it grow: two at once would each grow it by what the other one's growth leaves room for.
+    growing: Mutex<()>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,10 +53,22 @@ const RESERVED_HIGH: u32 = 6;
 const USED_CURRENT: u32 = 7;
 const USED_HIGH: u32 = 8;
 
+impl Books {
+    /// Takes a block where there is room; how much there is too little.
+    fn take(&mut self, bytes: u64) -> Answer<u64> {
+        let wanted = self.used.checked_add(bytes).ok_or(OUT_OF_MEMORY)?;
+        if wanted <= self.reserved {
+            self.used = wanted;
+            self.used_high = self.used_high.max(wanted);
+        }
+        Ok(wanted.saturating_sub(self.reserved))
+    }
+}
+
 impl Pool {
     fn new(device: usize, location: u32) -> Self {
         let books = Books { reuse: [1; 3], ..Books::default() };
-        Self { device, location, books: Mutex::new(books) }
+        Self { device, location, books: Mutex::new(books), growing: Mutex::default() }
     }
 
     fn card(&self) -> Answer<&'static OurCard> {
@@ -63,31 +77,29 @@ impl Pool {
 
     /// Takes a block, growing by whole units where needed.
     pub(crate) fn take(&self, bytes: u64) -> Answer {
+        if lock(&self.books).take(bytes)? == 0 {
+            return Ok(());
+        }
         let ours = self.card()?;
-        let unit = ours.card.node().pool_bytes;
-        let books = *lock(&self.books);
-        let wanted = books.used.checked_add(bytes).ok_or(OUT_OF_MEMORY)?;
-        // Asked without the lock held: a refusal trims all pools, this one too.
-        if wanted > books.reserved {
-            let growth = wanted - books.reserved;
-            let growth = growth.checked_next_multiple_of(unit).ok_or(OUT_OF_MEMORY)?;
+        let _growing = lock(&self.growing);
+        loop {
+            // The books are open meanwhile: a refusal trims all pools, this one too.
+            let lacks = lock(&self.books).take(bytes)?;
+            if lacks == 0 {
+                return Ok(());
+            }
+            let growth = lacks.checked_next_multiple_of(ours.card.node().pool_bytes).ok_or(OUT_OF_MEMORY)?;
             if self.location == ON_CARD {
                 ours.take(Kind::Pool, growth)?;
             }
             let mut books = lock(&self.books);
             books.reserved += growth;
             books.reserved_high = books.reserved_high.max(books.reserved);
+            // Before a trim takes it again; others may have taken some of the room before it came.
+            if books.take(bytes)? == 0 {
+                return Ok(());
+            }
         }
-        let mut books = lock(&self.books);
-        books.used += bytes;
-        books.used_high = books.used_high.max(books.used);
-        if books.used > books.reserved {
-            // Somebody else took the room meanwhile, or trimmed: once more, with the books as they are.
-            books.used -= bytes;
-            drop(books);
-            return self.take(bytes);
-        }
-        Ok(())
     }
 
     /// Gives a block back to the pool.

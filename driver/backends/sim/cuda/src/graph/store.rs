@@ -35,6 +35,7 @@ pub(crate) struct Need {
 struct Books {
     /// Taken from the card: whole units.
     size: u64,
+    /// Allocations that outlive their launch, from before it is handed in.
     pinned: u64,
     /// Executable graphs that are mapped here, and what they need.
     mapped: BTreeMap<u64, u64>,
@@ -96,7 +97,9 @@ impl Store {
         let books = rooms.entry(room).or_default();
         books.size += lacks;
         books.mapped.insert(exec, need.whole);
+        // A trim meanwhile takes neither.
         books.scheduled.push(need.whole - need.left);
+        books.pinned += need.left;
         Ok(())
     }
 
@@ -108,9 +111,9 @@ impl Store {
         if let Some(at) = books.scheduled.iter().position(|bytes| *bytes == transient) {
             books.scheduled.swap_remove(at);
         }
-        if let Some(mark) = mark {
-            books.running.push((mark, transient));
-            books.pinned += need.left;
+        match mark {
+            Some(mark) => books.running.push((mark, transient)),
+            None => books.pinned = books.pinned.saturating_sub(need.left),
         }
     }
 
