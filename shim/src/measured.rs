@@ -182,6 +182,15 @@ pub(crate) fn taken(before: &Reading, after: &Reading) -> Taken {
     }
 }
 
+/// What the card got back between two readings beside what the books moved, where both were settled; `None`: nothing, or who knows.
+/// It may be somebody's who has pools or graphs, or has ended.
+pub(crate) fn given(before: &Reading, after: &Reading) -> Option<Bytes> {
+    let card = i128::from(after.free) - i128::from(before.free);
+    let booked = i128::from(after.still.total.0) - i128::from(before.still.total.0);
+    let is_settled = before.is_settled && after.is_settled;
+    u64::try_from(card + booked).ok().filter(|bytes| is_settled && *bytes > 0).map(Bytes)
+}
+
 /// Calls, and says what that took of the card of a ledger; doubtful where another card is the current one, and where anything
 /// else moved. The caller says that its call moves memory.
 pub(crate) fn around(ledger: Ledger, call: impl FnOnce() -> i32) -> (i32, Taken) {

@@ -11,7 +11,7 @@
 //! | reading | the call that takes a module | any other |
 //! |---|---|---|
 //! | sure, likely | the difference, or what its variables take, where that is more | the difference |
-//! | doubtful | what its variables take; where the image does not say, the difference | nothing; of a limit, the difference |
+//! | doubtful | what its variables take; where the image does not say, the difference | nothing; of a limit, see `limits` |
 //!
 //! What is got a second time takes nothing and is not measured (see [`crate::asked`]), nor is what is got from a module that an eager
 //! driver has loaded. What could not be noted could never be
@@ -21,6 +21,7 @@
 //! got, while that is measured. A kernel that a program launches in another context than it got it in is not seen.
 
 mod got;
+mod limits;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,13 +31,16 @@ use crate::asked;
 use crate::contexts::{self, Current};
 use crate::grants::GRANTS_MAX;
 use crate::image;
-use crate::measured::{Patience, Reading, Taken, Turn, read, taken};
+use crate::measured::{Patience, Reading, Taken, Turn, given, read, taken};
 use crate::plain;
 use crate::pools::Place;
 use crate::sys::KeepErrno;
 use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
 
 pub(crate) use got::{get, get_kernel};
+pub(crate) use limits::{Change, limit};
+
+use limits::Expected;
 
 /// What an object holds in a context.
 #[derive(Clone, Copy)]
@@ -47,6 +51,8 @@ struct Charged {
     /// 1: the driver has loaded it there.
     loaded: u32,
     bytes: u64,
+    /// Of a context: what its limits may take without more being charged, as they took it before.
+    spare: u64,
 }
 
 static MODULES: AllocMap<Charged> = AllocMap::new();
@@ -66,8 +72,8 @@ enum Stage {
     First,
     /// Another one is.
     Later,
-    /// A limit of a context is changed.
-    Limit,
+    /// A limit of a context is changed, which takes so much.
+    Limit(Expected),
 }
 
 /// A call that may take memory.
@@ -93,8 +99,8 @@ enum Asking {
     Load(Option<Bytes>),
     /// Something of this object.
     Get(Object),
-    /// A limit of this context.
-    Limit(Object),
+    /// A change of a limit of this context.
+    Limit(Object, Change),
 }
 
 impl Asking {
@@ -102,7 +108,7 @@ impl Asking {
     fn stage(self, current: Current) -> Stage {
         match self {
             Self::Load(_) => Stage::Load,
-            Self::Limit(_) => Stage::Limit,
+            Self::Limit(_, change) => Stage::Limit(change.expected(current.device)),
             Self::Get(object) => match object.in_context(current) {
                 Some(Charged { loaded: 1, .. }) => Stage::Later,
                 _ => Stage::First,
@@ -137,7 +143,7 @@ impl Object {
             return Ok(());
         }
         let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-        let fresh = Charged { of: self.0, tie: current.tie.0, grant, loaded: 0, bytes: 0 };
+        let fresh = Charged { of: self.0, tie: current.tie.0, grant, loaded: 0, bytes: 0, spare: 0 };
         let Some(other) = MODULES.insert(key, fresh).map_err(|_| NoPlace)? else { return Ok(()) };
         // Another thread was faster.
         self.change(current, |charged| {
@@ -179,14 +185,16 @@ impl Object {
         }
     }
 
-    /// Gives back part of what it holds.
-    fn give_back(self, current: Current, ledger: Ledger, bytes: Bytes) {
+    /// Gives back part of what it holds; how much.
+    fn give_back(self, current: Current, ledger: Ledger, bytes: Bytes) -> Bytes {
         let take = |charged: &mut Charged| {
             let less = charged.bytes.min(bytes.0);
             charged.bytes -= less;
             less
         };
-        ledger.release(Bytes(self.change(current, take).unwrap_or(0)));
+        let given = Bytes(self.change(current, take).unwrap_or(0));
+        ledger.release(given);
+        given
     }
 
     /// Takes out what it holds in all contexts; `each` is told.
@@ -257,7 +265,7 @@ impl Stage {
         match self {
             Self::Load => is_eager(),
             Self::First => !is_eager(),
-            Self::Later | Self::Limit => false,
+            Self::Later | Self::Limit(_) => false,
         }
     }
 }
@@ -272,7 +280,7 @@ impl Watched {
             Account::Uncounted => return Ok(None),
             Account::Closed => return Err(OUT_OF_MEMORY),
         };
-        if let Asking::Get(object) | Asking::Limit(object) = asking {
+        if let Asking::Get(object) | Asking::Limit(object, _) = asking {
             object.enter(current, ledger).map_err(|NoPlace| ledger.refuse())?;
             if is_eager() && asking.stage(current) == Stage::Later {
                 // All of it is there.
@@ -285,12 +293,13 @@ impl Watched {
         let least = match asking {
             Asking::Load(variables) => variables,
             Asking::Get(object) => object.least(current),
-            Asking::Limit(_) => None,
+            Asking::Limit(object, _) => object.growth(current, stage),
         };
         let is_known = least.is_some();
-        let may_be_much = stage == Stage::Limit || (stage.takes_module() && !is_known);
+        let is_limit = matches!(stage, Stage::Limit(_));
+        let may_be_much = (is_limit || stage.takes_module()) && !is_known;
         let patience = if may_be_much { Patience::Much } else { Patience::Little };
-        let least = least.filter(|_| stage.takes_module()).unwrap_or(Bytes(0));
+        let least = least.filter(|_| is_limit || stage.takes_module()).unwrap_or(Bytes(0));
         let _moving = ledger.moving();
         ledger.reserve(least).map_err(|_| ledger.refuse())?;
         let before = read(ledger, patience);
@@ -305,8 +314,9 @@ impl Watched {
             (Some(before), Some(after)) => taken(before, after),
             _ => Taken::Doubtful(Bytes(0)),
         };
-        if let (Taken::Given(bytes), Stage::Limit) = (taken, stage) {
-            object.give_back(current, self.ledger, bytes);
+        if let Stage::Limit(expected) = stage {
+            let came_back = self.before.as_ref().zip(after.as_ref()).and_then(|(then, now)| given(then, now));
+            return self.took_by_limit(object, expected, taken, came_back);
         }
         let (measured, is_doubtful) = match taken {
             Taken::Sure(bytes) | Taken::Likely(bytes) => (bytes, false),
@@ -314,7 +324,7 @@ impl Watched {
             Taken::Doubtful(bytes) => (bytes, true),
         };
         if !stage.takes_module() {
-            return if is_doubtful && stage != Stage::Limit { Bytes(0) } else { measured };
+            return if is_doubtful { Bytes(0) } else { measured };
         }
         // What the driver had no memory for is not there; a name that is not there may have had the module loaded.
         let is_there = answer == SUCCESS || (answer != OUT_OF_MEMORY && (is_doubtful || measured.0 > 0));
@@ -403,28 +413,6 @@ pub(crate) fn load(handle: Place, image: Image, real: impl Fn() -> i32, unload: 
     let _answer = unload(object.0);
     object.forget();
     handle.write(before);
-    ledger.refuse()
-}
-
-/// A limit of the current context is changed; `undo` puts the old one back.
-pub(crate) fn limit(real: impl Fn() -> i32, undo: impl Fn() -> i32) -> i32 {
-    let Some(context) = vendor::current_context() else { return real() };
-    // The context's own handle names nothing else here.
-    let object = Object(context);
-    let watched = match Watched::begin(Asking::Limit(object)) {
-        Ok(Some(watched)) => watched,
-        Ok(None) => return real(),
-        Err(answer) => return answer,
-    };
-    let answer = real();
-    if answer != SUCCESS {
-        watched.failed();
-        return answer;
-    }
-    let (ledger, current) = (watched.ledger, watched.current);
-    let Err(bytes) = watched.end(object, answer) else { return SUCCESS };
-    let _undone = undo();
-    object.give_back(current, ledger, bytes);
     ledger.refuse()
 }
 

@@ -32,6 +32,7 @@ calls! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
     /// The context of a green one.
     fn cuCtxFromGreenCtx(context: *mut u64, green: u64);
+    fn cuDeviceGetAttribute(value: *mut i32, attribute: u32, device: i32);
     /// Cards that the process sees.
     fn cuDeviceGetCount(count: *mut i32);
     fn cuEventCreate(event: *mut u64, flags: u32);

@@ -572,21 +572,63 @@ fn stacks_are_charged_beside_other_processes_too() {
 
 #[test]
 fn stacks_that_a_limit_asks_for_are_charged_to_their_context() {
-    let Some(scene) = Scene::new(CONTEXT + 600 * MIB, Size::Published) else { return };
+    let limit = CONTEXT + 600 * MIB;
+    let Some(scene) = Scene::new(limit, Size::Published) else { return };
     let threads = 2048 * u64::from(scene.card.facts().sms);
     let mut program = scene.start();
     say(&mut program, "retain 0", "0");
     say(&mut program, "limit 0 2048", "0");
     assert_eq!(scene.books(), CONTEXT + 1024 * threads);
     say(&mut program, "limit 0 65536", "2");
+    assert!(scene.card.high_water() <= limit, "refused before the driver made them");
     say(&mut program, "limitis 0", "0 2048");
     assert_eq!(scene.books(), CONTEXT + 1024 * threads);
+    say(&mut program, "limit 0 1024", "0");
+    assert_eq!(scene.books(), CONTEXT);
+    // What the context has of its own is in its size.
+    say(&mut program, "limit 0 512", "0");
     say(&mut program, "limit 0 1024", "0");
     assert_eq!(scene.books(), CONTEXT);
     say(&mut program, "limit 0 2048", "0");
     say(&mut program, "release 0", "0");
     assert_eq!(scene.books(), 0);
     program.end();
+}
+
+/// What is read while others are at work is nobody's for sure.
+#[test]
+fn limits_that_change_beside_others_at_work_are_charged_what_they_take() {
+    let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+    let threads = 2048 * u64::from(scene.card.facts().sms);
+    let (mut program, mut other) = (scene.start(), scene.start());
+    say(&mut program, "retain 0", "0");
+    say(&mut other, "retain 0", "0");
+    say(&mut program, "limit 0 1536", "0");
+    say(&mut program, "limit 0 1024", "0");
+    assert_eq!(scene.books(), 2 * CONTEXT, "seen to come back, beside a process that does nothing");
+    let most = |steps: u64| 2 * CONTEXT + steps * 256 * threads;
+    for round in 0..4 {
+        other.tell(&format!("storm {round} 8 2000"));
+        // A heap is made with the first module that needs it.
+        say(&mut program, "limit 2 1000000000", "0");
+        say(&mut program, "limit 0 1280", "0");
+        say(&mut program, "limit 0 1536", "0");
+        say(&mut program, "limit 0 1280", "0");
+        say(&mut program, "limit 0 1536", "0");
+        assert_eq!(other.hear(), "0");
+        assert_eq!(scene.books(), most(2), "round {round}");
+        other.tell(&format!("storm {round} 8 2000"));
+        say(&mut program, "limit 0 1024", "0");
+        assert_eq!(other.hear(), "0");
+        // Seen or not: never less than there is, and never more than there was.
+        let held = scene.files.counter(usage::TOTAL);
+        assert_eq!(scene.card.in_use(), most(0), "round {round}");
+        assert!(held == most(0) || held == most(2), "round {round}: {held}");
+    }
+    say(&mut program, "release 0", "0");
+    assert_eq!(scene.books(), CONTEXT);
+    program.end();
+    other.end();
 }
 
 #[test]

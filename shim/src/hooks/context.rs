@@ -6,10 +6,10 @@
 use core::ffi::c_void;
 
 use crate::green;
-use crate::modules;
+use crate::modules::{self, Change};
 use crate::overhead::{self, Holder, Letting};
 use crate::pools::Place;
-use crate::vendor::{self, Device, SUCCESS};
+use crate::vendor::Device;
 
 hooks! {
     Cuda, Use;
@@ -65,10 +65,8 @@ hooks! {
     }
 
     fn cuCtxSetLimit(limit: u32, value: usize) {
-        let mut before = 0;
-        let known = vendor::cuCtxGetLimit(&raw mut before, limit) == Some(SUCCESS);
-        let undo = || if known { cuCtxSetLimit::real(limit, before) } else { SUCCESS };
-        modules::limit(|| cuCtxSetLimit::real(limit, value), undo)
+        let undo = |before| cuCtxSetLimit::real(limit, before);
+        modules::limit(Change { limit, value }, || cuCtxSetLimit::real(limit, value), undo)
     }
 }
 
