@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sparse.h"
+
 typedef uint64_t Pointer;
 typedef struct {
     size_t width, height, depth;
@@ -24,12 +26,18 @@ extern int cuMipmappedArrayCreate(void **, const Deep *, unsigned), cuMipmappedA
 extern int cuMemCreate(uint64_t *, size_t, const Properties *, unsigned long long), cuMemRelease(uint64_t);
 extern int cuMemAddressReserve(Pointer *, size_t, size_t, Pointer, unsigned long long);
 extern int cuMemAddressFree(Pointer, size_t), cuMemMap(Pointer, size_t, size_t, uint64_t, unsigned long long);
-extern int cuMemUnmap(Pointer, size_t);
+extern int cuMemUnmap(Pointer, size_t), cuMemRetainAllocationHandle(uint64_t *, void *);
+extern int cuMulticastCreate(uint64_t *, const void *), cuMulticastAddDevice(uint64_t, int);
+extern int cuMulticastBindMem(uint64_t, size_t, uint64_t, size_t, size_t, unsigned long long);
+extern int cuMulticastUnbind(uint64_t, int, size_t, size_t);
+extern int cuDeviceGetDevResource(int, void *, unsigned), cuDevResourceGenerateDesc(void **, void *, unsigned);
+extern int cuGreenCtxCreate(void **, void *, int, unsigned), cuGreenCtxDestroy(void *), cuCtxFromGreenCtx(void **, void *);
+extern int cuCtxGetCurrent(void **), cuCtxSetLimit(unsigned, size_t);
 
 enum { OUT_OF_MEMORY = 2 };
 /* The first ones cost what price() says; what the others cost, the driver decides. */
-enum { PLAIN, PITCHED, MANAGED, ARRAY, MIPMAPPED, PHYSICAL, MAPPED, FAMILIES };
-enum { POOLED = FAMILIES, GRAPH, CONTEXT, MODULE, ALL_FAMILIES };
+enum { PLAIN, PITCHED, MANAGED, ARRAY, MIPMAPPED, PHYSICAL, MAPPED, RETAINED, SPARSE, TEAM, GREEN, FAMILIES };
+enum { POOLED = FAMILIES, GRAPH, CAPTURED, CONTEXT, MODULE, ALL_FAMILIES };
 
 typedef struct {
     unsigned allocation, handle_types, location_type;
@@ -40,12 +48,14 @@ typedef struct {
     Pointer address;
 } MemoryNode;
 extern int cuMemAllocAsync(Pointer *, size_t, void *), cuMemFreeAsync(Pointer, void *);
+extern int cuMemAllocFromPoolAsync(Pointer *, size_t, void *, void *);
 extern int cuGraphCreate(void **, unsigned), cuGraphDestroy(void *), cuGraphExecDestroy(void *);
 extern int cuGraphAddMemAllocNode(void **, void *, const void *, size_t, MemoryNode *);
 extern int cuGraphAddMemFreeNode(void **, void *, const void *, size_t, Pointer);
 extern int cuGraphAddNode(void **, void *, const void *, size_t, void *);
 extern int cuGraphInstantiateWithFlags(void **, void *, unsigned long long), cuGraphLaunch(void *, void *);
 extern int cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *), cuCtxPopCurrent_v2(void **);
+extern int cuStreamBeginCapture_v2(void *, unsigned), cuStreamEndCapture(void *, void **);
 extern int cuModuleLoadData(void **, const void *), cuModuleUnload(void *);
 extern int cuModuleGetFunction(void **, void *, const char *);
 
@@ -53,7 +63,7 @@ typedef struct {
     int family;
     Pointer address;
     void *array;
-    /* A graph made ready, a context, a module. */
+    /* A graph made ready, a context, a module, a green context. */
     void *object;
     uint64_t handle;
     size_t charged;
@@ -84,10 +94,93 @@ static inline size_t price(int family, size_t size)
         return up(sum, 64 << 10);
     }
     case PHYSICAL:
-    case MAPPED: return up(size, 2 << 20);
+    case MAPPED:
+    case RETAINED:
+    case SPARSE:
+    case TEAM: return up(size, 2 << 20);
     case MODULE: return up(size, 64 << 10);
     default: return up(size, 512);
     }
+}
+
+/* Physical memory that is mapped, and has no handle any more. */
+static inline int take_mapped(Entry *entry)
+{
+    Properties card = {1, 0, 1, 0};
+    int answer = cuMemCreate(&entry->handle, entry->charged, &card, 0);
+    if (answer)
+        return answer;
+    if (cuMemAddressReserve(&entry->address, entry->charged, 0, 0, 0) ||
+        cuMemMap(entry->address, entry->charged, 0, entry->handle, 0))
+        return -1;
+    return cuMemRelease(entry->handle) ? -1 : 0;
+}
+
+static inline int give_mapped(const Entry *entry)
+{
+    return cuMemUnmap(entry->address, entry->charged) || cuMemAddressFree(entry->address, entry->charged);
+}
+
+/* The same, and then again a handle alone. */
+static inline int take_retained(Entry *entry)
+{
+    int answer = take_mapped(entry);
+    if (answer)
+        return answer;
+    return cuMemRetainAllocationHandle(&entry->handle, (void *)(uintptr_t)entry->address) || give_mapped(entry) ? -1 : 0;
+}
+
+/* Memory that a part of a sparse array, or a multicast object, alone holds. */
+static inline int take_behind(Entry *entry)
+{
+    Properties card = {1, 0, 1, 0};
+    Deep sparse = {1024, 1024, 0, 0x20, 1, 0x40};
+    struct {
+        unsigned devices;
+        size_t bytes;
+        uint64_t handle_types, flags;
+    } team = {1, entry->charged, 0, 0};
+    uint64_t memory = 0;
+    int answer = cuMemCreate(&memory, entry->charged, &card, 0), wrong;
+    if (answer)
+        return answer;
+    if (entry->family == SPARSE)
+        wrong = cuArray3DCreate_v2(&entry->array, &sparse) || put_behind(entry->array, 0, memory, NULL);
+    else
+        wrong = cuMulticastCreate(&entry->handle, &team) || cuMulticastAddDevice(entry->handle, 0) ||
+                cuMulticastBindMem(entry->handle, 0, memory, 0, entry->charged, 0);
+    return wrong || cuMemRelease(memory) ? -1 : 0;
+}
+
+/* Taken away first, or gone with what holds it. */
+static inline int give_behind(const Entry *entry)
+{
+    int first = entry->charged / (2 << 20) % 2;
+    if (entry->family == SPARSE)
+        return (first && take_away(entry->array, 0, 64, NULL)) || cuArrayDestroy(entry->array);
+    return (first && cuMulticastUnbind(entry->handle, 0, 0, entry->charged)) || cuMemRelease(entry->handle);
+}
+
+/* Memory had in a green context is the primary one's; the green one ends with it, or before it. */
+static inline int take_green(Entry *entry, size_t size)
+{
+    struct {
+        unsigned type, inner[23], sm[10];
+        void *next;
+    } all;
+    _Static_assert(sizeof all == 144, "CUdevResource");
+    void *before = NULL, *described = NULL, *context = NULL;
+    if (cuCtxGetCurrent(&before) || cuDeviceGetDevResource(0, &all, 1) || cuDevResourceGenerateDesc(&described, &all, 1) ||
+        cuGreenCtxCreate(&entry->object, described, 0, 1) || cuCtxFromGreenCtx(&context, entry->object) ||
+        cuCtxSetCurrent(context))
+        return -1;
+    int answer = cuMemAlloc_v2(&entry->address, size);
+    if (cuCtxSetCurrent(before))
+        return -1;
+    if ((answer || size % 2) && cuGreenCtxDestroy(entry->object))
+        return -1;
+    entry->object = size % 2 ? NULL : entry->object;
+    return answer;
 }
 
 /* The driver's answer; what was had is in `entry`. */
@@ -116,13 +209,10 @@ static inline int take(Entry *entry, int family, size_t size)
         return cuMipmappedArrayCreate(&entry->array, &shape, 32);
     }
     case PHYSICAL: return cuMemCreate(&entry->handle, entry->charged, &card, 0);
-    default:
-        if ((answer = cuMemCreate(&entry->handle, entry->charged, &card, 0)))
-            return answer;
-        if (cuMemAddressReserve(&entry->address, entry->charged, 0, 0, 0) ||
-            cuMemMap(entry->address, entry->charged, 0, entry->handle, 0))
-            return -1;
-        return cuMemRelease(entry->handle) ? -1 : 0;
+    case MAPPED: return take_mapped(entry);
+    case RETAINED: return take_retained(entry);
+    case GREEN: return take_green(entry, size);
+    default: return take_behind(entry);
     }
 }
 
@@ -131,9 +221,12 @@ static inline int give(Entry *entry)
     switch (entry->family) {
     case ARRAY: return cuArrayDestroy(entry->array);
     case MIPMAPPED: return cuMipmappedArrayDestroy(entry->array);
-    case PHYSICAL: return cuMemRelease(entry->handle);
-    case MAPPED:
-        return cuMemUnmap(entry->address, entry->charged) || cuMemAddressFree(entry->address, entry->charged);
+    case PHYSICAL:
+    case RETAINED: return cuMemRelease(entry->handle);
+    case MAPPED: return give_mapped(entry);
+    case SPARSE:
+    case TEAM: return give_behind(entry);
+    case GREEN: return (entry->object && cuGreenCtxDestroy(entry->object)) || cuMemFree_v2(entry->address);
     default: return cuMemFree_v2(entry->address);
     }
 }
@@ -160,10 +253,23 @@ static inline int memory_graph(void **graph, size_t size, Pointer *left)
     return 0;
 }
 
-static inline int take_graph(Entry *entry, size_t size, void *stream)
+/* The same out of a capture of a stream, from `pool` or the card's current one: freed in it, or left. */
+static inline int captured_graph(void **graph, size_t size, void *stream, void *pool, Pointer *left)
+{
+    Pointer address = 0;
+    if (cuStreamBeginCapture_v2(stream, 2))
+        return -1;
+    int wrong = pool ? cuMemAllocFromPoolAsync(&address, size, pool, stream) : cuMemAllocAsync(&address, size, stream);
+    wrong = wrong || (size % 2 && cuMemFreeAsync(address, stream));
+    *left = size % 2 ? 0 : address;
+    return cuStreamEndCapture(stream, graph) || wrong ? -1 : 0;
+}
+
+static inline int take_graph(Entry *entry, size_t size, void *stream, void *pool)
 {
     void *graph = NULL;
-    if (memory_graph(&graph, size, &entry->address))
+    if (entry->family == GRAPH ? memory_graph(&graph, size, &entry->address)
+                               : captured_graph(&graph, size, stream, pool, &entry->address))
         return -1;
     int answer = cuGraphInstantiateWithFlags(&entry->object, graph, 0);
     if (cuGraphDestroy(graph))
@@ -180,24 +286,40 @@ static inline int give_graph(Entry *entry, void *stream)
     return cuGraphExecDestroy(entry->object);
 }
 
-/* Those of which the driver decides the cost. `stream` is the calling thread's. */
-static inline int take_other(Entry *entry, int family, size_t size, void *stream)
+/* A context with memory in it, and larger stacks: of 8 multiprocessors with 2,048 threads each. What of it does not fit is not
+   there; the rest goes with it. */
+static inline int take_context(Entry *entry, size_t size)
+{
+    void *got = NULL;
+    int answer = cuCtxCreate_v2(&entry->object, 0, 0);
+    if (answer)
+        return answer;
+    int block = cuMemAlloc_v2(&entry->address, size / 2);
+    int stacks = cuCtxSetLimit(0, 1024 + size / 2 / (8 * 2048));
+    /* A heap is made when a module needs it. */
+    int heap = cuCtxSetLimit(2, size);
+    if (cuCtxPopCurrent_v2(&got) || got != entry->object || heap)
+        return -1;
+    return (block && block != OUT_OF_MEMORY) || (stacks && stacks != OUT_OF_MEMORY) ? -1 : 0;
+}
+
+/* Those of which the driver decides the cost. `stream` is the calling thread's, `pool` its own or none. */
+static inline int take_other(Entry *entry, int family, size_t size, void *stream, void *pool)
 {
     char image[64];
     void *got = NULL;
-    int answer = -1;
+    int answer;
     memset(entry, 0, sizeof *entry);
     entry->family = family;
     entry->charged = size;
     switch (family) {
-    case POOLED: return cuMemAllocAsync(&entry->address, size, stream);
-    case GRAPH: return take_graph(entry, size, stream);
-    case CONTEXT:
-        if ((answer = cuCtxCreate_v2(&entry->object, 0, 0)))
-            return answer;
-        /* It goes with its context, if it is there. */
-        answer = cuMemAlloc_v2(&entry->address, size);
-        return cuCtxPopCurrent_v2(&got) || got != entry->object || (answer && answer != OUT_OF_MEMORY) ? -1 : 0;
+    case POOLED:
+        entry->handle = size;
+        return pool ? cuMemAllocFromPoolAsync(&entry->address, size, pool, stream)
+                    : cuMemAllocAsync(&entry->address, size, stream);
+    case GRAPH:
+    case CAPTURED: return take_graph(entry, size, stream, pool);
+    case CONTEXT: return take_context(entry, size);
     default:
         entry->charged = price(MODULE, size);
         snprintf(image, sizeof image, ".version 8.0 .global .b8 data[%zu];", entry->charged);
@@ -211,8 +333,9 @@ static inline int take_other(Entry *entry, int family, size_t size, void *stream
 static inline int give_other(Entry *entry, void *stream)
 {
     switch (entry->family) {
-    case POOLED: return entry->charged & 1 ? cuMemFree_v2(entry->address) : cuMemFreeAsync(entry->address, stream);
-    case GRAPH: return give_graph(entry, stream);
+    case POOLED: return entry->handle & 1 ? cuMemFree_v2(entry->address) : cuMemFreeAsync(entry->address, stream);
+    case GRAPH:
+    case CAPTURED: return give_graph(entry, stream);
     case CONTEXT: return cuCtxDestroy_v2(entry->object);
     default: return cuModuleUnload(entry->object);
     }

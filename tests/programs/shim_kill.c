@@ -98,7 +98,7 @@ static int mipmapped_once(void) { return taken_once(MIPMAPPED); }
 static int graph_once(void)
 {
     Entry entry;
-    return take_other(&entry, GRAPH, limit / 4, NULL) || give_other(&entry, NULL) || cuDeviceGraphMemTrim(0);
+    return take_other(&entry, GRAPH, limit / 4, NULL, NULL) || give_other(&entry, NULL) || cuDeviceGraphMemTrim(0);
 }
 
 static int context_once(void)

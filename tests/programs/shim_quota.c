@@ -1,13 +1,26 @@
 /* Threads that take and give back device memory of all families at random, each at most KEEP bytes at a time.
-   usage: shim_quota THREADS OPERATIONS KEEP SEED plain|all FILE
-   Says "ready" and waits for a line; then, with everything still held, "granted refused wrong opened"; then for each line:
+   usage: shim_quota THREADS OPERATIONS KEEP SEED plain|all|elsewhere FILE
+   Says "ready"; then for each line:
+     go     as many operations of each thread; with everything still held, "granted refused wrong opened judged"
      info   what is free, which brings the books up to what the driver says
+     had    bytes that are imported of another interface to the card
+     pool   takes and frees a block of the card's pool: the process has seen by how much pools grow
+     stacks BYTES  the primary context's stacks are so large
      rest   0: all that is free can be had, and not a byte more
      give   gives everything back
    Anything but success or out of memory is a failure. `all` takes memory of which the driver decides the cost, too: blocks of
-   pools, graphs with memory nodes, contexts with memory in them, modules; and memory that other processes open, for which handles
-   lie in FILE, the same for all of them. */
+   the card's pool and of pools that come and go, graphs with memory nodes, written down and captured, contexts with memory and
+   larger stacks in them, modules; and memory that other processes open, for which handles lie in FILE, the same for all of them.
+   `elsewhere` imports memory of another interface as well, of which each process makes MADE bytes before it is ready.
+
+   Of refusals, one in JUDGED is looked into: the thread waits until no other one, of any process, is in a call, and asks again. Where
+   at least as much is free then as the request takes, it has to be granted.
+
+   Not among them is what stays in the books longer than on the card, as nobody sees who has it (physical memory with a shared
+   handle, ranges for another device), and stacks that become smaller beside others at work. */
+#define _GNU_SOURCE
 #include "shim_families.h"
+#include "external.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -16,22 +29,27 @@
 
 extern int cuStreamCreate(void **, unsigned), cuDeviceGraphMemTrim(int), cuMemPoolTrimTo(void *, size_t);
 extern int cuDeviceGetDefaultMemPool(void **, int), cuCtxSynchronize(void);
+extern int cuMemPoolCreate(void **, const void *), cuMemPoolDestroy(void *), cuMemPoolSetAttribute(void *, unsigned, void *);
 
-enum { ENTRIES = 24, THREADS_MAX = 256, RARE = 16 };
+enum { ENTRIES = 24, THREADS_MAX = 256, RARE = 16, JUDGED = 128, POOLS = 4 };
+/* What pools and graphs grow by; a pool of which that is not known yet is taken to grow by more. */
+enum { UNIT = 2 << 20, UNIT_PRESUMED = 32 << 20, CONTEXT_PRESUMED = 512 << 20 };
 
 typedef struct {
     uint64_t random;
-    size_t keep, operations, granted, refused, opened, held;
+    size_t keep, operations, granted, refused, opened, judged, held;
     int wrong, count;
-    void *stream;
+    /* The pool is the thread's own, of one thread in POOLS. */
+    void *stream, *pool;
     Entry entries[ENTRIES];
 } Worker;
 
 typedef struct { unsigned char bytes[64]; } Ipc;
 extern int cuIpcGetMemHandle(Ipc *, Pointer), cuIpcOpenMemHandle_v2(Pointer *, Ipc, unsigned), cuIpcCloseMemHandle(Pointer);
 
-/* Behind the families of shim_families.h: memory that is lent, and what is opened of others. */
-enum { LENT = ALL_FAMILIES, OPENED, MIXED_FAMILIES };
+/* Behind the families of shim_families.h: blocks of pools that come and go, memory that is lent, what is opened of others, and what
+   is imported of another interface. */
+enum { OWNED = ALL_FAMILIES, LENT, OPENED, IMPORTED, MIXED_FAMILIES };
 /* A handle for whoever comes, and how much is behind it. */
 typedef struct {
     int busy, maker;
@@ -39,22 +57,57 @@ typedef struct {
     Ipc handle;
 } Offer;
 enum { OFFERS = 16 };
+/* What all processes have in common. */
+typedef struct {
+    /* Held by whoever is in a call, and alone by whoever judges a refusal. */
+    pthread_rwlock_t calls;
+    int is_made;
+    Offer offers[OFFERS];
+} Common;
+/* Memory of another interface: so many pieces of each process. */
+enum { PIECES = 8, PIECE = UNIT };
 
-static Offer *offers;
+static Common *common;
 static Worker workers[THREADS_MAX];
 static void *context;
-static int threads, families = FAMILIES;
+static int threads, families = FAMILIES, pieces[PIECES];
+/* Whether this process has had a block of a pool, so that it knows by how much they grow. */
+static int pools_known;
 
 /* Contexts and modules are dear to make, for the driver too, and what is lent has a slot of the grant. */
 static int choose(uint64_t random)
 {
     int family = random % families;
-    return family >= CONTEXT && family != OPENED && (random >> 52) % RARE ? POOLED : family;
+    int is_dear = family == CONTEXT || family == MODULE || family == LENT;
+    return is_dear && (random >> 52) % RARE ? POOLED : family;
+}
+
+/* Of a thread's part. What lies in pools and graphs is counted in the units by which these grow: the last block of a pool keeps one. */
+static size_t part_of(int family, size_t size)
+{
+    switch (family) {
+    case POOLED:
+    case OWNED:
+    case GRAPH:
+    case CAPTURED: return up(size, UNIT);
+    case CONTEXT: return size;
+    case IMPORTED: return PIECE;
+    default: return price(family, size);
+    }
+}
+
+/* With so much free nothing of the kind may be refused. */
+static size_t enough_for(int family, size_t size)
+{
+    if (family == CONTEXT)
+        return CONTEXT_PRESUMED;
+    int may_grow_by_more = family == POOLED || family == OWNED || family == GRAPH || family == CAPTURED;
+    return may_grow_by_more && !pools_known ? UNIT_PRESUMED : part_of(family, size);
 }
 
 static Offer exchange(uint64_t random, const Offer *next)
 {
-    Offer *place = &offers[random % OFFERS];
+    Offer *place = &common->offers[random % OFFERS];
     while (__atomic_exchange_n(&place->busy, 1, __ATOMIC_ACQUIRE))
         sched_yield();
     Offer found = *place;
@@ -96,52 +149,72 @@ static int take_opened(Worker *worker, Entry *entry, size_t size)
     return 0;
 }
 
+/* A pool of which the blocks outlive it, or that is cut down meanwhile, and keeps nothing, something or all of what is freed. */
+static int take_owned(Worker *worker, Entry *entry, size_t size)
+{
+    Properties card = {1, 0, 1, 0};
+    uint64_t keeps[] = {0, 3 * UNIT, UINT64_MAX}, random = worker->random >> 20;
+    if (worker->pool && random % 8 == 0) {
+        if (cuMemPoolDestroy(worker->pool))
+            return -1;
+        worker->pool = NULL;
+    }
+    if (!worker->pool &&
+        (cuMemPoolCreate(&worker->pool, &card) || cuMemPoolSetAttribute(worker->pool, 4, &keeps[random / 8 % 3])))
+        return -1;
+    if (random / 32 % 4 == 0 && cuMemPoolTrimTo(worker->pool, random % worker->keep))
+        return -1;
+    return take_other(entry, POOLED, size, worker->stream, worker->pool);
+}
+
+/* A piece of this process, by a copy of its descriptor, which is the driver's; mapped whole, with the object or without. */
+static int take_imported(Worker *worker, Entry *entry)
+{
+    int descriptor = dup(pieces[worker->random / 8 % PIECES]);
+    memset(entry, 0, sizeof *entry);
+    entry->family = IMPORTED;
+    entry->charged = PIECE;
+    int answer = import_external(&entry->object, descriptor, PIECE);
+    if (answer) {
+        close(descriptor);
+        return answer;
+    }
+    if (worker->random / 64 % 2)
+        return 0;
+    int wrong = map_external(&entry->address, entry->object, PIECE) || cuDestroyExternalMemory(entry->object);
+    entry->object = NULL;
+    return wrong ? -1 : 0;
+}
+
 static int take_any(Worker *worker, Entry *entry, int family, size_t size)
 {
-    if (family == LENT)
-        return take_lent(worker, entry, size);
-    if (family == OPENED)
-        return take_opened(worker, entry, size);
-    return family < FAMILIES ? take(entry, family, size) : take_other(entry, family, size, worker->stream);
+    int answer;
+    switch (family) {
+    case LENT: return take_lent(worker, entry, size);
+    case OPENED: return take_opened(worker, entry, size);
+    case IMPORTED: return take_imported(worker, entry);
+    case OWNED:
+        answer = (worker - workers) % POOLS ? take_other(entry, POOLED, size, worker->stream, NULL)
+                                            : take_owned(worker, entry, size);
+        break;
+    case CAPTURED: answer = take_other(entry, family, size, worker->stream, worker->pool); break;
+    default:
+        answer = family < FAMILIES ? take(entry, family, size) : take_other(entry, family, size, worker->stream, NULL);
+    }
+    if (!answer && (family == POOLED || family == OWNED))
+        pools_known = 1;
+    entry->charged = part_of(family, size);
+    return answer;
 }
 
 static int give_any(Worker *worker, Entry *entry)
 {
-    if (entry->family >= LENT)
-        return entry->family == LENT ? cuMemFree_v2(entry->address) : cuIpcCloseMemHandle(entry->address);
-    return entry->family < FAMILIES ? give(entry) : give_other(entry, worker->stream);
-}
-
-static void *work(void *given)
-{
-    Worker *worker = given;
-    if (cuCtxSetCurrent(context) || cuStreamCreate(&worker->stream, 1))
-        worker->wrong = -1;
-    for (size_t done = 0; done < worker->operations && !worker->wrong; done++) {
-        uint64_t random = next_random(&worker->random);
-        int family = choose(random);
-        size_t size = 1 + (random >> 8) % (worker->keep / 4);
-        int fits = worker->held + (family < FAMILIES || family == MODULE ? price(family, size) : size) <= worker->keep;
-        if (worker->count > 0 && (!fits || worker->count == ENTRIES || (random >> 60) < 6)) {
-            int at = (random >> 40) % worker->count;
-            worker->held -= worker->entries[at].charged;
-            worker->wrong = give_any(worker, &worker->entries[at]);
-            worker->entries[at] = worker->entries[--worker->count];
-        } else if (fits) {
-            Entry *entry = &worker->entries[worker->count];
-            int answer = take_any(worker, entry, family, size);
-            if (answer == 0) {
-                worker->held += entry->charged;
-                worker->count++;
-                worker->granted++;
-            } else if (answer == OUT_OF_MEMORY) {
-                worker->refused++;
-            } else {
-                worker->wrong = answer;
-            }
-        }
+    switch (entry->family) {
+    case LENT: return cuMemFree_v2(entry->address);
+    case OPENED: return cuIpcCloseMemHandle(entry->address);
+    case IMPORTED: return entry->object ? cuDestroyExternalMemory(entry->object) : cuMemFree_v2(entry->address);
+    default: return entry->family < FAMILIES ? give(entry) : give_other(entry, worker->stream);
     }
-    return NULL;
 }
 
 static size_t left(void)
@@ -150,12 +223,77 @@ static size_t left(void)
     return cuMemGetInfo_v2(&free_bytes, &total) ? 0 : free_bytes;
 }
 
+/* Was refused: the answer, now that nobody else is in a call. */
+static int judge(Worker *worker, Entry *entry, int family, size_t size)
+{
+    pthread_rwlock_wrlock(&common->calls);
+    size_t free_bytes = left();
+    int answer = take_any(worker, entry, family, size);
+    if (answer == OUT_OF_MEMORY && enough_for(family, size) <= free_bytes) {
+        fprintf(stderr, "family %d: %zu bytes refused with %zu free\n", family, size, free_bytes);
+        answer = 10000 + family;
+    }
+    pthread_rwlock_unlock(&common->calls);
+    worker->judged++;
+    return answer;
+}
+
+static void take_one(Worker *worker, int family, size_t size)
+{
+    Entry *entry = &worker->entries[worker->count];
+    pthread_rwlock_rdlock(&common->calls);
+    int answer = take_any(worker, entry, family, size);
+    pthread_rwlock_unlock(&common->calls);
+    if (answer == OUT_OF_MEMORY && (worker->random >> 32) % JUDGED == 0)
+        answer = judge(worker, entry, family, size);
+    if (answer == 0) {
+        worker->held += entry->charged;
+        worker->count++;
+        worker->granted++;
+    } else if (answer == OUT_OF_MEMORY) {
+        worker->refused++;
+    } else {
+        worker->wrong = answer;
+    }
+}
+
+static void give_one(Worker *worker, int at)
+{
+    worker->held -= worker->entries[at].charged;
+    pthread_rwlock_rdlock(&common->calls);
+    worker->wrong = give_any(worker, &worker->entries[at]);
+    pthread_rwlock_unlock(&common->calls);
+    worker->entries[at] = worker->entries[--worker->count];
+}
+
+static void *work(void *given)
+{
+    Worker *worker = given;
+    if (cuCtxSetCurrent(context) || (!worker->stream && cuStreamCreate(&worker->stream, 1)))
+        worker->wrong = -1;
+    for (size_t done = 0; done < worker->operations && !worker->wrong; done++) {
+        uint64_t random = next_random(&worker->random);
+        int family = choose(random);
+        size_t size = 1 + (random >> 8) % (worker->keep / 4);
+        int fits = worker->held + part_of(family, size) <= worker->keep;
+        if (worker->count > 0 && (!fits || worker->count == ENTRIES || (random >> 60) < 6))
+            give_one(worker, (random >> 40) % worker->count);
+        else if (fits)
+            take_one(worker, family, size);
+    }
+    return NULL;
+}
+
 /* Pools and graphs keep nothing that is not in use, and nothing is at work: else the last byte makes them give it back. */
 static int trim(void)
 {
     void *pool = NULL;
-    return families == MIXED_FAMILIES &&
-           (cuCtxSynchronize() || cuDeviceGraphMemTrim(0) || cuDeviceGetDefaultMemPool(&pool, 0) || cuMemPoolTrimTo(pool, 0));
+    if (families == FAMILIES)
+        return 0;
+    int wrong = cuCtxSynchronize() || cuDeviceGraphMemTrim(0) || cuDeviceGetDefaultMemPool(&pool, 0) || cuMemPoolTrimTo(pool, 0);
+    for (int at = 0; at < threads && !wrong; at++)
+        wrong = workers[at].pool && cuMemPoolTrimTo(workers[at].pool, 0);
+    return wrong;
 }
 
 static int rest(void)
@@ -172,55 +310,105 @@ static int rest(void)
 static int give_all(void)
 {
     int wrong = 0;
-    for (int at = 0; at < threads; at++)
+    for (int at = 0; at < threads; at++) {
         for (int entry = 0; entry < workers[at].count; entry++)
             wrong = wrong ? wrong : give_any(&workers[at], &workers[at].entries[entry]);
+        workers[at].count = 0;
+        workers[at].held = 0;
+    }
     return wrong ? wrong : trim();
 }
 
-static void run(char **arguments)
+static int see_pool(void)
+{
+    Pointer block = 0;
+    pools_known = 1;
+    return cuMemAllocAsync(&block, 1, NULL) || cuMemFree_v2(block) || trim();
+}
+
+static size_t imported(void)
+{
+    size_t bytes = 0;
+    for (int at = 0; at < threads; at++)
+        for (int entry = 0; entry < workers[at].count; entry++)
+            bytes += workers[at].entries[entry].family == IMPORTED ? PIECE : 0;
+    return bytes;
+}
+
+static void run(void)
 {
     pthread_t running[THREADS_MAX];
-    size_t granted = 0, refused = 0, opened = 0;
-    int wrong = 0;
+    Worker sum = {0};
+    for (int at = 0; at < threads; at++)
+        if (pthread_create(&running[at], NULL, work, &workers[at]))
+            exit(1);
+    for (int at = 0; at < threads; at++) {
+        pthread_join(running[at], NULL);
+        sum.granted += workers[at].granted;
+        sum.refused += workers[at].refused;
+        sum.opened += workers[at].opened;
+        sum.judged += workers[at].judged;
+        sum.wrong = sum.wrong ? sum.wrong : workers[at].wrong;
+    }
+    printf("%zu %zu %d %zu %zu\n", sum.granted, sum.refused, sum.wrong, sum.opened, sum.judged);
+}
+
+/* What is in the file, made by the first process, which is ready before another one starts. */
+static int share(const char *path)
+{
+    pthread_rwlockattr_t kind;
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (ftruncate(file, sizeof *common))
+        return -1;
+    common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (common == MAP_FAILED)
+        return -1;
+    if (__atomic_exchange_n(&common->is_made, 1, __ATOMIC_ACQ_REL))
+        return 0;
+    /* Who judges is not kept waiting by those that come after. */
+    return pthread_rwlockattr_init(&kind) || pthread_rwlockattr_setpshared(&kind, PTHREAD_PROCESS_SHARED) ||
+           pthread_rwlockattr_setkind_np(&kind, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP) ||
+           pthread_rwlock_init(&common->calls, &kind);
+}
+
+static int begin(char **arguments)
+{
+    if (share(arguments[6]) || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context))
+        return -1;
+    families = !strcmp(arguments[5], "plain") ? FAMILIES : !strcmp(arguments[5], "all") ? IMPORTED : MIXED_FAMILIES;
+    for (int at = 0; at < PIECES && families == MIXED_FAMILIES; at++)
+        if (make_elsewhere(&pieces[at], PIECE))
+            return -1;
     for (int at = 0; at < threads; at++) {
         workers[at].operations = strtoull(arguments[2], NULL, 10);
         workers[at].keep = strtoull(arguments[3], NULL, 10);
         workers[at].random = strtoull(arguments[4], NULL, 10) * 0x9e3779b97f4a7c15 + at * 77777 + 1;
-        if (pthread_create(&running[at], NULL, work, &workers[at]))
-            exit(1);
     }
-    for (int at = 0; at < threads; at++) {
-        pthread_join(running[at], NULL);
-        granted += workers[at].granted;
-        refused += workers[at].refused;
-        opened += workers[at].opened;
-        wrong = wrong ? wrong : workers[at].wrong;
-    }
-    printf("%zu %zu %d %zu\n", granted, refused, wrong, opened);
+    return 0;
 }
 
 int main(int count, char **arguments)
 {
     char line[64];
+    size_t bytes = 0;
     threads = count > 6 ? atoi(arguments[1]) : 0;
-    int file = count > 6 ? open(arguments[6], O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
-    offers = ftruncate(file, OFFERS * sizeof *offers) ? MAP_FAILED
-                                                      : mmap(NULL, OFFERS * sizeof *offers, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (offers == MAP_FAILED || threads < 1 || threads > THREADS_MAX || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) ||
-        cuCtxSetCurrent(context)) {
+    if (threads < 1 || threads > THREADS_MAX || begin(arguments)) {
         puts("no card, or a wrong argument");
         return 1;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (!strcmp(arguments[5], "all"))
-        families = MIXED_FAMILIES;
     puts("ready");
-    if (fgets(line, sizeof line, stdin))
-        run(arguments);
     while (fgets(line, sizeof line, stdin)) {
-        if (!strncmp(line, "info", 4))
+        if (!strncmp(line, "go", 2))
+            run();
+        else if (!strncmp(line, "info", 4))
             printf("%zu\n", left());
+        else if (!strncmp(line, "had", 3))
+            printf("%zu\n", imported());
+        else if (!strncmp(line, "pool", 4))
+            printf("%d\n", families > FAMILIES && see_pool());
+        else if (sscanf(line, "stacks %zu", &bytes) == 1)
+            printf("%d\n", cuCtxSetLimit(0, bytes));
         else
             printf("%d\n", line[0] == 'r' ? rest() : give_all());
     }
