@@ -259,6 +259,9 @@ fn what_was_allocated_in_green_contexts_goes_with_the_last_of_them_also_where_mo
 fn green_contexts_made_and_destroyed_by_many_threads_leave_nothing_in_the_books() {
     for held in [false, true] {
         let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+        // So that others come in between.
+        let fault = "symbol = \"cuGreenCtxDestroy\"\naction = { slow_nanos = 500000 }\n";
+        scene.bench.write("faults.toml", &format!("[[fault]]\n{fault}"));
         let mut program = scene.start();
         if held {
             say(&mut program, "green 1 0", "0");
