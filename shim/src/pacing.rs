@@ -24,7 +24,7 @@ pub(crate) mod waiting;
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use aliquot_abi::limits::{ComputePolicy, FailMode};
+use aliquot_abi::limits::{ComputePolicy, FailMode, Limits};
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::{Key, Shape};
@@ -50,7 +50,7 @@ struct Paced {
     pace: Pace,
     /// Generation of the limits that `terms` come from.
     generation: AtomicU64,
-    /// `granted << 32 | own`; 0: not limited.
+    /// [`Packed`].
     terms: AtomicU64,
     /// Stands in for the slot's word where the process has no slot.
     unslotted: AtomicU64,
@@ -329,6 +329,32 @@ pub(crate) fn launch_on_several(
     real()
 }
 
+/// [`Terms`] in one word, [`PART_BITS`] for each part; 0: not limited.
+struct Packed(u64);
+
+/// A part is a million at most.
+const PART_BITS: u32 = 20;
+
+impl Packed {
+    fn of(limits: &Limits) -> Self {
+        let guaranteed = match limits.policy {
+            ComputePolicy::Unlimited => return Self(0),
+            ComputePolicy::BestEffort => 0,
+            ComputePolicy::Cap | ComputePolicy::Burst => limits.share_ppm,
+        };
+        let parts = [guaranteed, limits.granted_ppm, limits.own_ppm.max(1)];
+        Self(parts.into_iter().fold(0, |word, part| word << PART_BITS | u64::from(Ppm::new(part).parts())))
+    }
+
+    fn terms(&self) -> Option<Terms> {
+        let part = |at: u32| {
+            let bits = self.0 >> (at * PART_BITS) & ((1 << PART_BITS) - 1);
+            u32::try_from(bits).map_or(Ppm::ALL, Ppm::new)
+        };
+        (self.0 != 0).then(|| Terms { guaranteed: part(2), granted: part(1), own: part(0) })
+    }
+}
+
 impl Target {
     /// The stream by a name that is the same from whichever call.
     pub(crate) const fn lane(self) -> u64 {
@@ -394,14 +420,10 @@ impl Meter {
         let paced = self.paced;
         if paced.generation.load(Ordering::Acquire) != generation {
             let limits = self.grant.limits();
-            let both = u64::from(limits.granted_ppm) << 32 | u64::from(limits.own_ppm.max(1));
-            let both = if limits.policy == ComputePolicy::Unlimited { 0 } else { both };
-            paced.terms.store(both, Ordering::Release);
+            paced.terms.store(Packed::of(&limits).0, Ordering::Release);
             paced.generation.store(limits.generation, Ordering::Release);
         }
-        let both = paced.terms.load(Ordering::Acquire);
-        let part = |bits: u64| u32::try_from(bits & 0xffff_ffff).map_or(Ppm::ALL, Ppm::new);
-        (both != 0).then(|| Terms { granted: part(both >> 32), own: part(both) })
+        Packed(paced.terms.load(Ordering::Acquire)).terms()
     }
 
     fn shared(&self) -> Shared<'static> {

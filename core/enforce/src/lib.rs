@@ -22,6 +22,7 @@ pub mod bucket;
 pub mod cells;
 pub mod cost;
 pub mod growth;
+mod loan;
 pub mod marks;
 pub mod memory;
 mod owed;

@@ -34,6 +34,7 @@
 //! Bounds, whatever the shared words hold: no wait without a deadline of at most [`WAIT_STEP`], and after [`WAIT_MAX`] a
 //! launch goes on credit.
 
+mod ahead;
 mod bill;
 mod clocked;
 mod lane;
@@ -93,6 +94,8 @@ const LANES: usize = 16;
 /// What the limits say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
+    /// Share that is the tenant's whenever it wants it.
+    pub guaranteed: Ppm,
     /// Share that may be used.
     pub granted: Ppm,
     /// Own part.
@@ -308,7 +311,8 @@ impl Pace {
             self.take_back(lane.reclaim());
         }
         let due = Self::late(ask, shared, marks);
-        if let Err(until) = self.pay(ask, price, due, shared, world) {
+        let may = Self::catch_up(ask, cost, due, shared, world);
+        if let Err(until) = may.and_then(|()| self.pay(ask, price, due, shared, world)) {
             // The stream will rest: what it did until now is a batch of its own.
             if lane.is_open_for(ask.stream) {
                 self.mark(ask.now, lane, marks, world);

@@ -35,6 +35,8 @@
 //! the vendor saw beyond its bills and beyond all rounding, and gets back no more than what was taken from it so: bills of work
 //! that the vendor does not see, copies for one, stand. Who may borrow takes nothing from anybody while it is alone.
 //!
+//! As a loan is taken back, so is what it let the borrower be ahead by (module `loan`).
+//!
 //! Through its credit also comes what a tenant went without while others' long work had the card, as far as the card rests
 //! afterwards.
 //!
@@ -42,6 +44,7 @@
 //! burst is granted at least its guarantee; what is kept free and what is lent together are at most the card; an idle tenant
 //! holds no loan.
 
+use crate::loan::Loan;
 use crate::owed::{Had, Owed};
 use crate::units::{Nanos, Ppm};
 
@@ -172,6 +175,7 @@ pub struct Tenant {
     /// What was corrected downwards since it is alone, and not given back, in nanoseconds.
     taken: i64,
     owed: Owed,
+    loan: Loan,
     /// Windows with work since the last bill.
     quiet: u32,
     /// As many as there were between bills of late, at most.
@@ -210,6 +214,7 @@ pub fn step(now: Nanos, tenants: &mut [Tenant], samples: &[Sample]) -> Next {
         tenant.granted = tenant.guaranteed();
     }
     lend(now, tenants, u64::from(Ppm::ALL.parts()).saturating_sub(reserved));
+    tenants.iter_mut().for_each(|tenant| tenant.keep_loan(now));
     let busy = tenants.iter().any(|tenant| tenant.is_limited(now) || tenant.granted > tenant.guaranteed());
     if busy { Next::Tick(now.plus(TICK)) } else { Next::Demand }
 }
@@ -276,6 +281,7 @@ impl Tenant {
             due: 0,
             taken: 0,
             owed: Owed::nothing(),
+            loan: Loan::none(),
             quiet: 0,
             gap: 0,
             correction: 0,
@@ -441,6 +447,14 @@ impl Tenant {
             // Company that paused a moment ago still counts.
             Ppm::new(Ppm::ALL.parts() / parts.max(2))
         });
+    }
+
+    fn keep_loan(&mut self, now: Nanos) {
+        if self.is_active(now) {
+            self.correction += self.loan.follow(now, self.guaranteed(), self.granted);
+        } else {
+            self.loan = Loan::none();
+        }
     }
 
     fn is_active(&self, now: Nanos) -> bool {

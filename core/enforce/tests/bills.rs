@@ -128,7 +128,7 @@ struct Process<'a> {
 
 impl<'a> Process<'a> {
     fn new(books: &'a Books, me: u32, own: u32) -> Self {
-        let terms = Terms { granted: Ppm::ALL, own: Ppm::new(own * 10_000) };
+        let terms = Terms { guaranteed: Ppm::ALL, granted: Ppm::ALL, own: Ppm::new(own * 10_000) };
         let card = Card { now: UP, done_at: UP, events: [0; EVENTS], recorded: 0, others: Vec::new() };
         Self {
             books,

@@ -122,6 +122,50 @@ fn better_priority_borrows_first_and_best_effort_has_idle_time_alone() {
     assert_eq!(card.percents(), [20, 20, 100]);
 }
 
+/// What came to the borrower's credit in so many ticks of this, in microseconds.
+fn came(card: &mut Card, ticks: usize, doing: &[Doing]) -> i64 {
+    let tick = |_| {
+        card.tick(doing);
+        card.tenants[0].correction()
+    };
+    (0..ticks).map(tick).sum::<i64>() / 1_000
+}
+
+#[test]
+fn what_a_loan_let_a_borrower_be_ahead_by_goes_and_comes_with_it() {
+    let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Cap, 1)]);
+    assert_eq!(came(&mut card, 50, &[Waiting, Nothing]), 0);
+    // From all of the card to 40 % of it, where 30 are guaranteed: six sevenths of ten milliseconds.
+    assert_eq!(came(&mut card, 1, &[Waiting, Waiting]), -8_571);
+    assert_eq!(came(&mut card, 50, &[Waiting, Waiting]), 0);
+    assert_eq!(came(&mut card, 50, &[Waiting, Nothing]), 8_571);
+    // A loan that rises and falls with what its owner uses costs nothing.
+    let used = [20, 25, 15, 30].map(|part| came(&mut card, 60, &[Waiting, Using(part)]));
+    assert!(used.iter().all(|came| *came != 0), "{used:?}");
+    let back = came(&mut card, 50, &[Waiting, Nothing]);
+    assert!((used.iter().sum::<i64>() + back).abs() <= 4, "{used:?} {back}");
+    assert_eq!(card.percents(), [100, 60]);
+}
+
+#[test]
+fn no_more_is_given_up_than_loans_gave() {
+    let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Cap, 1)]);
+    came(&mut card, 2, &[Waiting, Waiting]);
+    for _ in 0..3 {
+        // The first tick is the one at which it was lent.
+        let lent = came(&mut card, 3, &[Waiting, Nothing]);
+        let back = came(&mut card, 1, &[Waiting, Waiting]);
+        assert!(lent >= 0 && lent + back <= 0 && lent + back >= -4_200, "{lent} {back} us of 4.2 ms");
+    }
+    let mut alone = Card::new(vec![tenant(30, Cap, 1), tenant(60, Cap, 1)]);
+    assert_eq!(came(&mut alone, 50, &[Waiting, Nothing]) + came(&mut alone, 50, &[Waiting, Waiting]), 0);
+    // Who was idle since has earned it again.
+    came(&mut card, 20, &[Waiting, Nothing]);
+    came(&mut card, 1, &[Waiting, Waiting]);
+    assert_eq!(came(&mut card, 20, &[Nothing, Waiting]), 0);
+    assert_eq!(came(&mut card, 1, &[Waiting, Nothing]), 0);
+}
+
 #[test]
 fn the_governor_rests_while_nobody_is_limited() {
     let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Cap, 1)]);

@@ -68,6 +68,10 @@ impl Feed<'_> {
     fn ppm(&mut self) -> Ppm {
         Ppm::new(u32::from(self.byte()) * 4_000)
     }
+
+    fn terms(&mut self) -> Terms {
+        Terms { granted: self.ppm(), own: self.ppm(), guaranteed: self.ppm() }
+    }
 }
 
 fn terms(feed: &mut Feed<'_>) -> [share::Terms; 3] {
@@ -170,7 +174,7 @@ impl Run<'_> {
         let (who, what) = (usize::from(feed.byte()) % PROCESSES, feed.byte());
         let blocks = if what & 3 == 3 { u32::MAX } else { u32::from(what) + 1 };
         let shape = Shape::kernel(u64::from(what >> 6) + 1, [blocks, 1, 1], [32, 1, 1]);
-        let (stream, terms) = (u64::from(what % 3), Terms { granted: feed.ppm(), own: feed.ppm() });
+        let (stream, terms) = (u64::from(what % 3), feed.terms());
         let (waited, refused) = (feed.byte(), feed.byte() % 16 == 0);
         let waited = if waited > 250 { WAIT_MAX } else { Nanos::from_millis(u64::from(waited)) };
         self.with(who, |pace, marks, shared, now| {
@@ -197,7 +201,7 @@ impl Run<'_> {
 
     fn settle(&mut self, feed: &mut Feed<'_>) {
         let who = usize::from(feed.byte()) % PROCESSES;
-        let terms = Terms { granted: feed.ppm(), own: feed.ppm() };
+        let terms = feed.terms();
         self.with(who, |pace, marks, shared, now| pace.settle(now, terms, shared, marks, &mut Driver(feed)));
     }
 

@@ -65,11 +65,21 @@ pub(crate) struct Program {
     /// When it begins, and when it ends.
     pub(crate) from: u64,
     pub(crate) till: u64,
+    /// How long it works and rests in turns; `None`: it never rests.
+    pub(crate) turns: Option<(u64, u64)>,
 }
 
 impl Program {
     pub(crate) fn of(length: u64) -> Self {
-        Self { kernels: vec![(1, 64, length)], streams: 1, depth: 1024, pause: 0, from: 0, till: u64::MAX }
+        let kernels = vec![(1, 64, length)];
+        Self { kernels, streams: 1, depth: 1024, pause: 0, from: 0, till: u64::MAX, turns: None }
+    }
+
+    /// When it works again, where it rests now.
+    fn rests_until(&self, now: u64) -> Option<u64> {
+        let (works, rests) = self.turns?;
+        let begun = now - now.saturating_sub(self.from) % (works + rests);
+        (now >= begun + works).then_some(begun + works + rests)
     }
 }
 
@@ -83,6 +93,7 @@ pub(crate) struct Region {
     pub(crate) demand: AtomicU32,
     pub(crate) wake: AtomicU32,
     pub(crate) cells: Vec<AtomicU32>,
+    pub(crate) guaranteed: Ppm,
     pub(crate) granted: u32,
     pub(crate) own: u32,
 }
@@ -98,6 +109,7 @@ impl Region {
             demand: AtomicU32::new(0),
             wake: AtomicU32::new(0),
             cells: (0..512).map(|_| AtomicU32::new(0)).collect(),
+            guaranteed: granted,
             granted: granted.parts(),
             own: 1_000_000,
         }
@@ -386,6 +398,10 @@ impl Bench {
             process.ready_at = u64::MAX;
             return;
         }
+        if let Some(again) = process.program.rests_until(now) {
+            (process.ready_at, process.waiting_since) = (again, None);
+            return;
+        }
         while process.outstanding.front().is_some_and(|mark| self.device.works[seat].done >= *mark) {
             process.outstanding.pop_front();
         }
@@ -401,7 +417,8 @@ impl Bench {
         let shape = Shape::kernel(function, [blocks, 1, 1], [256, 1, 1]);
         let region = &self.regions[process.tenant];
         let shared = region.shared(&process.nanos, seat as u32 + 1);
-        let terms = Terms { granted: Ppm::new(region.granted), own: Ppm::new(region.own) };
+        let (guaranteed, granted) = (region.guaranteed, Ppm::new(region.granted));
+        let terms = Terms { guaranteed, granted, own: Ppm::new(region.own) };
         let events = &mut process.events;
         let mut driver = Driver { now, seat, device: &mut self.device, events, agent: false, waiters: false };
         let mut ticket = None;
@@ -442,12 +459,25 @@ impl Bench {
         }
     }
 
+    /// Work of a process that waits on the card.
+    pub(crate) fn queue(&self, seat: usize) -> u64 {
+        self.device.works[seat].submitted - self.device.works[seat].done
+    }
+
     /// Share of a tenant between two moments, in parts per million.
     pub(crate) fn share(&self, tenant: usize, from: u64, till: u64) -> u64 {
         let seats = self.processes.iter().enumerate().filter(|(_, process)| process.tenant == tenant);
         let sum: u64 = seats.map(|(seat, _)| busy(&self.device.ran[seat], from, till)).sum();
         sum * 1_000_000 / (till - from)
     }
+}
+
+/// By how much a tenant with these stretches of the card was behind its rate at worst, in parts per million of the card, from
+/// one moment to another.
+pub(crate) fn behind(ran: &[Ran], from: u64, till: u64, rate: u64) -> u64 {
+    let ends = ran.iter().filter(|ran| ran.end > from && ran.start < till).map(|ran| ran.start.max(from));
+    let late = |at: u64| (at - from).saturating_sub(busy(ran, from, at) * 1_000_000 / rate);
+    ends.chain([till]).map(late).max().unwrap_or(0)
 }
 
 fn busy(ran: &[Ran], from: u64, till: u64) -> u64 {

@@ -1,0 +1,43 @@
+//! How far a process launches ahead of the card.
+//!
+//! What is on the card has its turns when others come for their part, whatever its owner is granted by then. So a launch waits
+//! where more is there than keeps the card from resting while the program sleeps for once.
+//!
+//! Beside other tenants it may be their turns that keep the card from it. What is guaranteed is saved meanwhile, and not lost; a loan
+//! is lost, as it is made of what others leave, and they leave nothing then.
+
+use super::*;
+
+/// Card time that a process launches ahead, beyond one launch.
+const AHEAD_MAX: Nanos = CREDIT_MAX;
+/// Longest wait for the card: it may be waiting for the very launch that waits here.
+const AHEAD_WAIT_MAX: Nanos = Nanos::from_millis(500);
+/// Least and most time between two looks at how far the card is.
+const LOOK_LEAST: Nanos = Nanos::from_micros(250);
+const LOOK_MOST: Nanos = Nanos::from_millis(2);
+
+impl Pace {
+    /// Whether the card is near enough for a launch of that cost; an error is when to look again.
+    pub(super) fn catch_up(
+        ask: &Ask<'_>,
+        cost: Nanos,
+        due: Option<Due>,
+        shared: &Shared<'_>,
+        world: &mut impl World,
+    ) -> Result<(), Nanos> {
+        let Ask { now, terms, waited, .. } = *ask;
+        // Where a charge is a guess, all that it says is that a bill comes.
+        let charged = due.filter(|due| due.known != Known::Not).map_or(Nanos::ZERO, |due| due.charged);
+        let ahead = charged.minus(AHEAD_MAX.plus(cost));
+        if ahead == Nanos::ZERO || waited >= AHEAD_WAIT_MAX {
+            return Ok(());
+        }
+        if terms.own != Ppm::ALL {
+            shared.bucket.refill(now, terms.granted.min(terms.guaranteed), Room::MOST);
+        }
+        let until = now.plus(ahead.clamp(LOOK_LEAST, LOOK_MOST));
+        publish_active(now, until.minus(now), shared, world);
+        publish_limited(now, until, shared, world);
+        Err(until)
+    }
+}
