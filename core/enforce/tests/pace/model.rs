@@ -407,7 +407,7 @@ impl Bench {
         }
         if process.outstanding.len() >= process.program.depth {
             let mark = process.outstanding[0];
-            let at = schedule::finish(self.device.turn, &self.device.works, SLICE, seat, mark);
+            let at = schedule::finish(self.device.turn, &self.device.works, SLICE, seat, mark, u64::MAX);
             process.ready_at = at.max(now + MICRO) + self.random.below(10 * MICRO);
             return;
         }

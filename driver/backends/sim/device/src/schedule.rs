@@ -87,16 +87,17 @@ fn after(current: usize, works: &[Work]) -> Option<usize> {
     (current + 1..works.len()).find(has_work).or_else(|| (0..=current).find(has_work))
 }
 
-/// When `seat` will have done `mark`, should nobody hand in more: plays a copy forward. Already done: now.
+/// When `seat` will have done `mark`, should nobody hand in more: plays a copy forward. Already done: now. Where that is after
+/// `until`, some moment after it: nobody has to play an hour of turns to learn that it is not soon.
 #[must_use]
-pub fn finish(mut turn: Turn, works: &[Work], slice: u64, seat: usize, mark: u64) -> u64 {
+pub fn finish(mut turn: Turn, works: &[Work], slice: u64, seat: usize, mark: u64, until: u64) -> u64 {
     let mut copy = [Work::default(); SEATS];
     let count = works.len().min(SEATS);
     let (copy, _) = copy.split_at_mut(count);
     copy.copy_from_slice(works.split_at(count).0);
     loop {
         let done = copy.get(seat).map_or(u64::MAX, |work| work.done);
-        if done >= mark {
+        if done >= mark || turn.at > until {
             return turn.at;
         }
         let Some(run) = step(&mut turn, copy, slice, u64::MAX) else { return turn.at };

@@ -193,7 +193,8 @@ impl Seat {
                     return (now, None);
                 }
                 let (works, _) = state.works.split_at(used);
-                (now, Some(schedule::finish(state.turn, works, slice, self.index, mark.0)))
+                let recheck = now + RECHECK_NANOS;
+                (now, Some(schedule::finish(state.turn, works, slice, self.index, mark.0, recheck)))
             });
             let Some(ready) = ready else { return };
             if ready.saturating_sub(now) <= SPIN_NANOS {

@@ -37,7 +37,7 @@ fn who_comes_late_waits_for_the_end_of_the_slice_only() {
     let (mut turn, mut works) = (turn(), [work(100 * SLICE), work(0)]);
     play(&mut turn, &mut works, SLICE / 2);
     works[1].submitted = 1_000;
-    assert_eq!(finish(turn, &works, SLICE, 1, 1_000), SLICE + 1_000);
+    assert_eq!(finish(turn, &works, SLICE, 1, 1_000, u64::MAX), SLICE + 1_000);
 }
 
 #[test]
@@ -59,7 +59,12 @@ proptest! {
         let seat = seat % works.len();
         let mark = works[seat].submitted;
         let mut turn = turn();
-        let predicted = finish(turn, &works, SLICE, seat, mark);
+        let predicted = finish(turn, &works, SLICE, seat, mark, u64::MAX);
+        // Who looks less far is told the same, or that it is later.
+        for until in stops.iter().copied().chain([0, predicted / 2, predicted]) {
+            let bounded = finish(turn, &works, SLICE, seat, mark, until);
+            prop_assert!(bounded == predicted || bounded > until && predicted >= bounded, "{bounded} {predicted}");
+        }
         let mut runs = Vec::new();
         let mut now = 0;
         for stop in stops {
