@@ -6,7 +6,7 @@
      chain <slot> <bytes> <count>          each allocation is freed before the next one is made
      wide <slot> <bytes> <count>           all allocations are there at once, and freed then
      many <slot> <bytes> <count>           the same, by nodes without order
-     child <slot> <bytes> <depth>          one that frees what it allocates, moved into a graph, that into another one, ...
+     child <slot> <bytes> <depth>          one that frees what it allocates, moved into a graph with some nodes, that into another one, ...; 0 bytes: none
      captured <slot> <bytes>               an allocation, captured
      upload-at-once <slot> <bytes> <stream>   cuGraphInstantiateWithParams
      freeing <slot> <other>                a graph that frees what the other one allocates
@@ -23,7 +23,7 @@
      held                                  what the driver holds for graphs, and what is mapped of it */
 #include "opened.h"
 
-enum { SLOTS = 64, STREAMS = 4 };
+enum { SLOTS = 64, STREAMS = 4, BESIDE = 3 };
 
 typedef struct { unsigned allocation, handles, kind; int number; u64 rest[9]; } Props;
 typedef struct { Props pool; void *access; u64 accesses, bytes, address; } Node;
@@ -85,10 +85,12 @@ static int wide(void **graph, u64 bytes, u64 count, int ordered)
 static int child(void **graph, u64 bytes, u64 depth, u64 *address)
 {
     void *whole = NULL, *node = NULL;
-    int code = inside(graph, bytes, address);
+    int code = bytes ? inside(graph, bytes, address) : CALL(cuGraphCreate, graph, 0u);
     while (!code && depth--) {
         Any given = {4, {0}, {(u64)*graph, 1}};
         code = CALL(cuGraphCreate, &whole, 0u);
+        for (int i = 0; !code && i < BESIDE; i++)
+            code = CALL(cuGraphAddEmptyNode, &node, whole, NULL, (size_t)0);
         code = code ? code : CALL(cuGraphAddNode, &node, whole, NULL, (size_t)0, &given);
         *graph = whole;
     }

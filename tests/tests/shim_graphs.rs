@@ -396,12 +396,30 @@ fn a_trim_costs_graphs_their_memory_and_an_update_does_not_give_them_more() {
 }
 
 #[test]
-fn more_graphs_than_are_noted_and_deeper_ones_than_are_read_are_refused() {
+fn graphs_are_read_however_deep_they_lie_in_each_other() {
     let Some(mut scene) = Scene::new("launch") else { return };
-    scene.say(&format!("child 0 {UNIT} 15"), "0");
-    scene.say("launch 0 0", "0");
-    scene.say("undo 0", "0");
-    scene.say(&format!("child 0 {UNIT} 16"), "2");
+    // Without memory nodes, in a process in which there was one.
+    scene.say("inside 63 1", "0");
+    scene.say("child 0 0 300", "0");
+    for depth in [15, 16, 300] {
+        scene.say(&format!("child 0 {} {depth}", 2 * UNIT), "0");
+        scene.say("launch 0 0", "0");
+        assert_eq!(scene.settled(), 2 * UNIT);
+        scene.say("undo 0", "0");
+        scene.say("trim", "0");
+    }
+    scene.say(&format!("child 0 {} 300", 5 * UNIT), "0");
+    scene.say("launch 0 0", "2");
+    assert_eq!((scene.settled(), scene.denied()), (0, 1));
+    scene.end();
+}
+
+#[test]
+fn more_graphs_than_are_noted_are_refused() {
+    let Some(mut scene) = Scene::new("launch") else { return };
+    // What this driver is like.
+    scene.say("inside 1 1", "0");
+    scene.say("undo 1", "0");
     scene.say("many 1 1000 900", "0");
     scene.say("undo 1", "0");
     scene.say("crowd 5000 1000", "3072 2");

@@ -16,11 +16,9 @@ const FREE_NODE: u32 = 11;
 
 /// Cards of one graph that are told apart.
 pub(super) const CARDS_MAX: usize = 16;
-/// Nodes of a graph, and memory nodes of all, that are looked at without a mapping of their own.
+/// Nodes that wait to be looked at, and memory nodes of all, without a mapping of their own.
 const NODES_FEW: usize = 64;
 const MEMORY_FEW: usize = 16;
-/// Graphs inside each other.
-const DEPTH_MAX: u32 = 16;
 /// What addresses are backed by, in bytes: no driver has smaller pages on a card.
 const PAGE: u64 = 2 << 20;
 /// Words noted of a memory node.
@@ -51,7 +49,7 @@ impl Wanted {
     /// By the nodes of a graph, and of all graphs inside it.
     pub(super) fn of(graph: u64) -> Result<Self, Unread> {
         let (mut count, mut takes) = (0_usize, false);
-        walk(graph, 0, &mut |met| {
+        walk(graph, &mut |met| {
             count += 1;
             takes |= matches!(met, Met::Taken { .. });
         })?;
@@ -69,7 +67,7 @@ impl Wanted {
     fn noted(graph: u64, words: &mut [u64]) -> Result<Self, Unread> {
         let (notes, _) = words.as_chunks_mut::<NOTED>();
         let mut count = 0;
-        walk(graph, 0, &mut |met| {
+        walk(graph, &mut |met| {
             if let Some(note) = notes.get_mut(count) {
                 *note = met.note();
             }
@@ -194,32 +192,57 @@ fn number_of(card: i32) -> u64 {
     u64::from(card.unsigned_abs()) + 1
 }
 
-fn walk(graph: u64, depth: u32, visit: &mut dyn FnMut(&Met)) -> Result<(), Unread> {
-    let mut count = 0;
-    if depth == DEPTH_MAX {
-        return Err(Unread);
+/// Looks at all nodes of a graph, and of the graphs inside it, however deep.
+fn walk(graph: u64, visit: &mut dyn FnMut(&Met)) -> Result<(), Unread> {
+    walk_on(&mut [0; NODES_FEW], 0, graph, visit)
+}
+
+/// The same, where so many nodes in front wait to be looked at.
+fn walk_on(
+    nodes: &mut [u64],
+    mut waiting: usize,
+    mut graph: u64,
+    visit: &mut dyn FnMut(&Met),
+) -> Result<(), Unread> {
+    loop {
+        let mut count = 0;
+        // Of one that is none, the driver says so at the call.
+        let is_known = vendor::cuGraphGetNodes(graph, core::ptr::null_mut(), &raw mut count) == Some(SUCCESS);
+        if is_known && count > 0 {
+            let all = waiting.saturating_add(count);
+            let Some(room) = nodes.get_mut(waiting..).filter(|room| room.len() >= count) else {
+                let length = all.max(nodes.len().saturating_mul(2));
+                let front = nodes.get(..waiting).ok_or(Unread)?;
+                return walk_in(length, front, graph, visit);
+            };
+            let mut count = room.len();
+            if vendor::cuGraphGetNodes(graph, room.as_mut_ptr(), &raw mut count) != Some(SUCCESS) {
+                return Err(Unread);
+            }
+            waiting += count.min(room.len());
+        }
+        graph = loop {
+            let Some(last) = waiting.checked_sub(1) else { return Ok(()) };
+            waiting = last;
+            if let Some(inside) = look(*nodes.get(last).ok_or(Unread)?, visit)? {
+                break inside;
+            }
+        };
     }
-    if vendor::cuGraphGetNodes(graph, core::ptr::null_mut(), &raw mut count) != Some(SUCCESS) {
-        // The driver says what is wrong with it.
-        return Ok(());
-    }
-    if count <= NODES_FEW {
-        return walk_all(graph, depth, &mut [0; NODES_FEW], visit);
-    }
+}
+
+/// The same in a mapping for so many nodes.
+fn walk_in(length: usize, front: &[u64], graph: u64, visit: &mut dyn FnMut(&Met)) -> Result<(), Unread> {
     let mut walked = Err(Unread);
-    sys::with_words(count, |nodes| walked = walk_all(graph, depth, nodes, visit));
+    sys::with_words(length, |nodes| {
+        nodes.iter_mut().zip(front).for_each(|(place, node)| *place = *node);
+        walked = walk_on(nodes, front.len(), graph, visit);
+    });
     walked
 }
 
-fn walk_all(graph: u64, depth: u32, nodes: &mut [u64], visit: &mut dyn FnMut(&Met)) -> Result<(), Unread> {
-    let mut count = nodes.len();
-    if vendor::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) != Some(SUCCESS) {
-        return Err(Unread);
-    }
-    nodes.iter().take(count).try_for_each(|node| look(*node, depth, visit))
-}
-
-fn look(node: u64, depth: u32, visit: &mut dyn FnMut(&Met)) -> Result<(), Unread> {
+/// A graph inside the node, which is to be walked, too.
+fn look(node: u64, visit: &mut dyn FnMut(&Met)) -> Result<Option<u64>, Unread> {
     let mut kind = 0;
     if vendor::cuGraphNodeGetType(node, &raw mut kind) != Some(SUCCESS) {
         return Err(Unread);
@@ -228,7 +251,7 @@ fn look(node: u64, depth: u32, visit: &mut dyn FnMut(&Met)) -> Result<(), Unread
         CHILD_NODE => {
             let mut child = 0;
             match vendor::cuGraphChildGraphNodeGetGraph(node, &raw mut child) {
-                Some(SUCCESS) => walk(child, depth + 1, visit),
+                Some(SUCCESS) => Ok(Some(child)),
                 _ => Err(Unread),
             }
         }
@@ -240,16 +263,16 @@ fn look(node: u64, depth: u32, visit: &mut dyn FnMut(&Met)) -> Result<(), Unread
             if told.location_kind == vendor::LOCATION_DEVICE {
                 visit(&Met::Taken { card: told.location, address: told.address, bytes: told.bytes });
             }
-            Ok(())
+            Ok(None)
         }
         FREE_NODE => {
             let mut address = 0;
             if vendor::cuGraphMemFreeNodeGetParams(node, &raw mut address) == Some(SUCCESS) {
                 visit(&Met::Freed { address });
             }
-            Ok(())
+            Ok(None)
         }
-        _ => Ok(()),
+        _ => Ok(None),
     }
 }
 
