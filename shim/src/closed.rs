@@ -36,7 +36,7 @@ pub(crate) fn refuse_handle(
     real: impl FnOnce() -> i32,
     unmake: impl FnOnce(u64) -> i32,
 ) -> i32 {
-    let before = place.read();
+    let before = place.before();
     let make = || match real() {
         SUCCESS => Ok(place.read()),
         error => Err(error),

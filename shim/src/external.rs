@@ -101,9 +101,10 @@ fn note(names: &AllocMap<Name>, key: Key, name: Name) -> Result<(), NoRoom> {
     Ok(())
 }
 
-/// cuImportExternalMemory of so many bytes; `destroy` is the vendor's.
+/// cuImportExternalMemory of so many bytes, of which the first are reserved before it; `destroy` is the vendor's. The card has
+/// the memory already.
 pub(crate) fn import(
-    bytes: Bytes,
+    (first, bytes): (Bytes, Bytes),
     call: impl FnOnce() -> Result<u64, i32>,
     destroy: fn(u64) -> i32,
 ) -> Result<u64, i32> {
@@ -114,7 +115,7 @@ pub(crate) fn import(
         made.set(call()?);
         Ok(Made { key: Key(number), bytes })
     };
-    plain::make(&IMPORTED, Some(bytes), make, |_| destroy(made.get()))?;
+    plain::make(&IMPORTED, Some(first), make, |_| destroy(made.get()))?;
     let handle = made.get();
     let Some(held) = IMPORTED.get(Key(number)) else { return Ok(handle) };
     let tie = held.tie();

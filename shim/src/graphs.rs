@@ -321,7 +321,7 @@ pub(crate) fn instantiate(
         Ok(wanted) => wanted,
         Err(_) => return OUT_OF_MEMORY,
     };
-    let before = exec.read();
+    let before = exec.before();
     let made = if taken == Taken::AtLaunch && upload.is_none() {
         make_freely(exec, wanted, real)
     } else {

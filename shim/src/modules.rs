@@ -387,7 +387,7 @@ pub(crate) fn load(handle: Place, image: Image, real: impl Fn() -> i32, unload: 
         }
         Err(answer) => return answer,
     };
-    let before = handle.read();
+    let before = handle.before();
     let answer = real();
     if answer != SUCCESS {
         watched.failed();

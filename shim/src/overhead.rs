@@ -185,7 +185,7 @@ pub(crate) fn retain(
     let worst = if is_active(device) == Some(true) { Bytes(0) } else { foreseen.bytes() };
     let running = meter.note(device, State::Charged).then(|| meter.enter_worst(ledger, worst));
     let Some(running) = running.flatten() else { return ledger.refuse() };
-    let before = context.read();
+    let before = context.before();
     let answer = real();
     let _errno = KeepErrno::new();
     let handle = if answer == SUCCESS { holder.handle(device, context) } else { None };
@@ -429,7 +429,7 @@ pub(crate) fn create(
     if ledger.reserve(worst).is_err() {
         return ledger.refuse();
     }
-    let before = context.read();
+    let before = context.before();
     let answer = real();
     let _errno = KeepErrno::new();
     if answer != SUCCESS {

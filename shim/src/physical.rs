@@ -305,7 +305,7 @@ fn forget_references(stale: Option<Name>) {
 /// cuMemCreate on a card: charged to it.
 pub(crate) fn create(
     account: Account,
-    bytes: Bytes,
+    (first, bytes): (Bytes, Bytes),
     make: impl FnOnce() -> Result<u64, i32>,
     unmake: impl FnOnce(u64) -> i32,
 ) -> Result<u64, i32> {
@@ -315,8 +315,14 @@ pub(crate) fn create(
         Account::Counted(ledger) => ledger,
     };
     let _moving = ledger.moving();
-    ledger.reserve(bytes).map_err(|_| ledger.refuse())?;
-    let handle = make().inspect_err(|_| ledger.release(bytes))?;
+    ledger.reserve(first).map_err(|_| ledger.refuse())?;
+    let handle = make().inspect_err(|_| ledger.release(first))?;
+    if ledger.reserve(Bytes(bytes.0.saturating_sub(first.0))).is_err() {
+        if unmake(handle) == SUCCESS {
+            ledger.release(first);
+        }
+        return Err(ledger.refuse());
+    }
     let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
     match note(Record { bytes, grant, handle, holds: 1, live: 1, reach: Reach::Own }) {
         Ok(()) => Ok(handle),

@@ -10,7 +10,7 @@ use crate::account::{self, Account, Bytes, Ledger};
 use crate::grants::{self, Standing};
 use crate::graphs;
 use crate::meter::{self, Ended, Kind, Known, Meter, Running, State};
-use crate::sys::KeepErrno;
+use crate::sys::{self, KeepErrno};
 use crate::vendor::{self, Device, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, StreamMode};
 
 use aliquot_abi::limits::ManagedPolicy;
@@ -173,6 +173,14 @@ pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Origin {
     })
 }
 
+/// Whether the driver says that there is no such pool.
+#[inline(never)]
+fn is_none(handle: u64) -> bool {
+    let mut reserved = 0;
+    let answer = vendor::cuMemPoolGetAttribute(handle, vendor::POOL_RESERVED, &raw mut reserved);
+    answer.is_some_and(|answer| answer != SUCCESS)
+}
+
 /// Where an allocation from a pool comes from.
 pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Origin {
     let _errno = KeepErrno::new();
@@ -181,6 +189,10 @@ pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Origin {
     }
     let source = source(handle, vendor::current_device);
     Origin::Known(match source {
+        Source::Charged(.., Acquaintance::New) | Source::Closed if is_none(handle) => {
+            Meter::Pool(handle).forget_idle();
+            Source::Nothing
+        }
         Source::Charged(meter, ..) if vendor::is_capturing(stream, mode) => {
             let is_watched = meter.known().is_some_and(|known| graphs::watch(known.device));
             if is_watched { Source::Vendors } else { Source::Closed }
@@ -213,13 +225,16 @@ pub(crate) fn allocate(
         Source::Vendors => real(),
         Source::Closed => OUT_OF_MEMORY,
         Source::Gone => INVALID_VALUE,
+        Source::Nothing if request.address.is_null() => real(),
         Source::Nothing => {
+            let before = request.address.before();
             let answer = real();
             if answer != SUCCESS {
                 return answer;
             }
             // Of a pool that nobody counts.
             let _freed = back(request.address.read());
+            request.address.write(before);
             OUT_OF_MEMORY
         }
         Source::Charged(meter, ledger, since) => {
@@ -414,6 +429,21 @@ impl Place {
         self.0.is_null()
     }
 
+    /// What stands there before a call that may be wrong in other ways, too: of a place that is none the vendor knows what to say,
+    /// and this is 0.
+    #[inline(never)]
+    pub(crate) fn before(self) -> u64 {
+        if sys::is_list(self.0, 1) { self.read() } else { 0 }
+    }
+
+    /// What stood there before a call that failed stands there again.
+    #[inline(never)]
+    pub(crate) fn put_back(self, before: u64) {
+        if self.before() != before {
+            self.write(before);
+        }
+    }
+
     #[expect(unsafe_code, reason = "the caller's out-parameter")]
     pub(crate) fn read(self) -> u64 {
         // SAFETY: not null, and a place for an address by the vendor's contract.
@@ -424,5 +454,27 @@ impl Place {
     pub(crate) fn write(self, address: u64) {
         // SAFETY: as above.
         unsafe { self.0.write_unaligned(address) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_driver_gives_of_no_pool_is_given_back_and_the_place_is_as_it_was() {
+        let (mut word, freed) = (9, core::cell::Cell::new(0));
+        let address = Place(&raw mut word);
+        let real = || {
+            address.write(7);
+            SUCCESS
+        };
+        let back = |address| {
+            freed.set(address);
+            SUCCESS
+        };
+        let request = Request { bytes: 1, address };
+        assert_eq!(allocate(Origin::Known(Source::Nothing), request, real, back), OUT_OF_MEMORY);
+        assert_eq!((address.read(), freed.get()), (9, 7));
     }
 }

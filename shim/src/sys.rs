@@ -262,6 +262,38 @@ fn peek_in_file(address: usize, into: &mut [u8]) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
+/// Whether there is memory to read where this address points; so, too, where the kernel does not tell. For what a program may
+/// have wrong, at a fraction of what copying costs.
+#[inline(never)]
+pub(crate) fn is_readable(address: u64) -> bool {
+    let _errno = KeepErrno::new();
+    let word = usize::try_from(address & !7).unwrap_or(0);
+    if word == 0 {
+        return false;
+    }
+    let (set, none) = (core::ptr::with_exposed_provenance::<u64>(word), core::ptr::null_mut::<u64>());
+    // SAFETY: the kernel reads the signals, and answers an error where nothing is; with what to do unknown nothing is done.
+    let answer = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, -1, set, none, size_of::<u64>()) };
+    // SAFETY: the C library's word of this thread.
+    answer == 0 || unsafe { *libc::__errno_location() } != libc::EFAULT
+}
+
+/// The same of a whole list of a program's.
+pub(crate) fn is_list<T>(list: *const T, count: usize) -> bool {
+    is_range(list.addr(), count.checked_mul(size_of::<T>()))
+}
+
+#[inline(never)]
+fn is_range(first: usize, bytes: Option<usize>) -> bool {
+    // No page is smaller.
+    const PAGE: usize = 4096;
+    let last = bytes.and_then(|bytes| first.checked_add(bytes.checked_sub(1)?));
+    last.is_some_and(|last| {
+        let mut all = (first..=last).step_by(PAGE).chain([last]);
+        all.all(|place| u64::try_from(place).is_ok_and(is_readable))
+    })
+}
+
 /// The monotonic clock, in nanoseconds.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -357,10 +389,12 @@ mod tests {
         for address in [0, 8, 4095, usize::MAX - 2, usize::MAX >> 1, 1 << 47] {
             assert_eq!(peek_in_file(address, &mut [0; 16]), 0, "{address:x}");
             assert_eq!(peek(u64::try_from(address).unwrap(), &mut [0; 16]), 0, "{address:x}");
+            assert!(!is_readable(u64::try_from(address).unwrap()), "{address:x}");
         }
         for length in [1, 7, text.len()] {
             let (mut called, mut read) = (vec![0; length], vec![0; length]);
             assert_eq!(peek(u64::try_from(lies).unwrap(), &mut called), length);
+            assert!(is_readable(u64::try_from(lies + length - 1).unwrap()));
             assert_eq!(peek_in_file(lies, &mut read), length);
             assert_eq!((&called[..], &read[..]), (&text[..length], &text[..length]));
         }

@@ -29,6 +29,11 @@ const GROUP_BYTES: u64 = 64;
 const GROUP_ROWS: u64 = 8;
 const BLOCK_GROUPS_MAX: u64 = 16;
 const BLOCK_DEPTH_MAX: u64 = 32;
+/// Channels of an element at most; what no card has of a side; CUDA_ARRAY3D_CUBEMAP, and how many sides make one.
+const CHANNELS_MAX: u32 = 4;
+const EXTENT_MAX: u64 = 1 << 28;
+const CUBES: u32 = 0x04;
+const CUBE_SIDES: u64 = 6;
 /// Most levels of a mipmapped array: extents have 32 bits.
 const LEVELS_MAX: u32 = 32;
 /// Bytes of the largest element there is; taken for a format that is not known, and for the blocks of compressed ones.
@@ -98,20 +103,20 @@ calls! {
 hooks! {
     Cuda, Memory;
     fn cuArrayCreate_v2(array: *mut u64, shape: *const Flat) {
-        make(&ARRAYS, array, Shape::of(shape, 1), cuArrayDestroy::real, |made| cuArrayCreate_v2::real(made, shape))
+        make(&ARRAYS, array, Shape::of(array, shape, 1), cuArrayDestroy::real, |made| cuArrayCreate_v2::real(made, shape))
     }
     fn cuArrayCreate(array: *mut u64, shape: *const FlatShort) {
-        make(&ARRAYS, array, Shape::of(shape, 1), cuArrayDestroy::real, |made| cuArrayCreate::real(made, shape))
+        make(&ARRAYS, array, Shape::of(array, shape, 1), cuArrayDestroy::real, |made| cuArrayCreate::real(made, shape))
     }
     fn cuArray3DCreate_v2(array: *mut u64, shape: *const Deep) {
-        make(&ARRAYS, array, Shape::of(shape, 1), cuArrayDestroy::real, |made| cuArray3DCreate_v2::real(made, shape))
+        make(&ARRAYS, array, Shape::of(array, shape, 1), cuArrayDestroy::real, |made| cuArray3DCreate_v2::real(made, shape))
     }
     fn cuArray3DCreate(array: *mut u64, shape: *const DeepShort) {
-        make(&ARRAYS, array, Shape::of(shape, 1), cuArrayDestroy::real, |made| cuArray3DCreate::real(made, shape))
+        make(&ARRAYS, array, Shape::of(array, shape, 1), cuArrayDestroy::real, |made| cuArray3DCreate::real(made, shape))
     }
     fn cuMipmappedArrayCreate(array: *mut u64, shape: *const Deep, levels: u32) {
         let call = |made| cuMipmappedArrayCreate::real(made, shape, levels);
-        make(&MIPMAPPED, array, Shape::of(shape, levels), cuMipmappedArrayDestroy::real, call)
+        make(&MIPMAPPED, array, Shape::of(array, shape, levels), cuMipmappedArrayDestroy::real, call)
     }
     fn cuArrayDestroy(array: u64) {
         destroy(&ARRAYS, array, || cuArrayDestroy::real(array))
@@ -132,14 +137,24 @@ struct Shape {
 }
 
 impl Shape {
-    /// `None`: there is no description, and the driver will refuse.
-    fn of<D: Into<Shape> + Copy>(description: *const D, levels: u32) -> Option<Self> {
-        if description.is_null() {
+    /// `None`: there is no description, or no place for the array, and the driver will refuse.
+    fn of<D: Into<Shape> + Copy>(place: *mut u64, description: *const D, levels: u32) -> Option<Self> {
+        if place.is_null() || description.is_null() {
             return None;
         }
         // SAFETY: the caller's structure, which the driver reads, too.
-        let shape: Shape = unsafe { description.read() }.into();
+        let shape: Shape = unsafe { description.read_unaligned() }.into();
         Some(Self { levels, ..shape })
+    }
+
+    /// Whether there may be such an array on any card.
+    #[inline(never)]
+    fn is_known(&self) -> bool {
+        let [width, height, depth] = self.extent;
+        let is_extent = |extent: u64| extent <= EXTENT_MAX;
+        let is_whole = self.flags & CUBES == 0 || depth.is_multiple_of(CUBE_SIDES);
+        let is_described = width != 0 && (1..=CHANNELS_MAX).contains(&self.channels);
+        is_described && is_whole && [width, height, depth].into_iter().all(is_extent)
     }
 
     /// Bytes of an element. A component's size is fixed by its format; semi-planar and packed ones take at most as much.
@@ -271,8 +286,10 @@ fn make(
     unmake: impl FnOnce(u64) -> i32,
     call: impl FnOnce(*mut u64) -> i32,
 ) -> i32 {
-    let Some(shape) = shape.filter(|_| !place.is_null()) else { return call(place) };
+    let Some(shape) = shape else { return call(place) };
     let needed = needed(map, &shape);
+    // Of what no driver is known to make it is asked first; what it makes all the same is charged, or unmade.
+    let most = if shape.is_known() { needed } else { Some(Bytes(0)) };
     let make = || {
         let mut made = 0;
         match call(&raw mut made) {
@@ -280,10 +297,10 @@ fn make(
             error => Err(error),
         }
     };
-    match plain::make(map, needed, make, |key| unmake(key.0)) {
+    match plain::make(map, most, make, |key| unmake(key.0)) {
         Ok(key) => {
             // SAFETY: the caller's place, which the vendor would write, too.
-            unsafe { place.write(key.0) };
+            unsafe { place.write_unaligned(key.0) };
             SUCCESS
         }
         Err(error) => error,

@@ -24,6 +24,18 @@ pub(crate) struct Described {
 
 const _: () = assert!(size_of::<Described>() == 104 && core::mem::offset_of!(Described, bytes) == 24);
 
+/// CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, NVSCIBUF and DMABUF_FD: those of Linux.
+const KINDS: [u32; 3] = [1, 8, 9];
+/// CUDA_EXTERNAL_MEMORY_DEDICATED
+const FLAGS: u32 = 1;
+
+impl Described {
+    /// Whether there may be such memory. Else the driver is asked first: what it refuses is not refused for its size.
+    fn is_known(&self) -> bool {
+        KINDS.contains(&self.kind) && self.bytes != 0 && self.flags & !FLAGS == 0 && self.reserved == [0; 16]
+    }
+}
+
 hooks! {
     Cuda, Memory;
     fn cuImportExternalMemory(object: *mut u64, described: *const Described) {
@@ -31,9 +43,11 @@ hooks! {
             return cuImportExternalMemory::real(object, described);
         }
         // SAFETY: a structure of the caller, which the driver reads, too.
-        let bytes = Bytes(unsafe { described.read_unaligned() }.bytes);
+        let given = unsafe { described.read_unaligned() };
+        let bytes = Bytes(given.bytes);
         let call = || made(|object| cuImportExternalMemory::real(object, described));
-        answer(object, external::import(bytes, call, cuDestroyExternalMemory::real))
+        let first = if given.is_known() { bytes } else { Bytes(0) };
+        answer(object, external::import((first, bytes), call, cuDestroyExternalMemory::real))
     }
     fn cuDestroyExternalMemory(object: u64) {
         external::destroy(object, || cuDestroyExternalMemory::real(object))

@@ -61,11 +61,11 @@ hooks! {
     }
     fn cuGraphInstantiateWithParams(exec: *mut u64, graph: u64, given: *mut Instantiation) {
         let real = || cuGraphInstantiateWithParams::real(exec, graph, given);
-        graphs::instantiate((Place(exec), graph), uploaded(given, StreamMode::Legacy), real, destroy)
+        graphs::instantiate((Place(exec), graph), uploaded(exec, given, StreamMode::Legacy), real, destroy)
     }
     fn cuGraphInstantiateWithParams_ptsz(exec: *mut u64, graph: u64, given: *mut Instantiation) {
         let real = || cuGraphInstantiateWithParams_ptsz::real(exec, graph, given);
-        graphs::instantiate((Place(exec), graph), uploaded(given, StreamMode::PerThread), real, destroy)
+        graphs::instantiate((Place(exec), graph), uploaded(exec, given, StreamMode::PerThread), real, destroy)
     }
     fn cuGraphUpload(exec: u64, stream: u64) {
         let target = Target { stream, mode: StreamMode::Legacy };
@@ -99,8 +99,8 @@ pub(crate) struct Instantiation {
 const UPLOAD: u64 = 2;
 
 /// Where a graph is uploaded when it is instantiated.
-fn uploaded(given: *const Instantiation, mode: StreamMode) -> Option<Target> {
-    if given.is_null() {
+fn uploaded(exec: *mut u64, given: *const Instantiation, mode: StreamMode) -> Option<Target> {
+    if exec.is_null() || given.is_null() {
         return None;
     }
     // SAFETY: the caller's description, which the driver reads, too.

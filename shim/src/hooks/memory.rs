@@ -22,6 +22,12 @@ const PLAIN_BYTES: u64 = 512;
 /// Alignment of pitched rows, as CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT says of every card. What a driver takes beyond it is
 /// settled after the call.
 const PITCH_BYTES: u64 = 512;
+/// CU_MEM_ATTACH_GLOBAL and HOST.
+const GLOBAL: u32 = 1;
+const HOST: u32 = 2;
+/// Nothing is reserved for what no driver is known to make, so that it says itself what is wrong; what it makes all the same is
+/// charged, or unmade.
+const ASKED_FIRST: Option<Bytes> = Some(Bytes(0));
 
 hooks! {
     Cuda, Memory;
@@ -45,10 +51,10 @@ hooks! {
         let call = |made: *mut u64, apart: *mut usize| {
             cuMemAllocPitch_v2::real(made, apart, width, height, element)
         };
-        match pitched(width, height, call) {
+        match pitched((width, height), element, call) {
             Ok((key, apart)) => {
                 // SAFETY: the caller's place, which the vendor would write, too.
-                unsafe { pitch.write(apart) };
+                unsafe { pitch.write_unaligned(apart) };
                 answer(address, Ok(key))
             }
             Err(error) => error,
@@ -68,10 +74,10 @@ hooks! {
             unsafe { wide.write(size(apart)) };
             answer
         };
-        match pitched(size(width), size(height), call) {
+        match pitched((size(width), size(height)), element, call) {
             Ok((key, wide)) => {
                 // SAFETY: the caller's place, which the vendor would write, too.
-                unsafe { pitch.write(u32::try_from(wide).unwrap_or(0)) };
+                unsafe { pitch.write_unaligned(u32::try_from(wide).unwrap_or(0)) };
                 short_answer(address, Ok(key))
             }
             Err(error) => error,
@@ -81,7 +87,9 @@ hooks! {
         if address.is_null() || !managed_is_charged() {
             return cuMemAllocManaged::real(address, bytes, flags);
         }
-        answer(address, plain(bytes, |made| cuMemAllocManaged::real(made, bytes, flags)))
+        let call = |made: *mut u64| cuMemAllocManaged::real(made, bytes, flags);
+        let first = if matches!(flags, GLOBAL | HOST) { rounded(bytes) } else { ASKED_FIRST };
+        answer(address, reserved(first, bytes, call))
     }
     fn cuMemFree_v2(address: u64) {
         free(address, || cuMemFree_v2::real(address))
@@ -160,11 +168,15 @@ fn rounded(bytes: usize) -> Option<Bytes> {
 
 /// An allocation of so many bytes by a call that writes its address.
 fn plain(bytes: usize, call: impl FnOnce(*mut u64) -> i32) -> Result<Key, i32> {
-    let most = rounded(bytes);
+    reserved(rounded(bytes), bytes, call)
+}
+
+/// The same, where so much is reserved before it.
+fn reserved(most: Option<Bytes>, bytes: usize, call: impl FnOnce(*mut u64) -> i32) -> Result<Key, i32> {
     let make = || {
         let mut made = 0;
         match call(&raw mut made) {
-            SUCCESS => Ok(Made { key: Key(made), bytes: most.unwrap_or(Bytes(0)) }),
+            SUCCESS => Ok(Made { key: Key(made), bytes: rounded(bytes).unwrap_or(Bytes(u64::MAX)) }),
             error => Err(error),
         }
     };
@@ -173,13 +185,14 @@ fn plain(bytes: usize, call: impl FnOnce(*mut u64) -> i32) -> Result<Key, i32> {
 
 /// Rows of `width` bytes, each as far from the next as the driver likes: the key and that distance.
 fn pitched(
-    width: usize,
-    height: usize,
+    (width, height): (usize, usize),
+    element: u32,
     call: impl FnOnce(*mut u64, *mut usize) -> i32,
 ) -> Result<(Key, usize), i32> {
     let wide = u64::try_from(width).ok().and_then(|width| width.checked_next_multiple_of(PITCH_BYTES));
     let rows = u64::try_from(height).unwrap_or(u64::MAX);
     let most = wide.and_then(|wide| wide.checked_mul(rows)).map(Bytes);
+    let most = if matches!(element, 4 | 8 | 16) { most } else { ASKED_FIRST };
     let mut apart = 0_usize;
     let make = || {
         let mut made = 0;
@@ -212,7 +225,7 @@ fn answer(address: *mut u64, made: Result<Key, i32>) -> i32 {
     match made {
         Ok(key) => {
             // SAFETY: the caller's place, which the vendor would write, too.
-            unsafe { address.write(key.0) };
+            unsafe { address.write_unaligned(key.0) };
             SUCCESS
         }
         Err(error) => error,
@@ -223,7 +236,7 @@ fn short_answer(address: *mut u32, made: Result<Key, i32>) -> i32 {
     match made {
         Ok(key) => {
             // SAFETY: the caller's place, which the vendor would write, too.
-            unsafe { address.write(u32::try_from(key.0).unwrap_or(0)) };
+            unsafe { address.write_unaligned(u32::try_from(key.0).unwrap_or(0)) };
             SUCCESS
         }
         Err(error) => error,

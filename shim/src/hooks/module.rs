@@ -4,8 +4,9 @@
 #![expect(unsafe_code, reason = "foreign functions are called through addresses")]
 
 use core::ffi::{c_char, c_void};
+use core::ptr::null;
 
-use crate::asked::{Asked, What, name as name_of};
+use crate::asked::{Asked, What};
 use crate::modules::{self, Image, Object};
 use crate::pools::Place;
 use crate::vendor::{self, SUCCESS};
@@ -36,17 +37,17 @@ hooks! {
     }
     fn cuModuleGetFunction(function: *mut u64, module: u64, name: *const c_char) {
         let real = || cuModuleGetFunction::real(function, module, name);
-        let asked = Asked::of_module(What::Function, Object(module), name_of(name));
-        modules::get(Object(module), Some(asked), Some(Place(function)), real)
+        let asked = Asked::of_module(What::Function, Object(module), name);
+        modules::get(Object(module), asked, Some(Place(function)), real)
     }
     fn cuModuleGetGlobal(address: *mut u32, bytes: *mut u32, module: u64, name: *const c_char) {
-        let asked = Asked::of_module(What::Variable, Object(module), name_of(name));
-        modules::get(Object(module), Some(asked), None, || cuModuleGetGlobal::real(address, bytes, module, name))
+        let asked = Asked::of_module(What::Variable, Object(module), name);
+        modules::get(Object(module), asked, None, || cuModuleGetGlobal::real(address, bytes, module, name))
     }
     fn cuModuleGetGlobal_v2(address: *mut u64, bytes: *mut usize, module: u64, name: *const c_char) {
         let real = || cuModuleGetGlobal_v2::real(address, bytes, module, name);
-        let asked = Asked::of_module(What::Variable, Object(module), name_of(name));
-        modules::get(Object(module), Some(asked), Some(Place(address)), real)
+        let asked = Asked::of_module(What::Variable, Object(module), name);
+        modules::get(Object(module), asked, Some(Place(address)), real)
     }
 
     fn cuLibraryLoadData(
@@ -88,25 +89,25 @@ hooks! {
     }
     fn cuLibraryGetKernel(kernel: *mut u64, library: u64, name: *const c_char) {
         let real = || cuLibraryGetKernel::real(kernel, library, name);
-        let asked = Asked::of_library(What::Function, Object(library), name_of(name));
+        let asked = Asked::of_library(What::Function, Object(library), name);
         modules::get_kernel(Object(library), asked, Place(kernel), real)
     }
     fn cuLibraryGetModule(module: *mut u64, library: u64) {
-        let asked = Asked::of_library(What::Itself, Object(library), None);
+        let asked = Asked::of_library(What::Itself, Object(library), null());
         modules::get(Object(library), asked, Some(Place(module)), || cuLibraryGetModule::real(module, library))
     }
     fn cuLibraryGetGlobal(address: *mut u64, bytes: *mut usize, library: u64, name: *const c_char) {
         let real = || cuLibraryGetGlobal::real(address, bytes, library, name);
-        let asked = Asked::of_library(What::Variable, Object(library), name_of(name));
+        let asked = Asked::of_library(What::Variable, Object(library), name);
         modules::get(Object(library), asked, Some(Place(address)), real)
     }
     fn cuLibraryGetManaged(address: *mut u64, bytes: *mut usize, library: u64, name: *const c_char) {
         let real = || cuLibraryGetManaged::real(address, bytes, library, name);
-        let asked = Asked::of_library(What::Variable, Object(library), name_of(name));
+        let asked = Asked::of_library(What::Variable, Object(library), name);
         modules::get(Object(library), asked, Some(Place(address)), real)
     }
     fn cuKernelGetFunction(function: *mut u64, kernel: u64) {
-        let asked = Asked::of_library(What::Itself, Object(kernel), None);
+        let asked = Asked::of_library(What::Itself, Object(kernel), null());
         if asked.is_some_and(Asked::is_known) {
             return cuKernelGetFunction::real(function, kernel);
         }
@@ -116,14 +117,14 @@ hooks! {
         modules::get(object, asked, Some(Place(function)), || cuKernelGetFunction::real(function, kernel))
     }
     fn cuFuncLoad(function: u64) {
-        let asked = Asked::of_module(What::Itself, Object(function), None);
-        if asked.is_known() {
+        let asked = Asked::of_module(What::Itself, Object(function), null());
+        if asked.is_some_and(Asked::is_known) {
             return cuFuncLoad::real(function);
         }
         let mut module = 0;
         let known = vendor::cuFuncGetModule(&raw mut module, function) == Some(SUCCESS);
         let object = Object(if known { module } else { function });
-        modules::get(object, Some(asked), None, || cuFuncLoad::real(function))
+        modules::get(object, asked, None, || cuFuncLoad::real(function))
     }
 }
 

@@ -10,6 +10,7 @@ use core::ffi::c_void;
 
 use crate::physical;
 use crate::sparse::{self, Behind, Change, Part};
+use crate::sys;
 use crate::vendor::{Device, SUCCESS, StreamMode};
 
 /// The head of the vendor's `CUmemAllocationProp`.
@@ -73,7 +74,8 @@ hooks! {
             return closed::refuse(device, make, cuMemRelease::real);
         }
         let size = Bytes(u64::try_from(bytes).unwrap_or(u64::MAX));
-        answer(handle, physical::create(account, size, make, cuMemRelease::real))
+        let first = if is_known(account, size, properties, flags) { size } else { Bytes(0) };
+        answer(handle, physical::create(account, (first, size), make, cuMemRelease::real))
     }
     fn cuMemRelease(handle: u64) {
         physical::release(handle, || cuMemRelease::real(handle))
@@ -97,14 +99,14 @@ hooks! {
     }
     fn cuMemMapArrayAsync(parts: *mut MapInfo, count: u32, stream: u64) {
         let call = || cuMemMapArrayAsync::real(parts, count, stream);
-        if parts.is_null() {
+        if !is_list(parts, count) {
             return call();
         }
         sparse::change(changes(parts, count), (stream, StreamMode::Legacy), call)
     }
     fn cuMemMapArrayAsync_ptsz(parts: *mut MapInfo, count: u32, stream: u64) {
         let call = || cuMemMapArrayAsync_ptsz::real(parts, count, stream);
-        if parts.is_null() {
+        if !is_list(parts, count) {
             return call();
         }
         sparse::change(changes(parts, count), (stream, StreamMode::PerThread), call)
@@ -120,13 +122,33 @@ hooks! {
     }
 }
 
+calls! {
+    Cuda;
+    /// What sizes of such memory are whole multiples of.
+    fn cuMemGetAllocationGranularity(bytes: *mut usize, properties: *const Properties, option: u32);
+}
+
+/// Whether there may be such memory. What does not fit as it is and is not known to be right is asked for first: what the driver
+/// makes all the same is charged, or unmade.
+#[inline(never)]
+fn is_known(account: Account, Bytes(size): Bytes, properties: *const Properties, flags: u64) -> bool {
+    let Account::Counted(ledger) = account else { return true };
+    if size <= ledger.free().0 {
+        return true;
+    }
+    let mut whole = 0;
+    let answer = cuMemGetAllocationGranularity(&raw mut whole, properties, 0);
+    let whole = u64::try_from(whole).unwrap_or(0).max(1);
+    answer.is_none_or(|answer| answer == SUCCESS && flags == 0 && size != 0 && size.is_multiple_of(whole))
+}
+
 /// The card that pays; `None`: none does, or the driver will refuse.
 fn device_of(properties: *const Properties) -> Option<Device> {
     if properties.is_null() {
         return None;
     }
     // SAFETY: a structure of the caller, which begins like this in every version.
-    let properties = unsafe { properties.read() };
+    let properties = unsafe { properties.read_unaligned() };
     match properties.location_type {
         DEVICE => Some(Device(properties.location)),
         LOCALITY_DOMAIN => Some(Device(properties.location & 0xff)),
@@ -159,6 +181,11 @@ impl MapInfo {
     }
 }
 
+/// Whether a list is all there; else the driver says what is wrong.
+fn is_list(parts: *const MapInfo, count: u32) -> bool {
+    usize::try_from(count).is_ok_and(|count| sys::is_list(parts, count))
+}
+
 /// The caller's list.
 fn changes(parts: *const MapInfo, count: u32) -> impl Iterator<Item = Change> + Clone {
     let count = usize::try_from(count).unwrap_or(0);
@@ -180,9 +207,23 @@ pub(super) fn answer(place: *mut u64, made: Result<u64, i32>) -> i32 {
     match made {
         Ok(handle) => {
             // SAFETY: the caller's place, which the vendor would write, too.
-            unsafe { place.write(handle) };
+            unsafe { place.write_unaligned(handle) };
             SUCCESS
         }
         Err(error) => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_gives_may_lie_anywhere() {
+        let mut bytes = [0_u8; 40];
+        assert_eq!(answer(bytes[1..].as_mut_ptr().cast(), Ok(5)), SUCCESS);
+        assert_eq!(bytes[..10], [0, 5, 0, 0, 0, 0, 0, 0, 0, 0]);
+        bytes[1 + 8] = 1;
+        assert_eq!(device_of(bytes[1..].as_ptr().cast()), Some(Device(0)));
     }
 }

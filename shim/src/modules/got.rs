@@ -56,7 +56,7 @@ fn get_watched(object: Object, (place, loads): (Option<Place>, Loads), real: &im
         Err(answer) => return answer,
     };
     let place = place.filter(|place| !place.is_null());
-    let (before, ledger) = (place.map(Place::read), watched.ledger);
+    let (before, ledger) = (place.map(Place::before), watched.ledger);
     let mut answer = real();
     if let (SUCCESS, Loads::Later, Some(place)) = (answer, loads, place) {
         answer = load(place.read());
@@ -67,7 +67,7 @@ fn get_watched(object: Object, (place, loads): (Option<Place>, Loads), real: &im
         return SUCCESS;
     }
     if let (Some(place), Some(before)) = (place, before) {
-        place.write(before);
+        place.put_back(before);
     }
     if answer == SUCCESS { ledger.refuse() } else { answer }
 }

@@ -5,6 +5,7 @@ use aliquot_enforce::cost::Shape;
 
 use super::{Extent, Kind, extent, moved, on, on_thread};
 use crate::pacing::{self, Target};
+use crate::sys;
 
 /// A copy of a box between two places, and its extent: in bytes, or in elements where one of the two is an array.
 #[derive(Clone, Copy)]
@@ -85,10 +86,10 @@ fn listed<T: Extent>(
     target: Target,
     real: impl FnOnce() -> i32,
 ) -> i32 {
-    if list.is_null() || count == 0 {
+    // A list that is not all there is the driver's to refuse.
+    if !sys::is_list(list, count) {
         return real();
     }
-    // The caller's list of `count`, all of which the vendor reads, too.
     let sum = (0..count).map(|at| extent(list.wrapping_add(at))).fold(0, usize::saturating_add);
     // Each entry costs time of its own: many small ones are not what one of their size is.
     let magnitude = u64::from(usize::BITS - count.leading_zeros());
