@@ -74,6 +74,8 @@ pub(crate) struct Moving(Option<SlotView<'static>>);
 pub(crate) struct Still {
     pub(crate) total: Bytes,
     pub(crate) calls: Calls,
+    /// Processes that were found dead so far.
+    pub(crate) reaped: u64,
 }
 
 const REGISTERING: u32 = u32::MAX;
@@ -394,9 +396,23 @@ impl Ledger {
 
     /// What moves at this moment.
     pub(crate) fn still(self) -> Still {
+        let view = self.usage.view;
+        Still {
+            total: Bytes(view.total().load(Ordering::SeqCst) & !FREEZE),
+            calls: life::calls(self.usage, self.own_number()),
+            reaped: view.reaped().load(Ordering::SeqCst),
+        }
+    }
+
+    /// Whether all other processes of the container are seen to live.
+    pub(crate) fn all_live(self) -> bool {
+        life::all_live(self.usage, self.own_number())
+    }
+
+    /// The number of this process's slot, or one that none has.
+    fn own_number(self) -> u32 {
         let own = private(self.grant.number).map_or(0, |private| private.slot.load(Ordering::Acquire));
-        let calls = life::calls(self.usage, own.wrapping_sub(1));
-        Still { total: Bytes(self.usage.view.total().load(Ordering::SeqCst) & !FREEZE), calls }
+        own.wrapping_sub(1)
     }
 
     /// Bytes that a context takes on this card, as the host measured it; 0: it did not.

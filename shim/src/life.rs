@@ -8,7 +8,8 @@
 //! | held | – | alive |
 //! | free | nobody's, an ended process's, or a later process's | dead |
 //! | free | this process's, and this image did not take the slot | dead: an earlier image of it did |
-//! | free | a living process's that does not map the usage file | dead: it is another program now |
+//! | free | a living process's that maps other files | dead: it is another program now |
+//! | free | a living process's that maps nothing | alive: it ends, and the driver may not have let go of its memory yet |
 //! | free | a living process's that maps it | alive: it closed its descriptors |
 //! | free | in another pid namespace, or the kernel does not tell | dead if the sign that it showed is gone ([`crate::presence`]); else alive: the node's agent sees more |
 //!
@@ -277,6 +278,18 @@ pub(crate) fn calls(usage: Usage, own: u32) -> Calls {
     })
 }
 
+/// Whether all processes but that of slot `own` are seen to live, so that none has lost memory by its end yet: a process loses
+/// its sign before its files. One that never showed any cannot be seen.
+pub(crate) fn all_live(usage: Usage, own: u32) -> bool {
+    let (file, own) = (usage.file(), usize::try_from(own).unwrap_or(usize::MAX));
+    let is_other =
+        |(number, slot): &(usize, SlotView<'_>)| *number != own && pid_of(*slot).0 != 0 && !is_lent(*slot);
+    let lives = |(_, slot): (usize, SlotView<'_>)| {
+        file.is_some_and(|file| presence::is_shown(file, slot.sign().load(Ordering::Acquire)))
+    };
+    slots(usage).filter(is_other).all(lives)
+}
+
 /// Gives back what the dead held, bills what they left on the card, of which `part` is the tenant's, and opens books that a dead
 /// reaper left closed. `reaping` keeps the threads of this process apart, which record locks do not.
 pub(crate) fn reap(usage: Usage, part: Ppm, own: Own, reaping: &AtomicU32) -> Reaped {
@@ -346,8 +359,9 @@ fn reap_locked(usage: Usage, part: Ppm, file: i32, own: Own) {
         }
         sys::yield_now();
     }
+    // Counted first: who finds a slot free that was a dead one's finds that somebody died.
+    usage.view.reaped().fetch_add(count, Ordering::SeqCst);
     free_slots(usage, part, &dead);
-    usage.view.reaped().fetch_add(count, Ordering::Relaxed);
 }
 
 /// Whether the total is more than all slots together, while nobody is on the way: a reaper gave up once, or somebody wrote there.

@@ -9,13 +9,19 @@
 //! books and card differ by what nobody booked, so two such moments tell what the call took, whatever came and went between
 //! them; unless another process has pools or graphs, whose memory comes back to the card before its books say so. Both waits
 //! have an end: whoever is in the driver for long makes a reading doubtful and nobody wait for him. A turn that somebody died in
-//! is over after [`TURN_MILLIS_MAX`]. Other tenants of the card cannot be seen. Where something would be credited by what is read, each reading is two at once: where
-//! they differ, somebody is at work.
+//! is over after [`TURN_MILLIS_MAX`]. Other tenants of the card cannot be seen.
+//!
+//! What would be credited by what is read has to be certain ([`given_by`]): no call but the measured one is under way or began, no
+//! other process has pools or graphs, and all of them are seen to live *after* the card was read, so that none of it came back by a
+//! death. That comes to pass beside others at work as the turn has a door, which is shut for such a call: who is about to move
+//! memory waits before it, as long as [`SHUT_MILLIS_MAX`]. Other tenants are told by the card's free memory alone: it has to
+//! rise by just what is asked about, and nobody is to be seen who moves as much, for longer behind the call than that took.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::account::{self, Account, Bytes, Ledger, Still};
+use crate::account::{self, Account, Bytes, Ledger, Moving, Still};
 use crate::contexts;
+use crate::grants::GRANTS_MAX;
 use crate::pools;
 use crate::sizes::free_now;
 use crate::sys::{self, KeepErrno};
@@ -25,6 +31,17 @@ use crate::vendor::SUCCESS;
 const TURN_MILLIS_MAX: u32 = 1_000;
 /// Longest sleep before the turn is looked at again.
 const TURN_STEP_NANOS: u64 = 5_000_000;
+/// Longest time for which a door is shut to anybody, in milliseconds.
+const SHUT_MILLIS_MAX: u32 = 200;
+/// Longest wait behind it until all others are outside; it halves with each that was in vain, so many times at most.
+const OUTSIDE_NANOS: u64 = 100 * MILLI;
+const OUTSIDE_HALVES_MAX: u32 = 5;
+/// How long after it is known that a process died the card is not trusted: a driver may let go of its memory later than it is found
+/// dead.
+const AFTER_DEATH_NANOS: u64 = 5 * MILLI;
+/// How much longer than a call took the card is watched behind it, and for how long at most.
+const WATCHED_TIMES: u64 = 4;
+const WATCHED_NANOS_MAX: u64 = 2 * MILLI;
 /// First and longest sleep before a look whether somebody still moves memory.
 const STEP_NANOS: u64 = 50_000;
 const STEP_NANOS_MAX: u64 = 2_000_000;
@@ -32,12 +49,21 @@ const MILLI: u64 = 1_000_000;
 
 /// 1: the last reading waited in vain, so the next ones wait little.
 static IS_TIRED: AtomicU32 = AtomicU32::new(0);
+/// Waits behind a shut door that were in vain, one after the other.
+static IN_VAIN: AtomicU32 = AtomicU32::new(0);
+
+/// How many processes of a container died, plus one, and since when this one knows, in nanoseconds of the monotonic clock.
+struct Dead {
+    count: AtomicU64,
+    since: AtomicU64,
+}
+
+static DEAD: [Dead; GRANTS_MAX] =
+    [const { Dead { count: AtomicU64::new(0), since: AtomicU64::new(0) } }; GRANTS_MAX];
 
 /// How long a reading waits for others to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Not at all.
-    None,
     /// Where much is known without it.
     Little,
     /// Where nothing is.
@@ -47,7 +73,6 @@ pub(crate) enum Patience {
 impl Patience {
     fn nanos(self) -> u64 {
         match self {
-            Self::None => 0,
             Self::Much if IS_TIRED.load(Ordering::Relaxed) == 0 => 250 * MILLI,
             Self::Little | Self::Much => 2 * MILLI,
         }
@@ -84,20 +109,45 @@ pub(crate) struct Turn {
     own: Option<u32>,
 }
 
+/// Whether others may begin to move memory during a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    Open,
+    Shut,
+}
+
+/// Bit of the turn's word: its door is shut.
+const SHUT: u32 = 1;
+
 fn millis() -> u32 {
-    u32::try_from((sys::now() / MILLI) & u64::from(u32::MAX)).unwrap_or(0).max(1)
+    u32::try_from((sys::now() / MILLI) & u64::from(u32::MAX)).unwrap_or(0).max(2)
+}
+
+impl Door {
+    /// The word of a turn that begins now; never later than that.
+    fn stamp(self, now: u32) -> u32 {
+        match self {
+            Self::Open => now & !SHUT,
+            Self::Shut => (now - 1) | SHUT,
+        }
+    }
 }
 
 impl Turn {
     /// Waits for the turn, not for ever.
     pub(crate) fn take(ledger: Ledger) -> Self {
+        Self::take_with(ledger, Door::Open)
+    }
+
+    fn take_with(ledger: Ledger, door: Door) -> Self {
         let (word, begun) = (ledger.usage().view.measuring(), millis());
         loop {
             let (seen, now) = (word.load(Ordering::Acquire), millis());
             // A turn that lasts has been left, or its call takes long: what is measured beside it is seen to be doubtful.
             let is_over = seen == 0 || now.wrapping_sub(seen) > TURN_MILLIS_MAX;
-            if is_over && word.compare_exchange(seen, now, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                return Self { word, own: Some(now) };
+            let own = door.stamp(now);
+            if is_over && word.compare_exchange(seen, own, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return Self { word, own: Some(own) };
             }
             if now.wrapping_sub(begun) > TURN_MILLIS_MAX {
                 return Self { word, own: None };
@@ -113,8 +163,33 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let Some(own) = self.own else { return };
         if self.word.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            sys::wake_one(self.word);
+            // Of those before a shut door nobody is next.
+            if own & SHUT == 0 { sys::wake_one(self.word) } else { sys::wake_all(self.word) }
         }
+    }
+}
+
+/// Before a call that moves memory, by a thread that has begun none: where the door is shut it waits, not for long.
+#[inline]
+pub(crate) fn wait_at_door(ledger: Ledger) {
+    let word = ledger.usage().view.measuring();
+    if word.load(Ordering::Relaxed) & SHUT != 0 {
+        wait_outside(word);
+    }
+}
+
+#[cold]
+fn wait_outside(word: &AtomicU32) {
+    let _errno = KeepErrno::new();
+    let begun = millis();
+    loop {
+        let (seen, now) = (word.load(Ordering::Acquire), millis());
+        // A door that was shut for longer was left so.
+        let is_shut = seen & SHUT != 0 && now.wrapping_sub(seen) <= SHUT_MILLIS_MAX;
+        if !is_shut || now.wrapping_sub(begun) > SHUT_MILLIS_MAX {
+            return;
+        }
+        sys::wait_while(word, seen, TURN_STEP_NANOS);
     }
 }
 
@@ -147,20 +222,6 @@ pub(crate) fn read(ledger: Ledger, patience: Patience) -> Option<Reading> {
     }
 }
 
-impl Reading {
-    /// Whether nothing was seen to move but by the measured call.
-    fn is_undisturbed_until(&self, later: &Self) -> bool {
-        self.is_settled && later.is_settled && self.still == later.still
-    }
-}
-
-/// The same without waiting, and doubtful where the card says something else at once.
-fn read_twice(ledger: Ledger) -> Option<Reading> {
-    let first = read(ledger, Patience::None)?;
-    let is_steady = free_now()? == first.free;
-    Some(Reading { is_settled: first.is_settled && is_steady, ..first })
-}
-
 /// What one call between two readings took.
 pub(crate) fn taken(before: &Reading, after: &Reading) -> Taken {
     let (then, now) = (before.still, after.still);
@@ -191,21 +252,121 @@ pub(crate) fn given(before: &Reading, after: &Reading) -> Option<Bytes> {
     u64::try_from(card + booked).ok().filter(|bytes| is_settled && *bytes > 0).map(Bytes)
 }
 
-/// Calls, and says what that took of the card of a ledger; doubtful where another card is the current one, and where anything
-/// else moved. The caller says that its call moves memory.
-pub(crate) fn around(ledger: Ledger, call: impl FnOnce() -> i32) -> (i32, Taken) {
-    let before = {
-        let _errno = KeepErrno::new();
-        if is_current(ledger) { read_twice(ledger) } else { None }
-    };
+/// How closely a call is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watch {
+    /// Others are kept out for it.
+    Closely,
+    /// It is seen what can be seen without.
+    Aside,
+}
+
+/// Calls, and says what the card of a ledger got back by that; `None`: nothing, or perhaps somebody else's. What is answered beside
+/// it says that the call moves memory, until the books have it, too.
+pub(crate) fn given_by(
+    ledger: Ledger,
+    watch: Watch,
+    call: impl FnOnce() -> i32,
+) -> (i32, Option<Bytes>, Moving) {
+    let errno = KeepErrno::new();
+    // Of another card nothing can be read.
+    let is_here = is_current(ledger);
+    let shut = (watch == Watch::Closely && is_here).then(|| Turn::take_with(ledger, Door::Shut));
+    if shut.is_none() {
+        wait_at_door(ledger);
+    }
+    let moving = ledger.moving();
+    let is_own = shut.as_ref().is_some_and(|turn| turn.own.is_some());
+    let before = if is_here { outside(ledger, is_own) } else { None };
+    drop(errno);
+    let begun = sys::now();
     let answer = call();
     let _errno = KeepErrno::new();
-    let after = before.as_ref().filter(|_| answer == SUCCESS).and_then(|_| read_twice(ledger));
-    match (before, after) {
-        (Some(before), Some(after)) if before.is_undisturbed_until(&after) => {
-            (answer, taken(&before, &after))
+    let given = before.filter(|_| answer == SUCCESS).and_then(|before| {
+        // At once, so that others have little time.
+        let free = free_now()?;
+        let took = sys::now().saturating_sub(begun);
+        let given = Bytes(free.checked_sub(before.free).filter(|bytes| *bytes > 0)?);
+        let is_undisturbed = quiet(ledger).is_some_and(|still| still == before.still);
+        (is_undisturbed && is_nobody_elses((free, given), took)).then_some(given)
+    });
+    (answer, given, moving)
+}
+
+/// A reading that is certain, as soon as all others are outside; where the door is not ours, at once.
+fn outside(ledger: Ledger, is_own: bool) -> Option<Reading> {
+    let halves = IN_VAIN.load(Ordering::Relaxed).min(OUTSIDE_HALVES_MAX);
+    let until = sys::now().saturating_add(if is_own { OUTSIDE_NANOS >> halves } else { 0 });
+    let mut step = 0;
+    loop {
+        if let Some(reading) = certain(ledger) {
+            IN_VAIN.store(0, Ordering::Relaxed);
+            return Some(reading);
         }
-        _ => (answer, Taken::Doubtful(Bytes(0))),
+        // Their pools give back when they like.
+        if ledger.still().calls.loose != 0 {
+            return None;
+        }
+        if sys::now() >= until {
+            IN_VAIN.fetch_add(u32::from(is_own), Ordering::Relaxed);
+            return None;
+        }
+        if step == 0 {
+            // Who died is at nothing any more.
+            let _done_or_elsewhere = ledger.look();
+        } else {
+            sys::wait_while(&AtomicU32::new(0), 0, step);
+        }
+        step = (step * 2).clamp(STEP_NANOS, STEP_NANOS_MAX);
+    }
+}
+
+/// The books while nothing can move but by the measured call.
+fn quiet(ledger: Ledger) -> Option<Still> {
+    // What pools of this process have given back is in the books by now.
+    pools::refresh();
+    let still = ledger.still();
+    let is_quiet = still.calls.under_way == 1 && still.calls.loose == 0;
+    (is_quiet && is_after_deaths(ledger, still.reaped) && ledger.all_live()).then_some(still)
+}
+
+/// Those, and free memory, which is read last: others have little time until the call.
+fn certain(ledger: Ledger) -> Option<Reading> {
+    let before = free_now()?;
+    let still = quiet(ledger)?;
+    let free = free_now()?;
+    (free == before && ledger.still() == still && free_now()? == free).then_some(Reading {
+        free,
+        still,
+        is_settled: true,
+    })
+}
+
+/// Whether so many deaths have been known for long.
+fn is_after_deaths(ledger: Ledger, reaped: u64) -> bool {
+    let Some(dead) = DEAD.get(ledger.number()) else { return false };
+    let (now, count) = (sys::now(), reaped.wrapping_add(1));
+    if dead.count.load(Ordering::Acquire) != count {
+        // In this order: who finds the count finds the time as well.
+        dead.since.store(now, Ordering::Release);
+        dead.count.store(count, Ordering::Release);
+    }
+    now.saturating_sub(dead.since.load(Ordering::Acquire)) >= AFTER_DEATH_NANOS
+}
+
+/// Whether for some time behind a call nobody is seen who takes or gives back just as much of the card.
+fn is_nobody_elses((free, given): (u64, Bytes), took: u64) -> bool {
+    let until = sys::now().saturating_add(took.saturating_mul(WATCHED_TIMES).min(WATCHED_NANOS_MAX));
+    let mut seen = free;
+    loop {
+        let Some(free) = free_now() else { return false };
+        if free.abs_diff(seen) == given.0 {
+            return false;
+        }
+        seen = free;
+        if sys::now() >= until {
+            return true;
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use aliquot_enforce::growth::{Growth, Operation, Promise, Settled, Size, Stamp};
 use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::grants::DEVICES_MAX;
 use crate::kept::{Empty, Kept, Table};
+use crate::measured::wait_at_door;
 use crate::vendor::{self, Device, SUCCESS};
 
 pub(crate) use walk::{each, each_changed, each_charged};
@@ -257,6 +258,7 @@ impl Meter {
     /// worst. `None`: otherwise; nothing has changed.
     pub(crate) fn enter_at_once(self, device: Device, ledger: Ledger, bytes: Bytes) -> Option<Running> {
         let (_, worst) = worst_of(bytes)?;
+        wait_at_door(ledger);
         let moving = ledger.moving();
         // Nothing is reserved for what may cost nothing: it would be missing elsewhere for a moment.
         if Kind::Free.is_there() || !ledger.reserve_at_once(Bytes(worst)) {
@@ -269,6 +271,7 @@ impl Meter {
     /// A call that takes `bytes` begins. `None`: they do not fit, and trimming all pools does not help.
     pub(crate) fn enter(self, ledger: Ledger, bytes: Bytes) -> Option<Running> {
         let (need, worst) = worst_of(bytes)?;
+        wait_at_door(ledger);
         let moving = ledger.moving();
         if ledger.reserve_now(Bytes(worst)).is_ok() {
             return self.begin((ledger, moving), worst, |_| true);

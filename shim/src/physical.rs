@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::{AllocMap, Fate, Key, NoRoom};
 use crate::contexts;
-use crate::measured::{self, Taken};
+use crate::measured::{self, Watch};
 use crate::multicast;
 use crate::plain;
 use crate::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
@@ -117,15 +117,16 @@ impl Going {
     /// Has the vendor do it. Where memory may be held elsewhere the card is watched meanwhile.
     pub(crate) fn ask(self, call: impl FnOnce() -> i32) -> (i32, Seen, Option<Moving>) {
         let ledger = self.grant.and_then(plain::ledger).or_else(current_ledger);
-        let moving = ledger.map(Ledger::moving);
-        let is_watched = self.shared > 0 || KEPT.load(Ordering::Acquire) > 0;
+        let watch = if self.shared > 0 { Watch::Closely } else { Watch::Aside };
+        let is_watched = watch == Watch::Closely || KEPT.load(Ordering::Acquire) > 0;
         let Some(watched) = ledger.filter(|_| is_watched) else {
+            ledger.into_iter().for_each(measured::wait_at_door);
+            let moving = ledger.map(Ledger::moving);
             return (call(), Seen::Unsure, moving);
         };
-        match measured::around(watched, call) {
-            (SUCCESS, Taken::Given(given)) => (SUCCESS, self.explain(watched, given), moving),
-            (answer, _) => (answer, Seen::Unsure, moving),
-        }
+        let (answer, given, moving) = measured::given_by(watched, watch, call);
+        let seen = given.map_or(Seen::Unsure, |given| self.explain(watched, given));
+        (answer, seen, Some(moving))
     }
 
     /// What the bytes are that the card has got back: all of these, and perhaps some that were kept.
@@ -314,6 +315,7 @@ pub(crate) fn create(
         Account::Closed => return Err(OUT_OF_MEMORY),
         Account::Counted(ledger) => ledger,
     };
+    measured::wait_at_door(ledger);
     let _moving = ledger.moving();
     ledger.reserve(first).map_err(|_| ledger.refuse())?;
     let handle = make().inspect_err(|_| ledger.release(first))?;

@@ -8,6 +8,7 @@ use crate::alloc_map::{AllocMap, Held, Key, Tie};
 use crate::contexts;
 use crate::external::{self, IMPORTED};
 use crate::grants::{self, GRANTS_MAX};
+use crate::measured::wait_at_door;
 use crate::vendor::{OUT_OF_MEMORY, SUCCESS};
 
 /// Device pointers.
@@ -44,6 +45,7 @@ pub(crate) fn make(
         Account::Counted(ledger) => ledger,
     };
     let Some(most) = most else { return Err(ledger.refuse()) };
+    wait_at_door(ledger);
     let _moving = ledger.moving();
     ledger.reserve(most).map_err(|_| ledger.refuse())?;
     let made = make().inspect_err(|_| ledger.release(most))?;
@@ -103,7 +105,9 @@ pub(crate) struct Freeing {
 /// Before a free. `None`: nothing of this key is charged here.
 pub(crate) fn before_free(map: &'static AllocMap, key: Key) -> Option<Freeing> {
     let held = map.take(key)?;
-    Some(Freeing { map, key, held, _moving: held.ledger().map(Ledger::moving) })
+    let ledger = held.ledger();
+    ledger.into_iter().for_each(wait_at_door);
+    Some(Freeing { map, key, held, _moving: ledger.map(Ledger::moving) })
 }
 
 impl Freeing {

@@ -76,6 +76,11 @@ pub(crate) fn is_gone(file: i32, byte: u64) -> bool {
     slot::SIGNS.contains(&byte) && !sys::locked_by_another(file, byte)
 }
 
+/// Whether a slot's owner shows its sign at this moment, for sure.
+pub(crate) fn is_shown(file: i32, byte: u64) -> bool {
+    slot::SIGNS.contains(&byte) && sys::is_locked(file, byte)
+}
+
 fn lock(usage: Usage, byte: u64) -> Option<()> {
     let file = File::again(usage.file()?)?;
     if !file.lock_description(byte) {

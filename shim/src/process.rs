@@ -129,7 +129,8 @@ struct Mapped {
     inode: u64,
 }
 
-/// Whether another process maps the file that this one maps at `address`; `None` where the kernel does not tell.
+/// Whether another process maps the file that this one maps at `address`; `None` where the kernel does not tell, and where it maps
+/// nothing at all: then it is about to end, and what it has open is not closed yet.
 pub(crate) fn maps(pid: Pid, address: usize) -> Option<bool> {
     let address = u64::try_from(address).ok()?;
     let mut file = None;
@@ -140,9 +141,10 @@ pub(crate) fn maps(pid: Pid, address: usize) -> Option<bool> {
     })?;
     let file = file.filter(|file| file.inode != 0)?;
     let mut path = [0; 32];
-    let mut found = false;
-    each_mapping(path_of(pid, b"/maps", &mut path)?, |_, mapped| found |= mapped == file)?;
-    Some(found)
+    let mut found = None;
+    let look = |_, mapped| found = Some(found == Some(true) || mapped == file);
+    each_mapping(path_of(pid, b"/maps", &mut path)?, look)?;
+    found
 }
 
 /// Calls `visit` for each line of a `maps` file; `None` where it cannot be read.

@@ -368,6 +368,14 @@ pub(crate) fn locked_by_another(file: c_int, byte: u64) -> bool {
     answer != 0 || c_int::from(lock.l_type) != libc::F_UNLCK
 }
 
+/// Whether anybody else has a lock on a byte, for sure.
+pub(crate) fn is_locked(file: c_int, byte: u64) -> bool {
+    let mut lock = record(byte, libc::F_WRLCK);
+    // SAFETY: a record for the kernel to read and fill in.
+    let answer = unsafe { libc::fcntl(file, libc::F_GETLK, &raw mut lock) };
+    answer == 0 && c_int::from(lock.l_type) != libc::F_UNLCK
+}
+
 fn record(byte: u64, kind: c_int) -> libc::flock {
     // SAFETY: plain integers; zero is a value of each.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };

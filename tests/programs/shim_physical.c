@@ -29,6 +29,7 @@
      drop <object>                         cuDestroyExternalMemory
      free <range>, burn <array>            cuMemFree, cuMipmappedArrayDestroy
      work <nanos>, query                   in the stream of put and take
+     busy, calm                            another thread takes and frees memory from now on, no longer
      leave                                 cuDevicePrimaryCtxRelease, while another thread asks what is free in a context of its own
      end                                   cuDevicePrimaryCtxRelease
      info                                  cuMemGetInfo: free */
@@ -188,6 +189,28 @@ static void *ask(void *unused)
     return (void *)(code ? code : cuCtxDestroy_v2(context));
 }
 
+static pthread_t mover;
+static void *current;
+
+static void *move(void *unused)
+{
+    u64 address;
+    int code = cuCtxSetCurrent(current);
+    while (!code && !enough)
+        code = cuMemAlloc_v2(&address, 1 << 20) ? 0 : cuMemFree_v2(address);
+    (void)unused;
+    return (void *)(long)code;
+}
+
+static int calm(void)
+{
+    void *answer;
+    enough = 1;
+    int code = pthread_join(mover, &answer) || answer ? -1 : 0;
+    enough = 0;
+    return code;
+}
+
 static int leave(void)
 {
     pthread_t thread;
@@ -239,6 +262,10 @@ static int one(const char *word, u64 a, u64 b, u64 c)
         return cuArrayDestroy(arrays[a]);
     if (!strcmp(word, "leave"))
         return leave();
+    if (!strcmp(word, "busy"))
+        return pthread_create(&mover, NULL, move, NULL) ? -1 : 0;
+    if (!strcmp(word, "calm"))
+        return calm();
     if (!strcmp(word, "work"))
         return work(a);
     if (!strcmp(word, "end"))
@@ -249,8 +276,7 @@ static int one(const char *word, u64 a, u64 b, u64 c)
 int main(void)
 {
     char line[256], word[32];
-    void *context = NULL;
-    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) || cuStreamCreate(&stream, 1)) {
+    if (cuInit(0) || cuDevicePrimaryCtxRetain(&current, 0) || cuCtxSetCurrent(current) || cuStreamCreate(&stream, 1)) {
         puts("no driver");
         return 1;
     }

@@ -62,6 +62,11 @@ impl Scene {
         self.say(&[&format!("map {range} {handle} {SIZE}")]);
     }
 
+    /// Another process of the same container.
+    fn sibling(&self) -> Talk {
+        Talk::start(&mut self.tenant.command(&self.bench, &self.path))
+    }
+
     /// Asking what is free brings books and driver up to date; what the books have and what the card has.
     fn books_and_card(&mut self) -> (u64, u64) {
         let told = self.program.say("info");
@@ -160,7 +165,7 @@ fn exported_memory_is_charged_until_the_card_gives_it_back() {
 #[test]
 fn who_made_memory_pays_for_it_while_another_process_has_it() {
     let Some(mut scene) = Scene::new() else { return };
-    let mut other = Talk::start(&mut scene.tenant.command(&scene.bench, &scene.path));
+    let mut other = scene.sibling();
     scene.create(1);
     let exported = scene.program.say("export 1 1");
     let descriptor = exported.strip_prefix("0 ").unwrap_or("none");
@@ -174,6 +179,105 @@ fn who_made_memory_pays_for_it_while_another_process_has_it() {
     assert_eq!(scene.books_and_card(), (SIZE, 0), "nobody tells the one who made it");
     // With its process it goes off the books.
     scene.program.end();
+    wait_for("what the dead process held", || other.say("info") == format!("0 {LIMIT}"));
+    other.end();
+}
+
+/// Once each: exported, and its descriptor closed, before it is released, unmapped and freed.
+fn exported_once_each(scene: &mut Scene) {
+    scene.create(1);
+    assert!(scene.program.say("export 1 1").starts_with("0 "));
+    scene.say(&["close 1", "release 1"]);
+    scene.create(1);
+    scene.map(1, 1);
+    let (span, plain) = (format!("span 1 1 {SIZE}"), format!("plain 1 {SIZE}"));
+    scene.say(&["release 1", &span, "close 1", "unmap 1", &plain, &span, "close 1", "free 1"]);
+}
+
+#[test]
+fn exported_memory_that_nobody_has_is_free_again_beside_other_processes() {
+    let Some(mut scene) = Scene::new() else { return };
+    let mut others = [scene.sibling(), scene.sibling()];
+    assert_eq!(others[0].say(&format!("create 1 {SIZE} 1")), "0");
+    for _ in 0..8 {
+        exported_once_each(&mut scene);
+        scene.both(1);
+    }
+    // One that has its descriptor still.
+    scene.create(1);
+    assert!(scene.program.say("export 1 1").starts_with("0 "));
+    scene.say(&["release 1"]);
+    scene.both(2);
+    for other in others {
+        other.end();
+    }
+    // Who ended is not taken for one that gave it back.
+    scene.create(2);
+    assert!(scene.program.say("export 2 2").starts_with("0 "));
+    scene.say(&["close 2", "release 2"]);
+    scene.both(1);
+    scene.program.end();
+}
+
+/// The other threads wait at the door, for a while: where the machine has them stand in a call for longer, some of it stays charged.
+#[test]
+fn exported_memory_that_nobody_has_is_free_again_beside_threads_and_processes_at_work() {
+    let Some(mut scene) = Scene::new() else { return };
+    let mut other = scene.sibling();
+    assert_eq!(other.say("busy"), "0");
+    scene.say(&["busy"]);
+    for _ in 0..16 {
+        exported_once_each(&mut scene);
+    }
+    scene.say(&["calm"]);
+    assert_eq!(other.say("calm"), "0");
+    let (books, card) = scene.books_and_card();
+    assert!(card == 0 && books <= SIZE, "{books} bytes of 48 times {SIZE} stay charged");
+    other.end();
+    scene.program.end();
+}
+
+/// The driver takes long to release, and meanwhile a process ends that has as much.
+#[test]
+fn who_dies_gives_nothing_back_for_what_somebody_still_has() {
+    let slow = "[[fault]]\nsymbol = \"cuMemRelease\"\naction = { slow_nanos = 300000000 }\n";
+    let Some(mut scene) = Scene::with_faults(slow) else { return };
+    for after_millis in [0, 60, 120] {
+        let mut other = scene.sibling();
+        assert_eq!(other.say(&format!("create 1 {SIZE} 1")), "0");
+        scene.create(1);
+        assert!(scene.program.say("export 1 1").starts_with("0 "));
+        scene.program.tell("release 1");
+        std::thread::sleep(std::time::Duration::from_millis(after_millis));
+        drop(other);
+        assert_eq!(scene.program.hear(), "0");
+        wait_for("what the dead process held", || scene.books_and_card().1 == SIZE);
+        scene.both(1);
+        scene.say(&["import 1 1", "close 1", "release 1"]);
+        scene.both(0);
+    }
+    scene.program.end();
+}
+
+#[test]
+fn who_has_exported_memory_freed_for_long_or_dies_at_it_holds_nobody_up() {
+    let slow = "[[fault]]\nsymbol = \"cuMemRelease\"\naction = { slow_nanos = 60000000000 }\n";
+    let Some(mut scene) = Scene::with_faults(slow) else { return };
+    let mut other = scene.sibling();
+    scene.create(1);
+    assert!(scene.program.say("export 1 1").starts_with("0 "));
+    scene.program.tell("release 1");
+    let begun = std::time::Instant::now();
+    for _ in 0..4 {
+        assert_eq!(other.say(&format!("plain 1 {SIZE}")), "0");
+        assert_eq!(other.say("free 1"), "0");
+    }
+    drop(scene.program);
+    for _ in 0..4 {
+        assert_eq!(other.say(&format!("plain 1 {SIZE}")), "0");
+        assert_eq!(other.say("free 1"), "0");
+    }
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
     wait_for("what the dead process held", || other.say("info") == format!("0 {LIMIT}"));
     other.end();
 }

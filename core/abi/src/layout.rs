@@ -98,7 +98,7 @@ pub mod usage {
     /// `u64`, dead processes whose holding was given back.
     pub const REAPED: usize = 152;
     /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began to measure what a call takes of the card;
-    /// one at a time, as far as the others wait for it.
+    /// one at a time, as far as the others wait for it. Odd: who is about to move memory waits for it, too, not for long.
     pub const MEASURING: usize = 160;
     /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began to make a context of which nobody knew how
     /// much of the card it takes; one at a time, as far as the others wait for it.
