@@ -339,17 +339,18 @@ impl Ledger {
 
     /// Moves what this process reserved into the slot of memory that is lent. False: the books stay closed.
     pub(crate) fn set_apart(self, bytes: Bytes, apart: &AtomicU64) -> bool {
-        self.until_open(|books| books.set_apart(bytes.0, apart) == Reservation::Granted)
+        self.until_open(self.books(), |books| books.set_apart(bytes.0, apart) == Reservation::Granted)
     }
 
-    /// Gives back what nobody has any more of such memory. False: the books stay closed.
+    /// Gives back what nobody has any more of such memory. False: the books stay closed, or this process has no slot any more,
+    /// and takes none, as its caller keeps other threads from taking one.
     pub(crate) fn take_back(self, apart: &AtomicU64) -> bool {
-        self.until_open(|books| books.take_back(apart) == Release::Done)
+        self.until_open(self.books_had(), |books| books.take_back(apart) == Release::Done)
     }
 
-    /// Gives back a part of it. False: the books stay closed.
+    /// Gives back a part of it. False: as above.
     pub(crate) fn take_part(self, bytes: Bytes, apart: &AtomicU64) -> bool {
-        self.until_open(|books| books.take_part(bytes.0, apart) == Release::Done)
+        self.until_open(self.books_had(), |books| books.take_part(bytes.0, apart) == Release::Done)
     }
 
     /// What this process set apart is not its own any more.
@@ -367,8 +368,8 @@ impl Ledger {
         self.books().is_some()
     }
 
-    fn until_open(self, mut done: impl FnMut(&Books<'_>) -> bool) -> bool {
-        let Some(books) = self.books() else { return false };
+    fn until_open(self, books: Option<Books<'_>>, mut done: impl FnMut(&Books<'_>) -> bool) -> bool {
+        let Some(books) = books else { return false };
         (0..FROZEN_STEPS_MAX).any(|_| {
             done(&books) || {
                 self.wait_for_reaper();
@@ -454,6 +455,13 @@ impl Ledger {
     /// The books of this process in this grant; `None` while it can have none.
     fn books(self) -> Option<Books<'static>> {
         Some(self.books_in(private(self.grant.number)?, self.slot()?))
+    }
+
+    /// The same, without taking a slot for it.
+    fn books_had(self) -> Option<Books<'static>> {
+        let private = private(self.grant.number)?;
+        let slot = self.own_slot(private, private.slot.load(Ordering::Acquire))?;
+        Some(self.books_in(private, slot))
     }
 
     #[inline]

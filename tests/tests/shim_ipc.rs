@@ -87,13 +87,26 @@ enum Of {
 }
 
 impl Scene {
-    /// Takes slots of a process away, as if it were dead: what is in them goes off the books.
-    fn take_away(&self, process: &Process, of: Of) {
+    /// Where slots of a process are, of itself or of what it lends.
+    fn slots_of(&self, process: &Process, of: Of) -> Vec<usize> {
         let word = |at: usize| self.files.counter(at);
         let kind = |at: usize| if word(at + slot::INSIDE) >> 32 == 0 { Of::Process } else { Of::Lent };
         let its = |at: &usize| word(*at) & 0xffff_ffff == u64::from(process.0.pid()) && kind(*at) == of;
         let slots = (0..usage::SLOT_COUNT).map(|number| usage::SLOTS + number * usage::SLOT_BYTES);
-        for at in slots.filter(its) {
+        slots.filter(its).collect()
+    }
+
+    /// Where the slot of a process itself is.
+    fn slot_of(&self, process: &Process) -> usize {
+        let slots = self.slots_of(process, Of::Process);
+        assert_eq!(slots.len(), 1);
+        slots[0]
+    }
+
+    /// Takes slots of a process away, as if it were dead: what is in them goes off the books.
+    fn take_away(&self, process: &Process, of: Of) {
+        let word = |at: usize| self.files.counter(at);
+        for at in self.slots_of(process, of) {
             let total = word(usage::TOTAL) - word(at + slot::USED);
             self.files.set_counter(usage::TOTAL, total);
             for word in [slot::START_TIME, slot::PID_NAMESPACE, slot::USED] {
@@ -303,6 +316,31 @@ fn what_is_lent_is_counted_once_after_a_slot_was_taken_away() {
         scene.both(&mut maker, 0);
     }
     assert!(scene.files.counter(usage::HIGH_WATER) <= LIMIT);
+}
+
+/// Whoever has the turn to change what is lent takes no slot in it: he would wait for himself, thousands of times.
+#[test]
+fn who_closes_while_its_slot_is_taken_away_does_not_wait_for_itself() {
+    let Some(scene) = Scene::new() else { return };
+    let (mut other, mut maker) = (scene.start(), scene.start());
+    let handle = maker.lend(0);
+    other.open(0, &handle);
+    maker.say(&["free 0"]);
+    let owner = scene.slot_of(&other) + slot::OWNER;
+    let before = sleeps(other.0.pid());
+    other.say(&[&format!("lose {owner}"), "close 0"]);
+    let slept = sleeps(other.0.pid()) - before;
+    assert_eq!(scene.files.counter(owner), 0, "it was taken away");
+    assert!(slept < 1_000, "{slept}");
+    other.say(&["lose 0"]);
+    scene.soon(&mut maker, 0);
+}
+
+/// How often a process has gone to sleep.
+fn sleeps(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or_default()
 }
 
 /// Each of them has to close it, whichever of them wrote it down first.
