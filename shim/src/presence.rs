@@ -45,7 +45,7 @@ pub(crate) fn shown(usage: Usage, me: Identity) -> u64 {
     if is_mine { sign.byte.load(Ordering::Acquire) } else { 0 }
 }
 
-/// Shows the sign, once for each image: this process has no slot yet, and so no record lock. `reaping` keeps its reapers out.
+/// Shows the sign, once for each image at most: this process has no slot yet, and so no record lock. `reaping` keeps its reapers out.
 pub(crate) fn show(usage: Usage, me: Identity, start: Start, reaping: &AtomicU32) {
     let Some(sign) = sign(usage) else { return };
     let was_shown = Pid(sign.pid.load(Ordering::Acquire)) == me.pid
@@ -53,6 +53,10 @@ pub(crate) fn show(usage: Usage, me: Identity, start: Start, reaping: &AtomicU32
     if was_shown {
         return;
     }
+    // Who gives up shows none later, either: by then there may be locks of memory that is lent.
+    sign.byte.store(0, Ordering::Release);
+    sign.namespace.store(me.namespace, Ordering::Release);
+    sign.pid.store(me.pid.0, Ordering::Release);
     let mut turns = 0;
     while reaping.swap(1, Ordering::AcqRel) != 0 {
         turns += 1;
@@ -61,9 +65,6 @@ pub(crate) fn show(usage: Usage, me: Identity, start: Start, reaping: &AtomicU32
         }
         sys::yield_now();
     }
-    sign.byte.store(0, Ordering::Release);
-    sign.namespace.store(me.namespace, Ordering::Release);
-    sign.pid.store(me.pid.0, Ordering::Release);
     let byte = byte_of(me, start);
     if lock(usage, byte).is_some() {
         sign.byte.store(byte, Ordering::Release);

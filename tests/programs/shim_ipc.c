@@ -14,7 +14,8 @@
      info                                              cuMemGetInfo: free
      lose <offset>                                     the word there of a file is gone when somebody asks for its locks; 0: no more
 
-   With an argument the primary context is had as runtime libraries have it, past every function with a name. */
+   With an argument the primary context is had as runtime libraries have it, past every function with a name; with "stalled" in
+   the usual way, while another thread of the process is held up as it looks for the dead. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -54,6 +55,8 @@ static int open_handle(Pointer *address, const char *digits)
 
 /* Everybody's who asks for it by this name, the shim among them. */
 static long lost_at;
+static pthread_barrier_t stall;
+static __thread int is_stalled_here;
 
 int fcntl(int file, int command, ...)
 {
@@ -62,9 +65,44 @@ int fcntl(int file, int command, ...)
     long argument = va_arg(rest, long);
     va_end(rest);
     uint64_t nothing = 0;
+    if (command == F_GETLK && is_stalled_here) {
+        pthread_barrier_wait(&stall);
+        pthread_barrier_wait(&stall);
+        is_stalled_here = 0;
+    }
     if (lost_at && command == F_GETLK && pwrite(file, &nothing, sizeof nothing, lost_at) != sizeof nothing)
         abort();
     return (int)syscall(SYS_fcntl, file, command, argument);
+}
+
+extern int cuDeviceTotalMem_v2(size_t *, int);
+
+/* Looks for the dead, and is held up at it. */
+static void *look(void *unused)
+{
+    size_t total = 0;
+    is_stalled_here = 1;
+    cuDeviceTotalMem_v2(&total, 0);
+    return unused;
+}
+
+static int inner(void);
+
+/* The context, past every function with a name; or while another thread is held up as it looks for the dead. */
+static int begin(const char *how)
+{
+    pthread_t thread;
+    if (!how)
+        return cuDevicePrimaryCtxRetain(&context, 0);
+    if (strcmp(how, "stalled"))
+        return inner();
+    pthread_barrier_init(&stall, NULL, 2);
+    pthread_create(&thread, NULL, look, NULL);
+    pthread_barrier_wait(&stall);
+    int code = cuDevicePrimaryCtxRetain(&context, 0);
+    pthread_barrier_wait(&stall);
+    pthread_join(thread, NULL);
+    return code;
 }
 
 enum { TOGETHER = 8 };
@@ -174,8 +212,7 @@ static int one(const char *word, uint64_t a, const char *text)
 int main(int count, char **words)
 {
     char line[512], word[32], text[256];
-    (void)words;
-    if (cuInit(0) || (count > 1 ? inner() : cuDevicePrimaryCtxRetain(&context, 0)) || cuCtxSetCurrent(context)) {
+    if (cuInit(0) || begin(count > 1 ? words[1] : NULL) || cuCtxSetCurrent(context)) {
         puts("no driver");
         return 1;
     }

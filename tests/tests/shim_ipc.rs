@@ -336,6 +336,28 @@ fn who_closes_while_its_slot_is_taken_away_does_not_wait_for_itself() {
     scene.soon(&mut maker, 0);
 }
 
+/// To show a sign of life drops all record locks: once there may be some, none is shown any more.
+#[test]
+fn who_could_show_no_sign_of_life_at_first_keeps_what_it_opened_when_its_slot_is_taken_away() {
+    let Some(scene) = Scene::new() else { return };
+    let mut maker = scene.start();
+    let handle = maker.lend(0);
+    let mut command = scene.tenant.command(&scene.bench, &scene.path);
+    let mut other = Process(Talk::start(command.arg("stalled")));
+    other.open(0, &handle);
+    let sign = scene.slot_of(&other) + slot::SIGN;
+    assert_eq!(scene.files.counter(sign), 0, "none could be shown");
+    scene.take_away(&other, Of::Process);
+    other.say(&["alloc 1 512", "free 1"]);
+    maker.say(&["free 0"]);
+    for _ in 0..3 {
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        scene.both(&mut maker, 1);
+    }
+    other.say(&["close 0"]);
+    scene.soon(&mut maker, 0);
+}
+
 /// How often a process has gone to sleep.
 fn sleeps(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
