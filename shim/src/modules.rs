@@ -40,7 +40,7 @@ use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
 pub(crate) use got::{get, get_kernel};
 pub(crate) use limits::{Change, limit};
 
-use limits::Expected;
+use limits::{Stacks, Step};
 
 /// What an object holds in a context.
 #[derive(Clone, Copy)]
@@ -51,8 +51,8 @@ struct Charged {
     /// 1: the driver has loaded it there.
     loaded: u32,
     bytes: u64,
-    /// Of a context: what its limits may take without more being charged, as they took it before.
-    spare: u64,
+    /// Of a context.
+    stacks: Stacks,
 }
 
 static MODULES: AllocMap<Charged> = AllocMap::new();
@@ -72,8 +72,8 @@ enum Stage {
     First,
     /// Another one is.
     Later,
-    /// A limit of a context is changed, which takes so much.
-    Limit(Expected),
+    /// A limit of a context is changed.
+    Limit(Step),
 }
 
 /// A call that may take memory.
@@ -108,7 +108,7 @@ impl Asking {
     fn stage(self, current: Current) -> Stage {
         match self {
             Self::Load(_) => Stage::Load,
-            Self::Limit(_, change) => Stage::Limit(change.expected(current.device)),
+            Self::Limit(object, change) => Stage::Limit(change.step(object, current)),
             Self::Get(object) => match object.in_context(current) {
                 Some(Charged { loaded: 1, .. }) => Stage::Later,
                 _ => Stage::First,
@@ -143,7 +143,8 @@ impl Object {
             return Ok(());
         }
         let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-        let fresh = Charged { of: self.0, tie: current.tie.0, grant, loaded: 0, bytes: 0, spare: 0 };
+        let fresh =
+            Charged { of: self.0, tie: current.tie.0, grant, loaded: 0, bytes: 0, stacks: Stacks::default() };
         let Some(other) = MODULES.insert(key, fresh).map_err(|_| NoPlace)? else { return Ok(()) };
         // Another thread was faster.
         self.change(current, |charged| {
@@ -293,7 +294,10 @@ impl Watched {
         let least = match asking {
             Asking::Load(variables) => variables,
             Asking::Get(object) => object.least(current),
-            Asking::Limit(object, _) => object.growth(current, stage),
+            Asking::Limit(object, _) => match stage {
+                Stage::Limit(step) => object.growth(current, step),
+                _ => None,
+            },
         };
         let is_known = least.is_some();
         let is_limit = matches!(stage, Stage::Limit(_));
@@ -314,9 +318,9 @@ impl Watched {
             (Some(before), Some(after)) => taken(before, after),
             _ => Taken::Doubtful(Bytes(0)),
         };
-        if let Stage::Limit(expected) = stage {
+        if let Stage::Limit(step) = stage {
             let came_back = self.before.as_ref().zip(after.as_ref()).and_then(|(then, now)| given(then, now));
-            return self.took_by_limit(object, expected, taken, came_back);
+            return self.took_by_limit(object, step, taken, came_back);
         }
         let (measured, is_doubtful) = match taken {
             Taken::Sure(bytes) | Taken::Likely(bytes) => (bytes, false),

@@ -32,7 +32,15 @@ enum Size {
 impl Scene {
     /// `None`: no C compiler here.
     fn new(limit: u64, size: Size) -> Option<Self> {
+        Self::on("", limit, size)
+    }
+
+    /// On such a node.
+    fn on(node: &str, limit: u64, size: Size) -> Option<Self> {
         let bench = Bench::new();
+        if !node.is_empty() {
+            bench.write("node.toml", node);
+        }
         let program = match bench.compile("shim_overhead", Link::Opened) {
             Ok(program) => program,
             Err(StoodAside(why)) => {
@@ -596,6 +604,39 @@ fn stacks_that_a_limit_asks_for_are_charged_to_their_context() {
     say(&mut program, "release 0", "0");
     assert_eq!(scene.books(), 0);
     program.end();
+}
+
+/// A driver may make another limit of what is asked for, and tells which.
+#[test]
+fn limits_that_the_driver_rounds_and_clamps_are_charged_as_they_become() {
+    let Some(scene) = Scene::on("stack_limits = \"rounded\"\n", LIMIT, Size::Published) else { return };
+    let threads = 2048 * u64::from(scene.card.facts().sms);
+    let (mut program, mut other) = (scene.start(), scene.start());
+    say(&mut program, "retain 0", "0");
+    say(&mut other, "retain 0", "0");
+    let most = |stacks: u64| 2 * CONTEXT + (stacks - 1024) * threads;
+    for round in 0..4 {
+        // What never became smaller leaves nothing to spare, seen or not.
+        other.tell(&format!("storm {round} 8 300"));
+        for _ in 0..20 {
+            say(&mut program, "limit 0 256", "0");
+        }
+        say(&mut program, "limit 0 1025", "0");
+        say(&mut program, "limitis 0", "0 1536");
+        assert_eq!(other.hear(), "0");
+        assert_eq!(scene.books(), most(1536), "round {round}");
+        // As much as there is already.
+        say(&mut program, "limit 0 1537", "0");
+        say(&mut program, "limit 0 2000", "0");
+        assert_eq!(scene.books(), most(2048), "round {round}");
+        say(&mut program, "limit 0 1", "0");
+        assert_eq!(scene.books(), most(1024), "round {round}");
+    }
+    // As a driver that clamps what is asked for would take it.
+    say(&mut program, "limit 0 10000000", "2");
+    assert_eq!(scene.books(), most(1024));
+    program.end();
+    other.end();
 }
 
 /// What is read while others are at work is nobody's for sure.

@@ -35,6 +35,8 @@ pub struct Node {
     pub pool_bytes: u64,
     /// When memory of graphs' nodes is taken, and who may have it.
     pub graph_memory: GraphMemory,
+    /// What becomes of a limit of stacks that is asked for.
+    pub stack_limits: StackLimits,
     /// Bytes copied or set per microsecond of device time.
     pub copy_bytes_per_micro: u64,
     /// Who may make and look at GPU instances of cards in MIG mode.
@@ -94,6 +96,27 @@ impl GraphMemory {
             Self::Launch | Self::Idle => false,
             Self::Instantiation => true,
             Self::Mixed => bytes > unit,
+        }
+    }
+}
+
+/// What the driver makes of a limit of stacks, which it may change "to meet hardware requirements".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StackLimits {
+    /// What was asked for.
+    Exact,
+    /// The next multiple of 512 bytes, 1 KiB at least and 128 KiB at most.
+    Rounded,
+}
+
+impl StackLimits {
+    /// What the limit becomes, in bytes.
+    #[must_use]
+    pub fn of(self, asked: usize) -> usize {
+        match self {
+            Self::Exact => asked,
+            Self::Rounded => asked.clamp(1 << 10, 128 << 10).next_multiple_of(512),
         }
     }
 }
@@ -185,6 +208,7 @@ impl Default for Node {
             alloc_bytes: 512,
             pool_bytes: 32 * MIB,
             graph_memory: GraphMemory::Launch,
+            stack_limits: StackLimits::Exact,
             copy_bytes_per_micro: 25_000,
             mig_access: MigAccess::Root,
             cards: vec![CardFacts::numbered(0), CardFacts::numbered(1)],

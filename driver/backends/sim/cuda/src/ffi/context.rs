@@ -167,7 +167,9 @@ exports! {
     fn cuCtxSetLimit(number: u32, value: usize) {
         let context = process::current()?;
         let first = usize::try_from(number).ok().and_then(|number| LIMITS.get(number)).ok_or(INVALID_VALUE)?;
+        let mut value = value;
         if number == STACK_SIZE {
+            value = context.card()?.card.node().stack_limits.of(value);
             process::set_stacks(&context, *first, value)?;
         }
         lock(&context.limits).insert(number, value);
