@@ -155,6 +155,14 @@ struct Pending {
     closed_at: Nanos,
     /// What was charged beyond the batch's charges, as it was late.
     late: Nanos,
+    /// Since when launches wait for it.
+    awaited_from: Option<Nanos>,
+}
+
+impl Pending {
+    fn new(event: Event, batch: Batch, begin: Option<Event>, opened_at: Nanos, closed_at: Nanos) -> Self {
+        Self { event, batch, begin, opened_at, closed_at, late: Nanos::ZERO, awaited_from: None }
+    }
 }
 
 /// The event from which times are told.
@@ -253,9 +261,7 @@ impl Marks {
             && let Some(event) = self.take(stream, events)
         {
             let batch = Batch::none(stream);
-            let put =
-                Pending { event, batch, begin: None, opened_at: now, closed_at: now, late: Nanos::ZERO };
-            self.push(put);
+            self.push(Pending::new(event, batch, None, now, now));
         }
     }
 
@@ -299,7 +305,7 @@ impl Marks {
         let (begin, opened_at) = (known.begin.take(), known.opened_at);
         match self.take(batch.stream, events) {
             Some(event) => {
-                self.push(Pending { event, batch, begin, opened_at, closed_at: now, late: Nanos::ZERO });
+                self.push(Pending::new(event, batch, begin, opened_at, now));
                 Recorded::Yes
             }
             None => {
@@ -500,14 +506,26 @@ impl Marks {
         let charged = pending.clone().fold(Nanos::ZERO, |sum, pending| sum.plus(pending.batch.charged));
         let known = pending.map(|pending| pending.batch.known).min().unwrap_or(Known::Exactly);
         let from = start.max(oldest.closed_at);
-        Some(Due { from, at: start.plus(oldest.batch.charged), charged, late: oldest.late, known })
+        let (at, late, awaited_from) = (start.plus(oldest.batch.charged), oldest.late, oldest.awaited_from);
+        Some(Due { from, at, charged, late, known, awaited_from })
     }
 
     /// Notes what the oldest pending batch was charged beyond its charges.
     pub fn set_late(&mut self, late: Nanos) {
-        if let Some(oldest) = self.pending.iter_mut().flatten().find(|pending| !pending.batch.is_none()) {
+        if let Some(oldest) = self.oldest() {
             oldest.late = late;
         }
+    }
+
+    /// A launch waits for the oldest pending batch.
+    pub fn wait(&mut self, now: Nanos) {
+        if let Some(oldest) = self.oldest() {
+            oldest.awaited_from.get_or_insert(now);
+        }
+    }
+
+    fn oldest(&mut self) -> Option<&mut Pending> {
+        self.pending.iter_mut().flatten().find(|pending| !pending.batch.is_none())
     }
 
     /// What is pending of launches, oldest first.
@@ -529,6 +547,16 @@ pub struct Due {
     pub late: Nanos,
     /// The least that is known about any charge.
     pub known: Known,
+    /// Since when launches wait for the oldest.
+    pub awaited_from: Option<Nanos>,
+}
+
+impl Due {
+    /// How long launches have waited for the oldest batch.
+    #[must_use]
+    pub fn awaited(&self, now: Nanos) -> Nanos {
+        self.awaited_from.map_or(Nanos::ZERO, |from| now.minus(from))
+    }
 }
 
 impl Default for Marks {

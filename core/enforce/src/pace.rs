@@ -78,6 +78,8 @@ const LATE_GUESSED: Nanos = Nanos::from_millis(1);
 const LATE_MEASURED: Nanos = Nanos::from_millis(50);
 /// Longest wait for work that does not get done: it may be waiting for the very launch that waits here.
 const LATE_WAIT_MAX: Nanos = Nanos::from_millis(20_000);
+/// The same where nothing is at stake but how far ahead a process launches.
+const STUCK_AFTER: Nanos = Nanos::from_millis(500);
 /// First look at work that is late; each further one after an eighth of the time it is late.
 const LOOK_AFTER: Nanos = Nanos::from_micros(50);
 /// First look at work whose cost is known, and may be less for once; each further one after as long again.
@@ -311,7 +313,7 @@ impl Pace {
             self.take_back(lane.reclaim());
         }
         let due = Self::late(ask, shared, marks);
-        let may = Self::catch_up(ask, cost, due, shared, world);
+        let may = Self::catch_up(ask, cost, due, shared, (&mut *marks, &mut *world));
         if let Err(until) = may.and_then(|()| self.pay(ask, price, due, shared, world)) {
             // The stream will rest: what it did until now is a batch of its own.
             if lane.is_open_for(ask.stream) {

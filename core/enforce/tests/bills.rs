@@ -292,6 +292,25 @@ fn work_without_a_marker_stops_nobody_once_it_is_done() {
     }
 }
 
+/// A stream that waits for what the launching thread does later holds it up once, not with each of its launches.
+#[test]
+fn a_stream_that_waits_for_its_own_program_holds_it_up_once() {
+    for (granted, most) in [(1_000_000, 1_700), (500_000, 22_700), (100_000, 31_000)] {
+        let books = Books::new();
+        let mut process = Process::new(&books, 1, 100);
+        process.terms.granted = Ppm::new(granted);
+        (0..30).for_each(|_| process.launches(1, MILLI));
+        process.card.now = process.card.now.max(process.card.done_at) + 1_000 * MILLI;
+        process.waits();
+        let from = process.card.now;
+        process.card.others.push((7, u64::MAX / 4));
+        (0..1_000).for_each(|_| process.launches(1, MILLI));
+        let took = (process.card.now - from) / MILLI;
+        println!("granted {granted}: {took} ms");
+        assert!(took <= most, "granted {granted}: {took} ms, {most} at most");
+    }
+}
+
 fn granted_of(process: &Process<'_>) -> u64 {
     u64::from(process.terms.granted.parts())
 }

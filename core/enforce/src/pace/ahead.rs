@@ -10,8 +10,6 @@ use super::*;
 
 /// Card time that a process launches ahead, beyond one launch.
 const AHEAD_MAX: Nanos = CREDIT_MAX;
-/// Longest wait for the card: it may be waiting for the very launch that waits here.
-const AHEAD_WAIT_MAX: Nanos = Nanos::from_millis(500);
 /// Least and most time between two looks at how far the card is.
 const LOOK_LEAST: Nanos = Nanos::from_micros(250);
 const LOOK_MOST: Nanos = Nanos::from_millis(2);
@@ -23,13 +21,14 @@ impl Pace {
         cost: Nanos,
         due: Option<Due>,
         shared: &Shared<'_>,
-        world: &mut impl World,
+        (marks, world): (&mut Marks, &mut impl World),
     ) -> Result<(), Nanos> {
         let Ask { now, terms, waited, .. } = *ask;
+        let awaited = due.map_or(Nanos::ZERO, |due| due.awaited(now));
         // Where a charge is a guess, all that it says is that a bill comes.
         let charged = due.filter(|due| due.known != Known::Not).map_or(Nanos::ZERO, |due| due.charged);
         let ahead = charged.minus(AHEAD_MAX.plus(cost));
-        if ahead == Nanos::ZERO || waited >= AHEAD_WAIT_MAX {
+        if ahead == Nanos::ZERO || waited.max(awaited) >= STUCK_AFTER {
             return Ok(());
         }
         if terms.own != Ppm::ALL {
@@ -38,6 +37,7 @@ impl Pace {
         let until = now.plus(ahead.clamp(LOOK_LEAST, LOOK_MOST));
         publish_active(now, until.minus(now), shared, world);
         publish_limited(now, until, shared, world);
+        marks.wait(now);
         Err(until)
     }
 }

@@ -91,11 +91,17 @@ impl Pace {
 
     /// Finds what pending work has taken beyond its charges. Beside other tenants that is charged while it takes it: a bill that
     /// came all at once would find that the credit earned meanwhile had no room. Alone it may be siblings' turns, which they
-    /// were charged.
+    /// were charged. What is not done for long may wait for a launch that waits here: once one has waited for it as long as any may,
+    /// none waits for it any more.
     pub(super) fn late(ask: &Ask<'_>, shared: &Shared<'_>, marks: &mut Marks) -> Option<Due> {
         let due = marks.due()?;
-        let late =
-            if ask.waited < LATE_WAIT_MAX { lateness(ask.now, ask.terms.own, &due) } else { Nanos::ZERO };
+        let is_free = ask.terms.granted == Ppm::ALL && ask.terms.own == Ppm::ALL;
+        let most = if is_free { STUCK_AFTER } else { LATE_WAIT_MAX };
+        let is_stuck = ask.waited.max(due.awaited(ask.now)) >= most;
+        let late = if is_stuck { Nanos::ZERO } else { lateness(ask.now, ask.terms.own, &due) };
+        if late > Nanos::ZERO {
+            marks.wait(ask.now);
+        }
         let charged = if ask.terms.own == Ppm::ALL { Nanos::ZERO } else { late };
         shared.bucket.add(due.late.signed().saturating_sub(charged.signed()), Room::MOST);
         marks.set_late(charged);
