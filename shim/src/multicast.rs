@@ -4,18 +4,20 @@
 //!   object (handle) ─▶ a record without bytes ([`crate::physical`]) ─▶ Bound {place, number} ─▶ a hold on the memory's record
 //! ```
 //!
-//! An object of another process has no record: what is bound to it stays charged until it is unbound, or this process ends.
+//! An object that was exported or imported may be others' as well when its last hold of this process goes. What is bound to it then
+//! stays charged, unless the card is seen to give it back ([`crate::measured`]): nobody can unbind it here any more, as a handle of
+//! the same value is another object's.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::account::{self, Account};
 use crate::alloc_map::{AllocMap, Key};
 use crate::physical::{Going, Number, Seen};
-use crate::vendor::{Device, SUCCESS};
+use crate::vendor::{Device, OUT_OF_MEMORY, SUCCESS};
 
 #[derive(Clone, Copy, Debug)]
 struct Bound {
-    object: u64,
+    object: Number,
     /// Where in the object.
     from: u64,
     /// The grant of the memory's card: two cards bind at the same place.
@@ -27,8 +29,8 @@ struct Bound {
 
 /// What lets go of memory when its object ends.
 const WITH_OBJECT: u64 = u64::MAX;
-/// Tells handles of objects that are not known from numbers.
-const UNKNOWN: u64 = 1 << 63;
+/// Mappings in a row that one call binds.
+const MEMORIES_MAX: usize = 64;
 
 static BOUND: AllocMap<Bound> = AllocMap::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -44,13 +46,6 @@ pub(crate) struct Part {
     pub(crate) bytes: u64,
 }
 
-fn object_of(handle: u64) -> u64 {
-    match Number::of(handle) {
-        Number::NONE => handle | UNKNOWN,
-        number => number.get(),
-    }
-}
-
 fn next() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
@@ -59,9 +54,10 @@ fn none() -> bool {
     COUNT.load(Ordering::Acquire) == 0
 }
 
-/// Has `leaving` let go of all that is wanted, and says so to the memory.
-fn begin(wanted: impl Fn(&Bound) -> bool, leaving: u64, going: &mut Going) {
+/// Has `leaving` let go of all that is wanted, and says so to the memory; whether there was any.
+fn begin(wanted: impl Fn(&Bound) -> bool, leaving: u64, going: &mut Going) -> bool {
     let is_free = |bound: &Bound| bound.leaving == 0 && wanted(bound);
+    let mut any = false;
     while let Some(key) = BOUND.find(|key, bound| is_free(bound).then_some(key)) {
         let taken = BOUND.update(key, |bound| {
             let is_ours = is_free(bound);
@@ -71,9 +67,11 @@ fn begin(wanted: impl Fn(&Bound) -> bool, leaving: u64, going: &mut Going) {
             is_ours.then_some(bound.number)
         });
         if let Some(Some(number)) = taken {
+            any = true;
             number.begin_drop(going);
         }
     }
+    any
 }
 
 /// The vendor let go of what `wanted` names.
@@ -99,14 +97,17 @@ fn keep(wanted: impl Fn(&Bound) -> bool) {
 }
 
 fn ends_with(object: Number) -> impl Fn(&Bound) -> bool {
-    move |bound: &Bound| bound.object == object.get() && bound.leaving == WITH_OBJECT
+    move |bound: &Bound| bound.object == object && bound.leaving == WITH_OBJECT
 }
 
-/// The last hold on something is about to go: what is bound to it goes with it.
-pub(crate) fn ends(object: Number, going: &mut Going) {
-    if !none() {
-        begin(|bound| bound.object == object.get(), WITH_OBJECT, going);
-    }
+/// The last hold on something is about to go: what is bound to it goes with it; whether anything is.
+pub(crate) fn ends(object: Number, going: &mut Going) -> bool {
+    !none() && begin(|bound| bound.object == object, WITH_OBJECT, going)
+}
+
+/// Whether anything is bound to it.
+pub(crate) fn has_any(object: Number) -> bool {
+    !none() && BOUND.find(|_, bound| (bound.object == object).then_some(())).is_some()
 }
 
 /// It went.
@@ -123,23 +124,53 @@ pub(crate) fn stays(object: Number) {
     }
 }
 
-/// cuMulticastBindMem and cuMulticastBindAddr: memory of this number, from there on.
-pub(crate) fn bind((object, from): (u64, u64), number: Number, call: impl FnOnce() -> i32) -> i32 {
-    let number = match number.hold() {
-        Ok(number) => number,
+/// Memory that a call binds, held for it: the number, and the grant that pays.
+#[derive(Clone, Copy)]
+struct Held(Number, u32);
+
+/// Holds what is charged of it, all or nothing; how much that is.
+fn hold_all(memory: impl Iterator<Item = Number>, held: &mut [Held]) -> Result<usize, i32> {
+    let (mut places, mut count) = (held.iter_mut(), 0);
+    let failed = memory.filter_map(|number| Some((number, number.grant()?))).find_map(|(number, grant)| {
+        let Some(place) = places.next() else { return Some(OUT_OF_MEMORY) };
+        match number.hold() {
+            Ok(number) => {
+                *place = Held(number, grant);
+                count += 1;
+                None
+            }
+            Err(error) => Some(error),
+        }
+    });
+    let Some(error) = failed else { return Ok(count) };
+    held.iter().take(count).for_each(|held| held.0.unhold());
+    Err(error)
+}
+
+/// cuMulticastBindMem and cuMulticastBindAddr: memory of these numbers, from there on.
+pub(crate) fn bind(
+    (object, from): (u64, u64),
+    memory: impl Iterator<Item = Number>,
+    call: impl FnOnce() -> i32,
+) -> i32 {
+    let mut held = [Held(Number::NONE, 0); MEMORIES_MAX];
+    let held = match hold_all(memory, &mut held) {
+        Ok(count) => held.into_iter().take(count),
         Err(error) => return error,
     };
-    let Some(grant) = number.grant() else { return call() };
     let answer = call();
     if answer != SUCCESS {
-        number.unhold();
+        held.for_each(|Held(number, _)| number.unhold());
         return answer;
     }
-    COUNT.fetch_add(1, Ordering::AcqRel);
-    let bound = Bound { object: object_of(object), from, grant, number, leaving: 0 };
-    if BOUND.insert(Key(next()), bound).is_err() {
-        // Without a record of where it is it stays charged.
-        COUNT.fetch_sub(1, Ordering::AcqRel);
+    let object = Number::of(object);
+    // Without a record of where it is it stays charged.
+    for Held(number, grant) in held.filter(|held| object != Number::NONE && held.0 != Number::NONE) {
+        COUNT.fetch_add(1, Ordering::AcqRel);
+        let bound = Bound { object, from, grant, number, leaving: 0 };
+        if BOUND.insert(Key(next()), bound).is_err() {
+            COUNT.fetch_sub(1, Ordering::AcqRel);
+        }
     }
     SUCCESS
 }
@@ -150,13 +181,13 @@ pub(crate) fn unbind(part: Part, device: Device, call: impl FnOnce() -> i32) -> 
         Account::Counted(ledger) if !none() => ledger,
         _ => return call(),
     };
-    let (object, grant) = (object_of(part.object), u32::try_from(ledger.number()).unwrap_or(u32::MAX));
+    let (object, grant) = (Number::of(part.object), u32::try_from(ledger.number()).unwrap_or(u32::MAX));
     let until = part.from.saturating_add(part.bytes);
     let is_there = |bound: &Bound| {
         (bound.object, bound.grant) == (object, grant) && part.from <= bound.from && bound.from < until
     };
     let (mut going, ours) = (Going::default(), next());
-    begin(is_there, ours, &mut going);
+    let _any = begin(is_there, ours, &mut going);
     let (answer, seen, _moving) = going.ask(call);
     if answer == SUCCESS {
         end(|bound| bound.leaving == ours, seen);

@@ -11,8 +11,8 @@
 //! the bytes are credited when the vendor has let go of all, and nobody adds a hold to what is on its way out.
 //!
 //! A handle is the memory's name for as long as the memory is held here, also while no reference to it is left. With the last
-//! hold the name goes *before* the vendor is asked: the driver may give its value to something else at once. Imported memory of
-//! another process has no record: its owner pays.
+//! hold the name goes *before* the vendor is asked: the driver may give its value to something else at once. What is imported of
+//! another process has a record without bytes: its owner pays.
 //!
 //! Memory that was exported may be held elsewhere when the last hold of this process goes, and no driver tells by whom. Then
 //! the record is *kept*, without holds, until the card is seen to give the memory back ([`crate::measured`]), until it is
@@ -30,7 +30,7 @@ use crate::multicast;
 use crate::plain;
 use crate::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 
-pub(crate) use mapped::{map, mapped_at, share_mapped, unmap};
+pub(crate) use mapped::{map, mapped_at, mapped_in, share_mapped, unmap};
 
 /// A number of a record; 0: memory that is not charged here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,8 @@ pub(crate) struct Going {
     own: u64,
     /// Somebody else may.
     shared: u64,
+    /// Who has what they are bound to may have them as well.
+    bound: bool,
     grant: Option<u32>,
 }
 
@@ -99,14 +101,19 @@ impl Record {
     fn is_kept(&self) -> bool {
         self.live == 0 && self.holds == 0 && self.reach == Reach::Shared
     }
+
+    /// Whether an import that has its handle is of it, also after its last hold here: of memory of this process that others may
+    /// have. What is not charged may be another's by then.
+    fn is_imported_by_name(&self) -> bool {
+        self.reach == Reach::Shared && self.bytes.0 > 0 && self.handle != 0
+    }
 }
 
 // === impl Going ===
 
 impl Going {
-    /// `last`: what loses its last hold.
-    fn add(&mut self, last: Option<Record>) {
-        let Some(record) = last else { return };
+    /// What loses its last hold.
+    fn add(&mut self, record: Record) {
         if record.bytes.0 > 0 {
             self.grant = Some(record.grant);
         }
@@ -117,7 +124,7 @@ impl Going {
     /// Has the vendor do it. Where memory may be held elsewhere the card is watched meanwhile.
     pub(crate) fn ask(self, call: impl FnOnce() -> i32) -> (i32, Seen, Option<Moving>) {
         let ledger = self.grant.and_then(plain::ledger).or_else(current_ledger);
-        let watch = if self.shared > 0 { Watch::Closely } else { Watch::Aside };
+        let watch = if self.shared > 0 || self.bound { Watch::Closely } else { Watch::Aside };
         let is_watched = watch == Watch::Closely || KEPT.load(Ordering::Acquire) > 0;
         let Some(watched) = ledger.filter(|_| is_watched) else {
             ledger.into_iter().for_each(measured::wait_at_door);
@@ -169,14 +176,9 @@ impl Number {
     /// Memory that is not charged here.
     pub(crate) const NONE: Self = Self(0);
 
-    /// The number as such.
-    pub(crate) fn get(self) -> u64 {
-        self.0
-    }
-
-    /// The grant that pays.
+    /// The grant that pays, if any does.
     pub(crate) fn grant(self) -> Option<u32> {
-        RECORDS.get(self.key()).map(|record| record.grant)
+        RECORDS.get(self.key()).filter(|record| record.bytes.0 > 0).map(|record| record.grant)
     }
 
     fn key(self) -> Key {
@@ -230,14 +232,13 @@ impl Number {
             record.holds = record.holds.saturating_sub(1);
             (record.holds == 0).then_some(*record)
         });
-        let last = last.flatten();
-        if let Some(record) = last.filter(|record| record.reach == Reach::Own) {
-            self.forget_name(record.handle);
+        let Some(last) = last.flatten() else { return };
+        if !last.is_imported_by_name() {
+            self.forget_name(last.handle);
         }
         going.add(last);
-        if last.is_some() {
-            multicast::ends(self, going);
-        }
+        let takes_along = multicast::ends(self, going);
+        going.bound |= takes_along && last.reach == Reach::Shared;
     }
 
     /// The vendor did not.
@@ -247,7 +248,8 @@ impl Number {
             record.holds = record.holds.saturating_add(1);
             record.handle
         });
-        if let Some(handle) = handle.filter(|handle| NAMES.get(Key(*handle)).is_none()) {
+        // A range has none.
+        if let Some(handle) = handle.filter(|handle| *handle != 0 && NAMES.get(Key(*handle)).is_none()) {
             // Without a place for its name the next release is nobody's, and it stays charged.
             let _named = NAMES.insert(Key(handle), Name { number: self, references: 0 });
         }
@@ -255,10 +257,12 @@ impl Number {
 
     /// The vendor did; with the last hold the bytes go back, or are kept.
     pub(crate) fn dropped(self, seen: Seen) {
+        let is_bare = !multicast::has_any(self);
         let ended = RECORDS.decide(self.key(), |record| {
             record.live = record.live.saturating_sub(1);
-            let goes = record.live == 0 && (record.reach == Reach::Own || seen == Seen::Given);
-            if goes { Fate::Goes } else { Fate::Stays }
+            let is_nothing = record.bytes.0 == 0 && is_bare;
+            let is_over = record.reach == Reach::Own || seen == Seen::Given || is_nothing;
+            if record.live == 0 && is_over { Fate::Goes } else { Fate::Stays }
         });
         match ended {
             Some((Fate::Goes, record)) => {
@@ -267,7 +271,7 @@ impl Number {
                 multicast::ended(self, seen);
             }
             Some((Fate::Stays, record)) if record.is_kept() => {
-                KEPT.fetch_add(1, Ordering::AcqRel);
+                KEPT.fetch_add(u64::from(record.bytes.0 > 0), Ordering::AcqRel);
                 multicast::stays(self);
             }
             Some((Fate::Stays, _)) | None => {}
@@ -349,12 +353,17 @@ fn note(record: Record) -> Result<(), NoRoom> {
     Ok(())
 }
 
-/// A multicast object was made: it takes nothing, and has a life as memory does.
-pub(crate) fn multicast(handle: u64) {
-    let record = Record { bytes: Bytes(0), grant: u32::MAX, handle, holds: 1, live: 1, reach: Reach::Own };
+/// What takes nothing of this process, and has a life as memory does.
+fn note_free(handle: u64, reach: Reach) {
+    let record = Record { bytes: Bytes(0), grant: u32::MAX, handle, holds: 1, live: 1, reach };
     if note(record).is_err() {
         uncharged(handle);
     }
+}
+
+/// A multicast object was made.
+pub(crate) fn multicast(handle: u64) {
+    note_free(handle, Reach::Own);
 }
 
 /// An allocation of which others may have a range, charged already: its one hold is that it is not freed.
@@ -418,12 +427,15 @@ pub(crate) fn export(handle: u64, call: impl FnOnce() -> i32) -> i32 {
     call()
 }
 
-/// cuMemImportFromShareableHandle: memory of this process under its name, or another's, which pays for it.
+/// cuMemImportFromShareableHandle: something of this process under its name; or another's, which pays for it: an object may have
+/// memory of this process bound, so it is known by a number.
 pub(crate) fn import(call: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
     let handle = call()?;
     let number = Number::of(handle);
     if number != Number::NONE && number.hold_again() {
         number.name(handle);
+    } else {
+        note_free(handle, Reach::Shared);
     }
     Ok(handle)
 }

@@ -15,7 +15,7 @@
      put <array> <x> <handle>              cuMemMapArrayAsync: 64 × 64 elements from x on
      take <array> <x> <wide>               the same, unmapped
      destroy <array>
-     team <handle> <bytes>                 cuMulticastCreate, and two cards added
+     team <handle> <bytes>                 cuMulticastCreate, and two cards added; its descriptor may be exported
      bind <team> <what> <way>              cuMulticastBindMem, its second form, cuMulticastBindAddr, its second form: what a handle
                                            or range has, at the way's own place
      unbind <team> <way>
@@ -117,7 +117,7 @@ static int team(u64 *object, u64 bytes)
         unsigned devices;
         size_t bytes;
         u64 handle_types, flags;
-    } two = {2, bytes, 0, 0};
+    } two = {2, bytes, 1, 0};
     int code = cuMulticastCreate(object, &two);
     code = code ? code : cuMulticastAddDevice(*object, 0);
     return code ? code : cuMulticastAddDevice(*object, 1);

@@ -456,3 +456,57 @@ fn memory_of_which_another_device_has_a_range_is_charged_after_it_is_freed() {
     assert_eq!(scene.files.counter(usage::TOTAL), 3 * SIZE);
     scene.program.end();
 }
+
+/// Exports what a handle of the program names; how another process imports it under a handle of its own.
+#[track_caller]
+fn export_to(scene: &mut Scene, handle: u32, as_handle: u32) -> String {
+    let exported = scene.program.say(&format!("export {handle} {handle}"));
+    let descriptor = exported.strip_prefix("0 ").unwrap_or("none");
+    format!("foreign {as_handle} {} {descriptor}", scene.program.pid())
+}
+
+#[test]
+fn memory_bound_to_a_multicast_object_of_several_processes_is_charged_until_nobody_has_it() {
+    let Some(mut scene) = Scene::new() else { return };
+    let mut other = scene.sibling();
+    let mut says = |line: &str| assert_eq!(other.say(line), "0", "{line}");
+    let object = format!("team 9 {}", 4 * SIZE);
+    // What is unbound is free again, in whichever process.
+    scene.say(&[&object]);
+    says(&export_to(&mut scene, 9, 9));
+    says(&format!("create 1 {SIZE} 1"));
+    says("bind 9 1 0");
+    says("release 1");
+    scene.create(1);
+    scene.say(&["close 9", "bind 9 1 1", "release 1"]);
+    scene.both(2);
+    says("unbind 9 0");
+    scene.both(1);
+    // Who lets go of the object has its memory bound still.
+    says(&format!("create 1 {SIZE} 1"));
+    says("bind 9 1 0");
+    says("release 1");
+    says("release 9");
+    scene.both(2);
+    // The handle's value is another object's now, with something at the very place.
+    scene.say(&[&format!("team 8 {}", 4 * SIZE)]);
+    says(&export_to(&mut scene, 8, 8));
+    says("same 8 9");
+    says(&format!("create 2 {SIZE} 1"));
+    says("bind 8 2 0");
+    says("release 2");
+    scene.both(3);
+    says("unbind 8 0");
+    scene.both(2);
+    says("release 8");
+    scene.both(2);
+    // The last one who has it sees what the card gets back of his own.
+    scene.say(&["close 8", "release 8", "unbind 9 1"]);
+    scene.both(1);
+    scene.create(1);
+    scene.say(&["bind 9 1 1", "release 1", "release 9"]);
+    other.end();
+    wait_for("what the dead process held", || scene.books_and_card().0 == 0);
+    scene.both(0);
+    scene.program.end();
+}

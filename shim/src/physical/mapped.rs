@@ -67,16 +67,19 @@ pub(crate) fn map(
     answer
 }
 
+/// The records of what is mapped in a range, one behind the other, up to the first gap; a pool's memory is the pool's.
+pub(crate) fn mapped_in(address: u64, bytes: u64) -> impl Iterator<Item = Number> + Clone {
+    let (mut at, until) = (address, address.saturating_add(bytes.max(1)));
+    core::iter::from_fn(move || {
+        let (number, end) = if at < until { mapping_at(at)? } else { return None };
+        at = end.max(at + 1);
+        Some(number)
+    })
+}
+
 /// Others may have what is mapped in a range, from now on. False: nothing of this process is mapped there.
 pub(crate) fn share_mapped(address: u64, bytes: u64) -> bool {
-    let (mut at, until) = (address, address.saturating_add(bytes.max(1)));
-    while at < until
-        && let Some((number, end)) = mapping_at(at)
-    {
-        number.share();
-        at = end.max(at + 1);
-    }
-    at > address
+    mapped_in(address, bytes).inspect(|number| number.share()).count() > 0
 }
 
 /// Visits the mappings of a range, one behind the other.

@@ -1,20 +1,32 @@
 //! Multicast objects: a team of cards, each with memory bound to it, which stays on its card as long as it is bound.
 //!
+//! Processes share an object by descriptors ([`crate::shared`]): each adds its cards and binds its memory, and all of that stays bound
+//! until the last of them has let go of the object. A process that has no handle and no mapping of it any more looks whether the
+//! others have, at calls that take memory or tell of it.
+//!
 //! The vendor's driver waits for the last card of a team before it binds or maps; here that is an error.
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE};
 use crate::heap::BIG_PAGE;
 use crate::process::{self, lock};
-use crate::vmm::{self, FILE_DESCRIPTOR, Hold};
-use std::sync::Mutex;
+use crate::shared::{self, Group, Import, Maker, Shared};
+use crate::vmm::{self, FILE_DESCRIPTOR, Hold, Physical};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-/// The cards of an object, and what they have bound.
+/// The cards of an object, and what this process has bound.
 pub(crate) struct Team {
     /// How many there are to be.
     size: usize,
-    devices: Mutex<Vec<usize>>,
+    group: Group,
+    /// While this process has it.
+    held: Mutex<Option<Import>>,
     bound: Mutex<Vec<Bound>>,
 }
+
+/// What others have still and this process has not, with something of this process bound.
+static LEFT: Mutex<Vec<Arc<Physical>>> = Mutex::new(Vec::new());
+static ANY_LEFT: AtomicBool = AtomicBool::new(false);
 
 struct Bound {
     from: u64,
@@ -43,15 +55,59 @@ impl Bound {
 }
 
 impl Team {
+    fn of(told: &Shared, group: Group) -> Answer<Self> {
+        let size = usize::try_from(told.offset).map_err(|_| INVALID_VALUE)?;
+        let held = Mutex::new(Some(group.hold()?));
+        Ok(Self { size, group, held, bound: Mutex::default() })
+    }
+
     pub(crate) fn is_complete(&self) -> bool {
-        lock(&self.devices).len() == self.size
+        self.group.cards().len() >= self.size
+    }
+
+    /// A descriptor of it.
+    pub(crate) fn export(&self) -> Answer<i32> {
+        self.group.descriptor().map(shared::give_away)
     }
 
     /// The object ends: it lets go of everything.
-    pub(crate) fn end(&self) {
+    fn end(&self) {
         let bound = std::mem::take(&mut *lock(&self.bound));
         bound.iter().for_each(|bound| vmm::drop_hold(&bound.memory));
     }
+}
+
+/// This process has an object no longer.
+pub(crate) fn leave(object: &Arc<Physical>) {
+    let Some(team) = object.team() else { return };
+    drop(lock(&team.held).take());
+    if team.group.is_held() {
+        lock(&LEFT).push(Arc::clone(object));
+        ANY_LEFT.store(true, Ordering::Release);
+    } else {
+        team.end();
+    }
+}
+
+/// Lets go of what was bound to objects that nobody has any more.
+pub(crate) fn collect() {
+    if !ANY_LEFT.load(Ordering::Acquire) {
+        return;
+    }
+    let is_gone = |object: &mut Arc<Physical>| object.team().is_none_or(|team| !team.group.is_held());
+    let gone = lock(&LEFT).extract_if(.., is_gone).collect::<Vec<_>>();
+    gone.iter().filter_map(|object| object.team()).for_each(Team::end);
+}
+
+/// A descriptor's object: under the handle that this process has for it, or under a new one.
+pub(crate) fn import(descriptor: i32) -> Answer<u64> {
+    let (told, _held) = shared::import(descriptor, Maker::Team)?;
+    let group = Group::of(descriptor)?;
+    let is_it = |object: &Physical| object.team().is_some_and(|team| team.group.is(&group));
+    if let Some(handle) = vmm::find_again(is_it) {
+        return Ok(handle);
+    }
+    vmm::create_team(Team::of(&told, group)?, told.bytes, FILE_DESCRIPTOR)
 }
 
 fn index(device: i32) -> Answer<usize> {
@@ -66,7 +122,8 @@ pub(crate) fn create(size: u32, bytes: u64, handle_types: u32) -> Answer<u64> {
     if size == 0 || size > cards || bytes == 0 || !bytes.is_multiple_of(BIG_PAGE) {
         return Err(INVALID_VALUE);
     }
-    let team = Team { size, devices: Mutex::default(), bound: Mutex::default() };
+    let told = Shared::of_team(u64::try_from(size).map_err(|_| INVALID_VALUE)?, bytes);
+    let team = Team::of(&told, Group::new(&told)?)?;
     vmm::create_team(team, bytes, handle_types)
 }
 
@@ -74,12 +131,15 @@ pub(crate) fn create(size: u32, bytes: u64, handle_types: u32) -> Answer<u64> {
 pub(crate) fn add(object: u64, device: i32) -> Answer {
     let (object, device) = (vmm::get(object)?, index(device)?);
     let team = object.team().ok_or(INVALID_VALUE)?;
-    let mut devices = lock(&team.devices);
-    if devices.contains(&device) || devices.len() == team.size {
+    let (card, cards) = (number(device)?, team.group.cards());
+    if cards.contains(&card) || cards.len() >= team.size {
         return Err(INVALID_DEVICE);
     }
-    devices.push(device);
-    Ok(())
+    team.group.add(card)
+}
+
+fn number(device: usize) -> Answer<u64> {
+    Ok(process::cards()?.get(device).ok_or(INVALID_DEVICE)?.card.number())
 }
 
 /// cuMulticastBindMem and cuMulticastBindAddr: part of a memory, from `offset` on; on `device`, where that is told.
@@ -105,7 +165,7 @@ fn bind_hold(part: Part, told: Option<usize>, memory: &Hold, at: u64) -> Answer 
     let shareable = |types: u32| types & FILE_DESCRIPTOR != 0;
     let is_shared = !shareable(object.properties.handle_types) || shareable(memory.1.properties.handle_types);
     let device = memory.1.device;
-    let is_of_team = lock(&team.devices).contains(&device) && told.is_none_or(|told| told == device);
+    let is_of_team = team.group.cards().contains(&number(device)?) && told.is_none_or(|told| told == device);
     if !is_even || !fits || !is_shared || !is_of_team || !team.is_complete() || memory.1.team().is_some() {
         return Err(INVALID_VALUE);
     }

@@ -5,13 +5,16 @@
 //!        └──▶ Export (the owner's look at the same file): is anybody's lock still there?
 //!   import ─▶ Import (a look of its own) ────────────────────────── shared lock, gone with the import or its process
 //! ```
+//!
+//! The file of a multicast object has the cards of its team behind that, and each process that has the object holds a lock.
 
 use crate::code::{Answer, INVALID_VALUE, UNKNOWN};
 use crate::heap::{self, Backing, Content};
 use aliquot_sim_device::{Card, Seat};
 use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -29,6 +32,8 @@ pub(crate) enum Maker {
     Interface = 1,
     /// cuMemGetHandleForAddressRange: other devices import it, and nobody here.
     Range = 2,
+    /// cuMulticastCreate.
+    Team = 3,
 }
 
 /// What a descriptor says.
@@ -45,8 +50,11 @@ pub(crate) struct Shared {
 /// The owner's look at what it exported.
 pub(crate) struct Export(File);
 
+/// A multicast object as all its processes see it.
+pub(crate) struct Group(File);
+
 /// An importer's hold on it, for as long as this lives.
-pub(crate) struct Import(#[expect(dead_code, reason = "its lock is what counts")] File);
+pub(crate) struct Import(File);
 
 impl Shared {
     pub(crate) fn of(seat: &Seat, maker: Maker, (offset, bytes): (u64, u64)) -> Self {
@@ -68,6 +76,11 @@ impl Shared {
         let seat = usize::try_from(self.seat).map_err(|_| INVALID_VALUE)?;
         let content = Arc::new(Content::of_process(&card.content_file_of(seat, self.pid))?);
         Ok(Backing { content, offset: self.offset, touched: Arc::new(AtomicBool::new(true)) })
+    }
+
+    /// Of a multicast object: how many cards its team is to have, and bytes.
+    pub(crate) fn of_team(size: u64, bytes: u64) -> Self {
+        Self { pid: std::process::id(), seat: 0, card: 0, maker: Maker::Team as u64, offset: size, bytes }
     }
 
     fn words(&self) -> [u64; WORDS] {
@@ -95,12 +108,17 @@ fn look(descriptor: i32) -> Answer<File> {
     OpenOptions::new().read(true).write(true).open(path).map_err(|_| INVALID_VALUE)
 }
 
-/// A descriptor for the caller.
-pub(crate) fn export(told: &Shared) -> Answer<(OwnedFd, Export)> {
+fn write(told: &Shared) -> Answer<File> {
     let file = File::from(heap::scratch_file()?);
     for (word, at) in told.words().iter().zip((0..).step_by(8)) {
         file.write_all_at(&word.to_le_bytes(), at).map_err(|_| UNKNOWN)?;
     }
+    Ok(file)
+}
+
+/// A descriptor for the caller.
+pub(crate) fn export(told: &Shared) -> Answer<(OwnedFd, Export)> {
+    let file = write(told)?;
     file.lock_shared().map_err(|_| UNKNOWN)?;
     let file = OwnedFd::from(file);
     let export = Export::of(&file)?;
@@ -137,5 +155,70 @@ impl Export {
         // Not being able to let go of it harms nobody: it is not looked at again.
         drop(self.0.unlock());
         false
+    }
+}
+
+// === impl Group ===
+
+impl Group {
+    /// A new object's.
+    pub(crate) fn new(told: &Shared) -> Answer<Self> {
+        write(told).map(Self)
+    }
+
+    /// That of a descriptor; what it says must have been found.
+    pub(crate) fn of(descriptor: i32) -> Answer<Self> {
+        look(descriptor).map(Self)
+    }
+
+    /// Has the object for this process.
+    pub(crate) fn hold(&self) -> Answer<Import> {
+        let file = look(self.0.as_raw_fd())?;
+        file.lock_shared().map_err(|_| UNKNOWN)?;
+        Ok(Import(file))
+    }
+
+    /// A descriptor for the caller.
+    pub(crate) fn descriptor(&self) -> Answer<OwnedFd> {
+        self.hold().map(|hold| hold.0.into())
+    }
+
+    /// Whether any process has the object, or a descriptor of it.
+    pub(crate) fn is_held(&self) -> bool {
+        Export(match self.0.try_clone() {
+            Ok(file) => file,
+            Err(_) => return true,
+        })
+        .is_open()
+    }
+
+    /// Whether both are of one object.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let place = |group: &Self| group.0.metadata().map(|found| (found.dev(), found.ino())).ok();
+        place(self).is_some() && place(self) == place(other)
+    }
+
+    /// The cards of the team, by their numbers, each once, in the order in which they came.
+    pub(crate) fn cards(&self) -> Vec<u64> {
+        let (mut cards, mut bytes) = (Vec::new(), [0_u8; 8]);
+        let end = u64::try_from(WORDS * 8).unwrap_or(u64::MAX);
+        for at in (end..).step_by(8) {
+            if self.0.read_exact_at(&mut bytes, at).is_err() {
+                break;
+            }
+            let card = u64::from_le_bytes(bytes);
+            if !cards.contains(&card) {
+                cards.push(card);
+            }
+        }
+        cards
+    }
+
+    /// One more.
+    pub(crate) fn add(&self, card: u64) -> Answer {
+        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let file = OpenOptions::new().append(true).open(path).map_err(|_| UNKNOWN)?;
+        // One call of the kernel, whoever else adds one.
+        (&file).write_all(&card.to_le_bytes()).map_err(|_| UNKNOWN)
     }
 }

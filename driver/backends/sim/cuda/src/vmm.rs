@@ -8,7 +8,7 @@ use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::handle::{Registry, Tag};
 use crate::heap::{self, BIG_PAGE, Backing};
 use crate::memory::{self, Allocation, Payer};
-use crate::multicast::Team;
+use crate::multicast::{self, Team};
 use crate::process::{self, lock};
 use crate::shared::{self, Export, Import, Maker, Shared};
 use aliquot_sim_device::Kind;
@@ -157,6 +157,12 @@ pub(crate) fn create_team(team: Team, bytes: u64, handle_types: u32) -> Answer<u
     Ok(add(0, bytes, (Owner::Team(team), backing), properties))
 }
 
+/// One more reference to what `wanted` names, by its handle, if this process has it.
+pub(crate) fn find_again(wanted: impl Fn(&Physical) -> bool) -> Option<u64> {
+    let found = PHYSICAL.select(wanted).into_iter().find(|(_, physical)| physical.life_again());
+    found.map(|(handle, _)| handle)
+}
+
 /// What a handle names.
 pub(crate) fn get(handle: u64) -> Answer<Arc<Physical>> {
     PHYSICAL.get(handle)
@@ -189,9 +195,7 @@ fn end(handle: u64, physical: &Arc<Physical>) {
             heap.give(physical.bytes, &physical.backing);
         }
     }
-    if let Some(team) = physical.team() {
-        team.end();
-    }
+    multicast::leave(physical);
     let mut exported = lock(&EXPORTED);
     exported.retain(|(_, other)| !Arc::ptr_eq(other, physical));
     EXPORTED_COUNT.store(exported.len(), Ordering::Release);
@@ -203,6 +207,7 @@ fn end(handle: u64, physical: &Arc<Physical>) {
 /// tells of it looks.
 pub(crate) fn collect() {
     crate::range::collect();
+    multicast::collect();
     if EXPORTED_COUNT.load(Ordering::Acquire) == 0 {
         return;
     }
@@ -240,8 +245,11 @@ pub(crate) fn export(handle: u64, kind: u32) -> Answer<i32> {
     process::cards()?;
     let physical = PHYSICAL.get(handle)?;
     let is_shareable = kind == FILE_DESCRIPTOR && physical.properties.handle_types & FILE_DESCRIPTOR != 0;
-    if !is_shareable || physical.team().is_some() {
+    if !is_shareable {
         return Err(NOT_SUPPORTED);
+    }
+    if let Some(team) = physical.team() {
+        return team.export();
     }
     share(handle, physical, Maker::Physical)
 }
@@ -310,6 +318,9 @@ pub(crate) fn import(descriptor: i32, kind: u32) -> Answer<u64> {
     let cards = process::cards()?;
     if kind != FILE_DESCRIPTOR {
         return Err(NOT_SUPPORTED);
+    }
+    if let Ok(object) = multicast::import(descriptor) {
+        return Ok(object);
     }
     let (told, import) = shared::import(descriptor, Maker::Physical)?;
     let device = cards.iter().position(|ours| told.is_on(&ours.card)).ok_or(INVALID_DEVICE)?;
