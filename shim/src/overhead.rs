@@ -304,10 +304,11 @@ impl Now {
 
 /// A primary context of this handle that has ended goes, with all that was in it.
 fn end_if_gone(device: Device, primary: &Primary, handle: u64) {
-    let tie = primary.tie_at(handle);
     if handle == 0 || !Now::of(device).is_without(handle) {
         return;
     }
+    // After the question, which has it for a moment: who let it go in that has put back its number.
+    let tie = primary.tie_at(handle);
     let going = contexts::going_as(handle, End::Was, tie);
     // What has the old number from here on is not there, if the answer is still the same: what begins anew has another one.
     let now = Now::of(device);

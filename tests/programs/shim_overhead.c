@@ -10,6 +10,7 @@
      wither <slot>                         cuGreenCtxDestroy
      cross <slot> <other> <bytes>          the same, while a thread makes another one and allocates so many bytes in it
      churn <threads> <rounds>              threads that make green contexts, allocate in them and destroy them
+     beside <bytes>                        cuMemAlloc, 0.3 s after a thread began to release the primary context (the first ABI)
      current <slot>                        cuCtxSetCurrent; slot 0 is the primary context last retained
      load <slot> <way> <bytes>             cuModuleLoadData, cuModuleLoadDataEx, cuModuleLoadFatBinary, cuLibraryLoadData,
                                            cuModuleLoad, cuLibraryLoadFromFile: variables of so many bytes in the image
@@ -286,6 +287,25 @@ static u64 let_all(void)
     return failed;
 }
 
+static void *release(void *code)
+{
+    *(int *)code = CALL(cuDevicePrimaryCtxRelease, 0);
+    return NULL;
+}
+
+static int beside(u64 bytes)
+{
+    u64 address = 0;
+    int released = 1;
+    pthread_t other;
+    if (pthread_create(&other, NULL, release, &released))
+        exit(1);
+    usleep(300000);
+    int code = CALL(cuMemAlloc_v2, &address, (size_t)bytes);
+    pthread_join(other, NULL);
+    return released ? -released : code;
+}
+
 /* As Docker's profile does on kernels before 4.8. */
 static int forbid(void)
 {
@@ -364,6 +384,8 @@ int main(void)
             printf("%d\n", cross(a, b, c));
         } else if (!strcmp(word, "churn")) {
             printf("%lu\n", churns(a, b));
+        } else if (!strcmp(word, "beside")) {
+            printf("%d\n", beside(a));
         } else if (!strcmp(word, "current")) {
             answer(CALL(cuCtxSetCurrent, contexts[a]), out);
         } else if (!strcmp(word, "load")) {

@@ -263,6 +263,28 @@ fn what_was_allocated_in_green_contexts_goes_with_the_last_of_them_also_where_mo
     }
 }
 
+/// Who is about to be refused asks for the primary context and so has it for a moment; the last one lets it go in that moment.
+#[test]
+fn a_primary_context_that_is_let_go_while_somebody_asks_about_it_leaves_nothing_in_the_books() {
+    let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+    let slow = |symbol: &str, millis: u64| {
+        format!("[[fault]]\nsymbol = \"{symbol}\"\naction = {{ slow_nanos = {millis}000000 }}\n")
+    };
+    let faults = [slow("cuDevicePrimaryCtxRelease", 900), slow("cuDevicePrimaryCtxRelease_v2", 1_500)];
+    scene.bench.write("faults.toml", &faults.concat());
+    let mut program = scene.start();
+    say(&mut program, "retain 0", "0");
+    say(&mut program, "current 0", "0");
+    say(&mut program, &format!("alloc {MIB}"), "0");
+    say(&mut program, "create 1 0 2", "0");
+    assert_eq!(scene.books(), 2 * CONTEXT + MIB);
+    say(&mut program, &format!("beside {LIMIT}"), "2");
+    assert_eq!(scene.books(), CONTEXT);
+    say(&mut program, "destroy 1", "0");
+    assert_eq!(scene.books(), 0);
+    program.end();
+}
+
 #[test]
 fn green_contexts_made_and_destroyed_by_many_threads_leave_nothing_in_the_books() {
     for held in [false, true] {
