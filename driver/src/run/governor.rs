@@ -299,13 +299,14 @@ impl<'s> Reign<'s> {
                 shared.sleep(Some(Duration::from_nanos(at.minus(monotonic()).0).min(LOOK)), None);
             }
             Next::Demand if step.demands.is_empty() => self.rest(shared),
-            Next::Demand => {
-                let governed = self.grants.values().filter(|grant| grant.tenant.is_some());
-                let words = governed.filter_map(|grant| Some(grant.usage.view().ok()?.demand()));
-                let words: Vec<(&AtomicU32, u32)> = words.zip(step.demands).collect();
-                wait_any(&words, LOOK);
-            }
+            Next::Demand => wait_any(&self.words(step.demands), LOOK),
         }
+    }
+
+    /// The words by which tenants ask, as they were before the step.
+    fn words(&self, demands: Vec<u32>) -> Vec<(&AtomicU32, u32)> {
+        let governed = self.grants.values().filter(|grant| grant.tenant.is_some()).zip(demands);
+        governed.filter_map(|(grant, seen)| Some((grant.usage.view().ok()?.demand(), seen))).collect()
     }
 
     /// Sleeps where nobody's compute is limited: until claims come or go, or [`CALM`] is over, where nothing is limited at all.

@@ -196,6 +196,26 @@ fn hundredths_of_processes_are_read_by_what_the_driver_says_of_the_card() {
 }
 
 #[test]
+fn beside_a_usage_file_that_was_cut_each_word_is_waited_on_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let places: Vec<_> = ["a", "b", "c"]
+        .map(|name| grant(dir.path(), name, &limits(ComputePolicy::Cap, 250_000, CARD)))
+        .into_iter()
+        .collect();
+    for (place, asked) in places.iter().zip(1..) {
+        Watched::open(&place.usage()).unwrap().view().unwrap().demand().store(asked, Ordering::SeqCst);
+    }
+    let mut scope = scope(dir.path());
+    let mut reign = Reign::new(&mut scope);
+    reign.look();
+    OpenOptions::new().write(true).open(places[0].usage()).unwrap().set_len(0).unwrap();
+    let step = reign.step();
+    let words = reign.words(step.demands);
+    let pairs: Vec<_> = words.iter().map(|(word, seen)| (word.load(Ordering::SeqCst), *seen)).collect();
+    assert_eq!(pairs, [(2, 2), (3, 3)]);
+}
+
+#[test]
 fn waiting_for_several_words_ends_when_one_moves() {
     let words = [AtomicU32::new(1), AtomicU32::new(2)];
     let seen = [(&words[0], 1), (&words[1], 2)];
