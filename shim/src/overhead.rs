@@ -4,6 +4,8 @@
 //! where it does not fit. A primary context that a runtime library got past the hooks is charged when memory is first asked for in
 //! it; that one ended so is found out before anybody is refused.
 
+mod stay;
+
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::account::{self, Account, Bytes, Ledger};
@@ -16,6 +18,8 @@ use crate::pools::Place;
 use crate::sizes::{self, Foreseen};
 use crate::sys::KeepErrno;
 use crate::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
+
+use stay::{Relying, Stay};
 
 /// Cards a process numbers.
 const DEVICES_MAX: usize = 64;
@@ -32,6 +36,7 @@ struct Primary {
     greens: AtomicU32,
     /// Calls under way that may come to have it.
     coming: AtomicU32,
+    stay: Stay,
 }
 
 impl Primary {
@@ -41,6 +46,7 @@ impl Primary {
             retained: AtomicU32::new(0),
             greens: AtomicU32::new(0),
             coming: AtomicU32::new(0),
+            stay: Stay::new(),
         }
     }
 
@@ -130,6 +136,12 @@ fn is_active(device: Device) -> Option<bool> {
     (answer == SUCCESS).then_some(active != 0)
 }
 
+/// It is there and stays; `None`: it is not, or who knows.
+fn stays(device: Device) -> Option<Relying> {
+    let relying = primary(device)?.stay.rely()?;
+    (is_active(device) == Some(true)).then_some(relying)
+}
+
 /// What a card's primary context takes now; `None`: not known.
 pub(crate) fn primary_bytes(device: Device) -> Option<Bytes> {
     let Account::Counted(ledger) = account::of(device) else { return None };
@@ -182,15 +194,19 @@ pub(crate) fn retain(
     let meter = Meter::Primary(device);
     // Its turn, where it has one, ends when the books are right.
     let foreseen = Foreseen::of(ledger);
-    let worst = if is_active(device) == Some(true) { Bytes(0) } else { foreseen.bytes() };
+    let relying = stays(device);
+    let worst = if relying.is_some() { Bytes(0) } else { foreseen.bytes() };
     let running = meter.note(device, State::Charged).then(|| meter.enter_worst(ledger, worst));
     let Some(running) = running.flatten() else { return ledger.refuse() };
     let before = context.before();
     let answer = real();
     let _errno = KeepErrno::new();
+    // It is held by now.
+    drop(relying);
     let handle = if answer == SUCCESS { holder.handle(device, context) } else { None };
     let is_settled = handle.is_none_or(|handle| foreseen.settle(device, handle, worst).is_some());
     let take_away = || {
+        let _letting = primary(device).map(|primary| primary.stay.let_go());
         let _released = undo(context.read());
         context.write(before);
     };
@@ -242,8 +258,9 @@ pub(crate) fn join_primary(device: Device, context: u64) {
     }
 }
 
-/// The driver tells it only to who retains it.
+/// The driver tells it only to who retains it, which is not to make one.
 fn primary_handle(device: Device) -> Option<u64> {
+    let _relying = stays(device)?;
     let mut handle = 0;
     if vendor::cuDevicePrimaryCtxRetain(&raw mut handle, device.0)? != SUCCESS {
         return None;
@@ -375,8 +392,10 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
     // What is allocated from now on under this handle is another context's.
     let tie = primary.tie_at(handle);
     let going = (last && handle != 0).then(|| contexts::going_as(handle, End::Comes, tie));
+    let letting = primary.stay.let_go();
     let answer = real();
     let _errno = KeepErrno::new();
+    drop(letting);
     if answer == SUCCESS {
         match how.holder() {
             Some(holder) => primary.one_less(holder),

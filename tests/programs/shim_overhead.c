@@ -11,6 +11,8 @@
      cross <slot> <other> <bytes>          the same, while a thread makes another one and allocates so many bytes in it
      churn <threads> <rounds>              threads that make green contexts, allocate in them and destroy them
      beside <bytes>                        cuMemAlloc, 0.3 s after a thread began to release the primary context (the first ABI)
+     press <slot> <millis>                 threads that retain and release the primary context, that are refused, and that fill the
+                                           grant in the context of that slot, for so long; how many calls failed that should not
      current <slot>                        cuCtxSetCurrent; slot 0 is the primary context last retained
      load <slot> <way> <bytes>             cuModuleLoadData, cuModuleLoadDataEx, cuModuleLoadFatBinary, cuLibraryLoadData,
                                            cuModuleLoad, cuLibraryLoadFromFile: variables of so many bytes in the image
@@ -306,6 +308,60 @@ static int beside(u64 bytes)
     return released ? -released : code;
 }
 
+static volatile int is_pressed;
+static u64 pressed;
+
+static void *retains(void *failed)
+{
+    void *context;
+    while (is_pressed)
+        if (CALL(cuDevicePrimaryCtxRetain, &context, 0) == 0)
+            *(u64 *)failed += CALL(cuDevicePrimaryCtxRelease_v2, 0) != 0;
+    return NULL;
+}
+
+static void *asks_too_much(void *failed)
+{
+    u64 address;
+    *(u64 *)failed += CALL(cuCtxSetCurrent, pressed) != 0;
+    while (is_pressed)
+        *(u64 *)failed += CALL(cuMemAlloc_v2, &address, (size_t)1 << 40) != 2;
+    return NULL;
+}
+
+static void *fills(void *failed)
+{
+    u64 addresses[400];
+    *(u64 *)failed += CALL(cuCtxSetCurrent, pressed) != 0;
+    while (is_pressed) {
+        int count = 0;
+        while (count < 400 && CALL(cuMemAlloc_v2, &addresses[count], (size_t)8 << 20) == 0)
+            count++;
+        while (count > 0)
+            *(u64 *)failed += CALL(cuMemFree_v2, addresses[--count]) != 0;
+    }
+    return NULL;
+}
+
+static u64 press(u64 slot, u64 millis)
+{
+    void *(*const works[])(void *) = { retains, retains, asks_too_much, asks_too_much, fills, fills };
+    pthread_t threads[6];
+    u64 failed[6] = { 0 }, sum = 0;
+    pressed = contexts[slot];
+    is_pressed = 1;
+    for (int i = 0; i < 6; i++)
+        if (pthread_create(&threads[i], NULL, works[i], &failed[i]))
+            exit(1);
+    usleep(millis * 1000);
+    is_pressed = 0;
+    for (int i = 0; i < 6; i++) {
+        pthread_join(threads[i], NULL);
+        sum += failed[i];
+    }
+    return sum;
+}
+
 /* As Docker's profile does on kernels before 4.8. */
 static int forbid(void)
 {
@@ -386,6 +442,8 @@ int main(void)
             printf("%lu\n", churns(a, b));
         } else if (!strcmp(word, "beside")) {
             printf("%d\n", beside(a));
+        } else if (!strcmp(word, "press")) {
+            printf("%lu\n", press(a, b));
         } else if (!strcmp(word, "current")) {
             answer(CALL(cuCtxSetCurrent, contexts[a]), out);
         } else if (!strcmp(word, "load")) {

@@ -285,6 +285,21 @@ fn a_primary_context_that_is_let_go_while_somebody_asks_about_it_leaves_nothing_
     program.end();
 }
 
+/// Who asks for a primary context that is there reserves nothing for it, and makes none where another thread lets it go just then.
+#[test]
+fn threads_that_retain_the_primary_context_beside_a_full_grant_never_pass_the_limit() {
+    for size in [Size::Published, Size::Unknown] {
+        let limit = 1_500 * MIB;
+        let Some(scene) = Scene::new(limit, size) else { return };
+        let mut program = scene.start();
+        say(&mut program, "create 1 0 2", "0");
+        say(&mut program, "press 1 2000", "0");
+        assert!(scene.card.high_water() <= limit, "{} of {limit}, {size:?}", scene.card.high_water());
+        assert_eq!(scene.books(), CONTEXT, "{size:?}");
+        program.end();
+    }
+}
+
 #[test]
 fn green_contexts_made_and_destroyed_by_many_threads_leave_nothing_in_the_books() {
     for held in [false, true] {
