@@ -9,6 +9,9 @@
 // UNSAFETY: the private words lie in a mapping of our own.
 #![expect(unsafe_code, reason = "private words lie in a mapping")]
 
+mod limit;
+mod own;
+
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit};
@@ -79,8 +82,6 @@ pub(crate) struct Still {
 }
 
 const REGISTERING: u32 = u32::MAX;
-/// Turns of the processor given away while another thread takes a slot.
-const REGISTERING_TURNS_MAX: u32 = 100_000;
 /// Who died longer ago than this has given back when somebody is refused.
 const LOOK_NANOS: u64 = 1_000_000;
 /// And when somebody asks what is free.
@@ -89,18 +90,6 @@ const LOOK_FOR_REPORT_NANOS: u64 = 50_000_000;
 const ELSEWHERE_STEPS_MAX: u32 = 50;
 
 static PRIVATE: AtomicPtr<Private> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Limits as last read: decoding the page takes longer than an allocation may.
-struct Seen {
-    /// Odd while somebody writes the other two.
-    version: AtomicU32,
-    generation: AtomicU64,
-    memory: AtomicU64,
-}
-
-static SEEN: [Seen; GRANTS_MAX] =
-    [const { Seen { version: AtomicU32::new(0), generation: AtomicU64::new(0), memory: AtomicU64::new(0) } };
-        GRANTS_MAX];
 
 /// The account of a card.
 pub(crate) fn of(device: Device) -> Account {
@@ -169,47 +158,6 @@ impl Private {
 }
 
 impl Ledger {
-    /// The memory limit in force, in bytes; changes of the page are seen at the next call.
-    pub(crate) fn limit(self) -> Bytes {
-        let generation = self.grant.generation();
-        let Some(seen) = SEEN.get(self.grant.number) else { return Bytes(0) };
-        let version = seen.version.load(Ordering::Acquire);
-        if version & 1 == 0 && seen.generation.load(Ordering::Acquire) == generation {
-            let memory = seen.memory.load(Ordering::Acquire);
-            // Pairs with the stores below: an even, unchanged version means that both words belong together.
-            if seen.version.load(Ordering::Acquire) == version {
-                return Bytes(memory);
-            }
-        }
-        self.read_limit(seen, version)
-    }
-
-    #[cold]
-    fn read_limit(self, seen: &Seen, version: u32) -> Bytes {
-        let limits = match self.grant.read() {
-            Some(limits) => limits,
-            // What was read last stays in force while the page is nonsense.
-            None if version & 1 == 0 && seen.generation.load(Ordering::Acquire) != 0 => {
-                return Bytes(seen.memory.load(Ordering::Acquire));
-            }
-            None => *self.grant.first(),
-        };
-        let memory = match limits.memory {
-            MemoryLimit::Bytes(bytes) => bytes,
-            // Taken away while the process runs: as much as there is.
-            MemoryLimit::Unlimited => u64::MAX >> 1,
-        };
-        let next = version | 1;
-        let ours = version & 1 == 0
-            && seen.version.compare_exchange(version, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if ours {
-            seen.generation.store(limits.generation, Ordering::Release);
-            seen.memory.store(memory, Ordering::Release);
-            seen.version.store(next.wrapping_add(1), Ordering::Release);
-        }
-        Bytes(memory)
-    }
-
     /// Reserves before the vendor is asked. Where that does not fit, pools give back what they only keep, and whoever died
     /// meanwhile gives back what it held; so a refusal is a true one.
     pub(crate) fn reserve(self, bytes: Bytes) -> Result<(), OutOfMemory> {
@@ -450,96 +398,5 @@ impl Ledger {
     /// The number of the grant: what a table of allocations keeps.
     pub(crate) fn number(self) -> usize {
         self.grant.number
-    }
-
-    /// The books of this process in this grant; `None` while it can have none.
-    fn books(self) -> Option<Books<'static>> {
-        Some(self.books_in(private(self.grant.number)?, self.slot()?))
-    }
-
-    /// The same, without taking a slot for it.
-    fn books_had(self) -> Option<Books<'static>> {
-        let private = private(self.grant.number)?;
-        let slot = self.own_slot(private, private.slot.load(Ordering::Acquire))?;
-        Some(self.books_in(private, slot))
-    }
-
-    #[inline]
-    fn slot(self) -> Option<SlotView<'static>> {
-        let private = private(self.grant.number)?;
-        match self.own_slot(private, private.slot.load(Ordering::Acquire)) {
-            Some(slot) => Some(slot),
-            None => self.register(private),
-        }
-    }
-
-    fn books_in(self, private: &'static Private, slot: SlotView<'static>) -> Books<'static> {
-        let view = self.usage.view;
-        Books {
-            total: view.total(),
-            high_water: view.high_water(),
-            inside: slot.inside(),
-            used: slot.used(),
-            own: &private.own,
-            apart: &private.apart,
-            owed: slot.owed(),
-        }
-    }
-
-    /// The slot, if it is still this process's: it may have been taken for dead, or written over.
-    #[inline]
-    fn own_slot(self, private: &Private, number: u32) -> Option<SlotView<'static>> {
-        if matches!(number, 0 | REGISTERING) {
-            return None;
-        }
-        let slot = self.usage.view.slot(usize::try_from(number - 1).ok()?)?;
-        let owner = slot.owner().load(Ordering::Acquire);
-        (owner == private.owner.load(Ordering::Acquire)).then_some(slot)
-    }
-
-    #[cold]
-    fn register(self, private: &'static Private) -> Option<SlotView<'static>> {
-        let _errno = KeepErrno::new();
-        let mut turns = 0;
-        loop {
-            let seen = private.slot.load(Ordering::Acquire);
-            if let Some(slot) = self.own_slot(private, seen) {
-                return Some(slot);
-            }
-            if seen == REGISTERING {
-                turns += 1;
-                if turns == REGISTERING_TURNS_MAX {
-                    return None;
-                }
-                sys::yield_now();
-                continue;
-            }
-            let ours = private.slot.compare_exchange(seen, REGISTERING, Ordering::AcqRel, Ordering::Acquire);
-            if ours.is_ok() {
-                break;
-            }
-        }
-        let taken = life::take_slot(self.usage, self.part(), &private.reaping);
-        let slot = taken.and_then(|taken| {
-            let slot = self.usage.view.slot(usize::try_from(taken.number).ok()?)?;
-            private.owner.store(taken.owner, Ordering::Release);
-            self.restore(&self.books_in(private, slot));
-            Some(slot)
-        });
-        let number = taken.filter(|_| slot.is_some()).map_or(0, |taken| taken.number + 1);
-        private.slot.store(number, Ordering::Release);
-        slot
-    }
-
-    /// What this process holds goes into its new slot, if its earlier one was taken away; what it lends, only where that has no
-    /// slot of its own any more.
-    fn restore(self, books: &Books<'_>) {
-        crate::lent::each_without_slot(self, |bytes| books.join(bytes.0));
-        for _ in 0..FROZEN_STEPS_MAX {
-            if books.restore() != Reservation::Frozen {
-                return;
-            }
-            self.wait_for_reaper();
-        }
     }
 }
