@@ -21,12 +21,12 @@ extern int cuGetExportTable(const void **, const void *);
 extern int cuImportExternalMemory(void **, const External *), cuDestroyExternalMemory(void *);
 extern int cuExternalMemoryGetMappedBuffer(uint64_t *, void *, const Buffer *);
 
-/* As the other interface makes it, and a descriptor of it. */
-static inline int make_elsewhere(int *descriptor, uint64_t bytes)
+/* As the other interface makes it on a card, and a descriptor of it. */
+static inline int make_elsewhere(int *descriptor, uint64_t bytes, int card)
 {
     const void **table = NULL;
     int code = cuGetExportTable((const void **)&table, "aliquot-sim-ctx\1");
-    return code ? code : ((int (*)(int *, uint64_t, int))table[4])(descriptor, bytes, 0);
+    return code ? code : ((int (*)(int *, uint64_t, int))table[4])(descriptor, bytes, card);
 }
 
 static inline int import_external(void **object, int descriptor, uint64_t bytes)

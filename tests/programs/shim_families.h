@@ -106,7 +106,7 @@ static inline size_t price(int family, size_t size)
 /* Physical memory that is mapped, and has no handle any more. */
 static inline int take_mapped(Entry *entry)
 {
-    Properties card = {1, 0, 1, 0};
+    Properties card = {1, 0, 1, on_card};
     int answer = cuMemCreate(&entry->handle, entry->charged, &card, 0);
     if (answer)
         return answer;
@@ -133,7 +133,7 @@ static inline int take_retained(Entry *entry)
 /* Memory that a part of a sparse array, or a multicast object, alone holds. */
 static inline int take_behind(Entry *entry)
 {
-    Properties card = {1, 0, 1, 0};
+    Properties card = {1, 0, 1, on_card};
     Deep sparse = {1024, 1024, 0, 0x20, 1, 0x40};
     struct {
         unsigned devices;
@@ -147,7 +147,7 @@ static inline int take_behind(Entry *entry)
     if (entry->family == SPARSE)
         wrong = cuArray3DCreate_v2(&entry->array, &sparse) || put_behind(entry->array, 0, memory, NULL);
     else
-        wrong = cuMulticastCreate(&entry->handle, &team) || cuMulticastAddDevice(entry->handle, 0) ||
+        wrong = cuMulticastCreate(&entry->handle, &team) || cuMulticastAddDevice(entry->handle, on_card) ||
                 cuMulticastBindMem(entry->handle, 0, memory, 0, entry->charged, 0);
     return wrong || cuMemRelease(memory) ? -1 : 0;
 }
@@ -158,7 +158,7 @@ static inline int give_behind(const Entry *entry)
     int first = entry->charged / (2 << 20) % 2;
     if (entry->family == SPARSE)
         return (first && take_away(entry->array, 0, 64, NULL)) || cuArrayDestroy(entry->array);
-    return (first && cuMulticastUnbind(entry->handle, 0, 0, entry->charged)) || cuMemRelease(entry->handle);
+    return (first && cuMulticastUnbind(entry->handle, on_card, 0, entry->charged)) || cuMemRelease(entry->handle);
 }
 
 /* Memory had in a green context is the primary one's; the green one ends with it, or before it. */
@@ -170,8 +170,8 @@ static inline int take_green(Entry *entry, size_t size)
     } all;
     _Static_assert(sizeof all == 144, "CUdevResource");
     void *before = NULL, *described = NULL, *context = NULL;
-    if (cuCtxGetCurrent(&before) || cuDeviceGetDevResource(0, &all, 1) || cuDevResourceGenerateDesc(&described, &all, 1) ||
-        cuGreenCtxCreate(&entry->object, described, 0, 1) || cuCtxFromGreenCtx(&context, entry->object) ||
+    if (cuCtxGetCurrent(&before) || cuDeviceGetDevResource(on_card, &all, 1) || cuDevResourceGenerateDesc(&described, &all, 1) ||
+        cuGreenCtxCreate(&entry->object, described, on_card, 1) || cuCtxFromGreenCtx(&context, entry->object) ||
         cuCtxSetCurrent(context))
         return -1;
     int answer = cuMemAlloc_v2(&entry->address, size);
@@ -188,7 +188,7 @@ static inline int take(Entry *entry, int family, size_t size)
 {
     size_t pitch = 0, side = 16;
     int answer = -1;
-    Properties card = {1, 0, 1, 0};
+    Properties card = {1, 0, 1, on_card};
     memset(entry, 0, sizeof *entry);
     entry->family = family;
     entry->charged = price(family, size);
@@ -235,7 +235,7 @@ static inline int give(Entry *entry)
    it. The address of what is left. */
 static inline int memory_graph(void **graph, size_t size, Pointer *left)
 {
-    MemoryNode node = {1, 0, 1, 0, {0}, NULL, 0, size, 0};
+    MemoryNode node = {1, 0, 1, on_card, {0}, NULL, 0, size, 0};
     struct { unsigned kind, reserved[3]; uint64_t body[30]; } inside = {4, {0}, {0, 1}};
     void *taken = NULL, *freed = NULL;
     *left = 0;
@@ -291,7 +291,7 @@ static inline int give_graph(Entry *entry, void *stream)
 static inline int take_context(Entry *entry, size_t size)
 {
     void *got = NULL;
-    int answer = cuCtxCreate_v2(&entry->object, 0, 0);
+    int answer = cuCtxCreate_v2(&entry->object, 0, on_card);
     if (answer)
         return answer;
     int block = cuMemAlloc_v2(&entry->address, size / 2);

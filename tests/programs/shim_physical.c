@@ -158,7 +158,7 @@ static int others(const char *word, u64 a, u64 b, u64 c)
     if (!strcmp(word, "span"))
         return cuMemGetHandleForAddressRange(&descriptors[a], ranges[b], c, 1, 0);
     if (!strcmp(word, "elsewhere"))
-        return make_elsewhere(&descriptors[a], b);
+        return make_elsewhere(&descriptors[a], b, 0);
     if (!strcmp(word, "adopt"))
         return adopt(&objects[a], descriptors[b], c);
     if (!strcmp(word, "open"))

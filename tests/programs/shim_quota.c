@@ -19,13 +19,11 @@
    Not among them is what stays in the books longer than on the card, as nobody sees who has it (physical memory with a shared
    handle, ranges for another device), and stacks that become smaller beside others at work. */
 #define _GNU_SOURCE
-#include "shim_families.h"
-#include "external.h"
+#include "shim_mixed.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 extern int cuStreamCreate(void **, unsigned), cuDeviceGraphMemTrim(int), cuMemPoolTrimTo(void *, size_t);
 extern int cuDeviceGetDefaultMemPool(void **, int), cuCtxSynchronize(void);
@@ -44,12 +42,6 @@ typedef struct {
     Entry entries[ENTRIES];
 } Worker;
 
-typedef struct { unsigned char bytes[64]; } Ipc;
-extern int cuIpcGetMemHandle(Ipc *, Pointer), cuIpcOpenMemHandle_v2(Pointer *, Ipc, unsigned), cuIpcCloseMemHandle(Pointer);
-
-/* Behind the families of shim_families.h: blocks of pools that come and go, memory that is lent, what is opened of others, and what
-   is imported of another interface. */
-enum { OWNED = ALL_FAMILIES, LENT, OPENED, IMPORTED, MIXED_FAMILIES };
 /* A handle for whoever comes, and how much is behind it. */
 typedef struct {
     int busy, maker;
@@ -65,7 +57,7 @@ typedef struct {
     Offer offers[OFFERS];
 } Common;
 /* Memory of another interface: so many pieces of each process. */
-enum { PIECES = 8, PIECE = UNIT };
+enum { PIECES = 8 };
 
 static Common *common;
 static Worker workers[THREADS_MAX];
@@ -167,32 +159,14 @@ static int take_owned(Worker *worker, Entry *entry, size_t size)
     return take_other(entry, POOLED, size, worker->stream, worker->pool);
 }
 
-/* A piece of this process, by a copy of its descriptor, which is the driver's; mapped whole, with the object or without. */
-static int take_imported(Worker *worker, Entry *entry)
-{
-    int descriptor = dup(pieces[worker->random / 8 % PIECES]);
-    memset(entry, 0, sizeof *entry);
-    entry->family = IMPORTED;
-    entry->charged = PIECE;
-    int answer = import_external(&entry->object, descriptor, PIECE);
-    if (answer) {
-        close(descriptor);
-        return answer;
-    }
-    if (worker->random / 64 % 2)
-        return 0;
-    int wrong = map_external(&entry->address, entry->object, PIECE) || cuDestroyExternalMemory(entry->object);
-    entry->object = NULL;
-    return wrong ? -1 : 0;
-}
-
 static int take_any(Worker *worker, Entry *entry, int family, size_t size)
 {
     int answer;
     switch (family) {
     case LENT: return take_lent(worker, entry, size);
     case OPENED: return take_opened(worker, entry, size);
-    case IMPORTED: return take_imported(worker, entry);
+    case IMPORTED:
+        return take_imported(entry, pieces[worker->random / 8 % PIECES], worker->random / 64 % 2 ? AS_OBJECT : AS_BUFFER);
     case OWNED:
         answer = (worker - workers) % POOLS ? take_other(entry, POOLED, size, worker->stream, NULL)
                                             : take_owned(worker, entry, size);
@@ -205,16 +179,6 @@ static int take_any(Worker *worker, Entry *entry, int family, size_t size)
         pools_known = 1;
     entry->charged = part_of(family, size);
     return answer;
-}
-
-static int give_any(Worker *worker, Entry *entry)
-{
-    switch (entry->family) {
-    case LENT: return cuMemFree_v2(entry->address);
-    case OPENED: return cuIpcCloseMemHandle(entry->address);
-    case IMPORTED: return entry->object ? cuDestroyExternalMemory(entry->object) : cuMemFree_v2(entry->address);
-    default: return entry->family < FAMILIES ? give(entry) : give_other(entry, worker->stream);
-    }
 }
 
 static size_t left(void)
@@ -261,7 +225,7 @@ static void give_one(Worker *worker, int at)
 {
     worker->held -= worker->entries[at].charged;
     pthread_rwlock_rdlock(&common->calls);
-    worker->wrong = give_any(worker, &worker->entries[at]);
+    worker->wrong = give_any(&worker->entries[at], worker->stream);
     pthread_rwlock_unlock(&common->calls);
     worker->entries[at] = worker->entries[--worker->count];
 }
@@ -312,7 +276,7 @@ static int give_all(void)
     int wrong = 0;
     for (int at = 0; at < threads; at++) {
         for (int entry = 0; entry < workers[at].count; entry++)
-            wrong = wrong ? wrong : give_any(&workers[at], &workers[at].entries[entry]);
+            wrong = wrong ? wrong : give_any(&workers[at].entries[entry], workers[at].stream);
         workers[at].count = 0;
         workers[at].held = 0;
     }
@@ -377,7 +341,7 @@ static int begin(char **arguments)
         return -1;
     families = !strcmp(arguments[5], "plain") ? FAMILIES : !strcmp(arguments[5], "all") ? IMPORTED : MIXED_FAMILIES;
     for (int at = 0; at < PIECES && families == MIXED_FAMILIES; at++)
-        if (make_elsewhere(&pieces[at], PIECE))
+        if (make_elsewhere(&pieces[at], PIECE, 0))
             return -1;
     for (int at = 0; at < threads; at++) {
         workers[at].operations = strtoull(arguments[2], NULL, 10);

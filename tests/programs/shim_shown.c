@@ -2,6 +2,14 @@
  * Allocates and tells what every call says about memory, as told line by line:
  *   take BYTES       allocates, prints the driver's answer
  *   give             frees what was taken first, prints the driver's answer
+ *   on CARD          its primary context, which is there from then on, becomes the current one: of the lines up to "circle", too,
+ *                    each of which prints the driver's answer
+ *   have N FAMILY BYTES   takes memory of a family of shim_mixed.h; its stacks are so large, of the first one behind them
+ *   lose N           gives it back
+ *   lend N, open N HANDLE   what is plain is lent, and its handle follows the answer; what another process lends is opened
+ *   wait             for the card: its pools shrink
+ *   pool KEEPS       pools of the program's own are destroyed, or made anew and keep so much
+ *   circle N BYTES   N times: allocates, lends, frees
  *   cuda             prints free, total and the device's total, in both widths where they are
  *   nvml CARD        prints total, free and used by both versions, then the limit and use that NVML itself holds to
  *   processes CARD   prints pid:bytes by each version of each list, the versions apart by bars
@@ -9,13 +17,21 @@
  *   run NANOS        launches a kernel of that length, prints the driver's answer
  *   accounted CARD PID  prints the answer and the processes of the list of accounting, a bar, and the answers about the process
  *   uninitialised    prints what NVML answers when it was shut down
- * With an argument it never touches CUDA.
+ * With an argument it never touches CUDA; made with WATCHES it is not linked to it either, and has none of the lines from "on" to
+ * "circle".
  */
 #include <dlfcn.h>
+
+#ifdef WATCHES
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+static const int on_card = 0;
+static int is_of_families(const char *line) { return line == NULL; }
+#else
+#include "shim_holder.h"
+#endif
 
 typedef uint64_t U;
 typedef struct { U total, free, used; } M1;
@@ -132,8 +148,8 @@ static void show_cuda(void) {
     size_t free_bytes, total, all;
     unsigned narrow = 0;
     must(CALL(cuda, "cuMemGetInfo_v2", (size_t *, size_t *))(&free_bytes, &total), "info");
-    must(CALL(cuda, "cuDeviceTotalMem_v2", (size_t *, int))(&all, 0), "total");
-    must(CALL(cuda, "cuDeviceTotalMem", (unsigned *, int))(&narrow, 0), "narrow total");
+    must(CALL(cuda, "cuDeviceTotalMem_v2", (size_t *, int))(&all, on_card), "total");
+    must(CALL(cuda, "cuDeviceTotalMem", (unsigned *, int))(&narrow, on_card), "narrow total");
     printf("%zu %zu %zu %u\n", free_bytes, total, all, narrow);
 }
 
@@ -141,7 +157,7 @@ int main(int argc, char **argv) {
     static U held[4096];
     int first = 0, last = 0, number = 0;
     unsigned pid = 0;
-    char line[128], word[64];
+    char line[256], word[64];
     unsigned long long bytes;
     nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (!nvml) return 1;
@@ -161,6 +177,7 @@ int main(int argc, char **argv) {
             printf("%d\n", code);
         } else if (!strncmp(line, "give", 4)) {
             printf("%d\n", first < last ? CALL(cuda, "cuMemFree_v2", (U))(held[first++]) : 0);
+        } else if (is_of_families(line)) {
         } else if (!strncmp(line, "cuda", 4)) show_cuda();
         else if (sscanf(line, "nvml %d", &number) == 1) show_nvml(device(number));
         else if (sscanf(line, "processes %d", &number) == 1) processes(device(number));

@@ -2,6 +2,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The card that is meant. */
+static int on_card;
+
 typedef struct {
     unsigned resource;
     void *array;
@@ -20,7 +23,7 @@ extern int cuMemMapArrayAsync(Part *, unsigned, void *);
 /* `wide` × 64 elements from `x` on. */
 static inline int map_part(void *array, unsigned x, unsigned wide, uint64_t handle, void *stream)
 {
-    Part given = {0, array, 0, {{0, 0, x, 0, 0, wide, 64, 1}}, 2, 0, 0, 0, 1, 0, {0, 0}};
+    Part given = {0, array, 0, {{0, 0, x, 0, 0, wide, 64, 1}}, 2, 0, 0, 0, 1u << on_card, 0, {0, 0}};
     if (handle) {
         given.operation = 1;
         given.handle = handle;

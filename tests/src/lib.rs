@@ -15,5 +15,7 @@ pub mod oracle;
 pub mod preload;
 pub mod scenes;
 pub mod shares;
+pub mod shown;
 pub mod simulated;
+pub mod site;
 pub mod talk;

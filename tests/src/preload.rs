@@ -152,6 +152,36 @@ impl Default for Tenant {
 }
 
 impl GrantFiles {
+    /// Those of a share that is there already.
+    ///
+    /// # Panics
+    ///
+    /// When they are not.
+    #[must_use]
+    pub fn open(dir: &Path) -> Self {
+        let open = |name: &str| {
+            let path = dir.join(name);
+            let opened = OpenOptions::new().read(true).write(true).open(&path);
+            opened.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        Self { limits: open("limits"), usage: open("usage"), dir: dir.to_owned() }
+    }
+
+    /// The limits in force.
+    ///
+    /// # Panics
+    ///
+    /// When the file does not say them.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let second = word(&self.limits, limits::ACTIVE) & 0xffff_ffff == 1;
+        let place = limits::RECORDS + if second { limits::RECORD_BYTES } else { 0 };
+        let mut record = [0; limits::RECORD_BYTES];
+        let read = self.limits.read_exact_at(&mut record, u64::try_from(place).unwrap_or(0));
+        assert!(read.is_ok(), "{read:?}");
+        Limits::decode(&record).unwrap_or_else(|fault| panic!("{fault:?}"))
+    }
+
     /// The directory of both.
     #[must_use]
     pub fn dir(&self) -> &Path {

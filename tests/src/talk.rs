@@ -2,7 +2,10 @@
 
 #![expect(clippy::panic, reason = "a program that does not answer is a failed test")]
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsFd as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A running program.
@@ -60,10 +63,28 @@ impl Talk {
         answer.trim_end().to_owned()
     }
 
+    /// Whether there is something to hear.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be asked.
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        let mut answers = [PollFd::new(self.output.get_ref().as_fd(), PollFlags::POLLIN)];
+        let ready = poll(&mut answers, PollTimeout::ZERO);
+        ready.unwrap_or_else(|error| panic!("{error}")) > 0
+    }
+
     /// Its number.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The same, to send signals to.
+    #[must_use]
+    pub fn process(&self) -> Pid {
+        Pid::from_raw(self.pid().cast_signed())
     }
 
     /// Ends it by ending its input.

@@ -1,12 +1,13 @@
 //! Every call that tells about memory, of either library and in every process of the container, tells the same: the grant, and
 //! what the books leave of it.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
+#![expect(clippy::panic, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit, unlimited};
-use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::shown::{lists, numbers, programs};
+use aliquot_tests::simulated::Bench;
 use aliquot_tests::talk::Talk;
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -18,6 +19,8 @@ const LIMIT: u64 = 3 << 30;
 struct Scene {
     bench: Bench,
     program: PathBuf,
+    /// The same without the driver of CUDA.
+    watcher: PathBuf,
     tenant: Tenant,
     files: GrantFiles,
     card: String,
@@ -26,16 +29,10 @@ struct Scene {
 /// `None` where there is no compiler, and the test says so.
 fn scene(limits: impl Fn(&str) -> Limits) -> Option<Scene> {
     let bench = Bench::new();
-    let program = match bench.compile("shim_shown", Link::Opened) {
-        Ok(program) => program,
-        Err(StoodAside(why)) => {
-            println!("stood aside: {why}");
-            return None;
-        }
-    };
+    let [program, watcher] = programs(&bench)?;
     let card = bench.card().facts().uuid.clone();
     let (tenant, files) = Tenant::with(&limits(&card));
-    Some(Scene { bench, program, tenant, files, card })
+    Some(Scene { bench, program, watcher, tenant, files, card })
 }
 
 impl Scene {
@@ -48,7 +45,7 @@ impl Scene {
 
     /// A process that uses NVML alone.
     fn monitor(&self) -> Talk {
-        Talk::start(self.tenant.command(&self.bench, &self.program).arg("nvml"))
+        Talk::start(self.tenant.command(&self.bench, &self.watcher).arg("nvml"))
     }
 
     /// One of another container.
@@ -59,26 +56,6 @@ impl Scene {
     fn booked(&self) -> u64 {
         self.files.counter(usage::TOTAL)
     }
-}
-
-fn numbers(line: &str) -> Vec<u64> {
-    let words = line.split_whitespace();
-    words.map(|word| word.parse().unwrap_or_else(|_| panic!("{line}"))).collect()
-}
-
-/// `pid:value` lists, one for each call.
-fn lists(line: &str) -> Vec<Vec<(u64, u64)>> {
-    let pair = |word: &str| {
-        let (pid, value) = word.split_once(':').unwrap_or_else(|| panic!("{line}"));
-        (pid.parse().unwrap(), value.parse().unwrap())
-    };
-    // In which order processes are told is nobody's promise.
-    let sorted = |list: &str| {
-        let mut list: Vec<_> = list.split_whitespace().map(pair).collect();
-        list.sort_unstable();
-        list
-    };
-    line.split('|').map(sorted).collect()
 }
 
 /// Asks everybody, and compares with the books: total, free and used.

@@ -2,12 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
-use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
 use aliquot_tests::local::Local;
-use aliquot_tests::preload::shim;
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::site::{Site, aliquot};
 use serde_json::Value;
-use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,15 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 const GIB: u64 = 1 << 30;
-/// A node whose card is the first one of a bench.
-const NODE: &str = "schema = 1\nname = \"bench\"\n[[card]]\nmodel = \"nvidia-t4-16gb\"\n\
-                    uuid = [\"GPU-a11c0de0-51a0-4c4d-8000-000000000000\"]\n";
-
-/// A bench, and a state directory whose node has its first card.
-struct Site {
-    bench: Bench,
+/// A site of one card, with the probe.
+struct Probed {
+    site: Site,
     program: PathBuf,
-    dir: tempfile::TempDir,
 }
 
 /// A program that is killed when the test ends.
@@ -47,7 +40,7 @@ impl Running {
     }
 }
 
-impl Site {
+impl Probed {
     /// With a share of 4 GiB for each claim; `None` where there is no compiler.
     fn with(claims: &[&str]) -> Option<Self> {
         let bench = Bench::new();
@@ -58,65 +51,31 @@ impl Site {
                 return None;
             }
         };
-        fs::create_dir_all(bench.cards()).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let site = Self { bench, program, dir };
-        let share = include_str!("../golden/input/share.yaml");
-        fs::write(site.file("node.toml"), NODE).unwrap();
-        for claim in claims {
-            let file = site.file("claim.yaml");
-            fs::write(&file, share.replace("name: share\n", &format!("name: {claim}\n"))).unwrap();
-            let (node, state) = (site.file("node.toml"), site.file("state"));
-            let words = ["prepare", "-f", &file, "--node", &node, "--state", &state];
-            aliquot(&words);
-        }
-        Some(site)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.dir.path().canonicalize().unwrap().join(name).display().to_string()
+        let site = Site::new(bench, 1);
+        claims.iter().for_each(|claim| site.prepare(claim, include_str!("../golden/input/share.yaml")));
+        Some(Self { site, program })
     }
 
     /// The probe on the bench's cards.
     fn probe(&self, arguments: &[&str]) -> Command {
-        let mut command = self.bench.command(&self.program);
+        let mut command = self.site.bench.command(&self.program);
         command.args(arguments);
         command
     }
 
     /// The probe as a tenant of a claim; with the shim, if it is not told otherwise.
     fn tenant(&self, claim: &Value, arguments: &[&str]) -> Command {
-        let mut command = self.probe(arguments);
-        let grants = Path::new(&self.file("state")).join("grants").join(claim["claimUid"].as_str().unwrap());
-        command.env("LD_PRELOAD", shim()).env("ALIQUOT_GRANTS", grants);
+        let grants = self.site.grants().join(claim["claimUid"].as_str().unwrap());
+        let mut command = self.site.tenant(grants, &self.program);
+        command.args(arguments);
         command
     }
 
     /// The first card, as it is shown; rates are over so many seconds.
     fn top(&self, interval: &str) -> (Value, Value) {
-        let cards = self.bench.cards().display().to_string();
-        let (node, state) = (self.file("node.toml"), self.file("state"));
-        let shown = aliquot(&[
-            "top", "--state", &state, "--node", &node, "--cards", &cards, "-n", interval, "-o", "json",
-        ]);
-        let mut shown: Value = serde_json::from_str(&shown).unwrap();
+        let mut shown = self.site.top(interval);
         (shown["cards"][0].take(), shown["problems"].take())
     }
-}
-
-fn aliquot(words: &[&str]) -> String {
-    let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), std::io::empty());
-    let mut terminal = Terminal {
-        out: &mut out,
-        err: &mut err,
-        input: &mut input,
-        colour: Colour::Off,
-        progress: Progress::Off,
-        screen: Screen::None,
-    };
-    let code = run([&["aliquot"], words].concat().iter().map(OsString::from), &mut terminal);
-    assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (0, ""));
-    String::from_utf8(out).unwrap()
 }
 
 fn of_pid(rows: &Value, pid: u32) -> Value {
@@ -130,19 +89,20 @@ fn bytes(value: &Value) -> u64 {
 
 #[test]
 fn who_uses_the_shim_who_does_not_and_who_has_no_grant_are_told_apart() {
-    let Some(site) = Site::with(&["one", "two"]) else { return };
-    let (card, _) = site.top("0");
+    let Some(probed) = Probed::with(&["one", "two"]) else { return };
+    let (card, _) = probed.top("0");
     let (one, two) = (card["shares"][0].clone(), card["shares"][1].clone());
     assert_eq!([&one["enforcement"]["state"], &two["enforcement"]["state"]], ["unseen", "unseen"]);
-    assert_eq!(fs::read_dir(site.bench.cards()).unwrap().count(), 0, "looking makes no cards");
+    assert_eq!(fs::read_dir(probed.site.bench.cards()).unwrap().count(), 0, "looking makes no cards");
 
-    let tenant = Running::ready(&mut site.tenant(&one, &["hold", &GIB.to_string()]));
-    let refused = site.tenant(&one, &["hold", &(4 * GIB).to_string()]).stdin(Stdio::null()).output().unwrap();
+    let tenant = Running::ready(&mut probed.tenant(&one, &["hold", &GIB.to_string()]));
+    let refused =
+        probed.tenant(&one, &["hold", &(4 * GIB).to_string()]).stdin(Stdio::null()).output().unwrap();
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    let without = Running::ready(site.tenant(&two, &["hold", "4096"]).env_remove("LD_PRELOAD"));
-    let stranger = Running::ready(&mut site.probe(&["hold", "8192"]));
+    let without = Running::ready(probed.tenant(&two, &["hold", "4096"]).env_remove("LD_PRELOAD"));
+    let stranger = Running::ready(&mut probed.probe(&["hold", "8192"]));
 
-    let (card, problems) = site.top("0");
+    let (card, problems) = probed.top("0");
     assert_eq!(problems, serde_json::json!([]));
     let [one, two] = [&card["shares"][0], &card["shares"][1]];
     assert_eq!([&one["enforcement"]["state"], &two["enforcement"]["state"]], ["observed", "bypassed"]);
@@ -164,9 +124,9 @@ fn who_uses_the_shim_who_does_not_and_who_has_no_grant_are_told_apart() {
 
 #[test]
 fn device_time_is_measured_between_two_looks() {
-    let Some(site) = Site::with(&["one"]) else { return };
-    let stranger = Running::ready(&mut site.probe(&["busy", "1000000"]));
-    let (card, _) = site.top("0.5");
+    let Some(probed) = Probed::with(&["one"]) else { return };
+    let stranger = Running::ready(&mut probed.probe(&["busy", "1000000"]));
+    let (card, _) = probed.top("0.5");
     let time = |value: &Value| value.as_f64().unwrap();
     let (busy, own) = (&card["driver"]["busyPercent"], of_pid(&card["outside"], stranger.0.id()));
     // A slow machine hands in less; no machine has more than all.
@@ -174,11 +134,11 @@ fn device_time_is_measured_between_two_looks() {
     assert!((20.0..=110.0).contains(&time(&own["measuredPercent"])), "{own}");
     assert_eq!(card["shares"][0]["compute"]["measuredPercent"], 0.0);
     assert_eq!(card["shares"][0]["compute"]["guaranteedPercent"], 25.0);
-    assert_eq!(site.top("0").0["driver"]["busyPercent"], Value::Null);
+    assert_eq!(probed.top("0").0["driver"]["busyPercent"], Value::Null);
     // Cards that others may write are believed in nothing.
-    let file = site.bench.cards().join("card-0");
+    let file = probed.site.bench.cards().join("card-0");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-    let (card, problems) = site.top("0");
+    let (card, problems) = probed.top("0");
     assert_eq!(
         (&card["driver"], &card["shares"][0]["enforcement"]["state"]),
         (&Value::Null, &"unseen".into())
@@ -191,15 +151,15 @@ fn device_time_is_measured_between_two_looks() {
 
 #[test]
 fn a_region_that_cannot_be_used_is_shown_with_its_reason_and_the_others_are_shown() {
-    let Some(site) = Site::with(&["one", "two"]) else { return };
-    let (card, _) = site.top("0");
+    let Some(probed) = Probed::with(&["one", "two"]) else { return };
+    let (card, _) = probed.top("0");
     let dir = |share: usize| PathBuf::from(card["shares"][share]["directory"].as_str().unwrap());
     let (limits, usage) = (dir(0).join("limits"), dir(0).join("usage"));
     let whole = (fs::read(&limits).unwrap(), fs::read(&usage).unwrap());
     let spoilt = |path: &Path, spoil: &dyn Fn(&Path), why: &str| {
         fs::remove_file(path).unwrap();
         spoil(path);
-        let (card, problems) = site.top("0.01");
+        let (card, problems) = probed.top("0.01");
         let [one, two] = [&card["shares"][0], &card["shares"][1]];
         assert_eq!(one["enforcement"]["state"], "broken", "{why}");
         assert!(one["enforcement"]["why"].as_str().unwrap().contains(why), "{one}");
@@ -232,10 +192,10 @@ fn a_region_that_cannot_be_used_is_shown_with_its_reason_and_the_others_are_show
         word.copy_from_slice(&random.to_le_bytes());
     }
     fs::write(&usage, &bytes).unwrap();
-    let (card, problems) = site.top("0.01");
+    let (card, problems) = probed.top("0.01");
     assert!(card["shares"][0]["processes"].as_array().unwrap().len() <= 1024);
     assert!(problems.to_string().contains("its limit is"), "{problems}");
-    let state = site.file("state");
+    let state = probed.site.file("state");
     let table = aliquot(&["top", "--state", &state, "-n", "0"]);
     assert!(table.lines().count() < 80 && table.contains("and 960 more"), "{table}");
 }
@@ -289,10 +249,10 @@ fn a_named_state_whose_journal_cannot_be_read_is_shown_and_ends_with_a_code_of_i
 
 #[test]
 fn looking_changes_nothing_on_disk() {
-    let Some(site) = Site::with(&["one"]) else { return };
+    let Some(probed) = Probed::with(&["one"]) else { return };
     let contents = || {
         let mut found = Vec::new();
-        let mut dirs = vec![site.dir.path().to_owned(), site.bench.cards()];
+        let mut dirs = vec![probed.site.dir().to_owned(), probed.site.bench.cards()];
         while let Some(dir) = dirs.pop() {
             for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
                 if entry.file_type().unwrap().is_dir() {
@@ -306,6 +266,6 @@ fn looking_changes_nothing_on_disk() {
         found
     };
     let before = contents();
-    site.top("0.01");
+    probed.top("0.01");
     assert!(contents() == before);
 }

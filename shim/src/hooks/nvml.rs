@@ -104,6 +104,7 @@ hooks! {
             let (limit, used) = match monitored::account(Handle(device)) {
                 Account::Uncounted => return None,
                 Account::Counted(ledger) => {
+                    crate::pools::refresh();
                     let limit = ledger.limit();
                     (limit, Bytes(limit.0.saturating_sub(ledger.free().0)))
                 }
@@ -266,6 +267,7 @@ fn booked<E: Booked>(
     if count.is_null() || (answer != SUCCESS && answer != processes::INSUFFICIENT_SIZE) {
         return real(card.0, count, list);
     }
+    crate::pools::refresh();
     // SAFETY: not null: the caller's number of places, in and out.
     let room = unsafe { count.read() };
     let (found, answer) = processes::write(ledger, room, list);
@@ -284,6 +286,7 @@ fn ours_alone<E: Entry>(answer: i32, card: Handle, count: *mut u32, list: *mut E
         Account::Counted(ledger) => Some(ledger),
         Account::Closed => None,
     };
+    crate::pools::refresh();
     // SAFETY: not null, and NVML has just written it.
     let found = unsafe { count.read() };
     let kept = processes::keep_ours(ledger, found, list);
