@@ -49,6 +49,9 @@ const REAPER: u64 = 0;
 /// Longest wait for a living thread inside; it is there for some nanoseconds, unless it was stopped or has no processor.
 const BUSY_NANOS_MAX: u64 = 5_000_000;
 
+/// Readings of what a process has and lends, until nothing moves meanwhile.
+const BOTH_TRIES: u32 = 8;
+
 /// What came of a look at the dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaped {
@@ -420,9 +423,25 @@ pub(crate) fn holders(usage: Usage) -> impl Iterator<Item = Holder> + Clone {
         if pid.0 == 0 || is_lent(slot) || !is_here(slot) {
             return None;
         }
-        let bytes = slot.used().load(Ordering::Acquire).saturating_add(lent_by(pid));
+        let bytes = both(|| slot.used().load(Ordering::Acquire), || lent_by(pid));
         (bytes > 0).then_some(Holder { pid, bytes })
     })
+}
+
+/// What a process has and what it lends together: what goes from the one to the other meanwhile is in the sum once, or, where that
+/// goes on and on, in none of both, as in the slots for a moment.
+fn both(own: impl Fn() -> u64, lent: impl Fn() -> u64) -> u64 {
+    let (mut before, mut sum) = (own(), 0);
+    for _ in 0..BOTH_TRIES {
+        let lent = lent();
+        let after = own();
+        sum = after.saturating_add(lent);
+        if after == before {
+            break;
+        }
+        before = after;
+    }
+    sum
 }
 
 /// The slot of memory that is lent under this tag, whether its maker has it or not: who has it open may open it again.

@@ -7,7 +7,7 @@ pub(crate) use books::State;
 pub use books::WINDOW_NANOS;
 pub use seat::{Full, Mark, Seat, SeatError};
 
-use crate::mapping::{self, Entry, Mapping, OpenError, monotonic_nanos};
+use crate::mapping::{self, Mapping, OpenError, monotonic_nanos};
 use crate::node::{CardFacts, Node};
 use crate::schedule::{SEATS, Work};
 use std::collections::BTreeMap;
@@ -183,11 +183,15 @@ impl Card {
 
     pub(crate) fn with<R>(&self, inside: impl FnOnce(&mut State) -> R) -> R {
         self.mapping.with(|state, entry| {
-            if entry == Entry::AfterDeath {
-                state.repair();
-            }
+            state.enter(entry);
             inside(state)
         })
+    }
+
+    /// Whether nobody is at the card's books at this moment: who is stopped there keeps everybody out, as no real card's driver is.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.mapping.try_with(State::enter).is_some()
     }
 
     /// The file in which process `pid` on seat number `seat` keeps the content of its memory.

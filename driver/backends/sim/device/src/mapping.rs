@@ -148,9 +148,22 @@ impl Mapping {
 
     /// Runs `inside` with the card's state, alone in all processes.
     pub(crate) fn with<R>(&self, inside: impl FnOnce(&mut State, Entry) -> R) -> R {
-        let mutex = self.shared.mutex.get();
         // SAFETY: initialised before `magic` was set; processes that map the file share it.
-        let entry = if unsafe { libc::pthread_mutex_lock(mutex) } == libc::EOWNERDEAD {
+        let code = unsafe { libc::pthread_mutex_lock(self.shared.mutex.get()) };
+        self.locked(code, inside)
+    }
+
+    /// The same unless somebody is at it now.
+    pub(crate) fn try_with<R>(&self, inside: impl FnOnce(&mut State, Entry) -> R) -> Option<R> {
+        // SAFETY: as above.
+        let code = unsafe { libc::pthread_mutex_trylock(self.shared.mutex.get()) };
+        (code != libc::EBUSY).then(|| self.locked(code, inside))
+    }
+
+    /// The lock is ours, after this answer.
+    fn locked<R>(&self, code: i32, inside: impl FnOnce(&mut State, Entry) -> R) -> R {
+        let mutex = self.shared.mutex.get();
+        let entry = if code == libc::EOWNERDEAD {
             // SAFETY: we hold it; the state is repaired by `inside` before anybody else sees it.
             unsafe { libc::pthread_mutex_consistent(mutex) };
             Entry::AfterDeath

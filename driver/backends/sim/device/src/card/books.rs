@@ -1,6 +1,7 @@
 //! What lies in a card's file: who holds how much, and who ran when. No clock and no file is read here.
 
 use crate::lent::Lent;
+use crate::mapping::Entry;
 use crate::mig;
 use crate::schedule::{self, Run, SEATS, Turn, Work};
 use crate::xid::Reports;
@@ -187,8 +188,15 @@ impl State {
         }
     }
 
+    /// Under the lock: whoever died with it may have left half of what he did.
+    pub(super) fn enter(&mut self, entry: Entry) {
+        if entry == Entry::AfterDeath {
+            self.repair();
+        }
+    }
+
     /// Sums anew what is derived from the seats.
-    pub(super) fn repair(&mut self) {
+    fn repair(&mut self) {
         let used = self.used();
         let held = self.seats.iter().take(used).map(SeatState::held_bytes).sum::<u64>();
         self.in_use = held + self.lent.without_maker();
