@@ -11,6 +11,7 @@
  *   stale               uses streams, events and a context after their end, and prints what that answers
  *   trims N             N launches of a graph that leaves an allocation, and fills 16 MiB, while another thread trims all the
  *                       time; prints what graphs have reserved and use
+ *   grows N             N pools, each of which eight threads take 256 KiB at once; prints how much the largest ever had
  *   export, open HEX    one side of sharing memory between processes
  */
 #define _GNU_SOURCE
@@ -182,6 +183,40 @@ static void trims(int count) {
     printf("%llu %llu\n", (unsigned long long)reserved, (unsigned long long)used);
 }
 
+enum { TAKERS = 8 };
+static pthread_barrier_t gate;
+static H pool;
+static int (*from_pool)(H *, size_t, H, H);
+
+static void *taker(void *context) {
+    H block;
+    must(CALL("cuCtxSetCurrent", (H))((H)context), "current");
+    pthread_barrier_wait(&gate);
+    must(from_pool(&block, 256 << 10, pool, 0), "block");
+    return NULL;
+}
+
+static void grows(int count) {
+    /* Of the card, by the vendor's structure. */
+    uint64_t card[11] = {1, 1}, most = 0, largest = 0;
+    pthread_t takers[TAKERS];
+    H context;
+    start();
+    must(CALL("cuCtxGetCurrent", (H *))(&context), "context");
+    from_pool = CALL("cuMemAllocFromPoolAsync", (H *, size_t, H, H));
+    pthread_barrier_init(&gate, NULL, TAKERS);
+    for (int n = 0; n < count; n++) {
+        must(CALL("cuMemPoolCreate", (H *, const void *))(&pool, card), "pool");
+        for (int at = 0; at < TAKERS; at++)
+            if (pthread_create(&takers[at], NULL, taker, (void *)context)) exit(2);
+        for (int at = 0; at < TAKERS; at++) pthread_join(takers[at], NULL);
+        must(CALL("cuMemPoolGetAttribute", (H, int, uint64_t *))(pool, 6, &most), "most");
+        largest = most > largest ? most : largest;
+        must(CALL("cuMemPoolDestroy", (H))(pool), "end of the pool");
+    }
+    printf("%llu\n", (unsigned long long)largest);
+}
+
 int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "", *argument = argc > 2 ? argv[2] : "0";
     driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -200,6 +235,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(command, "resolve")) resolve();
     else if (!strcmp(command, "stale")) stale();
     else if (!strcmp(command, "trims")) trims(atoi(argument));
+    else if (!strcmp(command, "grows")) grows(atoi(argument));
     else if (!strcmp(command, "export")) share(0);
     else if (!strcmp(command, "open")) share(argument);
     else if (!strcmp(command, "allocs")) {

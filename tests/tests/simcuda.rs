@@ -188,6 +188,15 @@ fn a_trim_takes_nothing_that_a_launch_under_way_leaves_allocated() {
 }
 
 #[test]
+fn a_pool_that_threads_lack_room_in_at_once_grows_by_what_all_of_them_take() {
+    let Some((bench, program)) = probe() else { return };
+    bench.write("node.toml", &format!("pool_bytes = {}\n", 2 * MIB));
+    // Eight blocks of a quarter of a MiB are one unit, whoever comes first.
+    let told = said(&bench.command(&program).args(["grows", "400"]).output().unwrap());
+    assert_eq!(told, format!("{}\n", 2 * MIB));
+}
+
+#[test]
 fn memory_is_shared_by_handle_and_the_exporter_pays() {
     let Some((bench, program)) = probe() else { return };
     let mut exporter = Running::start(bench.command(&program).arg("export"));
