@@ -67,6 +67,8 @@ typedef struct {
     void *object;
     uint64_t handle;
     size_t charged;
+    /* Of what others may have. */
+    int descriptor;
 } Entry;
 
 static inline size_t up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }

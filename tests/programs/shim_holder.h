@@ -4,7 +4,7 @@
 extern int cuStreamCreate(void **, unsigned), cuCtxSynchronize(void);
 extern int cuMemPoolCreate(void **, const void *), cuMemPoolDestroy(void *), cuMemPoolSetAttribute(void *, unsigned, void *);
 
-enum { ENTRIES = 64, CARDS = 2, STACKS = MIXED_FAMILIES };
+enum { ENTRIES = 64, CARDS = 2, STACKS = LASTING_FAMILIES };
 /* What there is of each card. */
 typedef struct {
     void *context, *stream, *pool;

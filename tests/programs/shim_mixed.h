@@ -10,6 +10,12 @@ extern int cuIpcGetMemHandle(Ipc *, Pointer), cuIpcOpenMemHandle_v2(Pointer *, I
 
 /* Blocks of pools that come and go, memory that is lent, what is opened of others, and what is imported of another interface. */
 enum { OWNED = ALL_FAMILIES, LENT, OPENED, IMPORTED, MIXED_FAMILIES };
+/* What may stay in the books longer than on the card: physical memory with a shared handle, and memory of which another device has
+   a range; what is imported of the first of another process; contexts whose stacks become smaller again. */
+enum { SHARED = MIXED_FAMILIES, RANGED, ADOPTED, SHRUNK, LASTING_FAMILIES };
+extern int cuMemExportToShareableHandle(void *, uint64_t, unsigned, unsigned long long);
+extern int cuMemImportFromShareableHandle(uint64_t *, void *, unsigned);
+extern int cuMemGetHandleForAddressRange(void *, Pointer, size_t, unsigned, unsigned long long);
 /* Memory of another interface is made in pieces of so many bytes. */
 enum { PIECE = 2 << 20 };
 /* It is held by the object that it was imported as, or by what is mapped of it. */
@@ -34,12 +40,62 @@ static inline int take_imported(Entry *entry, int piece, Hold hold)
     return wrong ? -1 : 0;
 }
 
+/* Its descriptor stays open here; what is made is not there where that cannot be had. */
+static inline int take_shared(Entry *entry, size_t size)
+{
+    Properties card = {1, 1, 1, on_card};
+    memset(entry, 0, sizeof *entry);
+    entry->family = SHARED;
+    entry->charged = up(size, 2 << 20);
+    int answer = cuMemCreate(&entry->handle, entry->charged, &card, 0);
+    return answer ? answer : cuMemExportToShareableHandle(&entry->descriptor, entry->handle, 1, 0) ? -1 : 0;
+}
+
+static inline int take_ranged(Entry *entry, size_t size)
+{
+    memset(entry, 0, sizeof *entry);
+    entry->family = RANGED;
+    entry->charged = up(size, 4096);
+    int answer = cuMemAlloc_v2(&entry->address, entry->charged);
+    return answer ? answer : cuMemGetHandleForAddressRange(&entry->descriptor, entry->address, entry->charged, 1, 0) ? -1 : 0;
+}
+
+/* Its stacks are larger for a moment. */
+static inline int take_shrunk(Entry *entry, size_t size)
+{
+    void *before = NULL;
+    memset(entry, 0, sizeof *entry);
+    entry->family = SHRUNK;
+    entry->charged = size;
+    int answer = take_context(entry, size);
+    if (answer)
+        return answer;
+    int wrong = cuCtxGetCurrent(&before) || cuCtxSetCurrent(entry->object) || cuCtxSetLimit(0, 1024);
+    return cuCtxSetCurrent(before) || wrong ? -1 : 0;
+}
+
+/* Its descriptor goes first, or is what keeps it on the card. */
+static inline int give_exported(Entry *entry)
+{
+    int first = entry->charged / (2 << 20) % 2;
+    if (first)
+        close(entry->descriptor);
+    int answer = entry->family == SHARED ? cuMemRelease(entry->handle) : cuMemFree_v2(entry->address);
+    if (!first)
+        close(entry->descriptor);
+    return answer;
+}
+
 static inline int give_any(Entry *entry, void *stream)
 {
     switch (entry->family) {
     case LENT: return cuMemFree_v2(entry->address);
     case OPENED: return cuIpcCloseMemHandle(entry->address);
     case IMPORTED: return entry->object ? cuDestroyExternalMemory(entry->object) : cuMemFree_v2(entry->address);
+    case SHARED:
+    case RANGED: return give_exported(entry);
+    case ADOPTED: return cuMemRelease(entry->handle);
+    case SHRUNK: return cuCtxDestroy_v2(entry->object);
     default: return entry->family < FAMILIES ? give(entry) : give_other(entry, stream);
     }
 }

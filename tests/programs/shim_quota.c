@@ -1,9 +1,10 @@
 /* Threads that take and give back device memory of all families at random, each at most KEEP bytes at a time.
-   usage: shim_quota THREADS OPERATIONS KEEP SEED plain|all|elsewhere FILE
+   usage: shim_quota THREADS OPERATIONS KEEP SEED plain|all|elsewhere|lasting FILE
    Says "ready"; then for each line:
      go     as many operations of each thread; with everything still held, "granted refused wrong opened judged"
      info   what is free, which brings the books up to what the driver says
      had    bytes that are imported of another interface to the card
+     let    bytes that were given back, and that the books may have still
      pool   takes and frees a block of the card's pool: the process has seen by how much pools grow
      stacks BYTES  the primary context's stacks are so large
      rest   0: all that is free can be had, and not a byte more
@@ -16,14 +17,15 @@
    Of refusals, one in JUDGED is looked into: the thread waits until no other one, of any process, is in a call, and asks again. Where
    at least as much is free then as the request takes, it has to be granted.
 
-   Not among them is what stays in the books longer than on the card, as nobody sees who has it (physical memory with a shared
-   handle, ranges for another device), and stacks that become smaller beside others at work. */
+   `lasting` takes plain families and what may stay in the books longer than on the card: physical memory with a shared handle,
+   which other processes import, memory of which another device has a range, and contexts whose stacks become smaller. */
 #define _GNU_SOURCE
 #include "shim_mixed.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 extern int cuStreamCreate(void **, unsigned), cuDeviceGraphMemTrim(int), cuMemPoolTrimTo(void *, size_t);
 extern int cuDeviceGetDefaultMemPool(void **, int), cuCtxSynchronize(void);
@@ -35,18 +37,20 @@ enum { UNIT = 2 << 20, UNIT_PRESUMED = 32 << 20, CONTEXT_PRESUMED = 512 << 20 };
 
 typedef struct {
     uint64_t random;
-    size_t keep, operations, granted, refused, opened, judged, held;
+    size_t keep, operations, granted, refused, opened, judged, held, let;
     int wrong, count;
     /* The pool is the thread's own, of one thread in POOLS. */
     void *stream, *pool;
     Entry entries[ENTRIES];
 } Worker;
 
-/* A handle for whoever comes, and how much is behind it. */
+/* A handle for whoever comes, or a descriptor of the maker's, and how much is behind it. */
 typedef struct {
     int busy, maker;
     size_t size;
     Ipc handle;
+    int descriptor;
+    ino_t file;
 } Offer;
 enum { OFFERS = 16 };
 /* What all processes have in common. */
@@ -62,7 +66,7 @@ enum { PIECES = 8 };
 static Common *common;
 static Worker workers[THREADS_MAX];
 static void *context;
-static int threads, families = FAMILIES, pieces[PIECES];
+static int threads, families = FAMILIES, lasts, pieces[PIECES];
 /* Whether this process has had a block of a pool, so that it knows by how much they grow. */
 static int pools_known;
 
@@ -70,6 +74,11 @@ static int pools_known;
 static int choose(uint64_t random)
 {
     int family = random % families;
+    if (lasts) {
+        family = random % (FAMILIES + LASTING_FAMILIES - MIXED_FAMILIES);
+        family += family < FAMILIES ? 0 : MIXED_FAMILIES - FAMILIES;
+        return family > FAMILIES && family != ADOPTED && (random >> 52) % RARE ? PLAIN : family;
+    }
     int is_dear = family == CONTEXT || family == MODULE || family == LENT;
     return is_dear && (random >> 52) % RARE ? POOLED : family;
 }
@@ -82,7 +91,10 @@ static size_t part_of(int family, size_t size)
     case OWNED:
     case GRAPH:
     case CAPTURED: return up(size, UNIT);
-    case CONTEXT: return size;
+    case CONTEXT:
+    case SHRUNK: return size;
+    case SHARED: return up(size, UNIT);
+    case RANGED: return up(size, 4096);
     case IMPORTED: return PIECE;
     default: return price(family, size);
     }
@@ -91,7 +103,7 @@ static size_t part_of(int family, size_t size)
 /* With so much free nothing of the kind may be refused. */
 static size_t enough_for(int family, size_t size)
 {
-    if (family == CONTEXT)
+    if (family == CONTEXT || family == SHRUNK)
         return CONTEXT_PRESUMED;
     int may_grow_by_more = family == POOLED || family == OWNED || family == GRAPH || family == CAPTURED;
     return may_grow_by_more && !pools_known ? UNIT_PRESUMED : part_of(family, size);
@@ -113,7 +125,7 @@ static Offer exchange(uint64_t random, const Offer *next)
 
 static int take_lent(Worker *worker, Entry *entry, size_t size)
 {
-    Offer offer = {0, getpid(), size, {{0}}};
+    Offer offer = {.maker = getpid(), .size = size};
     int answer = take(entry, PLAIN, size);
     if (answer)
         return answer;
@@ -136,6 +148,42 @@ static int take_opened(Worker *worker, Entry *entry, size_t size)
     if (answer)
         return answer == 1 ? take(entry, PLAIN, size) : answer;
     entry->family = OPENED;
+    entry->charged = offer.size;
+    worker->opened++;
+    return 0;
+}
+
+/* What other processes may import is there for whoever comes. */
+static int take_exported(Worker *worker, Entry *entry, size_t size)
+{
+    struct stat what;
+    int answer = take_shared(entry, size);
+    if (answer || fstat(entry->descriptor, &what))
+        return answer ? answer : -1;
+    Offer offer = {.maker = getpid(), .size = entry->charged, .descriptor = entry->descriptor, .file = what.st_ino};
+    exchange(worker->random >> 8, &offer);
+    return 0;
+}
+
+/* As with what is opened. The maker may close its descriptor at any time, and the number may be that of another file. */
+static int take_adopted(Worker *worker, Entry *entry, size_t size)
+{
+    Offer offer = exchange(worker->random >> 8, NULL);
+    char path[64];
+    struct stat what;
+    if (!offer.size || offer.maker == getpid() || offer.size > size)
+        return take(entry, PLAIN, size);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", offer.maker, offer.descriptor);
+    if (stat(path, &what) || what.st_ino != offer.file)
+        return take(entry, PLAIN, size);
+    int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    memset(entry, 0, sizeof *entry);
+    int answer = file < 0 ? -1 : cuMemImportFromShareableHandle(&entry->handle, (void *)(intptr_t)file, 1);
+    if (file >= 0)
+        close(file);
+    if (answer)
+        return take(entry, PLAIN, size);
+    entry->family = ADOPTED;
     entry->charged = offer.size;
     worker->opened++;
     return 0;
@@ -165,6 +213,10 @@ static int take_any(Worker *worker, Entry *entry, int family, size_t size)
     switch (family) {
     case LENT: return take_lent(worker, entry, size);
     case OPENED: return take_opened(worker, entry, size);
+    case SHARED: return take_exported(worker, entry, size);
+    case RANGED: return take_ranged(entry, size);
+    case ADOPTED: return take_adopted(worker, entry, size);
+    case SHRUNK: return take_shrunk(entry, size);
     case IMPORTED:
         return take_imported(entry, pieces[worker->random / 8 % PIECES], worker->random / 64 % 2 ? AS_OBJECT : AS_BUFFER);
     case OWNED:
@@ -221,9 +273,20 @@ static void take_one(Worker *worker, int family, size_t size)
     }
 }
 
+/* What the books may have still, when it is given back: also the stacks, as long as their context is there. */
+static size_t may_last(const Entry *entry)
+{
+    switch (entry->family) {
+    case SHARED:
+    case RANGED: return entry->charged;
+    default: return 0;
+    }
+}
+
 static void give_one(Worker *worker, int at)
 {
     worker->held -= worker->entries[at].charged;
+    worker->let += may_last(&worker->entries[at]);
     pthread_rwlock_rdlock(&common->calls);
     worker->wrong = give_any(&worker->entries[at], worker->stream);
     pthread_rwlock_unlock(&common->calls);
@@ -276,6 +339,8 @@ static int give_all(void)
     int wrong = 0;
     for (int at = 0; at < threads; at++) {
         for (int entry = 0; entry < workers[at].count; entry++)
+            workers[at].let += may_last(&workers[at].entries[entry]);
+        for (int entry = 0; entry < workers[at].count; entry++)
             wrong = wrong ? wrong : give_any(&workers[at].entries[entry], workers[at].stream);
         workers[at].count = 0;
         workers[at].held = 0;
@@ -296,6 +361,17 @@ static size_t imported(void)
     for (int at = 0; at < threads; at++)
         for (int entry = 0; entry < workers[at].count; entry++)
             bytes += workers[at].entries[entry].family == IMPORTED ? PIECE : 0;
+    return bytes;
+}
+
+static size_t let(void)
+{
+    size_t bytes = 0;
+    for (int at = 0; at < threads; at++) {
+        bytes += workers[at].let;
+        for (int entry = 0; entry < workers[at].count; entry++)
+            bytes += workers[at].entries[entry].family == SHRUNK ? workers[at].entries[entry].charged : 0;
+    }
     return bytes;
 }
 
@@ -339,7 +415,8 @@ static int begin(char **arguments)
 {
     if (share(arguments[6]) || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context))
         return -1;
-    families = !strcmp(arguments[5], "plain") ? FAMILIES : !strcmp(arguments[5], "all") ? IMPORTED : MIXED_FAMILIES;
+    lasts = !strcmp(arguments[5], "lasting");
+    families = lasts || !strcmp(arguments[5], "plain") ? FAMILIES : !strcmp(arguments[5], "all") ? IMPORTED : MIXED_FAMILIES;
     for (int at = 0; at < PIECES && families == MIXED_FAMILIES; at++)
         if (make_elsewhere(&pieces[at], PIECE, 0))
             return -1;
@@ -369,6 +446,8 @@ int main(int count, char **arguments)
             printf("%zu\n", left());
         else if (!strncmp(line, "had", 3))
             printf("%zu\n", imported());
+        else if (!strncmp(line, "let", 3))
+            printf("%zu\n", let());
         else if (!strncmp(line, "pool", 4))
             printf("%d\n", families > FAMILIES && see_pool());
         else if (sscanf(line, "stacks %zu", &bytes) == 1)

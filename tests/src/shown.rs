@@ -34,7 +34,7 @@ pub const OPENED: usize = 18;
 /// What is imported of another interface.
 pub const IMPORTED: usize = 19;
 /// No family: the stacks of a context.
-pub const STACKS: usize = 20;
+pub const STACKS: usize = 24;
 
 /// A share of most of a card, so that the second one is on the other card.
 const CLAIM: &str = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata:\n  name: share\nspec:\n  devices:\n    requests:\n    \
