@@ -85,9 +85,15 @@ struct Card {
     recorded: u64,
     /// Streams with work of their own, and when it ends.
     others: Vec<(u64, u64)>,
+    /// A stream that takes no marker.
+    closed: Option<u64>,
 }
 
 impl Events for Card {
+    fn may_record(&self, stream: u64) -> bool {
+        self.closed != Some(stream)
+    }
+
     fn record(&mut self, event: Event, stream: u64) -> Recorded {
         self.recorded += 1;
         let other = self.others.iter().find(|(other, _)| *other == stream);
@@ -129,7 +135,8 @@ struct Process<'a> {
 impl<'a> Process<'a> {
     fn new(books: &'a Books, me: u32, own: u32) -> Self {
         let terms = Terms { guaranteed: Ppm::ALL, granted: Ppm::ALL, own: Ppm::new(own * 10_000) };
-        let card = Card { now: UP, done_at: UP, events: [0; EVENTS], recorded: 0, others: Vec::new() };
+        let card =
+            Card { now: UP, done_at: UP, events: [0; EVENTS], recorded: 0, others: Vec::new(), closed: None };
         Self {
             books,
             me,
@@ -289,6 +296,28 @@ fn work_without_a_marker_stops_nobody_once_it_is_done() {
         let (took, worth) = ((process.card.now - from) / MILLI, 40 * 1_000_000 / granted_of(&process));
         println!("granted {granted}: {took} ms, worth {worth}");
         assert!(took <= 2 * worth, "granted {granted}, on {place}: {took} ms for what is worth {worth}");
+    }
+}
+
+/// Nothing can be put behind work on the default stream while a capture is open.
+#[test]
+fn work_on_a_stream_that_takes_no_marker_now_stops_nobody() {
+    for granted in [1_000_000, 250_000, 100_000] {
+        let books = Books::new();
+        let mut process = Process::new(&books, 1, 100);
+        process.terms.granted = Ppm::new(granted);
+        (0..20).for_each(|_| process.launches(1, 100 * MICRO));
+        process.card.closed = Some(1);
+        let from = process.card.now;
+        for function in 0..100 {
+            let now = Nanos(process.card.now);
+            process.pace.unmarked(now, now, Place::Stream { context: 1, stream: 1 });
+            process.card.done_at = process.card.done_at.max(process.card.now) + 200 * MICRO;
+            process.launches(100 + function, 200 * MICRO);
+        }
+        let (took, worth) = ((process.card.now - from) / MILLI, 40 * 1_000_000 / granted_of(&process));
+        println!("granted {granted}: {took} ms, worth {worth}");
+        assert!(took <= 2 * worth, "granted {granted}: {took} ms for what is worth {worth}");
     }
 }
 

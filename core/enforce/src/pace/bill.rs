@@ -70,9 +70,9 @@ impl Pace {
         // Markers may show that it is done: what the clock has not billed by then is nobody's.
         self.bill_unmarked(now, terms, shared);
         let (mut refund, mut most) = (0_i64, room(terms, Nanos::ZERO, Known::Not));
-        let context = world.context();
+        let markable = self.clocked.markable(world.context(), |stream| world.may_record(stream));
         marks.settle(now, world, |done| {
-            self.clocked.passed(&done, context);
+            self.clocked.passed(&done, &markable);
             if done.batch.is_none() {
                 return;
             }

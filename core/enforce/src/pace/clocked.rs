@@ -10,7 +10,7 @@
 //!
 //! It ends when the work has: a marker that was put behind it has passed, or the program has waited for all. Launches that wait
 //! for their turn put that marker there, as no other launch may be able to. Of work in a place that cannot be marked (its stream
-//! is gone, or it is one of too many) any marker of later tells, and where none passes the clock stops [`LATE_WAIT_MAX`] after the
+//! is gone or part of a capture, or it is one of too many) any marker of later tells, and where none passes the clock stops [`LATE_WAIT_MAX`] after the
 //! last of it was launched.
 
 use super::*;
@@ -41,6 +41,10 @@ struct Unmarked {
     /// When the last of it was launched; 0: there is none.
     at: AtomicU64,
 }
+
+/// For each place its stream, where a marker can be put there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Markable([Option<u64>; STREAMS + 1]);
 
 /// Time that the clock bills, and how the sums stand.
 #[derive(Debug)]
@@ -118,15 +122,20 @@ impl Clocked {
         Nanos(self.places.iter().map(|one| one.at.load(Ordering::Acquire)).max().unwrap_or(0))
     }
 
-    /// What was there before that marker of a context is done.
-    pub(super) fn passed(&self, done: &Done, context: u64) {
+    /// The streams with such work that can be marked from that context now.
+    pub(super) fn markable(&self, context: u64, may: impl Fn(u64) -> bool) -> Markable {
+        Markable(self.places.each_ref().map(|one| one.stream_in(context).filter(|stream| may(*stream))))
+    }
+
+    /// What was there before that marker is done.
+    pub(super) fn passed(&self, done: &Done, markable: &Markable) {
         if self.since().is_none() {
             return;
         }
         let mut is_over = true;
-        for one in &self.places {
+        for (one, markable) in self.places.iter().zip(markable.0) {
             let at = one.at.load(Ordering::Acquire);
-            let is_here = one.stream_in(context).is_none_or(|stream| stream == done.batch.stream);
+            let is_here = markable.is_none_or(|stream| stream == done.batch.stream);
             let is_done = done.sure_from.0 > at && is_here;
             // Where more was launched meanwhile, that is not done.
             let is_clear = at == 0
@@ -212,10 +221,11 @@ impl Pace {
         if clocked.since().is_none() {
             return;
         }
-        let (mut is_over, context) = (true, world.context());
-        for one in &clocked.places {
+        let mut is_over = true;
+        let markable = clocked.markable(world.context(), |stream| world.may_record(stream));
+        for (one, markable) in clocked.places.iter().zip(markable.0) {
             let at = one.at.load(Ordering::Acquire);
-            let on = one.stream_in(context).unwrap_or(stream);
+            let on = markable.unwrap_or(stream);
             is_over &= at == 0;
             if at != 0 && now.0 > at {
                 marks.put(now, on, Nanos(at), world);
