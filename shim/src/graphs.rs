@@ -306,8 +306,8 @@ fn run(exec: u64, target: Target, does: Does, real: impl FnOnce() -> i32) -> i32
 pub(crate) fn instantiate(
     (exec, graph): (Place, u64),
     upload: Option<Target>,
-    real: impl Fn() -> i32,
-    destroy: impl Fn(u64) -> i32,
+    real: &dyn Fn() -> i32,
+    destroy: fn(u64) -> i32,
 ) -> i32 {
     if exec.is_null() || !Kind::Graphs.is_there() {
         return real();
@@ -350,7 +350,7 @@ enum Made {
 }
 
 /// Instantiates with what that may take in the books.
-fn make(exec: Place, wanted: Wanted, upload: Option<Target>, real: impl Fn() -> i32) -> Made {
+fn make(exec: Place, wanted: Wanted, upload: Option<Target>, real: &dyn Fn() -> i32) -> Made {
     let taken_off = {
         let _errno = KeepErrno::new();
         let lane = upload.and_then(execs::lane);
@@ -376,7 +376,7 @@ fn make(exec: Place, wanted: Wanted, upload: Option<Target>, real: impl Fn() -> 
 }
 
 /// Instantiates with nothing reserved, where the driver was seen to take nothing then. If it does so after all, that was wrong.
-fn make_freely(exec: Place, wanted: Wanted, real: impl Fn() -> i32) -> Made {
+fn make_freely(exec: Place, wanted: Wanted, real: &dyn Fn() -> i32) -> Made {
     let (since, before) = {
         let _errno = KeepErrno::new();
         (execs::moment(), held(&wanted))
