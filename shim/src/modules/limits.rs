@@ -8,7 +8,7 @@
 //! buffers of `printf` are made with the first module that needs them (the guide, dynamic global memory allocation), and take
 //! nothing here unless that is seen.
 
-use super::{Asking, Object, Watched};
+use super::{Asking, Object, Stage, Watched};
 use crate::account::{Bytes, Ledger};
 use crate::contexts::Current;
 use crate::measured::Taken;
@@ -223,7 +223,6 @@ impl Watched {
 /// A limit of the current context is changed; `undo` puts the old one back.
 pub(crate) fn limit(change: Change, real: impl Fn() -> i32, undo: impl Fn(usize) -> i32) -> i32 {
     let Some(context) = vendor::current_context() else { return real() };
-    let before = change.now();
     // The context's own handle names nothing else here.
     let object = Object(context);
     let watched = match Watched::begin(Asking::Limit(object, change)) {
@@ -237,6 +236,7 @@ pub(crate) fn limit(change: Change, real: impl Fn() -> i32, undo: impl Fn(usize)
         return answer;
     }
     let (ledger, current): (Ledger, Current) = (watched.ledger, watched.current);
+    let before = if let Stage::Limit(step) = watched.stage { step.from } else { None };
     let stacks = object.in_context(current).map(|held| held.stacks).unwrap_or_default();
     let Err(bytes) = watched.end(object, answer) else { return SUCCESS };
     let _undone = before.map(undo);
