@@ -211,19 +211,20 @@ impl Watched {
                 }
             }
         };
-        let mut dead = 0;
+        let gone = || slots.iter().filter(|(_, owner)| *owner == Owner::Dead).map(|(taken, _)| *taken);
+        let dead = gone().fold(0_u32, |sum, taken| sum + u32::from(!taken.is_lent()));
+        // Counted first: who finds a slot free that was a dead one's finds that somebody died.
+        view.reaped().fetch_add(u64::from(dead), Ordering::SeqCst);
         let books = unbilled::Books {
             bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
             cells: Cells::new(view.cells()),
             device_nanos: view.device_nanos(),
         };
         let mut pass = unbilled::Pass::new(monotonic());
-        for (taken, _) in slots.iter().filter(|(_, owner)| *owner == Owner::Dead) {
+        for taken in gone() {
             pass.bill(taken.slot.unbilled_since(), part, &books);
-            dead += u32::from(!taken.is_lent());
-            free(*taken);
+            free(taken);
         }
-        view.reaped().fetch_add(u64::from(dead), Ordering::Relaxed);
         match dead {
             0 if returned == 0 => Reaped::Nobody,
             processes => Reaped::Dead { processes, returned: Bytes(returned) },
