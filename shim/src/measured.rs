@@ -11,7 +11,7 @@
 //! have an end: whoever is in the driver for long makes a reading doubtful and nobody wait for him. A turn that somebody died in
 //! is over after [`TURN_MILLIS_MAX`]. Other tenants of the card cannot be seen.
 //!
-//! What would be credited by what is read has to be certain ([`given_by`]): no call but the measured one is under way or began, no
+//! What would be credited by what is read has to be certain ([`Watched`]): no call but the measured one is under way or began, no
 //! other process has pools or graphs, and all of them are seen to live *after* the card was read, so that none of it came back by a
 //! death. That comes to pass beside others at work as the turn has a door, which is shut for such a call: who is about to move
 //! memory waits before it, as long as [`SHUT_MILLIS_MAX`]. Other tenants are told by the card's free memory alone: it has to
@@ -261,36 +261,50 @@ pub(crate) enum Watch {
     Aside,
 }
 
-/// Calls, and says what the card of a ledger got back by that; `None`: nothing, or perhaps somebody else's. What is answered beside
-/// it says that the call moves memory, until the books have it, too.
-pub(crate) fn given_by(
+/// A call that is watched, from before it until the books have what it moved.
+#[must_use]
+pub(crate) struct Watched {
     ledger: Ledger,
-    watch: Watch,
-    call: impl FnOnce() -> i32,
-) -> (i32, Option<Bytes>, Moving) {
-    let errno = KeepErrno::new();
-    // Of another card nothing can be read.
-    let is_here = is_current(ledger);
-    let shut = (watch == Watch::Closely && is_here).then(|| Turn::take_with(ledger, Door::Shut));
-    if shut.is_none() {
-        wait_at_door(ledger);
+    before: Option<Reading>,
+    begun: u64,
+    // The books are right before others look.
+    moving: Moving,
+    shut: Option<Turn>,
+}
+
+impl Watched {
+    /// Before a call that gives something of a ledger's card back.
+    pub(crate) fn begin(ledger: Ledger, watch: Watch) -> Self {
+        let _errno = KeepErrno::new();
+        // Of another card nothing can be read.
+        let is_here = is_current(ledger);
+        let shut = (watch == Watch::Closely && is_here).then(|| Turn::take_with(ledger, Door::Shut));
+        if shut.is_none() {
+            wait_at_door(ledger);
+        }
+        let moving = ledger.moving();
+        let is_own = shut.as_ref().is_some_and(|turn| turn.own.is_some());
+        let before = if is_here { outside(ledger, is_own) } else { None };
+        Self { ledger, before, begun: sys::now(), moving, shut }
     }
-    let moving = ledger.moving();
-    let is_own = shut.as_ref().is_some_and(|turn| turn.own.is_some());
-    let before = if is_here { outside(ledger, is_own) } else { None };
-    drop(errno);
-    let begun = sys::now();
-    let answer = call();
-    let _errno = KeepErrno::new();
-    let given = before.filter(|_| answer == SUCCESS).and_then(|before| {
+
+    /// After it: what the card got back by it; `None`: nothing, or perhaps somebody else's.
+    pub(crate) fn end(self, answer: i32) -> (Option<Bytes>, Moving) {
+        let _errno = KeepErrno::new();
+        let given = self.before.filter(|_| answer == SUCCESS).and_then(|before| self.given(&before));
+        let Self { moving, shut, .. } = self;
+        drop(shut);
+        (given, moving)
+    }
+
+    fn given(&self, before: &Reading) -> Option<Bytes> {
         // At once, so that others have little time.
         let free = free_now()?;
-        let took = sys::now().saturating_sub(begun);
+        let took = sys::now().saturating_sub(self.begun);
         let given = Bytes(free.checked_sub(before.free).filter(|bytes| *bytes > 0)?);
-        let is_undisturbed = quiet(ledger).is_some_and(|still| still == before.still);
+        let is_undisturbed = quiet(self.ledger).is_some_and(|still| still == before.still);
         (is_undisturbed && is_nobody_elses((free, given), took)).then_some(given)
-    });
-    (answer, given, moving)
+    }
 }
 
 /// A reading that is certain, as soon as all others are outside; where the door is not ours, at once.

@@ -128,51 +128,71 @@ pub(crate) fn stays(object: Number) {
 #[derive(Clone, Copy)]
 struct Held(Number, u32);
 
-/// Holds what is charged of it, all or nothing; how much that is.
-fn hold_all(memory: impl Iterator<Item = Number>, held: &mut [Held]) -> Result<usize, i32> {
-    let (mut places, mut count) = (held.iter_mut(), 0);
-    let failed = memory.filter_map(|number| Some((number, number.grant()?))).find_map(|(number, grant)| {
-        let Some(place) = places.next() else { return Some(OUT_OF_MEMORY) };
-        match number.hold() {
-            Ok(number) => {
-                *place = Held(number, grant);
-                count += 1;
-                None
+/// The same of one call, all or nothing.
+struct HeldAll {
+    held: [Held; MEMORIES_MAX],
+    count: usize,
+}
+
+impl HeldAll {
+    fn hold(memory: &mut dyn Iterator<Item = Number>) -> Result<Self, i32> {
+        let mut all = Self { held: [Held(Number::NONE, 0); MEMORIES_MAX], count: 0 };
+        for (number, grant) in memory.filter_map(|number| Some((number, number.grant()?))) {
+            let Some(place) = all.held.get_mut(all.count) else {
+                all.unhold();
+                return Err(OUT_OF_MEMORY);
+            };
+            match number.hold() {
+                Ok(number) => *place = Held(number, grant),
+                Err(error) => {
+                    all.unhold();
+                    return Err(error);
+                }
             }
-            Err(error) => Some(error),
+            all.count += 1;
         }
-    });
-    let Some(error) = failed else { return Ok(count) };
-    held.iter().take(count).for_each(|held| held.0.unhold());
-    Err(error)
+        Ok(all)
+    }
+
+    fn each(&self) -> impl Iterator<Item = Held> {
+        self.held.into_iter().take(self.count)
+    }
+
+    fn unhold(&self) {
+        self.each().for_each(|Held(number, _)| number.unhold());
+    }
+
+    /// It is bound there. Without a record of where it is it stays charged.
+    fn note(&self, (object, from): (u64, u64)) {
+        let object = Number::of(object);
+        let is_known = |held: &Held| object != Number::NONE && held.0 != Number::NONE;
+        for Held(number, grant) in self.each().filter(is_known) {
+            COUNT.fetch_add(1, Ordering::AcqRel);
+            let bound = Bound { object, from, grant, number, leaving: 0 };
+            if BOUND.insert(Key(next()), bound).is_err() {
+                COUNT.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
 }
 
 /// cuMulticastBindMem and cuMulticastBindAddr: memory of these numbers, from there on.
 pub(crate) fn bind(
-    (object, from): (u64, u64),
-    memory: impl Iterator<Item = Number>,
+    place: (u64, u64),
+    memory: &mut dyn Iterator<Item = Number>,
     call: impl FnOnce() -> i32,
 ) -> i32 {
-    let mut held = [Held(Number::NONE, 0); MEMORIES_MAX];
-    let held = match hold_all(memory, &mut held) {
-        Ok(count) => held.into_iter().take(count),
+    let held = match HeldAll::hold(memory) {
+        Ok(held) => held,
         Err(error) => return error,
     };
     let answer = call();
-    if answer != SUCCESS {
-        held.for_each(|Held(number, _)| number.unhold());
-        return answer;
+    if answer == SUCCESS {
+        held.note(place);
+    } else {
+        held.unhold();
     }
-    let object = Number::of(object);
-    // Without a record of where it is it stays charged.
-    for Held(number, grant) in held.filter(|held| object != Number::NONE && held.0 != Number::NONE) {
-        COUNT.fetch_add(1, Ordering::AcqRel);
-        let bound = Bound { object, from, grant, number, leaving: 0 };
-        if BOUND.insert(Key(next()), bound).is_err() {
-            COUNT.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-    SUCCESS
+    answer
 }
 
 /// cuMulticastUnbind of what a card has there.

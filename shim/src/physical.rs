@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::{AllocMap, Fate, Key, NoRoom};
 use crate::contexts;
-use crate::measured::{self, Watch};
+use crate::measured::{self, Watch, Watched};
 use crate::multicast;
 use crate::plain;
 use crate::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
@@ -94,6 +94,14 @@ pub(crate) enum Seen {
     Unsure,
 }
 
+/// How the vendor is asked.
+enum Asked {
+    /// Nothing of it is counted.
+    Uncounted,
+    Moving(Moving),
+    Watched(Ledger, Watched),
+}
+
 // === impl Record ===
 
 impl Record {
@@ -123,17 +131,33 @@ impl Going {
 
     /// Has the vendor do it. Where memory may be held elsewhere the card is watched meanwhile.
     pub(crate) fn ask(self, call: impl FnOnce() -> i32) -> (i32, Seen, Option<Moving>) {
-        let ledger = self.grant.and_then(plain::ledger).or_else(current_ledger);
-        let watch = if self.shared > 0 || self.bound { Watch::Closely } else { Watch::Aside };
-        let is_watched = watch == Watch::Closely || KEPT.load(Ordering::Acquire) > 0;
-        let Some(watched) = ledger.filter(|_| is_watched) else {
-            ledger.into_iter().for_each(measured::wait_at_door);
-            let moving = ledger.map(Ledger::moving);
-            return (call(), Seen::Unsure, moving);
+        let asked = self.begin();
+        let answer = call();
+        let (seen, moving) = self.end(asked, answer);
+        (answer, seen, moving)
+    }
+
+    fn begin(self) -> Asked {
+        let Some(ledger) = self.grant.and_then(plain::ledger).or_else(current_ledger) else {
+            return Asked::Uncounted;
         };
-        let (answer, given, moving) = measured::given_by(watched, watch, call);
-        let seen = given.map_or(Seen::Unsure, |given| self.explain(watched, given));
-        (answer, seen, Some(moving))
+        let watch = if self.shared > 0 || self.bound { Watch::Closely } else { Watch::Aside };
+        if watch == Watch::Closely || KEPT.load(Ordering::Acquire) > 0 {
+            return Asked::Watched(ledger, Watched::begin(ledger, watch));
+        }
+        measured::wait_at_door(ledger);
+        Asked::Moving(ledger.moving())
+    }
+
+    fn end(self, asked: Asked, answer: i32) -> (Seen, Option<Moving>) {
+        match asked {
+            Asked::Uncounted => (Seen::Unsure, None),
+            Asked::Moving(moving) => (Seen::Unsure, Some(moving)),
+            Asked::Watched(ledger, watched) => {
+                let (given, moving) = watched.end(answer);
+                (given.map_or(Seen::Unsure, |given| self.explain(ledger, given)), Some(moving))
+            }
+        }
     }
 
     /// What the bytes are that the card has got back: all of these, and perhaps some that were kept.

@@ -24,7 +24,7 @@ hooks! {
     }
     fn cuMulticastBindMem(object: u64, from: usize, handle: u64, offset: usize, bytes: usize, flags: u64) {
         let real = || cuMulticastBindMem::real(object, from, handle, offset, bytes, flags);
-        multicast::bind((object, wide(from)), core::iter::once(Number::of(handle)), real)
+        multicast::bind((object, wide(from)), &mut core::iter::once(Number::of(handle)), real)
     }
     fn cuMulticastBindMem_v2(
         object: u64,
@@ -36,15 +36,15 @@ hooks! {
         flags: u64,
     ) {
         let real = || cuMulticastBindMem_v2::real(object, device, from, handle, offset, bytes, flags);
-        multicast::bind((object, wide(from)), core::iter::once(Number::of(handle)), real)
+        multicast::bind((object, wide(from)), &mut core::iter::once(Number::of(handle)), real)
     }
     fn cuMulticastBindAddr(object: u64, from: usize, address: u64, bytes: usize, flags: u64) {
         let real = || cuMulticastBindAddr::real(object, from, address, bytes, flags);
-        multicast::bind((object, wide(from)), physical::mapped_in(address, wide(bytes)), real)
+        multicast::bind((object, wide(from)), &mut physical::mapped_in(address, wide(bytes)), real)
     }
     fn cuMulticastBindAddr_v2(object: u64, device: i32, from: usize, address: u64, bytes: usize, flags: u64) {
         let real = || cuMulticastBindAddr_v2::real(object, device, from, address, bytes, flags);
-        multicast::bind((object, wide(from)), physical::mapped_in(address, wide(bytes)), real)
+        multicast::bind((object, wide(from)), &mut physical::mapped_in(address, wide(bytes)), real)
     }
     fn cuMulticastUnbind(object: u64, device: i32, from: usize, bytes: usize) {
         let part = Part { object, from: wide(from), bytes: wide(bytes) };
