@@ -9,8 +9,11 @@
 //!   owed:    rises                 falls: C has its 60 %, and of the rest what it is owed
 //! ```
 //!
-//! The vendor's windows say what a tenant had and what nobody had. Time in which a tenant had nothing on the card is not owed. It
-//! is an account of both sides: what a tenant has beyond its guarantee is taken off, whatever it came from.
+//! The vendor's windows say what a tenant had and what nobody had. Time in which a tenant had nothing on the card, or nobody else
+//! had it, is not owed. It is an account of both sides: what a tenant has beyond its guarantee is taken off, whatever it came from.
+//!
+//! A window tells of rest when it is over, and kernels that are not much longer are back by then. So what rested of late is what
+//! may be given, at any moment at which the tenant waits for credit: while others have their turns it waits for its own.
 
 use crate::bucket::SAVED_MAX;
 use crate::units::Nanos;
@@ -19,6 +22,10 @@ use crate::units::Nanos;
 const OWED_MAX: Nanos = SAVED_MAX;
 /// Of what is owed, one part of so many is forgotten in a window: half of it in seven seconds.
 const FORGET: i64 = 64;
+/// Of what rested, one part of so many is forgotten in a window: it counts for somewhat more than a second.
+const RESTED: i64 = 8;
+/// Windows beside others before what rests counts: at first launches wait for bills that tell what kernels take.
+const BEGINS: u32 = 12;
 /// Part of a window that rests whoever works: what the vendor's hundredths hide, and turns of those who come.
 const REST: u64 = 50;
 
@@ -27,9 +34,14 @@ const REST: u64 = 50;
 pub(crate) struct Owed {
     /// In nanoseconds; below zero it had more than its guarantee.
     sum: i64,
-    /// Of that, to be given in a time as long as the last window.
+    /// What rested of late, and might have been given.
+    rested: i64,
+    /// To be given before the next window ends.
     due: i64,
-    length: Nanos,
+    /// What was given since the last one ended.
+    given: i64,
+    /// Windows beside others, up to [`BEGINS`].
+    windows: u32,
 }
 
 /// One of the vendor's windows, as one tenant had it.
@@ -49,28 +61,33 @@ pub(crate) struct Had {
 
 impl Owed {
     pub(crate) const fn nothing() -> Self {
-        Self { sum: 0, due: 0, length: Nanos::ZERO }
+        Self { sum: 0, rested: 0, due: 0, given: 0, windows: 0 }
     }
 
     /// Takes one window.
     pub(crate) fn window(&mut self, had: &Had) {
-        let rests = Nanos(had.length.0 / REST);
-        // Who has less of a card that rests does not want more, or was kept from wanting it by something else.
-        let taken = if had.idle <= rests { had.waited } else { Nanos::ZERO };
-        let less = had.promised.minus(had.own).min(taken).signed();
-        let more = had.own.minus(had.promised);
+        // Others' turns, and not what the card rests whoever works.
+        let others = had.length.minus(had.idle).minus(had.own);
+        let rests = had.idle.minus(Nanos(had.length.0 / REST));
+        // What rested it did not want, or was kept from wanting by something else.
+        let less = had.promised.minus(had.own).min(had.waited).min(others).minus(rests).signed();
+        let more = had.own.minus(had.promised).signed();
         let forgotten = self.sum.max(0) / FORGET;
-        let sum = self.sum.saturating_sub(forgotten).saturating_add(less).saturating_sub(more.signed());
+        let sum = self.sum.saturating_sub(forgotten).saturating_add(less).saturating_sub(more);
         self.sum = sum.clamp(-had.promised.signed(), OWED_MAX.signed());
-        // What it has beyond its guarantee rests again once it takes less.
-        let rest = had.idle.plus(more).minus(rests);
-        (self.due, self.length) = (self.sum.clamp(0, rest.signed()), had.length);
+        self.windows = (self.windows + 1).min(BEGINS);
+        let rests = if self.windows < BEGINS { Nanos::ZERO } else { rests };
+        // What it was given and had rests again once it takes less.
+        let rests = rests.signed().saturating_add(more.clamp(0, self.given.max(0)));
+        self.rested = (self.rested - self.rested / RESTED).saturating_add(rests).min(OWED_MAX.signed());
+        (self.due, self.given) = (self.sum.clamp(0, self.rested), 0);
     }
 
-    /// What is to be given after so much time.
-    pub(crate) fn give(&self, passed: Nanos) -> i64 {
-        let part = i128::from(passed.min(self.length).0);
-        let give = (i128::from(self.due) * part).checked_div(i128::from(self.length.0));
-        give.and_then(|give| i64::try_from(give).ok()).unwrap_or(0)
+    /// What is to be given after so much time: no more than the card can do in it.
+    pub(crate) fn give(&mut self, passed: Nanos) -> i64 {
+        let give = self.due.min(passed.signed());
+        self.due -= give;
+        self.given = self.given.saturating_add(give);
+        give
     }
 }

@@ -68,6 +68,8 @@ const BEST_EFFORT_WEIGHT: u64 = 10_000;
 const GRAIN: u32 = 10_000;
 /// Intervals below this say nothing about the own part: the vendor measures in whole hundredths of its window.
 const INTERVAL_MIN: Nanos = Nanos::from_millis(40);
+/// Those of work that comes seldom say it together, once they are as long as this.
+const INTERVALS_MIN: Nanos = Nanos::from_millis(160);
 
 /// The vendor's utilisation window: a sixth of a second.
 const WINDOW: Nanos = Nanos(166_666_667);
@@ -189,6 +191,12 @@ pub struct Tenant {
 struct Worked {
     own: Nanos,
     interval: Nanos,
+    /// Of that, since the part was found last.
+    since: Nanos,
+}
+
+impl Worked {
+    const NOTHING: Self = Self { own: Nanos::ZERO, interval: Nanos::ZERO, since: Nanos::ZERO };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,7 +283,7 @@ impl Tenant {
             limited_at: None,
             company_at: None,
             measured: None,
-            worked: Worked { own: Nanos::ZERO, interval: Nanos::ZERO },
+            worked: Worked::NOTHING,
             part: None,
             unbilled: 0,
             due: 0,
@@ -365,13 +373,15 @@ impl Tenant {
     fn divide(&mut self, window: Measured, interval: Nanos) {
         self.worked.own = self.worked.own.plus(window.own.min(UNBILLED_MAX));
         self.worked.interval = self.worked.interval.plus(interval.min(INTERVAL_MAX));
+        self.worked.since = self.worked.since.plus(interval.min(INTERVAL_MAX));
         if self.worked.own == Nanos::ZERO {
             // It was seen before anybody looked, and is billed now: that says nothing.
-            self.worked.interval = Nanos::ZERO;
-        } else if interval >= INTERVAL_MIN {
-            let Worked { own, interval } = self.worked;
+            self.worked = Worked::NOTHING;
+        } else if interval >= INTERVAL_MIN || (interval > Nanos::ZERO && self.worked.since >= INTERVALS_MIN) {
+            let Worked { own, interval, .. } = self.worked;
             self.part = Some(Ppm::of(own, interval));
-            self.worked = Worked { own: Nanos(own.0 / 2), interval: Nanos(interval.0 / 2) };
+            self.worked =
+                Worked { own: Nanos(own.0 / 2), interval: Nanos(interval.0 / 2), since: Nanos::ZERO };
         }
     }
 
@@ -417,8 +427,9 @@ impl Tenant {
             self.due -= self.correction;
             self.unbilled += self.correction;
             self.taken = (self.taken - self.correction).clamp(0, UNBILLED_MAX.signed());
-            if self.is_limited(now) {
-                self.correction += self.owed.give(now.minus(seen.at));
+            // Who has credit waits for a turn, and what it is given then would lie there.
+            if self.is_limited(now) && sample.credit <= 0 {
+                self.correction += self.owed.give(now.minus(seen.at).min(WINDOW));
             }
             let lately = Ppm::of(sample.device.minus(seen.device), now.minus(seen.at));
             // A quarter of each step's news: half is known after five milliseconds.
@@ -439,7 +450,7 @@ impl Tenant {
                 (self.due, self.taken) = (self.due.min(0), 0);
             }
             (self.own, self.part, self.company_at) = (Ppm::ALL, None, None);
-            self.worked = Worked { own: Nanos::ZERO, interval: Nanos::ZERO };
+            self.worked = Worked::NOTHING;
             return;
         }
         self.own = self.part.unwrap_or_else(|| {
