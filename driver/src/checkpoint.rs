@@ -33,7 +33,7 @@ pub use file::{
     CLAIMS_MAX, FILE_BYTES_MAX, JournalError, JournalFile, MIN_READER, RECORD_BYTES_MAX, VERSION, decode,
     encode,
 };
-pub use sizes::{ContextSizes, Ground};
+pub use sizes::{ContextSizes, FAILURE_KEPT, Ground};
 
 /// Everything that the node has promised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -96,6 +96,8 @@ pub struct MachineGauge {
     pub node: Arc<NvidiaNode>,
     /// This program.
     pub program: PathBuf,
+    /// Is told of a card on which a process takes longer than a second to have its context.
+    pub slow: fn(&CardUuid),
 }
 
 /// Memory of a card that was in use before a context was there, with it, and after it.
@@ -147,7 +149,7 @@ impl Gauge for MachineGauge {
             return Err(Unmeasured::Others);
         }
         while tries.len() < TRIES_MAX {
-            let holder = Holder::start(&self.program, visible, LIMIT)?;
+            let holder = Holder::start(&self.program, visible, LIMIT, self.slow)?;
             let with = self.node.usage(visible)?;
             let own = own(&before, &with, holder.pid());
             holder.end();

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -275,6 +275,34 @@ fn a_driver_that_does_not_answer_is_not_waited_for_long() {
     let said = err(&output);
     assert!(said.contains(UNKNOWN) && said.contains("no context was there within 20 s"), "{said}");
     assert_eq!((published, machine.bench.card().processes().len()), (0, 0));
+    // It would be known now; nobody tries so soon again, and everybody is told why.
+    no_fault(&machine);
+    for _ in 0..2 {
+        let (output, published) = run(&machine, &["--memory", "1Gi"]);
+        let said = err(&output);
+        let is_said = said.contains(UNKNOWN) && said.contains("no context was there within 20 s (tried ");
+        assert!(is_said && said.lines().count() == 1 && published == 0, "{said}, {published}");
+    }
+    assert_eq!(machine.bench.card().high_water(), 0, "no context was made");
+    let node = format!("driver = \"590.10.01\"\ncontext_bytes = {CONTEXT}\n[[card]]\n");
+    machine.bench.write("node.toml", &node);
+    assert_eq!(quiet(&machine), CONTEXT, "another driver may answer");
+}
+
+/// Standard error is a terminal, as a person has it.
+#[test]
+fn who_watches_is_told_that_a_context_is_measured_where_that_takes_long() {
+    let machine = machine(CONTEXT);
+    fault(&machine, "cuDevicePrimaryCtxRetain", "{ slow_nanos = 1500000000 }");
+    let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
+    let mut run = machine.aliquot("run", &["--memory", "1Gi", "--", "true"]);
+    assert_eq!(run.stderr(slave).status().unwrap().code(), Some(0));
+    // Whoever reads a terminal that nobody writes to any more reads no end of a file, but an error.
+    drop(run);
+    let mut said = Vec::new();
+    drop(fs::File::from(master).read_to_end(&mut said));
+    let line = format!("measuring what a context of card {CARD} takes\r\n");
+    assert_eq!(String::from_utf8_lossy(&said), line);
 }
 
 #[test]

@@ -5,7 +5,11 @@
 //! driver 580.65.06
 //! GPU-a11c0de0-51a0-4c4d-8000-000000000000 whole 503316480
 //! GPU-a11c0de0-51a0-4c4d-8000-000000000001 1g.10gb 260046848
+//! GPU-a11c0de0-51a0-4c4d-8000-000000000002 whole failed 5a9c…-0e1f 7203 no context was there within 20 s
 //! ```
+//!
+//! A failure that took long is kept for some minutes, with the start of the machine and the seconds since then, so that not
+//! every claim waits for it again.
 //!
 //! The number in the first line is the CRC-32C of all lines behind it. Nothing is promised in this file: what is missing,
 //! damaged, of another version of this format or of another driver is measured again and written anew.
@@ -14,10 +18,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::path::Path;
+use std::time::Duration;
 
 use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::units::Bytes;
 
+use crate::clock::Moment;
 use crate::disk::{Disk, Mode};
 use crate::region::open_to_look;
 
@@ -27,8 +33,12 @@ const MAGIC: &str = "aliquot-contexts 1 ";
 const DRIVER: &str = "driver ";
 /// In the place of a template: the card as it is.
 const WHOLE: &str = "whole";
-/// Longest file that is read: a line takes less than 128 bytes, and no machine has more than 512 parts to measure.
-const FILE_BYTES_MAX: u64 = 64 << 10;
+/// In the place of a size: it could not be measured.
+const FAILED: &str = "failed";
+/// Longest file that is read: a line takes less than 512 bytes, and no machine has more than 512 parts to measure.
+const FILE_BYTES_MAX: u64 = 256 << 10;
+/// Longest reason that is kept.
+const WHY_BYTES_MAX: usize = 256;
 /// Largest size that is believed: no card has more memory.
 const LARGEST: Bytes = Bytes(1 << 40);
 
@@ -41,11 +51,21 @@ pub struct Ground {
     pub template: Option<TemplateName>,
 }
 
+/// Longest that a failure is kept: whoever mended the card, or its driver, waits no longer than this for it to be measured.
+pub const FAILURE_KEPT: Duration = Duration::from_secs(300);
+
 /// What was measured with one driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContextSizes {
     driver: String,
-    sizes: BTreeMap<Ground, Bytes>,
+    found: BTreeMap<Ground, Found>,
+}
+
+/// What came of measuring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Found {
+    Size(Bytes),
+    Failed { at: Moment, why: String },
 }
 
 // === impl ContextSizes ===
@@ -54,7 +74,7 @@ impl ContextSizes {
     /// Nothing is known of a driver.
     #[must_use]
     pub fn none(driver: &str) -> Self {
-        Self { driver: driver.to_owned(), sizes: BTreeMap::new() }
+        Self { driver: driver.to_owned(), found: BTreeMap::new() }
     }
 
     /// What a file says of a driver; nothing where it is no such file.
@@ -81,22 +101,45 @@ impl ContextSizes {
     /// Size of a context there, if it is known.
     #[must_use]
     pub fn of(&self, ground: &Ground) -> Option<Bytes> {
-        self.sizes.get(ground).copied()
+        match self.found.get(ground) {
+            Some(Found::Size(bytes)) => Some(*bytes),
+            Some(Found::Failed { .. }) | None => None,
+        }
+    }
+
+    /// Why it could not be measured there, and how long ago that was; `None`: it was not tried, or is to be tried again.
+    #[must_use]
+    pub fn failure(&self, ground: &Ground, now: &Moment) -> Option<(&str, Duration)> {
+        let Some(Found::Failed { at, why }) = self.found.get(ground) else { return None };
+        let ago = now.after(at).filter(|ago| *ago < FAILURE_KEPT)?;
+        Some((why, ago))
     }
 
     /// Notes a size.
     pub fn note(&mut self, ground: Ground, bytes: Bytes) {
-        self.sizes.insert(ground, bytes);
+        self.found.insert(ground, Found::Size(bytes));
+    }
+
+    /// Notes that it could not be measured: one line, in letters alone.
+    pub fn note_failure(&mut self, ground: Ground, at: Moment, why: &str) {
+        let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
+        let why = why.chars().take(WHY_BYTES_MAX).map(plain).collect();
+        self.found.insert(ground, Found::Failed { at, why });
     }
 
     /// The text of the file.
     #[must_use]
     pub fn encode(&self) -> String {
         let mut body = format!("{DRIVER}{}\n", self.driver);
-        for (Ground { card, template }, bytes) in &self.sizes {
+        for (Ground { card, template }, found) in &self.found {
             let part = template.as_ref().map_or(WHOLE, TemplateName::as_str);
             // Writing to a String cannot fail.
-            let written = writeln!(body, "{card} {part} {}", bytes.0);
+            let written = match found {
+                Found::Size(bytes) => writeln!(body, "{card} {part} {}", bytes.0),
+                Found::Failed { at, why } => {
+                    writeln!(body, "{card} {part} {FAILED} {} {} {why}", at.boot, at.since.as_secs())
+                }
+            };
             debug_assert!(written.is_ok(), "text takes what is written");
         }
         format!("{MAGIC}{:08x}\n{body}", crc32c::crc32c(body.as_bytes()))
@@ -112,22 +155,34 @@ impl ContextSizes {
         }
         let mut lines = body.lines();
         let driver = lines.next()?.strip_prefix(DRIVER)?.to_owned();
-        let sizes = lines.map(line).collect::<Option<_>>()?;
-        Some(Self { driver, sizes })
+        let found = lines.map(line).collect::<Option<_>>()?;
+        Some(Self { driver, found })
     }
 }
 
-fn line(text: &str) -> Option<(Ground, Bytes)> {
-    let mut words = text.split(' ');
-    let (Some(card), Some(part), Some(bytes), None) =
-        (words.next(), words.next(), words.next(), words.next())
-    else {
-        return None;
-    };
+fn line(text: &str) -> Option<(Ground, Found)> {
+    let mut words = text.splitn(3, ' ');
+    let (card, part, rest) = (words.next()?, words.next()?, words.next()?);
     let template = if part == WHOLE { None } else { Some(TemplateName::new(part).ok()?) };
-    let bytes = Bytes(bytes.parse().ok()?);
-    let is_size = bytes > Bytes(0) && bytes <= LARGEST;
-    is_size.then_some((Ground { card: CardUuid::new(card).ok()?, template }, bytes))
+    let found = match rest.strip_prefix(FAILED) {
+        Some(rest) => failed(rest.strip_prefix(' ')?)?,
+        None => {
+            let bytes = Bytes(rest.parse().ok()?);
+            let is_size = bytes > Bytes(0) && bytes <= LARGEST;
+            is_size.then_some(Found::Size(bytes))?
+        }
+    };
+    Some((Ground { card: CardUuid::new(card).ok()?, template }, found))
+}
+
+/// What stands behind the word of a failure.
+fn failed(text: &str) -> Option<Found> {
+    let mut words = text.splitn(3, ' ');
+    let (boot, since, why) = (words.next()?, words.next()?, words.next()?);
+    let at = Moment { boot: boot.to_owned(), since: Duration::from_secs(since.parse().ok()?) };
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+    let is_why = why.len() <= WHY_BYTES_MAX && why.as_bytes().iter().all(is_plain);
+    is_why.then(|| Found::Failed { at, why: why.to_owned() })
 }
 
 #[cfg(test)]
@@ -149,7 +204,12 @@ mod tests {
         let mut known = ContextSizes::none("580.65.06");
         known.note(ground(None), Bytes(503_316_480));
         known.note(ground(Some("1g.10gb")), Bytes(260_046_848));
+        known.note_failure(ground(Some("2g.20gb")), moment("b", 100), "no\ncontext");
         known
+    }
+
+    fn moment(boot: &str, since: u64) -> Moment {
+        Moment { boot: boot.to_owned(), since: Duration::from_secs(since) }
     }
 
     fn with_sum(body: &str) -> String {
@@ -168,6 +228,29 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_is_kept_for_some_minutes_of_one_start_of_the_machine() {
+        let kept = ContextSizes::decode(&known().encode()).unwrap();
+        let failed = ground(Some("2g.20gb"));
+        let ago = |now: &Moment| kept.failure(&failed, now).map(|(why, ago)| (why.to_owned(), ago.as_secs()));
+        assert_eq!(ago(&moment("b", 100)), Some(("no?context".to_owned(), 0)));
+        assert_eq!(ago(&moment("b", 399)), Some(("no?context".to_owned(), 299)));
+        for other in [moment("b", 400), moment("b", 99), moment("c", 100)] {
+            assert_eq!(ago(&other), None, "{other:?}");
+        }
+        assert_eq!(kept.failure(&ground(None), &moment("b", 100)), None, "its size is known");
+        let mut found = kept.clone();
+        found.note(failed.clone(), Bytes(5));
+        assert_eq!((found.failure(&failed, &moment("b", 100)), found.of(&failed)), (None, Some(Bytes(5))));
+    }
+
+    #[test]
+    fn the_longest_reason_is_kept_and_read_again() {
+        let mut kept = ContextSizes::none("1");
+        kept.note_failure(ground(None), moment("b", 1), &"é".repeat(1000));
+        assert_eq!(ContextSizes::decode(&kept.encode()), Some(kept));
+    }
+
+    #[test]
     fn a_file_that_is_cut_or_altered_anywhere_says_nothing() {
         let text = known().encode();
         for end in 0..text.len() {
@@ -183,8 +266,22 @@ mod tests {
 
     #[test]
     fn what_no_context_takes_and_no_line_is_refused_whatever_its_sum() {
-        let rest =
-            ["whole 0", "whole 1099511627777", "whole -1", "whole 5 6", "whole", "a/b 5", "w hole 5", ""];
+        let rest = [
+            "whole 0",
+            "whole 1099511627777",
+            "whole -1",
+            "whole 5 6",
+            "whole",
+            "a/b 5",
+            "w hole 5",
+            "",
+            "whole failed",
+            "whole failed b",
+            "whole failed b 1",
+            "whole failed b x y",
+            "whole failedb 1 y",
+            "whole failed b 1 \t",
+        ];
         for rest in rest {
             assert_eq!(
                 ContextSizes::decode(&with_sum(&format!("driver 1\n{CARD} {rest}\n"))),

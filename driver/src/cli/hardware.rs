@@ -1,6 +1,7 @@
 //! Hardware of one node, opened, and what people are told of it: where the backends come in.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,13 +9,14 @@ use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_backend_sim::SimNode;
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::Catalogue;
-use aliquot_core::id::NodeName;
+use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::ports::DeviceBackend;
 
 use crate::contexts::{Gauge, MachineGauge, SimulatedGauge};
 
 use super::failure::Failure;
 use super::node_spec::NodeSpec;
+use super::output::Progress;
 use super::state::chain;
 
 /// Name of this machine as a node: claims keep it, so that it must not change with the name of the host.
@@ -81,14 +83,19 @@ impl Hardware {
     }
 
     /// This machine's own cards.
-    pub(super) fn machine(node: &Arc<NvidiaNode>) -> Result<Self, Failure> {
+    pub(super) fn machine(node: &Arc<NvidiaNode>, progress: Progress) -> Result<Self, Failure> {
+        let slow = match progress {
+            Progress::On => say_measuring,
+            Progress::Off => say_nothing,
+        };
+        let gauge = MachineGauge { node: Arc::clone(node), program: OWN_PROGRAM.into(), slow };
         Ok(Self {
             name: NodeName::new(MACHINE).map_err(|error| Failure::Node(error.to_string()))?,
             kind: Kind::Machine,
             about: format!("NVIDIA driver {}", node.driver()),
             labels: BTreeMap::new(),
             backend: Box::new(Arc::clone(node)),
-            gauge: Some(Arc::new(MachineGauge { node: Arc::clone(node), program: OWN_PROGRAM.into() })),
+            gauge: Some(Arc::new(gauge)),
         })
     }
 
@@ -97,6 +104,14 @@ impl Hardware {
         self.backend.discover().map_err(|error| Failure::Node(chain(&error)))
     }
 }
+
+/// Long work, on standard error while a person watches.
+fn say_measuring(card: &CardUuid) {
+    // What cannot be shown is no reason to stop.
+    drop(writeln!(io::stderr(), "measuring what a context of card {card} takes"));
+}
+
+fn say_nothing(_: &CardUuid) {}
 
 // === impl Kind ===
 

@@ -260,7 +260,7 @@ impl Fleet {
         }
         let mut fleet = Self::empty(args)?;
         fleet.catalogue = machine.catalogue().clone();
-        fleet.add(&Hardware::machine(machine)?, 1)?;
+        fleet.add(&Hardware::machine(machine, terminal.progress)?, 1)?;
         fleet.warn(terminal)?;
         Ok(fleet)
     }
@@ -276,7 +276,7 @@ impl Fleet {
         let mut fleet = Self::empty(args)?;
         fleet.catalogue = machine.catalogue().clone();
         state::make(state, access)?;
-        fleet.open(Hardware::machine(machine)?, state, access, terminal)
+        fleet.open(Hardware::machine(machine, terminal.progress)?, state, access, terminal)
     }
 
     /// Opens a node on its state, and makes it the only node of the fleet.

@@ -21,6 +21,8 @@ pub(crate) const READY: &str = "ready";
 
 /// Most that is read of what it says.
 const ANSWER_BYTES_MAX: usize = 256;
+/// What takes no longer is nothing to tell of.
+const SLOW: Duration = Duration::from_secs(1);
 /// Longest that it may take to end by itself, and again when it was killed. A driver may keep it longer: then it ends without us.
 const END: Duration = Duration::from_secs(2);
 /// Between looks whether it has ended.
@@ -38,8 +40,13 @@ pub(super) struct Holder {
 // === impl Holder ===
 
 impl Holder {
-    /// Starts it; it has its context when this returns.
-    pub(super) fn start(program: &Path, visible: &CardUuid, limit: Duration) -> Result<Self, Unmeasured> {
+    /// Starts it; it has its context when this returns. Where it takes long, `slow` is told.
+    pub(super) fn start(
+        program: &Path,
+        visible: &CardUuid,
+        limit: Duration,
+        slow: fn(&CardUuid),
+    ) -> Result<Self, Unmeasured> {
         let mut command = Command::new(program);
         command.arg(COMMAND).arg(visible.as_str());
         command.env_clear().envs(without_preloads()).env(VISIBLE_CARDS, visible.as_str());
@@ -48,7 +55,11 @@ impl Holder {
         let input = child.stdin.take();
         let Some(said) = child.stdout.take() else { return Err(Unmeasured::Ended) };
         let mut holder = Self { child, input, said };
-        let answer = holder.hear(clock::now() + limit)?;
+        let began = clock::now();
+        if !holder.is_heard(began + SLOW)? {
+            slow(visible);
+        }
+        let answer = holder.hear(began + limit)?;
         let line = answer.split(|byte| *byte == b'\n').next().unwrap_or_default();
         match words(line) {
             words if words == READY => Ok(holder),
@@ -67,19 +78,28 @@ impl Holder {
         let _is_over = self.ends();
     }
 
-    /// What it says until the end of a line, or of itself.
-    fn hear(&mut self, until: Instant) -> Result<Vec<u8>, Unmeasured> {
-        let mut answer = Vec::new();
-        while answer.len() < ANSWER_BYTES_MAX && !answer.contains(&b'\n') {
+    /// Whether it says something, or ends, by then.
+    fn is_heard(&self, until: Instant) -> Result<bool, Unmeasured> {
+        loop {
             let left = until.saturating_duration_since(clock::now());
             // A moment at least, so that the last one is not waited for in a circle.
             let millis = u16::try_from(left.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
             let mut ready = [PollFd::new(self.said.as_fd(), PollFlags::POLLIN)];
             match poll(&mut ready, PollTimeout::from(millis)) {
-                Ok(0) if left.is_zero() => return Err(Unmeasured::Late),
-                Ok(0) | Err(Errno::EINTR) => continue,
-                Ok(_) => {}
+                Ok(0) if left.is_zero() => return Ok(false),
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return Ok(true),
                 Err(errno) => return Err(Unmeasured::Start(errno.into())),
+            }
+        }
+    }
+
+    /// What it says until the end of a line, or of itself.
+    fn hear(&mut self, until: Instant) -> Result<Vec<u8>, Unmeasured> {
+        let mut answer = Vec::new();
+        while answer.len() < ANSWER_BYTES_MAX && !answer.contains(&b'\n') {
+            if !self.is_heard(until)? {
+                return Err(Unmeasured::Late);
             }
             let mut piece = [0; ANSWER_BYTES_MAX];
             match self.said.read(&mut piece) {
@@ -131,7 +151,7 @@ mod tests {
     /// What comes of a program that gets our arguments and is something else.
     fn comes_of(program: &str) -> Unmeasured {
         let card = CardUuid::new("GPU-1").unwrap();
-        Holder::start(Path::new(program), &card, Duration::from_secs(60)).unwrap_err()
+        Holder::start(Path::new(program), &card, Duration::from_secs(60), |_| {}).unwrap_err()
     }
 
     #[test]
