@@ -22,6 +22,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use aliquot_cdi::CdiDir;
 use aliquot_core::card::Inventory;
@@ -86,6 +87,8 @@ pub enum Access {
     Change,
     /// To change it; refused while another process does.
     ChangeNow,
+    /// To change it; refused where another process does for longer than this.
+    ChangeWithin(Duration),
 }
 
 /// One node.

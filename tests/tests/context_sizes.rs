@@ -289,6 +289,36 @@ fn a_driver_that_does_not_answer_is_not_waited_for_long() {
     assert_eq!(quiet(&machine), CONTEXT, "another driver may answer");
 }
 
+/// Who measures gives the part back that the ended command held.
+#[test]
+fn the_exit_code_of_an_ended_command_does_not_wait_for_who_measures() {
+    let machine = machine(CONTEXT);
+    let started = |command: &[&str]| {
+        let mut run = machine.aliquot("run", &["--memory", "1Gi", "--"]);
+        run.args(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        run.spawn().unwrap()
+    };
+    let word = |run: &mut Child| BufReader::new(run.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let waits = ["sh", "-c", "echo ready; read line; exit 42"];
+    // What a context takes is not known when it begins.
+    fault(&machine, "cuDevicePrimaryCtxRetain", "{ error = 999 }");
+    let mut ended = started(&waits);
+    assert_eq!(word(&mut ended), "ready");
+    fault(&machine, "cuDevicePrimaryCtxRetain", "{ slow_nanos = 18000000000 }");
+    let mut measures = started(&waits);
+    let is_held = || children(measures.id()).into_iter().any(is_holder);
+    wait_for("the process with a context", is_held);
+    drop(ended.stdin.take());
+    let output = ended.wait_with_output().unwrap();
+    let still = children(measures.id()).into_iter().any(is_holder);
+    let said = err(&output);
+    assert!(output.status.code() == Some(42) && still, "{output:?}, measured: {}", !still);
+    assert!(said.contains("warning: the part goes back at the next call: "), "{said}");
+    assert_eq!((word(&mut measures).as_str(), machine.claims()), ("ready", 1));
+    end(measures);
+    assert_eq!(machine.claims(), 0);
+}
+
 /// Standard error is a terminal, as a person has it.
 #[test]
 fn who_watches_is_told_that_a_context_is_measured_where_that_takes_long() {
@@ -348,18 +378,19 @@ fn children(pid: u32) -> Vec<u32> {
     fs::read_dir("/proc").unwrap().filter_map(|entry| of(entry.ok()?)).collect()
 }
 
+fn is_holder(pid: u32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).contains("hold-context")
+}
+
 /// A run that measures, and the process that is to have a context.
 fn measuring(machine: &Machine) -> (Child, u32) {
     let mut run = machine.aliquot("run", &["--memory", "1Gi", "--", "true"]);
     run.env("LD_PRELOAD", shim()).env("CUDA_MODULE_LOADING", "EAGER").env("ALIQUOT_GRANTS", machine.dir());
     let run = run.spawn().unwrap();
-    let is_holder = |pid: &u32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains("hold-context")
-    };
     let mut holder = None;
     wait_for("the process with a context", || {
-        holder = children(run.id()).into_iter().find(is_holder);
+        holder = children(run.id()).into_iter().find(|pid| is_holder(*pid));
         holder.is_some()
     });
     (run, holder.unwrap())

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use aliquot_core::card::Inventory;
 use aliquot_core::fraction::{Choice, parse_ask, resolve};
@@ -16,8 +17,9 @@ use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSetting
 use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::units::{Bytes, Cores};
 
+use crate::clock;
 use crate::config::{VISIBLE_CARDS, prepended, visible_cards};
-use crate::node::Node;
+use crate::node::{Access, Node};
 use crate::region;
 use crate::run::ask::{Alternative, Ask, On};
 use crate::run::cards::Reach;
@@ -39,6 +41,10 @@ pub(super) const OWN_FAILURE: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 /// Exit code of a command that is not there.
 const NOT_FOUND: u8 = 127;
+
+/// Longest that the exit code of an ended command waits for others who make changes: whoever does so for longer, or comes next,
+/// gives its part back.
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -205,7 +211,12 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     let ask = wanted(args, &home, &fleet, &cards)?;
     let run = Run::register(&home.state).map_err(failed)?;
     let claim = ask.claim(&name_of(args), &run.uid);
+    let began = clock::now();
     let (mut node, prepared) = place_and_prepare(&home, &claim, (node, fleet), terminal)?;
+    if clock::now().duration_since(began) >= GIVE_BACK_WITHIN {
+        // Runs that ended meanwhile did not wait.
+        home.gives_back(&mut node, terminal)?;
+    }
     if let Err(why) = prepared {
         run.forget().map_err(failed)?;
         return Ok(Err(why));
@@ -433,7 +444,7 @@ fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) 
         );
         return Ok(());
     }
-    let (mut node, _) = home.open_as_it_is(terminal)?;
+    let (mut node, _) = home.open_as_it_is(Access::ChangeWithin(GIVE_BACK_WITHIN), terminal)?;
     node.release(&run.uid).map_err(|error| Failure::Node(chain(&error)))?;
     home.forget_partitions(&node)?;
     run.forget().map_err(|error| home.failed("write", error))

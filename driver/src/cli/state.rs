@@ -35,7 +35,7 @@ pub(super) struct Setting<'a> {
 /// The state directory: to change what is in it, it is made where only its last part is missing; to look at it, it must be
 /// there.
 pub(super) fn make(state: &Path, access: Access) -> Result<(), Failure> {
-    if matches!(access, Access::Change | Access::ChangeNow) {
+    if access != Access::Read {
         match fs::create_dir(state) {
             Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
                 let advice = "Make the directory above it, or name another one with --state";

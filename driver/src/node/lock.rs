@@ -3,6 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use aliquot_core::id::NodeName;
 use aliquot_core::offer::{PoolKind, pool_name};
@@ -61,16 +64,17 @@ pub(super) fn must_be_own(state: &Path, node: &NodeName, journal: &Journal) -> R
 
 /// Keeps other processes from making changes, until the file is dropped.
 pub(super) fn lock(state: &Path, access: Access) -> Result<Option<Flock<File>>, OpenError> {
-    let argument = match access {
+    let take: &dyn Fn(File) -> Result<Flock<File>, (File, Errno)> = match access {
         Access::Read => return Ok(None),
-        Access::Change => FlockArg::LockExclusive,
-        Access::ChangeNow => FlockArg::LockExclusiveNonblock,
+        Access::Change => &|file| Flock::lock(file, FlockArg::LockExclusive),
+        Access::ChangeNow => &|file| Flock::lock(file, FlockArg::LockExclusiveNonblock),
+        Access::ChangeWithin(limit) => &move |file| within(file, limit),
     };
     let path = state.join("lock");
     let failed =
         |verb, source| OpenError::State { state: state.to_owned(), verb, path: path.clone(), source };
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut lock = match Flock::lock(file.map_err(|e| failed("open", e))?, argument) {
+    let mut lock = match take(file.map_err(|e| failed("open", e))?) {
         Ok(lock) => lock,
         Err((mut file, Errno::EWOULDBLOCK)) => {
             let mut holder = String::new();
@@ -87,5 +91,21 @@ pub(super) fn lock(state: &Path, access: Access) -> Result<Option<Flock<File>>, 
     match written {
         // The lock holds without its note for people; a full disk must not keep anybody from releasing.
         Ok(()) | Err(_) => Ok(Some(lock)),
+    }
+}
+
+/// Waits for the lock in the order in which others do, and no longer than this.
+fn within(file: File, limit: Duration) -> Result<Flock<File>, (File, Errno)> {
+    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Err((file, Errno::EWOULDBLOCK)) => file,
+        ended => return ended,
+    };
+    let Ok(again) = file.try_clone() else { return Err((file, Errno::EWOULDBLOCK)) };
+    let (says, heard) = mpsc::channel();
+    // Who gets it when nobody listens any more gives it back at once.
+    let waits = move || drop(says.send(Flock::lock(again, FlockArg::LockExclusive)));
+    match thread::Builder::new().name("aliquot-lock".to_owned()).spawn(waits) {
+        Ok(_) => heard.recv_timeout(limit).unwrap_or(Err((file, Errno::EWOULDBLOCK))),
+        Err(_) => Err((file, Errno::EWOULDBLOCK)),
     }
 }

@@ -94,35 +94,45 @@ impl Home {
         Ok(())
     }
 
-    /// Opens the node for changes.
-    pub(super) fn open_as_it_is(&self, terminal: &mut Terminal<'_>) -> Result<(Node, Fleet), Failure> {
+    /// Opens the node.
+    pub(super) fn open_as_it_is(
+        &self,
+        access: Access,
+        terminal: &mut Terminal<'_>,
+    ) -> Result<(Node, Fleet), Failure> {
         match &self.machine {
-            None => Fleet::open_one(&self.node, Access::Change, terminal),
-            Some(machine) => Fleet::open_machine(&self.node, machine, &self.state, Access::Change, terminal),
+            None => Fleet::open_one(&self.node, access, terminal),
+            Some(machine) => Fleet::open_machine(&self.node, machine, &self.state, access, terminal),
         }
     }
 
     /// Opens the node for changes, and cleans up after runs that died.
     pub(super) fn open(&self, terminal: &mut Terminal<'_>) -> Result<(Node, Fleet), Failure> {
         loop {
-            let (mut node, fleet) = self.open_as_it_is(terminal)?;
-            let swept = sweep(&mut node, &self.state).map_err(|error| self.failed("clean up", error))?;
-            let mut released = false;
-            for swept in swept {
-                match swept {
-                    Swept::Released(_) => released = true,
-                    Swept::Running(_) => {}
-                    Swept::Stuck(uid, error) => {
-                        terminal
-                            .note(format_args!("warning: {uid} cannot be given back: {}", chain(&*error)))?;
-                    }
-                }
-            }
-            if !released {
+            let (mut node, fleet) = self.open_as_it_is(Access::Change, terminal)?;
+            if !self.gives_back(&mut node, terminal)? {
                 return Ok((node, fleet));
             }
-            self.forget_partitions(&node)?;
         }
+    }
+
+    /// Gives back what runs hold that died, or did not wait to give it back themselves; whether there was any.
+    pub(super) fn gives_back(&self, node: &mut Node, terminal: &mut Terminal<'_>) -> Result<bool, Failure> {
+        let swept = sweep(node, &self.state).map_err(|error| self.failed("clean up", error))?;
+        let mut released = false;
+        for swept in swept {
+            match swept {
+                Swept::Released(_) => released = true,
+                Swept::Running(_) => {}
+                Swept::Stuck(uid, error) => {
+                    terminal.note(format_args!("warning: {uid} cannot be given back: {}", chain(&*error)))?;
+                }
+            }
+        }
+        if released {
+            self.forget_partitions(node)?;
+        }
+        Ok(released)
     }
 
     /// Takes away what was made for partitions that are no more.
