@@ -36,6 +36,7 @@ mod workload;
 
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use failure::{Answer, Failure};
@@ -136,8 +137,18 @@ fn parse(args: &[OsString], screen: Screen) -> Result<Cli, clap::Error> {
     if screen == Screen::None {
         command = command.term_width(COLUMNS_ELSEWHERE);
     }
-    let matches = command.try_get_matches_from_mut(args)?;
+    let matches = command.try_get_matches_from_mut(args).map_err(without_values)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// No value begins like an option here: to pass one as such would make it the command of a run.
+fn without_values(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested) else { return error };
+    let others: Vec<_> = tips.into_iter().filter(|tip| !tip.to_string().starts_with("to pass ")).collect();
+    if !others.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(others));
+    }
+    error
 }
 
 /// Help and version are answers; everything else that the parser says is a fault of the command line.

@@ -147,6 +147,14 @@ fn device_time_is_measured_between_two_looks() {
         problems[0]["problem"].as_str().unwrap().contains("others than this user may write"),
         "{problems}"
     );
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    // Only root can make it somebody else's.
+    if std::os::unix::fs::chown(&file, Some(65534), None).is_ok() {
+        let (card, problems) = probed.top("0");
+        let said = problems[0]["problem"].as_str().unwrap();
+        assert!(said.contains("belongs to another user (uid 65534)"), "{problems}");
+        assert_eq!(card["driver"], Value::Null);
+    }
 }
 
 #[test]

@@ -83,7 +83,14 @@ fn own(dir: &Path) -> Result<(), String> {
     for path in std::iter::once(dir.to_owned()).chain(entries) {
         // What went away meanwhile is written by nobody.
         let Ok(found) = fs::symlink_metadata(&path) else { continue };
-        if found.uid() != user || found.mode() & 0o002 != 0 {
+        if found.uid() != user {
+            return Err(format!(
+                "{} belongs to another user (uid {}), and a simulated card is shown to its own user alone",
+                path.display(),
+                found.uid()
+            ));
+        }
+        if found.mode() & 0o002 != 0 {
             return Err(format!(
                 "others than this user may write {}; its cards are not asked",
                 path.display()
