@@ -206,6 +206,28 @@ impl fmt::Display for Quantity {
     }
 }
 
+/// Amounts that are compared, as people read them: binary ones in the largest unit in which all are whole.
+pub(crate) fn in_one_unit<const N: usize>(amounts: [Quantity; N]) -> [String; N] {
+    let units = |amount: Quantity| {
+        let whole = amount.as_integer().filter(|_| amount.format == Format::BinarySi)?;
+        (whole == 0 || whole.unsigned_abs() >= 1024).then_some(whole)
+    };
+    if amounts.iter().any(|amount| units(*amount).is_none()) {
+        return amounts.map(|amount| amount.to_string());
+    }
+    let zeros = |amount: &Quantity| {
+        units(*amount).filter(|units| *units != 0).map(|units| units.trailing_zeros() / 10)
+    };
+    let step = amounts.iter().filter_map(zeros).min().unwrap_or(0);
+    amounts.map(|amount| match units(amount) {
+        None | Some(0) => "0".to_owned(),
+        Some(units) => {
+            let suffix = usize::try_from(step).ok().and_then(|step| BINARY_SUFFIXES.get(step)).copied();
+            format!("{}{}", units >> (10 * step), suffix.unwrap_or_default())
+        }
+    })
+}
+
 impl Quantity {
     /// Mantissa without trailing zero triples, and the power of 1000 that goes with it: from −3 on, to 6 where it is a suffix.
     fn decimal_parts(self) -> (i128, i32) {

@@ -78,6 +78,16 @@ fn format() -> impl Strategy<Value = Format> {
     prop_oneof![Just(Format::BinarySi), Just(Format::DecimalSi), Just(Format::DecimalExponent)]
 }
 
+#[test]
+fn amounts_that_are_compared_have_one_unit() {
+    let alike = |texts: [&str; 3]| in_one_unit(texts.map(|text| text.parse().unwrap()));
+    assert_eq!(alike(["200Gi", "81152Mi", "80Gi"]), ["204800Mi", "81152Mi", "81920Mi"]);
+    assert_eq!(alike(["90Gi", "0Gi", "15Gi"]), ["90Gi", "0", "15Gi"]);
+    assert_eq!(alike(["1Gi", "1500", "2"]), ["1Gi", "1500", "2"], "not binary, all of them");
+    assert_eq!(alike(["4Ei", "2Pi", "1Ti"]), ["4194304Ti", "2048Ti", "1Ti"]);
+    assert_eq!(alike(["0Gi", "0Mi", "0Gi"]), ["0", "0", "0"]);
+}
+
 proptest! {
     #[test]
     fn what_is_printed_reads_back_as_the_same_amount(high in any::<i64>(), low in any::<i32>(), format in format()) {

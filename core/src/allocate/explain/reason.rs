@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::allocate::refusal::{SelectorOrigin, Shortage};
 use crate::dra::{AttributeValue, ConstraintRule, DeviceId, Taint, TaintEffect};
-use crate::quantity::Quantity;
+use crate::quantity::{Quantity, in_one_unit};
 use crate::rounding::NotAllowed;
 
 /// The first reason why a device does not serve a request.
@@ -185,12 +185,12 @@ impl fmt::Display for Reason {
             }
             Self::Policy { capacity, why } => write!(f, "`{capacity}`: {why}"),
             Self::Capacity { capacity, shortage, whole, by } => {
-                let Shortage { asked, left } = shortage;
+                let [asked, left, whole] = in_one_unit([shortage.asked, shortage.left, *whole]);
                 write!(f, "`{capacity}`: {asked} asked, {left} left of {whole}")?;
                 if by.is_empty() { Ok(()) } else { write!(f, ", the rest held by {}", Names(by)) }
             }
             Self::Counter { set, counter, shortage, total, by } => {
-                let Shortage { asked, left } = shortage;
+                let [asked, left, total] = in_one_unit([shortage.asked, shortage.left, *total]);
                 write!(f, "counter `{counter}` of `{set}`: {asked} needed, {left} left of {total}")?;
                 if by.is_empty() { Ok(()) } else { write!(f, ", the rest drawn by {}", Names(by)) }
             }

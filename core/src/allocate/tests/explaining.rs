@@ -71,7 +71,7 @@ fn capacities_show_what_is_asked_and_left() {
         &[c(&["any memory=3500Mi"])],
         &[
             "a: `memory`: 4Gi asked, 3Gi left of 8Gi, the rest held by default/h",
-            "b: `memory`: 3500Mi asked, 2Gi left of 2Gi",
+            "b: `memory`: 3500Mi asked, 2048Mi left of 2048Mi",
         ],
         Some("let request `r0` of default/c ask for 3Gi of `memory` instead of 3500Mi"),
     );
