@@ -39,8 +39,8 @@ struct Scene {
 /// `None` where there is no compiler, and the test says so.
 fn scene() -> Option<Scene> {
     let bench = Bench::new();
-    let compiled = |name| bench.compile(name, Link::Opened);
-    match compiled("shim_shown").and_then(|program| Ok((program, compiled("shim_verdict")?))) {
+    let shown = bench.compile_as("shim_shown", "shim_shown", &["-ldl", "-DWATCHES"]);
+    match shown.and_then(|program| Ok((program, bench.compile("shim_verdict", Link::Opened)?))) {
         Ok((program, verdict)) => {
             let card = bench.card().facts().uuid.clone();
             Some(Scene { bench, program, verdict, card })

@@ -2,9 +2,7 @@
 
 use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_tests::preload::{Tenant, memory_limit};
-use aliquot_tests::simulated::{
-    Bench, Link, StoodAside, monitor_python, numba_python, root, said, small_python,
-};
+use aliquot_tests::simulated::{Bench, StoodAside, monitor_python, numba_python, root, said, small_python};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
 
@@ -32,7 +30,7 @@ fn nvidia_ml_py_sees_the_grant() {
 /// Monitors see the grant, and its processes alone, beside somebody else who has more of the card.
 fn monitor(which: &str, python: Result<PathBuf, StoodAside>, limits: impl Fn(Limits) -> Limits) {
     let bench = Bench::new();
-    let program = bench.compile("shim_shown", Link::Opened);
+    let program = bench.compile_as("shim_shown", "shim_shown", &["-ldl", "-DWATCHES"]);
     let (python, program) = match python.and_then(|python| Ok((python, program?))) {
         Ok(both) => both,
         Err(StoodAside(why)) => return println!("stood aside: {why}"),

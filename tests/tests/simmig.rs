@@ -22,7 +22,7 @@ const SMALL: u32 = 19;
 fn bench(cards: &str, program: &str) -> Option<(Bench, PathBuf)> {
     let bench = Bench::new();
     bench.write("node.toml", cards);
-    match bench.compile(program, Link::Opened) {
+    match bench.compile_as(program, program, &["-ldl", "-DWATCHES"]) {
         Ok(program) => Some((bench, program)),
         Err(StoodAside(why)) => {
             println!("stood aside: {why}");
