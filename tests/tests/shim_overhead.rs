@@ -676,6 +676,28 @@ fn limits_that_the_driver_rounds_and_clamps_are_charged_as_they_become() {
     other.end();
 }
 
+/// What a neighbour gives back meanwhile was not had here.
+#[test]
+fn stacks_are_charged_in_full_where_another_tenant_frees_memory_meanwhile() {
+    let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+    let slow = "[[fault]]\nsymbol = \"cuCtxSetLimit\"\naction = { slow_nanos = 600000000 }\n";
+    scene.bench.write("faults.toml", slow);
+    let threads = 2048 * u64::from(scene.card.facts().sms);
+    let neighbours = Limits { context_bytes: CONTEXT, ..memory_limit(&scene.card.facts().uuid, LIMIT) };
+    let (tenant, _files) = Tenant::with(&neighbours);
+    let mut neighbour = Talk::start(&mut tenant.command(&scene.bench, &scene.program));
+    let mut program = scene.start();
+    say(&mut neighbour, "retain 0", "0");
+    say(&mut program, "retain 0", "0");
+    program.tell("limit 0 3072");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    say(&mut neighbour, "release 0", "0");
+    assert_eq!(program.hear(), "0");
+    assert_eq!(scene.books(), CONTEXT + 2048 * threads);
+    neighbour.end();
+    program.end();
+}
+
 /// What is read while others are at work is nobody's for sure.
 #[test]
 fn limits_that_change_beside_others_at_work_are_charged_what_they_take() {

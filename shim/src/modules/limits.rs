@@ -168,9 +168,8 @@ impl Object {
         let charge = |stacks: &mut Stacks| {
             let due = stacks.grow(more);
             let bytes = match taken {
-                // Without what is spare, which is charged already.
-                Taken::Sure(bytes) if bytes != more => bytes,
-                Taken::Likely(bytes) if bytes != more => Bytes(bytes.0.max(due.0)),
+                // Never less: what another tenant of the card gave back meanwhile was not had here.
+                Taken::Sure(bytes) | Taken::Likely(bytes) if bytes != more => Bytes(bytes.0.max(due.0)),
                 _ => due,
             };
             stacks.charged = stacks.charged.saturating_add(bytes.0);
