@@ -281,14 +281,18 @@ pub(crate) fn calls(usage: Usage, own: u32) -> Calls {
     })
 }
 
-/// Whether all processes but that of slot `own` are seen to live, so that none has lost memory by its end yet: a process loses
-/// its sign before its files. One that never showed any cannot be seen.
+/// Whether all processes but that of slot `own` are seen to live, so that none has lost memory by its end yet: a process begins to
+/// end, by what the kernel says, before it loses what it has open. One that never showed a sign cannot be seen, nor one of
+/// another pid namespace.
 pub(crate) fn all_live(usage: Usage, own: u32) -> bool {
     let (file, own) = (usage.file(), usize::try_from(own).unwrap_or(usize::MAX));
     let is_other =
         |(number, slot): &(usize, SlotView<'_>)| *number != own && pid_of(*slot).0 != 0 && !is_lent(*slot);
+    let here = Identity::own().namespace;
     let lives = |(_, slot): (usize, SlotView<'_>)| {
         file.is_some_and(|file| presence::is_shown(file, slot.sign().load(Ordering::Acquire)))
+            && slot.pid_namespace().load(Ordering::Acquire) == here
+            && process::runs(pid_of(slot), Start(slot.start_time().load(Ordering::Acquire)))
     };
     slots(usage).filter(is_other).all(lives)
 }

@@ -24,6 +24,7 @@ use crate::contexts;
 use crate::grants::GRANTS_MAX;
 use crate::pools;
 use crate::sizes::free_now;
+use crate::sparse;
 use crate::sys::{self, KeepErrno};
 use crate::vendor::SUCCESS;
 
@@ -340,7 +341,7 @@ fn quiet(ledger: Ledger) -> Option<Still> {
     // What pools of this process have given back is in the books by now.
     pools::refresh();
     let still = ledger.still();
-    let is_quiet = still.calls.under_way == 1 && still.calls.loose == 0;
+    let is_quiet = still.calls.under_way == 1 && still.calls.loose == 0 && sparse::none();
     (is_quiet && is_after_deaths(ledger, still.reaped) && ledger.all_live()).then_some(still)
 }
 

@@ -44,15 +44,27 @@ fn proc_counts_as_we_do() -> bool {
     number.and_then(decimal) == Some(u64::from(sys::pid()))
 }
 
+/// Whether the kernel says of a process, which began then, that it runs and has not begun to end: it says so before it takes away what the process has
+/// mapped and open. What was mapped may stay, where somebody else has its memory.
+pub(crate) fn runs(pid: Pid, start: Start) -> bool {
+    let mut path = [0; 32];
+    let facts = path_of(pid, b"/stat", &mut path).filter(|_| proc_counts_as_we_do()).and_then(facts);
+    facts.is_some_and(|facts| !facts.ended && facts.flags & EXITING == 0 && facts.start == start)
+}
+
 /// This process's beginning; `None` where nobody tells.
 pub(crate) fn own_start() -> Option<Start> {
     facts(c"/proc/self/stat").map(|facts| facts.start)
 }
 
+/// PF_EXITING of the kernel: among the first that it does for a process that ends.
+const EXITING: u64 = 4;
+
 /// What a `stat` file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Facts {
     ended: bool,
+    flags: u64,
     threads: u64,
     start: Start,
 }
@@ -74,15 +86,16 @@ fn facts(path: &CStr) -> Option<Facts> {
     parse_facts(text.get(..length)?)
 }
 
-/// The third, twentieth and 22nd field: state, threads, beginning. The name, which may hold anything, ends with the last
+/// The third, ninth, twentieth and 22nd field: state, flags, threads, beginning. The name, which may hold anything, ends with the last
 /// bracket.
 fn parse_facts(text: &[u8]) -> Option<Facts> {
     let after = text.iter().rposition(|byte| *byte == b')')?;
     let mut fields = text.get(after + 2..)?.split(|byte| *byte == b' ');
     let ended = matches!(fields.next()?, b"Z" | b"X" | b"x");
-    let threads = decimal(fields.nth(16)?)?;
+    let flags = decimal(fields.nth(5)?)?;
+    let threads = decimal(fields.nth(10)?)?;
     let start = Start(decimal(fields.nth(1)?)?);
-    Some(Facts { ended, threads, start })
+    Some(Facts { ended, flags, threads, start })
 }
 
 fn decimal(digits: &[u8]) -> Option<u64> {

@@ -13,6 +13,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::account::{self, Account};
 use crate::alloc_map::{AllocMap, Key, Tie};
 use crate::contexts;
 use crate::physical::Number;
@@ -141,7 +142,8 @@ fn next() -> Key {
     Key(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-fn none() -> bool {
+/// Nothing is behind any part, and nothing leaves one.
+pub(crate) fn none() -> bool {
     COUNT.load(Ordering::Acquire) == 0
 }
 
@@ -171,6 +173,14 @@ pub(crate) fn change(
         if let Err(error) = Number::of(handle).hold() {
             handles.take(count).for_each(|handle| Number::of(handle).unhold());
             return error;
+        }
+    }
+    // What leaves comes back to the card when its stream is there, and to the books when this process looks.
+    {
+        let _errno = KeepErrno::new();
+        let account = contexts::current().map(|current| account::of(current.device));
+        if let Some(Account::Counted(ledger)) = account {
+            ledger.loosen();
         }
     }
     let answer = call();

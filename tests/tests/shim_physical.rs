@@ -242,9 +242,13 @@ fn exported_memory_that_nobody_has_is_free_again_beside_threads_and_processes_at
 fn who_dies_gives_nothing_back_for_what_somebody_still_has() {
     let slow = "[[fault]]\nsymbol = \"cuMemRelease\"\naction = { slow_nanos = 300000000 }\n";
     let Some(mut scene) = Scene::with_faults(slow) else { return };
-    for after_millis in [0, 60, 120] {
+    for (after_millis, mapped) in [(0, false), (60, false), (120, false), (60, true), (120, true)] {
         let mut other = scene.sibling();
         assert_eq!(other.say(&format!("create 1 {SIZE} 1")), "0");
+        if mapped {
+            // Its memory stays mapped when it has ended.
+            assert_eq!(other.say("shadow"), "0");
+        }
         scene.create(1);
         assert!(scene.program.say("export 1 1").starts_with("0 "));
         scene.program.tell("release 1");
