@@ -55,6 +55,13 @@ struct Charged {
     stacks: Stacks,
 }
 
+impl Charged {
+    /// What other limits of a context took than that of stacks.
+    fn beside_stacks(self) -> u64 {
+        self.bytes.saturating_sub(self.stacks.charged())
+    }
+}
+
 static MODULES: AllocMap<Charged> = AllocMap::new();
 /// What the variables of modules and libraries take, where their images say it.
 static VARIABLES: AllocMap<Bytes> = AllocMap::new();

@@ -13,10 +13,11 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::account::{self, Account};
+use crate::account::Ledger;
 use crate::alloc_map::{AllocMap, Key, Tie};
 use crate::contexts;
 use crate::physical::Number;
+use crate::plain;
 use crate::sys::{self, KeepErrno};
 use crate::vendor::{self, SUCCESS, StreamMode};
 
@@ -175,14 +176,11 @@ pub(crate) fn change(
             return error;
         }
     }
-    // What leaves comes back to the card when its stream is there, and to the books when this process looks.
-    {
-        let _errno = KeepErrno::new();
-        let account = contexts::current().map(|current| account::of(current.device));
-        if let Some(Account::Counted(ledger)) = account {
-            ledger.loosen();
-        }
-    }
+    // What is there leaves the card when its stream says so, and the books when this process looks.
+    handles
+        .clone()
+        .filter_map(|handle| Number::of(handle).grant().and_then(plain::ledger))
+        .for_each(Ledger::loosen);
     let answer = call();
     if answer != SUCCESS {
         handles.for_each(|handle| Number::of(handle).unhold());

@@ -8,7 +8,7 @@
 //! buffers of `printf` are made with the first module that needs them (the guide, dynamic global memory allocation), and take
 //! nothing here unless that is seen.
 
-use super::{Asking, Object, Stage, Watched};
+use super::{Asking, Charged, Object, Stage, Watched};
 use crate::account::{Bytes, Ledger};
 use crate::contexts::Current;
 use crate::measured::Taken;
@@ -134,6 +134,10 @@ fn attribute(number: u32, device: Device) -> Option<u64> {
 }
 
 impl Stacks {
+    pub(super) fn charged(self) -> u64 {
+        self.charged
+    }
+
     /// They take so much more: what of that is not charged, the rest is not spare any longer.
     fn grow(&mut self, more: Bytes) -> Bytes {
         let due = more.0.saturating_sub(self.spare);
@@ -198,8 +202,9 @@ impl Watched {
         let (current, ledger) = (self.current, self.ledger);
         match (step.became(), taken) {
             (Expected::More(more), _) => context.grow(current, more, taken),
+            // What another tenant of the card gave back is not ours.
             (Expected::Less(less), Taken::Given(seen)) => {
-                context.shrink(current, ledger, less, seen);
+                context.shrink(current, ledger, less, seen.min(less));
                 Bytes(0)
             }
             (Expected::Less(less), _) => {
@@ -208,7 +213,8 @@ impl Watched {
                 Bytes(0)
             }
             (_, Taken::Given(bytes)) => {
-                context.give_back(current, ledger, bytes);
+                let others = context.in_context(current).map_or(0, Charged::beside_stacks);
+                context.give_back(current, ledger, bytes.min(Bytes(others)));
                 Bytes(0)
             }
             (_, Taken::Sure(bytes)) | (Expected::Unknown, Taken::Likely(bytes) | Taken::Doubtful(bytes)) => {
