@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use aliquot_benches::measure::{Effort, figures};
+use aliquot_benches::measure::{Effort, figures, percentile};
 use aliquot_benches::report::{Promise, Report, ended};
 use aliquot_sim_device::processor::Lack;
 use aliquot_sim_device::{Busy, Card};
@@ -181,15 +181,6 @@ fn measure(program: &Path, case: Case, effort: Effort) -> Result<Samples, String
     borrower.end()?;
     local.settle();
     Ok(samples)
-}
-
-/// The value below which this part of the samples lies.
-fn percentile(samples: &[f64], part: f64) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a length")]
-    let place = ((sorted.len().saturating_sub(1)) as f64 * part).round() as usize;
-    sorted.get(place).copied().unwrap_or(f64::NAN)
 }
 
 fn cases() -> Vec<Case> {

@@ -8,7 +8,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-use aliquot_benches::measure::{Effort, Spread, figures, timed};
+use aliquot_benches::measure::{Effort, Spread, figures, percentile, timed};
 use aliquot_benches::report::{Promise, Report, ended};
 use aliquot_tests::preload::{Tenant, memory_limit, shim};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
@@ -29,15 +29,6 @@ struct Start {
 struct Both<T> {
     with: T,
     bare: T,
-}
-
-/// The value below which this part of the samples lies.
-fn percentile(samples: &[f64], part: f64) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a length")]
-    let place = ((sorted.len().saturating_sub(1)) as f64 * part).round() as usize;
-    sorted.get(place).copied().unwrap_or(f64::NAN)
 }
 
 /// Processor time of all children that have ended, in nanoseconds.

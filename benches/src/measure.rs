@@ -71,6 +71,16 @@ impl fmt::Display for Spread {
     }
 }
 
+/// The value below which this part of the samples lies, from 0 to 1; not a number where there are none.
+#[must_use]
+pub fn percentile(samples: &[f64], part: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a length")]
+    let place = ((sorted.len().saturating_sub(1)) as f64 * part).round() as usize;
+    sorted.get(place).copied().unwrap_or(f64::NAN)
+}
+
 /// A number with three significant figures, or all of those before the point.
 #[must_use]
 pub fn figures(number: f64) -> String {

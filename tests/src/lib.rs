@@ -6,6 +6,7 @@
 //! ```
 
 pub mod bare;
+pub mod command_line;
 pub mod fault;
 pub mod generate;
 pub mod local;

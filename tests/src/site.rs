@@ -7,10 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::command_line::{Ran, ran};
 use crate::preload::shim;
 use crate::simulated::Bench;
 
@@ -28,18 +28,9 @@ pub struct Site {
 /// It ends with a code, or complains.
 #[must_use]
 pub fn aliquot(words: &[&str]) -> String {
-    let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), std::io::empty());
-    let mut terminal = Terminal {
-        out: &mut out,
-        err: &mut err,
-        input: &mut input,
-        colour: Colour::Off,
-        progress: Progress::Off,
-        screen: Screen::None,
-    };
-    let code = run([&["aliquot"], words].concat().iter().map(OsString::from), &mut terminal);
-    assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (0, ""));
-    String::from_utf8(out).unwrap()
+    let Ran { code, out, err } = ran([&["aliquot"], words].concat().iter().map(OsString::from));
+    assert_eq!((code, err.as_str()), (0, ""));
+    out
 }
 
 impl Site {

@@ -3,13 +3,11 @@
 //! A command counts as a line of a `console` block that begins with `aliquot`. Those about files that only a reader has
 //! (`READERS_OWN`) are left out; those for a real card stand in blocks of another kind, and are typed in `nvidia.rs`.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
+use aliquot_tests::command_line::{Ran, ran};
 
 /// Names in commands that stand for files of the reader.
 const READERS_OWN: [&str; 5] = ["my-workloads/", "cluster.yaml", "serve.py", "./train", "./batch"];
@@ -20,17 +18,8 @@ fn root() -> PathBuf {
 
 /// Runs a command line in this process; returns its exit code and what it wrote to standard error.
 fn aliquot(words: impl IntoIterator<Item = OsString>) -> (u8, String) {
-    let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), std::io::empty());
-    let mut terminal = Terminal {
-        out: &mut out,
-        err: &mut err,
-        input: &mut input,
-        colour: Colour::Off,
-        progress: Progress::Off,
-        screen: Screen::None,
-    };
-    let code = run(words, &mut terminal);
-    (code, String::from_utf8(err).unwrap())
+    let Ran { code, err, .. } = ran(words);
+    (code, err)
 }
 
 /// The lines of all blocks of one kind.

@@ -23,17 +23,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
+use aliquot_tests::command_line::{Ran, ran};
 use aliquot_tests::local::{BOUND, aliquot as program, wait_for};
 
 const STATE: &str = "{STATE}";
-
-/// What one command did.
-struct Ran {
-    code: u8,
-    out: String,
-    err: String,
-}
 
 fn golden_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
@@ -48,19 +41,9 @@ fn aliquot(line: &str, state: &Path) -> Ran {
             None => OsString::from(word),
         }
     });
-    let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), std::io::empty());
-    let mut terminal = Terminal {
-        out: &mut out,
-        err: &mut err,
-        input: &mut input,
-        colour: Colour::Off,
-        progress: Progress::Off,
-        screen: Screen::None,
-    };
-    let code = run(words, &mut terminal);
-    let text = |bytes: Vec<u8>| {
+    let Ran { code, out, err } = ran(words);
+    let text = |text: String| {
         let inputs = format!("{}/", golden_dir().join("input").display());
-        let text = String::from_utf8(bytes).unwrap();
         text.replace(&state.display().to_string(), STATE).replace(&inputs, "@")
     };
     Ran { code, out: text(out), err: text(err) }
