@@ -199,6 +199,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     home.warn(terminal)?;
     let failed = |error| home.failed("write", error);
     let shim = home.install_shim()?;
+    let began = clock::now();
     let (node, fleet) = home.open(terminal)?;
     let cards = node.inventory().map_err(|error| Failure::Node(chain(&error)))?;
     let vendor = home.cards.vendor();
@@ -211,7 +212,6 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     let ask = wanted(args, &home, &fleet, &cards)?;
     let run = Run::register(&home.state).map_err(failed)?;
     let claim = ask.claim(&name_of(args), &run.uid);
-    let began = clock::now();
     let (mut node, prepared) = place_and_prepare(&home, &claim, (node, fleet), terminal)?;
     if clock::now().duration_since(began) >= GIVE_BACK_WITHIN {
         // Runs that ended meanwhile did not wait.
