@@ -1,12 +1,11 @@
 //! What limits of a context take of the card.
 //!
 //! A driver has room for the stacks of all threads that can run at once, which is known before (the vendor's programming guide,
-//! local memory): so it is reserved before, and charged where what is read is not sure. It may make another limit of what is asked for
-//! (the vendor's text of cuCtxSetLimit: clamped, or rounded up), so what is reckoned with afterwards is the limit that it tells then.
-//! Stacks that become smaller are credited where the card is
-//! seen to get back just that; where that is not seen they stay charged, and the next larger ones take that first. Heaps and the
-//! buffers of `printf` are made with the first module that needs them (the guide, dynamic global memory allocation), and take
-//! nothing here unless that is seen.
+//! local memory): so it is reserved before, and charged; more where more is seen. It may make another limit of what is asked for
+//! (the vendor's text of cuCtxSetLimit: clamped, or rounded up), so what is reckoned with afterwards is the limit that it tells
+//! then. Stacks that become smaller are credited where the card is seen to get that much back; where that is not seen they stay
+//! charged, and the next larger ones take that first. Heaps and the buffers of `printf` are made with the first module that needs
+//! them (the guide, dynamic global memory allocation), and take nothing here unless that is seen.
 
 use super::{Asking, Charged, Object, Stage, Watched};
 use crate::account::{Bytes, Ledger};
