@@ -1,0 +1,63 @@
+//! When pending work should be done, and who waits for it.
+
+use super::*;
+
+/// When pending work should be done, by what it was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Since when the device has had nothing but the oldest batch and what came behind it.
+    pub from: Nanos,
+    /// When the oldest can be done.
+    pub at: Nanos,
+    /// What all that is marked was charged.
+    pub charged: Nanos,
+    /// What the oldest was charged beyond that, as it was late.
+    pub late: Nanos,
+    /// The least that is known about any charge.
+    pub known: Known,
+    /// Since when launches wait for the oldest.
+    pub awaited_from: Option<Nanos>,
+}
+
+impl Due {
+    /// How long launches have waited for the oldest batch.
+    #[must_use]
+    pub fn awaited(&self, now: Nanos) -> Nanos {
+        self.awaited_from.map_or(Nanos::ZERO, |from| now.minus(from))
+    }
+}
+
+impl Marks {
+    /// When the oldest pending batch should have been done; `None` when nothing is pending.
+    #[must_use]
+    pub fn due(&self) -> Option<Due> {
+        let oldest = *self.batches().next()?;
+        let begun = self.streams.iter().flatten().find(|it| it.handle == oldest.batch.stream);
+        let end = begun.and_then(|it| it.end).map(|end| self.offset.earliest.plus(end));
+        let start = oldest.opened_at.max(end.unwrap_or(Nanos::ZERO));
+        let pending = self.batches();
+        let charged = pending.clone().fold(Nanos::ZERO, |sum, pending| sum.plus(pending.batch.charged));
+        let known = pending.map(|pending| pending.batch.known).min().unwrap_or(Known::Exactly);
+        let from = start.max(oldest.closed_at);
+        let (at, late, awaited_from) = (start.plus(oldest.batch.charged), oldest.late, oldest.awaited_from);
+        Some(Due { from, at, charged, late, known, awaited_from })
+    }
+
+    /// Notes what the oldest pending batch was charged beyond its charges.
+    pub fn set_late(&mut self, late: Nanos) {
+        if let Some(oldest) = self.oldest() {
+            oldest.late = late;
+        }
+    }
+
+    /// A launch waits for the oldest pending batch.
+    pub fn wait(&mut self, now: Nanos) {
+        if let Some(oldest) = self.oldest() {
+            oldest.awaited_from.get_or_insert(now);
+        }
+    }
+
+    fn oldest(&mut self) -> Option<&mut Pending> {
+        self.pending.iter_mut().flatten().find(|pending| !pending.batch.is_none())
+    }
+}

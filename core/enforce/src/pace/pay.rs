@@ -1,0 +1,117 @@
+//! What a launch pays: from the process's lease, else from the tenant's credit.
+
+use super::*;
+
+/// A wait that is shorter than this is not worth a look at what the agent corrected.
+const CORRECTED_WITHIN: Nanos = Nanos::from_millis(10);
+/// How long a process is taken to go on launching.
+const ACTIVE_FOR: Nanos = Nanos::from_millis(4);
+
+/// What a launch is charged, and up to what credit is saved for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Price {
+    pub(super) cost: Nanos,
+    pub(super) room: Room,
+}
+
+impl Pace {
+    /// Puts the process's lease at a lane's disposal, as far as its next marker.
+    pub(super) fn lend(&self, lane: &Lane) {
+        let lease = self.lease.load(Ordering::Relaxed).min(lane.room(MARK_EVERY)).max(0);
+        if lease > 0 {
+            self.lease.fetch_sub(lease, Ordering::AcqRel);
+            lane.lend(lease);
+        }
+    }
+
+    pub(super) fn take_back(&self, left: i64) {
+        if left > 0 {
+            self.lease.fetch_add(left, Ordering::AcqRel);
+        }
+    }
+
+    /// Takes the cost: from the lease, else from the bucket.
+    pub(super) fn pay(
+        &self,
+        ask: &Ask<'_>,
+        Price { cost, room }: Price,
+        due: Option<Due>,
+        shared: &Shared<'_>,
+        world: &mut impl World,
+    ) -> Result<(), Nanos> {
+        let Ask { now, terms, waited, .. } = *ask;
+        publish_active(now, cost, shared, world);
+        let small = cost < QUANTUM;
+        if small && self.lease.fetch_sub(cost.signed(), Ordering::AcqRel) >= cost.signed() {
+            return Ok(());
+        }
+        if small {
+            self.lease.fetch_add(cost.signed(), Ordering::AcqRel);
+        }
+        shared.bucket.refill(now, terms.granted, room);
+        let amount = if small { QUANTUM } else { cost };
+        let spent = due.filter(|_| terms.own == Ppm::ALL).map_or(Nanos::ZERO, |due| due.late);
+        let credit = shared.bucket.credit().saturating_sub(spent.signed());
+        let paid = credit > 0 && shared.bucket.take(amount).is_ok();
+        if paid || waited >= WAIT_MAX {
+            if !paid {
+                shared.bucket.owe(amount);
+            }
+            self.lease.fetch_add(amount.minus(cost).signed(), Ordering::AcqRel);
+            return Ok(());
+        }
+        let aim = if small { QUANTUM.signed() } else { 1 };
+        let lacking = u64::try_from(aim.saturating_sub(credit)).unwrap_or(1);
+        let mut wait = terms.granted.earns(Nanos(lacking)).min(WAIT_STEP);
+        if terms.own != Ppm::ALL && wait > CORRECTED_WITHIN {
+            // The agent corrects bills meanwhile: come early and see.
+            wait = CORRECTED_WITHIN.max(Nanos(wait.0 / 4 * 3));
+        }
+        if let Some(due) = due {
+            // A bill may come any moment, and give back: look soon, then ever more seldom.
+            let taken = now.minus(due.from);
+            let look = match due.known {
+                Known::Exactly if due.late == Nanos::ZERO => taken.max(LOOK_KNOWN),
+                _ => Nanos(taken.0 / 8).max(LOOK_AFTER),
+            };
+            wait = wait.min(look);
+        }
+        let wait = self.look_at_unmarked(now).map_or(wait, |look| wait.min(look));
+        let until = now.plus(wait.max(LOOK_AFTER));
+        publish_limited(now, until, shared, world);
+        Err(until)
+    }
+}
+
+/// Up to what credit is saved for launches of that cost: beside other tenants a long one ends late or early by their turns, and
+/// what was saved for it is not lost to a short one that goes before.
+pub(super) fn room(terms: Terms, cost: Nanos, known: Known) -> Room {
+    match terms.own {
+        Ppm::ALL => Room::of(CREDIT_MAX),
+        _ if known == Known::Not => Room { saves: CREDIT_MAX, keeps: SAVED_MAX },
+        _ => Room { saves: cost.clamp(CREDIT_MAX, SAVED_MAX), keeps: SAVED_MAX },
+    }
+}
+
+pub(super) fn publish_active(now: Nanos, cost: Nanos, shared: &Shared<'_>, world: &mut impl World) {
+    let until = now.plus(ACTIVE_FOR).plus(cost.min(WAIT_STEP));
+    let before = shared.active_until.load(Ordering::Relaxed);
+    if before < until.0 || before > until.plus(WAIT_STEP).0 {
+        shared.active_until.store(until.0, Ordering::Release);
+    }
+    if before < now.0 {
+        shared.demand.fetch_add(1, Ordering::AcqRel);
+        world.wake_agent();
+    }
+}
+
+pub(super) fn publish_limited(now: Nanos, until: Nanos, shared: &Shared<'_>, world: &mut impl World) {
+    let before = shared.limited_until.load(Ordering::Relaxed);
+    if before < until.0 || before > now.plus(WAIT_STEP).0 {
+        shared.limited_until.store(until.0, Ordering::Release);
+    }
+    if before < now.0 {
+        shared.demand.fetch_add(1, Ordering::AcqRel);
+        world.wake_agent();
+    }
+}
