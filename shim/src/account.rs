@@ -32,6 +32,16 @@ const FROZEN_STEP_NANOS: u64 = 100_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Bytes(pub(crate) u64);
 
+/// By what memory of a process comes back to the card before its books say so; bits of its slot's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Loose {
+    /// Pools, graphs, sparse arrays: at any time, in any amount.
+    Memory = 1,
+    /// A context that a runtime library has past the hooks: no less than its size at once.
+    Context = 2,
+}
+
 /// Whose books an allocation goes into.
 #[derive(Clone, Copy)]
 pub(crate) enum Account {
@@ -337,9 +347,9 @@ impl Ledger {
     }
 
     /// From now on memory of this process may come back to the card before the books say so.
-    pub(crate) fn loosen(self) {
+    pub(crate) fn loosen(self, by: Loose) {
         if let Some(slot) = self.slot() {
-            slot.loose().store(1, Ordering::SeqCst);
+            slot.loose().fetch_or(by as u32, Ordering::SeqCst);
         }
     }
 

@@ -15,8 +15,8 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::account::{self, Account, Bytes};
-use crate::alloc_map::{AllocMap, Fate, Key, NoRoom, Tie};
+use crate::account::{self, Account, Bytes, Ledger, Moving};
+use crate::alloc_map::{AllocMap, Fate, Held, Key, NoRoom, Tie};
 use crate::contexts;
 use crate::measured::Turn;
 use crate::plain::{self, Made};
@@ -166,6 +166,7 @@ pub(crate) struct Letting {
     key: Key,
     name: Name,
     _turn: Option<Turn>,
+    _moving: Option<Moving>,
 }
 
 fn before(names: &'static AllocMap<Name>, key: Key) -> Option<Letting> {
@@ -174,7 +175,10 @@ fn before(names: &'static AllocMap<Name>, key: Key) -> Option<Letting> {
         if name.times == 0 { Fate::Goes } else { Fate::Stays }
     };
     let (_, name) = names.decide(key, fewer)?;
-    Some(Letting { names, key, name, _turn: turn() })
+    // Of whatever card, and in whatever context or none.
+    let ledger = IMPORTED.get(Key(name.number)).and_then(Held::ledger);
+    let _errno = KeepErrno::new();
+    Some(Letting { names, key, name, _turn: ledger.map(Turn::take), _moving: ledger.map(Ledger::moving) })
 }
 
 /// Before a mapping is freed. `None`: it is none.

@@ -27,6 +27,7 @@ use aliquot_enforce::reap::{self, Owner, Recount, Slot};
 use aliquot_enforce::unbilled;
 use aliquot_enforce::units::{Nanos, Ppm};
 
+use crate::account::Loose;
 use crate::grants::Usage;
 use crate::lent::{self, Lent};
 use crate::presence;
@@ -259,16 +260,19 @@ pub(crate) struct Calls {
     pub(crate) under_way: u32,
     /// Other processes, and memory that is lent.
     pub(crate) others: u32,
-    /// Those of them that have pools or graphs.
+    /// Those of them that have pools, graphs or sparse arrays.
     pub(crate) loose: u32,
+    /// Those that have a context past the hooks.
+    pub(crate) past: u32,
 }
 
 /// What all processes that have a slot are doing; the slot of this one is number `own`.
 pub(crate) fn calls(usage: Usage, own: u32) -> Calls {
-    let none = Calls { begun: 0, under_way: 0, others: 0, loose: 0 };
+    let none = Calls { begun: 0, under_way: 0, others: 0, loose: 0, past: 0 };
     let own = usize::try_from(own).unwrap_or(usize::MAX);
     slots(usage).filter(|(_, slot)| pid_of(*slot).0 != 0).fold(none, |sum, (number, slot)| {
-        let (other, loose) = (u32::from(number != own), slot.loose().load(Ordering::SeqCst).min(1));
+        let (other, loose) = (u32::from(number != own), slot.loose().load(Ordering::SeqCst));
+        let has = |by: Loose| other * u32::from(loose & by as u32 != 0);
         // What is over is read first: a call that ends in between is seen as under way.
         let ended = slot.ended().load(Ordering::SeqCst);
         let begun = slot.begun().load(Ordering::SeqCst);
@@ -276,22 +280,26 @@ pub(crate) fn calls(usage: Usage, own: u32) -> Calls {
             begun: sum.begun.wrapping_add(begun),
             under_way: sum.under_way.wrapping_add(begun.wrapping_sub(ended)),
             others: sum.others + other,
-            loose: sum.loose + other * loose,
+            loose: sum.loose + has(Loose::Memory),
+            past: sum.past + has(Loose::Context),
         }
     })
 }
 
 /// Whether all processes but that of slot `own` are seen to live, so that none has lost memory by its end yet: a process begins to
-/// end, by what the kernel says, before it loses what it has open. One that never showed a sign cannot be seen, nor one of
-/// another pid namespace.
+/// end, by what the kernel says, before it loses what it has open. One that becomes another program does not end; it loses its
+/// slot's lock with the descriptors of its library, of which the driver's are mostly younger and go later. One that never showed a
+/// sign cannot be seen, nor one that closed those, nor one of another pid namespace.
 pub(crate) fn all_live(usage: Usage, own: u32) -> bool {
     let (file, own) = (usage.file(), usize::try_from(own).unwrap_or(usize::MAX));
     let is_other =
         |(number, slot): &(usize, SlotView<'_>)| *number != own && pid_of(*slot).0 != 0 && !is_lent(*slot);
     let here = Identity::own().namespace;
-    let lives = |(_, slot): (usize, SlotView<'_>)| {
-        file.is_some_and(|file| presence::is_shown(file, slot.sign().load(Ordering::Acquire)))
-            && slot.pid_namespace().load(Ordering::Acquire) == here
+    let lives = |(number, slot): (usize, SlotView<'_>)| {
+        let is_locked = |file| sys::locked_by_another(file, lock_place(number));
+        file.is_some_and(|file| {
+            presence::is_shown(file, slot.sign().load(Ordering::Acquire)) && is_locked(file)
+        }) && slot.pid_namespace().load(Ordering::Acquire) == here
             && process::runs(pid_of(slot), Start(slot.start_time().load(Ordering::Acquire)))
     };
     slots(usage).filter(is_other).all(lives)

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::growth::{Growth, Operation, Promise, Settled, Size, Stamp};
 
-use crate::account::{self, Account, Bytes, Ledger, Moving};
+use crate::account::{self, Account, Bytes, Ledger, Loose, Moving};
 use crate::grants::DEVICES_MAX;
 use crate::kept::{Empty, Kept, Table};
 use crate::measured::wait_at_door;
@@ -163,7 +163,7 @@ impl Meter {
             && self.is_pool()
             && let Account::Counted(ledger) = account::of(device)
         {
-            ledger.loosen();
+            ledger.loosen(Loose::Memory);
         }
         is_noted
     }

@@ -8,7 +8,7 @@ mod stay;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::account::{self, Account, Bytes, Ledger};
+use crate::account::{self, Account, Bytes, Ledger, Loose};
 use crate::alloc_map::{AllocMap, Held, Key, Tie};
 use crate::closed;
 use crate::contexts::{self, End};
@@ -70,10 +70,16 @@ impl Primary {
         }
     }
 
-    /// Whether somebody has it, or is about to, beside one holder of this kind.
-    fn is_held_beside(&self, holder: Holder) -> bool {
-        let held =
-            |kind: Holder| self.count(kind).load(Ordering::Acquire).saturating_sub(u32::from(kind == holder));
+    /// Whether somebody has it, or is about to.
+    fn is_held(&self) -> bool {
+        self.is_held_beside(None)
+    }
+
+    /// The same beside one holder of this kind.
+    fn is_held_beside(&self, holder: Option<Holder>) -> bool {
+        let held = |kind: Holder| {
+            self.count(kind).load(Ordering::Acquire).saturating_sub(u32::from(Some(kind) == holder))
+        };
         held(Holder::Program) > 0 || held(Holder::Green) > 0 || self.coming.load(Ordering::Acquire) > 0
     }
 
@@ -238,6 +244,10 @@ pub(crate) fn noticed(device: Device, context: u64) {
     if is_charged || is_active(device) != Some(true) || !meter.note(device, State::Charged) {
         return;
     }
+    if !primary(device).is_some_and(Primary::is_held) {
+        // It may end past them as well.
+        ledger.loosen(Loose::Context);
+    }
     let foreseen = Foreseen::of(ledger);
     let handle = vendor::relaxed(|| {
         foreseen.settle_anyway(device, context);
@@ -383,7 +393,7 @@ pub(crate) fn forget_green(device: Device) {
 pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i32 {
     let Some(primary) = primary(device) else { return real() };
     let handle = primary.handle.load(Ordering::Acquire);
-    let last = how.holder().is_none_or(|holder| !primary.is_held_beside(holder));
+    let last = how.holder().is_none_or(|holder| !primary.is_held_beside(Some(holder)));
     let ledger = match account::of(device) {
         Account::Counted(ledger) => Some(ledger),
         _ => None,

@@ -169,7 +169,8 @@ impl Going {
     }
 }
 
-fn current_ledger() -> Option<Ledger> {
+/// Whose books the current card's memory is in.
+pub(crate) fn current_ledger() -> Option<Ledger> {
     match account::of(contexts::current()?.device) {
         Account::Counted(ledger) => Some(ledger),
         Account::Uncounted | Account::Closed => None,

@@ -13,7 +13,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::account::Ledger;
+use crate::account::Loose;
 use crate::alloc_map::{AllocMap, Key, Tie};
 use crate::contexts;
 use crate::physical::Number;
@@ -180,7 +180,7 @@ pub(crate) fn change(
     handles
         .clone()
         .filter_map(|handle| Number::of(handle).grant().and_then(plain::ledger))
-        .for_each(Ledger::loosen);
+        .for_each(|ledger| ledger.loosen(Loose::Memory));
     let answer = call();
     if answer != SUCCESS {
         handles.for_each(|handle| Number::of(handle).unhold());

@@ -17,7 +17,8 @@
      destroy <array>
      team <handle> <bytes>                 cuMulticastCreate, and two cards added; its descriptor may be exported
      bind <team> <what> <way>              cuMulticastBindMem, its second form, cuMulticastBindAddr, its second form: what a handle
-                                           or range has, at the way's own place
+                                           or range has, at the way's own place; 4: two in a row by cuMulticastBindAddr
+     beside <range> <handle> <handle>      cuMemMap of two of 8 MiB, one behind the other
      unbind <team> <way>
      plain <range> <bytes>                 cuMemAlloc
      span <descriptor> <range> <bytes>     cuMemGetHandleForAddressRange
@@ -32,6 +33,10 @@
      busy, calm                            another thread takes and frees memory from now on, no longer
      leave                                 cuDevicePrimaryCtxRelease, while another thread asks what is free in a context of its own
      end                                   cuDevicePrimaryCtxRelease
+     past                                  the primary context as a runtime library gets it, instead of the retained one
+     reset                                 ends it, as a runtime library does
+     bare                                  no context is current any more
+     become <seconds>                      another program from now on, which sleeps
      shadow                                a child of the same memory for two seconds, without descriptors
      info                                  cuMemGetInfo: free */
 #define _GNU_SOURCE
@@ -134,8 +139,47 @@ static int bind_in(u64 object, u64 what, u64 way)
     case 0: return cuMulticastBindMem(object, 0, handles[what], 0, BOUND, 0);
     case 1: return cuMulticastBindMem_v2(object, 0, BOUND, handles[what], 0, BOUND, 0);
     case 2: return cuMulticastBindAddr(object, 2 * BOUND, ranges[what], BOUND, 0);
+    case 4: return cuMulticastBindAddr(object, 0, ranges[what], 2 * BOUND, 0);
     default: return cuMulticastBindAddr_v2(object, 0, 3 * BOUND, ranges[what], BOUND, 0);
     }
+}
+
+static int beside(u64 range, u64 first, u64 second)
+{
+    int code = cuMemAddressReserve(&ranges[range], sizes[range] = 2 * BOUND, 0, 0, 0);
+    code = code ? code : cuMemMap(ranges[range], BOUND, 0, handles[first], 0);
+    return code ? code : cuMemMap(ranges[range] + BOUND, BOUND, 0, handles[second], 0);
+}
+
+/* What cuGetExportTable gives has in this place. */
+static int (*inner(int place))(void **, int)
+{
+    const void **table = NULL;
+    return cuGetExportTable((const void **)&table, "aliquot-sim-ctx\1") ? NULL : (int (*)(void **, int))table[place];
+}
+
+/* Something has to be done in it before anybody knows of it. */
+static int past(void)
+{
+    void *context;
+    u64 address;
+    int code = cuDevicePrimaryCtxRelease_v2(0);
+    code = code ? code : inner(2)(&context, 0);
+    code = code ? code : cuCtxSetCurrent(context);
+    code = code ? code : cuMemAlloc_v2(&address, 1 << 20);
+    return code ? code : cuMemFree_v2(address);
+}
+
+static int reset(void)
+{
+    return ((int (*)(int))inner(6))(0);
+}
+
+static int become(u64 seconds)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lu", seconds);
+    return execlp("sleep", "sleep", text, NULL);
 }
 
 /* What is not had is not written. */
@@ -162,6 +206,16 @@ static int others(const char *word, u64 a, u64 b, u64 c)
         return cuMemAlloc_v2(&ranges[a], b);
     if (!strcmp(word, "span"))
         return cuMemGetHandleForAddressRange(&descriptors[a], ranges[b], c, 1, 0);
+    if (!strcmp(word, "beside"))
+        return beside(a, b, c);
+    if (!strcmp(word, "past"))
+        return past();
+    if (!strcmp(word, "reset"))
+        return reset();
+    if (!strcmp(word, "bare"))
+        return cuCtxSetCurrent(NULL);
+    if (!strcmp(word, "become"))
+        return become(a);
     if (!strcmp(word, "elsewhere"))
         return make_elsewhere(&descriptors[a], b, 0);
     if (!strcmp(word, "adopt"))

@@ -1,6 +1,7 @@
 //! Physical memory stays in the books as long as it stays on the card, whatever its handle names and whoever else has it.
 
-use aliquot_abi::layout::usage;
+use aliquot_abi::layout::{slot, usage};
+use aliquot_abi::limits::Limits;
 use aliquot_sim_device::Card;
 use aliquot_tests::local::wait_for;
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
@@ -27,9 +28,14 @@ impl Scene {
     }
 
     fn with_faults(faults: &str) -> Option<Self> {
+        Self::with_contexts(faults, 0)
+    }
+
+    /// Where each context takes so much.
+    fn with_contexts(faults: &str, context_bytes: u64) -> Option<Self> {
         let bench = Bench::new();
         bench.write("faults.toml", faults);
-        bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+        bench.write("node.toml", &format!("context_bytes = {context_bytes}\nmodule_bytes = 0\n"));
         let path = match bench.compile("shim_physical", Link::Direct) {
             Ok(path) => path,
             Err(StoodAside(why)) => {
@@ -38,7 +44,8 @@ impl Scene {
             }
         };
         let card = bench.card();
-        let (tenant, files) = Tenant::with(&memory_limit(&card.facts().uuid, LIMIT));
+        let limits = Limits { context_bytes, ..memory_limit(&card.facts().uuid, LIMIT) };
+        let (tenant, files) = Tenant::with(&limits);
         let program = Talk::start(&mut tenant.command(&bench, &path));
         Some(Self { program, files, card, bench, tenant, path })
     }
@@ -263,6 +270,90 @@ fn who_dies_gives_nothing_back_for_what_somebody_still_has() {
     scene.program.end();
 }
 
+/// Takes long to release, so that others are in time for it.
+const SLOW_RELEASE: &str = "[[fault]]\nsymbol = \"cuMemRelease\"\naction = { slow_nanos = 300000000 }\n";
+
+/// Exported memory of which the program has the descriptor still is released, and another process does something meanwhile.
+fn released_while(scene: &mut Scene, other: &mut Talk, does: &[&str]) {
+    scene.create(1);
+    assert!(scene.program.say("export 1 1").starts_with("0 "));
+    scene.program.tell("release 1");
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    for line in does {
+        other.tell(line);
+    }
+    assert_eq!(scene.program.hear(), "0");
+}
+
+/// A context is had and ended past every function with a name, and the books say so when its process looks. What gives back less
+/// than a context takes is none.
+#[test]
+fn a_context_that_ends_past_the_hooks_gives_nothing_back_for_what_somebody_still_has() {
+    for (context, stays) in [(SIZE, true), (SIZE + (2 << 20), false)] {
+        let Some(mut scene) = Scene::with_contexts(SLOW_RELEASE, context) else { return };
+        let mut other = scene.sibling();
+        assert_eq!(other.say("past"), "0");
+        released_while(&mut scene, &mut other, if stays { &["reset"] } else { &[] });
+        if stays {
+            assert_eq!(other.hear(), "0");
+            assert_eq!(other.say("bare"), "0");
+            // It is about to be refused.
+            assert_ne!(other.say(&format!("create 1 {} 1", 4 * SIZE)), "0");
+            assert_eq!((scene.files.counter(usage::TOTAL), scene.card.in_use()), (2 * SIZE, 2 * SIZE));
+        } else {
+            // Nobody has it any more.
+            scene.say(&["import 1 1", "close 1", "release 1"]);
+            assert_eq!(scene.files.counter(usage::TOTAL), 2 * context);
+        }
+    }
+}
+
+/// They leave the books when their process finds that the stream has come to it.
+#[test]
+fn what_leaves_a_sparse_array_gives_nothing_back_for_what_somebody_still_has() {
+    let Some(mut scene) = Scene::with_faults(SLOW_RELEASE) else { return };
+    let mut other = scene.sibling();
+    for line in ["array 1", &format!("create 1 {SIZE} 1"), "put 1 0 1", "release 1", "work 1500000000"] {
+        assert_eq!(other.say(line), "0", "{line}");
+    }
+    released_while(&mut scene, &mut other, &["take 1 0 64"]);
+    assert_eq!(other.hear(), "0");
+    wait_for("the stream", || other.say("query") == "0");
+    assert_eq!(other.say("info"), format!("0 {}", LIMIT - SIZE));
+    scene.both(1);
+    other.end();
+    scene.program.end();
+}
+
+/// What it held goes back to the card with its descriptors, while a child has its memory.
+#[test]
+fn who_becomes_another_program_gives_nothing_back_for_what_somebody_still_has() {
+    let Some(mut scene) = Scene::with_faults(SLOW_RELEASE) else { return };
+    let mut other = scene.sibling();
+    for line in [&format!("create 1 {SIZE} 1"), "shadow"] {
+        assert_eq!(other.say(line), "0", "{line}");
+    }
+    released_while(&mut scene, &mut other, &["become 60"]);
+    wait_for("what the other program held", || scene.books_and_card().1 == SIZE);
+    scene.both(1);
+    scene.program.end();
+}
+
+/// Others see that memory is about to move, also where no context is current.
+#[test]
+fn memory_of_another_interface_is_let_go_of_in_everybodys_sight() {
+    let slow = "[[fault]]\nsymbol = \"cuDestroyExternalMemory\"\naction = { slow_nanos = 60000000000 }\n";
+    let Some(mut scene) = Scene::with_faults(slow) else { return };
+    scene.say(&[&format!("elsewhere 1 {SIZE}"), &format!("adopt 1 1 {SIZE}"), "bare"]);
+    let under_way = |scene: &Scene| {
+        let halves = |slot: usize| scene.files.counter(usage::SLOTS + slot * usage::SLOT_BYTES + slot::BEGUN);
+        (0..usage::SLOT_COUNT).map(halves).any(|word| word & 0xffff_ffff != word >> 32)
+    };
+    assert!(!under_way(&scene));
+    scene.program.tell("drop 1");
+    wait_for("the call to be seen", || under_way(&scene));
+}
+
 #[test]
 fn who_has_exported_memory_freed_for_long_or_dies_at_it_holds_nobody_up() {
     let slow = "[[fault]]\nsymbol = \"cuMemRelease\"\naction = { slow_nanos = 60000000000 }\n";
@@ -410,6 +501,15 @@ fn memory_bound_to_a_multicast_object_is_charged_until_it_is_unbound_or_the_obje
         scene.say(&[&unbind]);
         scene.both(0);
     }
+    // The vendor binds one memory at once, and nothing of what is refused.
+    scene.create(1);
+    scene.create(2);
+    scene.say(&["beside 1 1 2"]);
+    assert_eq!(scene.program.say("bind 9 1 4"), "1", "two in a row");
+    scene.say(&["release 1", "release 2"]);
+    scene.both(2);
+    scene.say(&["unmap 1"]);
+    scene.both(0);
     // Still held elsewhere.
     scene.create(1);
     scene.say(&["bind 9 1 0", "unbind 9 0"]);

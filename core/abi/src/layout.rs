@@ -189,7 +189,8 @@ pub mod slot {
     pub const BEGUN: usize = 64;
     /// `u32`, so many of them are over, and what they moved is in the books.
     pub const ENDED: usize = 68;
-    /// `u32`, 1: the owner has pools or graphs, which give memory back before the books say so.
+    /// `u32`, of the owner: bit 0: it has pools, graphs or sparse arrays, which give memory back before the books say so; bit 1: it has
+    /// a context past the hooks, which may end without a word.
     pub const LOOSE: usize = 72;
     /// `u64`, of lent memory: FNV-1a over the handle by which it is opened, or [`CROWD`].
     pub const TAG: usize = 56;

@@ -4,6 +4,7 @@ use super::{Books, Had, Lent, Place, Room, Tag, crowd, take_of};
 use crate::account::{Bytes, Ledger};
 use crate::alloc_map::{AllocMap, Fate, Key, NoRoom, Tie};
 use crate::contexts;
+use crate::measured::wait_at_door;
 use crate::plain;
 use crate::sys::KeepErrno;
 use crate::vendor::{OUT_OF_MEMORY, SUCCESS};
@@ -116,9 +117,13 @@ pub(crate) fn close(address: u64, call: impl FnOnce() -> i32) -> i32 {
         place.references = place.references.saturating_sub(1);
         if place.references == 0 { Fate::Goes } else { Fate::Stays }
     });
-    let Some((fate, place)) = closing else { return call() };
-    let _moving = plain::ledger(place.grant).map(Ledger::moving);
+    // What is known of no grant lies on the current card.
+    let known = closing.and_then(|(_, place)| plain::ledger(place.grant));
+    let ledger = known.or_else(crate::physical::current_ledger);
+    ledger.into_iter().for_each(wait_at_door);
+    let _moving = ledger.map(Ledger::moving);
     let answer = call();
+    let Some((fate, place)) = closing else { return answer };
     match (fate, answer) {
         (Fate::Goes, SUCCESS) => place.closed(),
         (Fate::Stays, SUCCESS) => {}
