@@ -73,16 +73,42 @@ pub(crate) fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c
     unsafe { real(handle, name, version) }.cast_const().cast()
 }
 
-/// Takes away what a look-up of ours that found nothing has left to be told.
-pub(crate) fn forget_error() {
+/// Takes away what a look-up of ours that found nothing has left to be told; whether there was anything.
+pub(crate) fn forget_error() -> bool {
     let real = DLERROR.get(c"dlerror");
     if real.is_null() {
-        return;
+        return false;
     }
     // SAFETY: the address of the C library's function.
     let real = unsafe { core::mem::transmute::<*const (), Dlerror>(real) };
     // SAFETY: it may always be called.
-    let _said = unsafe { real() };
+    unsafe { !real().is_null() }
+}
+
+/// Makes `dlerror` tell of a name that was looked for behind us and is not there. Before glibc 2.24 the loader keeps silent about
+/// that (sourceware bug 19509), and a program that found nothing takes for granted that there is something to tell.
+pub(crate) fn tell_missing(name: &CStr) {
+    if forget_error() {
+        dlsym(libc::RTLD_NEXT, name.as_ptr());
+        return;
+    }
+    // The C library has no function of a vendor.
+    let library = open(c"libc.so.6");
+    if !library.is_null() {
+        dlsym(library, name.as_ptr());
+    }
+}
+
+/// A library that is loaded; null where it is not. The reference is never given back.
+fn open(name: &CStr) -> *mut c_void {
+    let real = DLOPEN.get(c"dlopen");
+    if real.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: the address of the C library's function.
+    let real = unsafe { core::mem::transmute::<*const (), Dlopen>(real) };
+    // SAFETY: a C string. Nothing is loaded.
+    unsafe { real(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
 }
 
 // === The vendor's libraries ===
@@ -196,15 +222,7 @@ pub(crate) fn keep(library: Library) {
         Library::Cuda => c"libcuda.so.1",
         Library::Nvml => c"libnvidia-ml.so.1",
     };
-    let real = DLOPEN.get(c"dlopen");
-    if real.is_null() {
-        return;
-    }
-    // SAFETY: the address of the C library's function.
-    let real = unsafe { core::mem::transmute::<*const (), Dlopen>(real) };
-    // SAFETY: a C string. Nothing is loaded.
-    let kept = unsafe { real(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if kept.is_null() {
+    if open(name).is_null() {
         // It goes by another name, or lies in another namespace: then who loaded it keeps it.
         forget_error();
     }

@@ -105,7 +105,12 @@ impl Question<'_> {
                     resolve::forget_error();
                     hook.entry()
                 }
-                Behind::Nothing => core::ptr::null(),
+                Behind::Nothing => {
+                    if self.handle != libc::RTLD_NEXT {
+                        resolve::tell_missing(self.name);
+                    }
+                    core::ptr::null()
+                }
             });
         }
         if !resolve::is_vendors(hook.library, hook.export, found) {

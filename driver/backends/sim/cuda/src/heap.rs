@@ -225,11 +225,9 @@ impl Backing {
 
 /// A file without a name.
 pub(crate) fn scratch_file() -> Answer<OwnedFd> {
-    // SAFETY: a constant name and known flags.
-    let file = unsafe { libc::memfd_create(c"aliquot-sim".as_ptr(), libc::MFD_CLOEXEC) };
-    if file < 0 {
-        return Err(UNKNOWN);
-    }
+    // SAFETY: a constant name and known flags. By its number: old C libraries have no function for it.
+    let file = unsafe { libc::syscall(libc::SYS_memfd_create, c"aliquot-sim".as_ptr(), libc::MFD_CLOEXEC) };
+    let file = i32::try_from(file).ok().filter(|&file| file >= 0).ok_or(UNKNOWN)?;
     // SAFETY: fresh and ours alone.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
