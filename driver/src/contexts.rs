@@ -13,10 +13,14 @@
 //!
 //! Of simulated cards their directory says it, or the simulation's default where there is none yet: it is asked each time.
 //!
+//! One process at a time does so on a card, with its turn ([`Turn`]) and without the node's lock: runs on other cards, and those
+//! that end, go on meanwhile. The turn is waited for with the node let go, and who has it may wait for the node.
+//!
 //! Nobody's promise is touched: where others have parts of the card, so much must be promised to nobody as no context takes, and
 //! differences, which a tenant could falsify, do not count.
 
 mod holder;
+mod turn;
 
 use std::fmt;
 use std::io;
@@ -31,6 +35,7 @@ use aliquot_core::units::Bytes;
 use aliquot_sim_device::Node as SimulatedNode;
 
 pub(crate) use holder::READY;
+pub use turn::Turn;
 
 use crate::run::simulated::{cards_dir, partition_dir};
 use holder::Holder;
@@ -43,7 +48,7 @@ const TRIES_MAX: usize = 3;
 const ROOM: Bytes = Bytes(2 << 30);
 
 /// Who finds out how much of a card a context takes.
-pub trait Gauge: fmt::Debug {
+pub trait Gauge: fmt::Debug + Send + Sync {
     /// Version of the driver, for which what was measured is kept: with another one contexts may be of another size. `None`: it is
     /// told for the asking, each time.
     fn driver(&self) -> Option<&str>;
@@ -54,6 +59,9 @@ pub trait Gauge: fmt::Debug {
     /// # Errors
     /// Why it is not known.
     fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Bytes, Unmeasured>;
+
+    /// Tells people who watch that it takes long, whoever does it.
+    fn tell(&self, visible: &CardUuid);
 }
 
 /// Why nobody knows what a context takes.
@@ -133,6 +141,8 @@ impl Gauge for SimulatedGauge {
             Err(error) => Err(Unmeasured::NoContext(error.to_string())),
         }
     }
+
+    fn tell(&self, _: &CardUuid) {}
 }
 
 // === impl MachineGauge ===
@@ -168,6 +178,10 @@ impl Gauge for MachineGauge {
             before = after;
         }
         Err(Unmeasured::Unlike)
+    }
+
+    fn tell(&self, visible: &CardUuid) {
+        (self.slow)(visible);
     }
 }
 

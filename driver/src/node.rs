@@ -6,6 +6,7 @@
 //!   <state>/grants/…     what tenants are shown
 //!   <state>/lib/…        the shim that containers load
 //!   <state>/contexts     how much of each card a context takes, as far as it was measured
+//!   <state>/measuring/…  one process at a time measures that on a card
 //!   <state>/cdi/…        what container runtimes read, unless another directory is named
 //!   <state>/hardware/…   the simulated hardware, where there is no real one
 //! ```
@@ -38,6 +39,7 @@ use aliquot_core::ports::{BackendError, DeviceBackend, PartitionAt};
 use nix::fcntl::Flock;
 
 pub use agree::Differs;
+pub use contexts::{Measured, Measuring};
 use lock::{lock, make_state, must_be_directory, must_be_own};
 
 use crate::checkpoint::{ClaimRecord, Journal, JournalError, JournalFile, Making, Phase};
@@ -409,11 +411,7 @@ impl Node {
         for live in &outcome.partitions {
             next.partitions.insert(live.at.clone(), Making::Made(live.handle.clone()));
         }
-        if self.parts.gauge.as_ref().is_some_and(|gauge| gauge.driver().is_some()) {
-            // What follows may take long: a kill meanwhile must not make strangers of them.
-            self.write_journal(next.clone())?;
-        }
-        self.size_contexts(&plan.grants, phase)?;
+        self.publish_contexts(&plan.grants, phase)?;
         if let Some(record) = next.claims.get_mut(uid) {
             record.phase = Phase::Prepared;
         }

@@ -6,8 +6,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
+use aliquot_driver::region;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -113,6 +114,36 @@ impl Machine {
         let output = self.aliquot("top", &["-o", "json"]).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Every call of a symbol goes wrong like this from now on.
+    pub fn fault(&self, symbol: &str, action: &str) {
+        self.bench.write("faults.toml", &format!("[[fault]]\nsymbol = \"{symbol}\"\naction = {action}\n"));
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn no_fault(&self) {
+        fs::remove_file(self.bench.cards().join("faults.toml")).unwrap();
+    }
+
+    /// A run, and what its limits said of contexts; 0: nothing.
+    #[must_use]
+    pub fn told(&self, ask: &[&str]) -> (Output, u64) {
+        let limits = self.dir().join("seen");
+        let script = format!("cat $ALIQUOT_GRANTS/*/limits >{}", limits.display());
+        let output = self.aliquot("run", ask).args(["--", "sh", "-c", &script]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let published = region::read(&limits).unwrap().context_bytes;
+        (output, published)
+    }
+
+    /// The same of a run that says nothing of contexts.
+    #[must_use]
+    #[track_caller]
+    pub fn told_quietly(&self) -> u64 {
+        let (output, published) = self.told(&["--memory", "1Gi"]);
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        published
     }
 
     /// How many claims have grants.

@@ -30,34 +30,8 @@ fn machine(context: u64) -> Machine {
     Machine::of(&format!("context_bytes = {context}\n[[card]]\n"))
 }
 
-fn fault(machine: &Machine, symbol: &str, action: &str) {
-    machine.bench.write("faults.toml", &format!("[[fault]]\nsymbol = \"{symbol}\"\naction = {action}\n"));
-}
-
-fn no_fault(machine: &Machine) {
-    fs::remove_file(machine.bench.cards().join("faults.toml")).unwrap();
-}
-
 fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// A run, and what its limits said of contexts; 0: nothing.
-fn run(machine: &Machine, ask: &[&str]) -> (Output, u64) {
-    let limits = machine.dir().join("seen");
-    let script = format!("cat $ALIQUOT_GRANTS/*/limits >{}", limits.display());
-    let output = machine.aliquot("run", ask).args(["--", "sh", "-c", &script]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let published = region::read(&limits).unwrap().context_bytes;
-    (output, published)
-}
-
-/// A run that says nothing of contexts, and what was published.
-#[track_caller]
-fn quiet(machine: &Machine) -> u64 {
-    let (output, published) = run(machine, &["--memory", "1Gi"]);
-    assert_eq!(err(&output), "");
-    published
 }
 
 fn kept(machine: &Machine) -> PathBuf {
@@ -111,7 +85,7 @@ fn a_context_that_is_larger_than_presumed_never_passes_the_limit() {
 fn a_context_that_does_not_fit_is_refused_before_it_is_made_also_by_the_first_process() {
     let machine = machine(700 * MIB);
     let Some(mut tenant) = tenant(&machine, 600 * MIB) else { return };
-    fault(&machine, "cuCtxCreate_v2", "\"kill\"");
+    machine.fault("cuCtxCreate_v2", "\"kill\"");
     assert_eq!((tenant.say("retain 0"), machine.bench.card().in_use()), ("2".to_owned(), 0));
     tenant.end();
 }
@@ -133,18 +107,18 @@ fn a_small_part_of_a_card_that_others_use_has_its_context() {
 #[test]
 fn what_was_measured_is_kept_until_the_driver_is_another_one() {
     let machine = machine(700 * MIB);
-    assert_eq!(quiet(&machine), 700 * MIB);
-    fault(&machine, "cuDevicePrimaryCtxRetain", "{ error = 999 }");
-    assert_eq!(quiet(&machine), 700 * MIB, "nobody measures again");
-    no_fault(&machine);
+    assert_eq!(machine.told_quietly(), 700 * MIB);
+    machine.fault("cuDevicePrimaryCtxRetain", "{ error = 999 }");
+    assert_eq!(machine.told_quietly(), 700 * MIB, "nobody measures again");
+    machine.no_fault();
     machine.bench.write("node.toml", "driver = \"590.10.01\"\ncontext_bytes = 734003201\n[[card]]\n");
-    assert_eq!(quiet(&machine), 734_003_201);
+    assert_eq!(machine.told_quietly(), 734_003_201);
 }
 
 #[test]
 fn whatever_stands_in_the_place_of_what_is_kept_is_measured_again() {
     let machine = machine(CONTEXT);
-    assert_eq!(quiet(&machine), CONTEXT);
+    assert_eq!(machine.told_quietly(), CONTEXT);
     let (path, right) = (kept(&machine), fs::read_to_string(kept(&machine)).unwrap());
     assert!(right.contains(&format!("{CARD} whole {CONTEXT}\n")), "{right}");
     let wrong = right.replacen("503316480", "103316480", 1);
@@ -153,17 +127,17 @@ fn whatever_stands_in_the_place_of_what_is_kept_is_measured_again() {
         ["", "aliquot-contexts", &right[..right.len() - 1], &wrong, "\0\u{fffd}", &"a".repeat(1 << 20)];
     for text in texts {
         fs::write(&path, text).unwrap();
-        assert_eq!(quiet(&machine), CONTEXT);
+        assert_eq!(machine.told_quietly(), CONTEXT);
         assert_eq!(fs::read_to_string(&path).unwrap(), right, "written anew");
     }
     fs::remove_file(&path).unwrap();
     fs::write(&other, &wrong).unwrap();
     symlink(&other, &path).unwrap();
-    assert_eq!(quiet(&machine), CONTEXT);
+    assert_eq!(machine.told_quietly(), CONTEXT);
     assert_eq!((fs::read_to_string(&path).unwrap(), fs::read_to_string(&other).unwrap()), (right, wrong));
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    let (output, published) = run(&machine, &["--memory", "1Gi"]);
+    let (output, published) = machine.told(&["--memory", "1Gi"]);
     assert!(published == CONTEXT && err(&output).contains("contexts: what a context takes is not kept: "));
 }
 
@@ -181,8 +155,8 @@ fn where_it_cannot_be_measured_the_part_is_given_with_one_line_that_says_why() {
         ),
     ] {
         let machine = Machine::of(node);
-        fault(&machine, symbol, action);
-        let (output, published) = run(&machine, &["--memory", "1Gi"]);
+        machine.fault(symbol, action);
+        let (output, published) = machine.told(&["--memory", "1Gi"]);
         let said = err(&output);
         let is_said = said.starts_with(&format!("warning: card {CARD}: {UNKNOWN}")) && said.contains(why);
         assert!(is_said && said.lines().count() == 1 && published == 0, "{why}: {said}, {published}");
@@ -193,7 +167,7 @@ fn where_it_cannot_be_measured_the_part_is_given_with_one_line_that_says_why() {
     fs::write(broken.bench.libraries().join("libcuda.so.1"), "no library").unwrap();
     let old = Machine::with(Bench::without(&["cuDeviceGetUuid_v2"]));
     for (machine, why) in [(broken, "libcuda.so.1: "), (old, "libcuda.so.1 has no cuDeviceGetUuid_v2")] {
-        let (output, published) = run(&machine, &["--memory", "1Gi"]);
+        let (output, published) = machine.told(&["--memory", "1Gi"]);
         let said = err(&output);
         assert!(said.contains(UNKNOWN) && said.contains(why) && published == 0, "{why}: {said}");
     }
@@ -204,11 +178,11 @@ fn a_card_that_strangers_fill_or_have_alone_is_measured_when_they_are_gone() {
     for (mode, mib, why) in [("default", 80_896, "OUT_OF_MEMORY"), ("exclusive", 1, "DEVICE_UNAVAILABLE")] {
         let machine = Machine::of(&format!("[[card]]\ncompute_mode = \"{mode}\"\n"));
         let stranger = stranger(&machine, mib);
-        let (output, published) = run(&machine, &["--memory", "1Gi"]);
+        let (output, published) = machine.told(&["--memory", "1Gi"]);
         let said = err(&output);
         assert!(said.contains(UNKNOWN) && said.contains(why) && published == 0, "{mode}: {said}");
         end(stranger);
-        assert_eq!(quiet(&machine), CONTEXT, "{mode}");
+        assert_eq!(machine.told_quietly(), CONTEXT, "{mode}");
     }
 }
 
@@ -228,18 +202,18 @@ fn while_others_have_parts_only_what_was_promised_to_nobody_is_used() {
         );
         run
     };
-    fault(&machine, "cuDevicePrimaryCtxRetain", "{ error = 999 }");
+    machine.fault("cuDevicePrimaryCtxRetain", "{ error = 999 }");
     let full = held("78Gi");
-    no_fault(&machine);
-    assert_eq!((quiet(&machine), machine.bench.card().high_water()), (0, 0), "no context was made");
+    machine.no_fault();
+    assert_eq!((machine.told_quietly(), machine.bench.card().high_water()), (0, 0), "no context was made");
     end(full);
-    fault(&machine, "cuDevicePrimaryCtxRetain", "{ error = 999 }");
+    machine.fault("cuDevicePrimaryCtxRetain", "{ error = 999 }");
     let half = held("40Gi");
     // What a difference says could be this tenant's doing.
-    fault(&machine, "nvmlDeviceGetComputeRunningProcesses_v3", "{ error = 3 }");
-    assert_eq!(quiet(&machine), 0);
-    no_fault(&machine);
-    assert_eq!((quiet(&machine), machine.bench.card().high_water()), (CONTEXT, CONTEXT));
+    machine.fault("nvmlDeviceGetComputeRunningProcesses_v3", "{ error = 3 }");
+    assert_eq!(machine.told_quietly(), 0);
+    machine.no_fault();
+    assert_eq!((machine.told_quietly(), machine.bench.card().high_water()), (CONTEXT, CONTEXT));
     end(half);
     let live = region::read(&seen).unwrap().context_bytes;
     assert_eq!(live, CONTEXT, "who was there before is told as well");
@@ -249,8 +223,8 @@ fn while_others_have_parts_only_what_was_promised_to_nobody_is_used() {
 fn where_the_driver_names_no_processes_differences_of_memory_are_read() {
     let machine = machine(700 * MIB);
     let stranger = stranger(&machine, 1024);
-    fault(&machine, "nvmlDeviceGetComputeRunningProcesses_v3", "{ error = 3 }");
-    assert_eq!(quiet(&machine), 700 * MIB);
+    machine.fault("nvmlDeviceGetComputeRunningProcesses_v3", "{ error = 3 }");
+    assert_eq!(machine.told_quietly(), 700 * MIB);
     end(stranger);
 }
 
@@ -258,9 +232,9 @@ fn where_the_driver_names_no_processes_differences_of_memory_are_read() {
 fn shares_of_an_instance_are_measured_in_it_and_whole_ones_not_at_all() {
     let card = "mig_access = \"anybody\"\ncontext_bytes = 209715200\n[[card]]\nmig = \"on\"\n";
     let machine = Machine::of(card);
-    let (output, published) = run(&machine, &["--template", "1g.10gb"]);
+    let (output, published) = machine.told(&["--template", "1g.10gb"]);
     assert_eq!((published, err(&output).as_str(), kept(&machine).exists()), (0, "", false));
-    let (output, published) = run(&machine, &["--template", "1g.10gb", "--memory", "2Gi"]);
+    let (output, published) = machine.told(&["--template", "1g.10gb", "--memory", "2Gi"]);
     assert_eq!((published, err(&output).as_str()), (209_715_200, ""));
     let text = fs::read_to_string(kept(&machine)).unwrap();
     assert!(text.contains(&format!("{CARD} 1g.10gb 209715200\n")), "{text}");
@@ -270,15 +244,15 @@ fn shares_of_an_instance_are_measured_in_it_and_whole_ones_not_at_all() {
 #[test]
 fn a_driver_that_does_not_answer_is_not_waited_for_long() {
     let machine = machine(CONTEXT);
-    fault(&machine, "cuDevicePrimaryCtxRetain", "{ slow_nanos = 3600000000000 }");
-    let (output, published) = run(&machine, &["--memory", "1Gi"]);
+    machine.fault("cuDevicePrimaryCtxRetain", "{ slow_nanos = 3600000000000 }");
+    let (output, published) = machine.told(&["--memory", "1Gi"]);
     let said = err(&output);
     assert!(said.contains(UNKNOWN) && said.contains("no context was there within 20 s"), "{said}");
     assert_eq!((published, machine.bench.card().processes().len()), (0, 0));
     // It would be known now; nobody tries so soon again, and everybody is told why.
-    no_fault(&machine);
+    machine.no_fault();
     for _ in 0..2 {
-        let (output, published) = run(&machine, &["--memory", "1Gi"]);
+        let (output, published) = machine.told(&["--memory", "1Gi"]);
         let said = err(&output);
         let is_said = said.contains(UNKNOWN) && said.contains("no context was there within 20 s (tried ");
         assert!(is_said && said.lines().count() == 1 && published == 0, "{said}, {published}");
@@ -286,44 +260,14 @@ fn a_driver_that_does_not_answer_is_not_waited_for_long() {
     assert_eq!(machine.bench.card().high_water(), 0, "no context was made");
     let node = format!("driver = \"590.10.01\"\ncontext_bytes = {CONTEXT}\n[[card]]\n");
     machine.bench.write("node.toml", &node);
-    assert_eq!(quiet(&machine), CONTEXT, "another driver may answer");
-}
-
-/// Who measures gives the part back that the ended command held.
-#[test]
-fn the_exit_code_of_an_ended_command_does_not_wait_for_who_measures() {
-    let machine = machine(CONTEXT);
-    let started = |command: &[&str]| {
-        let mut run = machine.aliquot("run", &["--memory", "1Gi", "--"]);
-        run.args(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        run.spawn().unwrap()
-    };
-    let word = |run: &mut Child| BufReader::new(run.stdout.take().unwrap()).lines().next().unwrap().unwrap();
-    let waits = ["sh", "-c", "echo ready; read line; exit 42"];
-    // What a context takes is not known when it begins.
-    fault(&machine, "cuDevicePrimaryCtxRetain", "{ error = 999 }");
-    let mut ended = started(&waits);
-    assert_eq!(word(&mut ended), "ready");
-    fault(&machine, "cuDevicePrimaryCtxRetain", "{ slow_nanos = 18000000000 }");
-    let mut measures = started(&waits);
-    let is_held = || children(measures.id()).into_iter().any(is_holder);
-    wait_for("the process with a context", is_held);
-    drop(ended.stdin.take());
-    let output = ended.wait_with_output().unwrap();
-    let still = children(measures.id()).into_iter().any(is_holder);
-    let said = err(&output);
-    assert!(output.status.code() == Some(42) && still, "{output:?}, measured: {}", !still);
-    assert!(said.contains("warning: the part goes back at the next call: "), "{said}");
-    assert_eq!((word(&mut measures).as_str(), machine.claims()), ("ready", 1));
-    end(measures);
-    assert_eq!(machine.claims(), 0);
+    assert_eq!(machine.told_quietly(), CONTEXT, "another driver may answer");
 }
 
 /// Standard error is a terminal, as a person has it.
 #[test]
 fn who_watches_is_told_that_a_context_is_measured_where_that_takes_long() {
     let machine = machine(CONTEXT);
-    fault(&machine, "cuDevicePrimaryCtxRetain", "{ slow_nanos = 1500000000 }");
+    machine.fault("cuDevicePrimaryCtxRetain", "{ slow_nanos = 1500000000 }");
     let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
     let mut run = machine.aliquot("run", &["--memory", "1Gi", "--", "true"]);
     assert_eq!(run.stderr(slave).status().unwrap().code(), Some(0));
@@ -419,9 +363,9 @@ fn who_is_killed_while_it_measures_leaves_no_process_no_context_and_no_claim() {
             let stat = fs::read_to_string(format!("/proc/{holder}/stat")).unwrap_or_default();
             stat.is_empty() || stat.contains(") Z ")
         });
-        no_fault(&machine);
+        machine.no_fault();
         assert_eq!((machine.bench.card().processes().len(), kept(&machine).exists()), (0, false));
-        let (output, published) = run(&machine, &["--memory", "1Gi"]);
+        let (output, published) = machine.told(&["--memory", "1Gi"]);
         assert_eq!((published, machine.claims()), (CONTEXT, 0), "{}", err(&output));
     }
 }
@@ -430,7 +374,7 @@ fn who_is_killed_while_it_measures_leaves_no_process_no_context_and_no_claim() {
 #[test]
 fn a_process_to_be_measured_does_not_begin_when_nobody_is_left_to_measure() {
     let machine = machine(CONTEXT);
-    fault(&machine, "cuInit", "{ slow_nanos = 3600000000000 }");
+    machine.fault("cuInit", "{ slow_nanos = 3600000000000 }");
     let (input, starter) = std::io::pipe().unwrap();
     drop(starter);
     let mut holder = machine.bench.command(aliquot());

@@ -2,6 +2,7 @@
 
 mod home;
 mod placing;
+mod sizing;
 mod visible;
 mod words;
 

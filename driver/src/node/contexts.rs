@@ -3,24 +3,38 @@
 //! | the claim | and of its card | then |
 //! |---|---|---|
 //! | has not been told | the size is known, or told for the asking | it is published in its limits |
-//! | is being prepared: nobody uses it yet | nothing else is promised, or enough is promised to nobody | it is measured, kept, and published in the limits of all that we granted there |
+//! | was prepared just now: nobody uses it yet | nothing else is promised, or enough is promised to nobody | it is measured, kept, and published in the limits of all that we granted there |
 //! | else | | its first processes find it out, as far as they can |
+//!
+//! Measuring may take long, and the node is open to others meanwhile:
+//!
+//! ```text
+//!  node locked:      prepare ─▶ to_measure: what is promised beside the claim
+//!                                 │ the card's turn: had at once, or waited for with the node let go, and to_measure again
+//!  the turn alone:                └─▶ Measuring::take
+//!  turn and node:                        └─▶ keep_measured: kept, and published to everybody there
+//! ```
+//!
+//! Who has a part there whose size is not known takes the turn before the part is used. So nobody begins on that card while
+//! somebody measures, whatever is promised meanwhile, and what was not promised when that began is not used before it ended.
+//! Whoever is killed leaves a turn that is free, and a claim that goes as others do whose maker died.
 //!
 //! Where measuring took long and failed, the next claims of some minutes are told why and do not try.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_abi::limits::{CONTEXT_BYTES_PRESUMED, Limits, MemoryLimit};
 use aliquot_core::grant::Grant;
-use aliquot_core::id::CardUuid;
+use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::units::Bytes;
 
 use super::Node;
 use crate::checkpoint::{ContextSizes, FAILURE_KEPT, Ground, Phase};
 use crate::clock::{self, Moment};
-use crate::contexts::Gauge;
+use crate::contexts::{Gauge, Unmeasured};
 use crate::grant_file;
 use crate::prepare::PrepareError;
 use crate::region;
@@ -28,97 +42,167 @@ use crate::region;
 /// A failure that took longer is kept: to try again has its price.
 const COSTLY: Duration = Duration::from_secs(10);
 
-/// Why it is not known what a context takes.
-enum Unknown {
-    /// That is no fault, or was said.
-    Said,
-    /// It was tried for long.
-    Costly(String),
+/// What a context takes on a ground, to be measured by who has the turn of its card. The node need not be open meanwhile.
+#[derive(Debug)]
+pub struct Measuring {
+    gauge: Arc<dyn Gauge>,
+    ground: Ground,
+    visible: CardUuid,
+    /// To others, there.
+    promised: Bytes,
 }
 
+/// What came of it.
+#[derive(Debug)]
+pub struct Measured {
+    ground: Ground,
+    visible: CardUuid,
+    outcome: Result<Bytes, Unmeasured>,
+    took: Duration,
+}
+
+// === impl Measuring ===
+
+impl Measuring {
+    /// The ground.
+    #[must_use]
+    pub const fn ground(&self) -> &Ground {
+        &self.ground
+    }
+
+    /// Tells who watches that it takes long.
+    pub fn tell(&self) {
+        self.gauge.tell(&self.visible);
+    }
+
+    /// Measures.
+    #[must_use]
+    pub fn take(self) -> Measured {
+        let began = clock::now();
+        let outcome = self.gauge.measure(&self.visible, self.promised);
+        let took = clock::now().duration_since(began);
+        Measured { ground: self.ground, visible: self.visible, outcome, took }
+    }
+}
+
+// === impl Node ===
+
 impl Node {
-    /// Publishes how much a context takes on the cards of a claim, and finds that out where it can.
-    pub(super) fn size_contexts(&mut self, grants: &[Grant], phase: Phase) -> Result<(), PrepareError> {
+    /// Publishes how much a context takes on the cards of a claim, as far as that is known or told for the asking.
+    pub(super) fn publish_contexts(&mut self, grants: &[Grant], phase: Phase) -> Result<(), PrepareError> {
         let Some(gauge) = self.parts.gauge.clone() else { return Ok(()) };
         // Claims of before were told when it was measured: this is looked at for each of them whenever the node is opened.
         let is_to_be_told = |limits: &Limits| phase == Phase::Preparing || limits.context_bytes == 0;
-        let counted = |grant| {
-            let limits = self.counted(grant).filter(is_to_be_told)?;
-            Some((ground(grant), (grant, limits)))
-        };
-        let grounds: BTreeMap<Ground, (&Grant, Limits)> = grants.iter().filter_map(counted).collect();
+        let grounds = self.grounds(grants.iter(), is_to_be_told);
         if grounds.is_empty() {
             return Ok(());
         }
-        let path = self.sizes_path();
-        let mut sizes = gauge.driver().map(|driver| ContextSizes::load(&path, driver));
-        for (ground, (grant, limits)) in grounds {
-            if let Some(bytes) = sizes.as_ref().and_then(|sizes| sizes.of(&ground)) {
-                self.publish(grants.iter(), &ground, bytes)?;
-                continue;
-            }
-            // Where it is told for the asking nothing of the card is used for it.
-            if phase != Phase::Preparing && sizes.is_some() {
-                continue;
-            }
-            if let Some((why, ago)) = sizes.as_ref().and_then(|sizes| sizes.failure(&ground, &Moment::now()))
-            {
-                self.note_unknown(&limits, &tried(why, ago));
-                continue;
-            }
-            let measured = self.measure(gauge.as_ref(), grant, &limits);
-            let Some(sizes) = &mut sizes else {
-                if let Ok(bytes) = measured {
-                    self.publish(grants.iter(), &ground, bytes)?;
+        let sizes = gauge.driver().map(|driver| ContextSizes::load(&self.sizes_path(), driver));
+        for (ground, (grant, visible)) in grounds {
+            let known = match &sizes {
+                Some(sizes) => sizes.of(&ground),
+                None => {
+                    let measured = self.measuring(Arc::clone(&gauge), ground.clone(), &grant, visible).take();
+                    self.note_unknown(&measured);
+                    measured.outcome.ok()
                 }
-                continue;
             };
-            match &measured {
-                Ok(bytes) => sizes.note(ground.clone(), *bytes),
-                Err(Unknown::Costly(why)) => sizes.note_failure(ground.clone(), Moment::now(), why),
-                Err(Unknown::Said) => continue,
-            }
-            if let Err(error) = sizes.store(&path, &self.parts.disk) {
-                let path = path.display();
-                self.notes.push(format!("{path}: what a context takes is not kept: {error}"));
-            }
-            if let Ok(bytes) = measured {
-                self.publish(self.grants(), &ground, bytes)?;
+            if let Some(bytes) = known {
+                self.publish(grants.iter(), &ground, bytes)?;
             }
         }
         Ok(())
+    }
+
+    /// A ground of a claim that nobody uses yet of which it is not known what a context takes, but for those that were looked at.
+    /// Where it was tried and failed there is a note of it. Whoever prepares a claim asks until there is none, before it is used.
+    pub fn to_measure(&mut self, uid: &ClaimUid, looked_at: &mut BTreeSet<Ground>) -> Option<Measuring> {
+        let gauge = self.parts.gauge.clone()?;
+        let sizes = ContextSizes::load(&self.sizes_path(), gauge.driver()?);
+        let grants = self.claim(uid).map(|record| record.plan.grants.clone()).unwrap_or_default();
+        let mut grounds = self.grounds(grants.iter(), |limits| limits.context_bytes == 0);
+        grounds.retain(|ground, _| sizes.of(ground).is_none() && !looked_at.contains(ground));
+        for (ground, (grant, visible)) in grounds {
+            let Some((why, ago)) = sizes.failure(&ground, &Moment::now()) else {
+                return Some(self.measuring(gauge, ground, &grant, visible));
+            };
+            self.note(&visible, &tried(why, ago));
+            looked_at.insert(ground);
+        }
+        None
+    }
+
+    /// Keeps what was measured, and tells everybody who has a part there.
+    ///
+    /// # Errors
+    /// The limits of a grant cannot be written.
+    pub fn keep_measured(&mut self, measured: &Measured) -> Result<(), PrepareError> {
+        self.note_unknown(measured);
+        let (path, ground) = (self.sizes_path(), &measured.ground);
+        let Some(driver) = self.parts.gauge.as_ref().and_then(|gauge| gauge.driver().map(str::to_owned))
+        else {
+            return Ok(());
+        };
+        let mut sizes = ContextSizes::load(&path, &driver);
+        match &measured.outcome {
+            Ok(bytes) => sizes.note(ground.clone(), *bytes),
+            Err(why) if !why.is_no_fault() && measured.took >= COSTLY => {
+                sizes.note_failure(ground.clone(), Moment::now(), &words(why));
+            }
+            Err(_) => return Ok(()),
+        }
+        if let Err(error) = sizes.store(&path, &self.parts.disk) {
+            let path = path.display();
+            self.notes.push(format!("{path}: what a context takes is not kept: {error}"));
+        }
+        match &measured.outcome {
+            Ok(bytes) => self.publish(self.grants(), ground, *bytes),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Of each ground one grant whose memory the shim counts, and what its processes see the card as.
+    fn grounds<'g>(
+        &self,
+        grants: impl Iterator<Item = &'g Grant>,
+        wanted: impl Fn(&Limits) -> bool,
+    ) -> BTreeMap<Ground, (Grant, CardUuid)> {
+        let counted = |grant: &Grant| {
+            let limits = self.counted(grant).filter(&wanted)?;
+            Some((ground(grant), (grant.clone(), CardUuid::new(limits.card.as_str()).ok()?)))
+        };
+        grants.filter_map(counted).collect()
+    }
+
+    fn measuring(
+        &self,
+        gauge: Arc<dyn Gauge>,
+        ground: Ground,
+        grant: &Grant,
+        visible: CardUuid,
+    ) -> Measuring {
+        let others = self.grants().filter(|other| other.claim != grant.claim && is_beside(grant, other));
+        let promised = Bytes(others.fold(0, |sum: u64, other| sum.saturating_add(other.memory.0)));
+        Measuring { gauge, ground, visible, promised }
     }
 
     fn sizes_path(&self) -> PathBuf {
         self.grants_dir.with_file_name("contexts")
     }
 
-    /// Measures; where that cannot be done there is a note of it, unless another time will do.
-    fn measure(&mut self, gauge: &dyn Gauge, grant: &Grant, limits: &Limits) -> Result<Bytes, Unknown> {
-        let visible = CardUuid::new(limits.card.as_str()).map_err(|_| Unknown::Said)?;
-        let others = self.grants().filter(|other| other.claim != grant.claim && is_beside(grant, other));
-        let promised = others.fold(0, |sum: u64, other| sum.saturating_add(other.memory.0));
-        let began = clock::now();
-        match gauge.measure(&visible, Bytes(promised)) {
-            Ok(bytes) => Ok(bytes),
-            Err(why) if why.is_no_fault() => Err(Unknown::Said),
-            Err(why) => {
-                let causes = std::iter::successors(std::error::Error::source(&why), |error| error.source());
-                let why = causes.fold(why.to_string(), |text, cause| format!("{text}: {cause}"));
-                self.note_unknown(limits, &why);
-                Err(if clock::now().duration_since(began) < COSTLY {
-                    Unknown::Said
-                } else {
-                    Unknown::Costly(why)
-                })
-            }
+    /// Where it could not be measured there is a note of it, unless another time will do.
+    fn note_unknown(&mut self, measured: &Measured) {
+        if let Err(why) = &measured.outcome
+            && !why.is_no_fault()
+        {
+            self.note(&measured.visible, &words(why));
         }
     }
 
-    fn note_unknown(&mut self, limits: &Limits, why: &str) {
-        let (card, presumed) = (limits.card.as_str(), Bytes(CONTEXT_BYTES_PRESUMED));
+    fn note(&mut self, visible: &CardUuid, why: &str) {
+        let presumed = Bytes(CONTEXT_BYTES_PRESUMED);
         self.notes.push(format!(
-            "card {card}: what a context takes cannot be measured: {why}; until it is known the first one of a part is presumed to \
+            "card {visible}: what a context takes cannot be measured: {why}; until it is known the first one of a part is presumed to \
              take {presumed}"
         ));
     }
@@ -153,6 +237,12 @@ impl Node {
         let limits = region::read(&place.limits()).ok()?;
         matches!(limits.memory, MemoryLimit::Bytes(_)).then_some(limits)
     }
+}
+
+/// A reason with its causes.
+fn words(why: &Unmeasured) -> String {
+    let causes = std::iter::successors(std::error::Error::source(why), |error| error.source());
+    causes.fold(why.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// A reason of earlier.

@@ -13,6 +13,7 @@ use super::super::nodes::Fleet;
 use super::super::output::{Screen, Terminal};
 use super::super::state::chain;
 use super::home::Home;
+use super::sizing;
 use super::words::in_options;
 
 /// Places that are tried for one run, should somebody with another ledger be first at each.
@@ -33,11 +34,9 @@ pub(super) fn place_and_prepare(
         };
         tries += 1;
         let prepared = node.prepare(&placed);
-        for note in node.take_notes() {
-            terminal.last_note(format_args!("warning: {note}"));
-        }
+        sizing::say(&mut node, terminal);
         match prepared {
-            Ok(_) => return Ok((node, Ok(()))),
+            Ok(prepared) => return sizing::measure(home, &prepared.uid, node, terminal),
             Err(error) if error.is_late() && tries < PLACES_MAX => {
                 drop(node);
                 (node, fleet) = home.open(terminal)?;

@@ -1,0 +1,66 @@
+//! What a context takes on the card of a run, measured before its command starts, and without keeping others from the node.
+
+use std::collections::BTreeSet;
+
+use aliquot_core::id::{CardUuid, ClaimUid};
+
+use crate::contexts::Turn;
+use crate::node::{Access, Node};
+
+use super::super::failure::Failure;
+use super::super::output::Terminal;
+use super::super::state::chain;
+use super::home::Home;
+
+/// Has measured what is not known of a claim that was prepared just now. `Ok((…, Err(…)))`: it cannot be told, and the claim is
+/// gone. Should anything else fail, the next call finds the record of the run.
+pub(super) fn measure(
+    home: &Home,
+    claim: &ClaimUid,
+    mut node: Node,
+    terminal: &mut Terminal<'_>,
+) -> Result<(Node, Result<(), String>), Failure> {
+    let reopened = |terminal: &mut Terminal<'_>| home.open_as_it_is(Access::Change, terminal);
+    let mut looked_at = BTreeSet::new();
+    let mut had: Option<(CardUuid, Turn)> = None;
+    loop {
+        let next = node.to_measure(claim, &mut looked_at);
+        say(&mut node, terminal);
+        let Some(measuring) = next else { return Ok((node, Ok(()))) };
+        let ground = measuring.ground().clone();
+        if had.as_ref().is_none_or(|(card, _)| *card != ground.card) {
+            // Never two of them.
+            drop(had.take());
+            let failed = |error| home.failed("lock", error);
+            let Some(turn) = Turn::now(&home.state, &ground.card).map_err(failed)? else {
+                drop(node);
+                let turn = Turn::wait(&home.state, &ground.card, || measuring.tell()).map_err(failed)?;
+                had = Some((ground.card, turn));
+                (node, _) = reopened(terminal)?;
+                // It may be known now, and what is promised be something else.
+                continue;
+            };
+            had = Some((ground.card.clone(), turn));
+        }
+        drop(node);
+        let measured = measuring.take();
+        (node, _) = reopened(terminal)?;
+        let kept = node.keep_measured(&measured);
+        say(&mut node, terminal);
+        if let Err(error) = kept {
+            let why = chain(&error);
+            // What cannot be given back now stays in the journal, for the next call.
+            return match node.release(claim) {
+                Ok(_) | Err(_) => Ok((node, Err(why))),
+            };
+        }
+        looked_at.insert(ground);
+    }
+}
+
+/// Says what is to be said of what was prepared.
+pub(super) fn say(node: &mut Node, terminal: &mut Terminal<'_>) {
+    for note in node.take_notes() {
+        terminal.last_note(format_args!("warning: {note}"));
+    }
+}
