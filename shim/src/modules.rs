@@ -18,7 +18,8 @@
 //! credited: without a place nothing is got, and what was loaded is unloaded.
 //!
 //! A driver that loads lazily may load a kernel of a library at its first launch, where nobody looks: so it is made ready when it is
-//! got, while that is measured. A kernel that a program launches in another context than it got it in is not seen.
+//! got, while that is measured, and so are all of a short list of functions or kernels. A kernel that a program launches in another
+//! context than it got it in is not seen.
 
 mod got;
 mod limits;
@@ -37,7 +38,7 @@ use crate::pools::Place;
 use crate::sys::KeepErrno;
 use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
 
-pub(crate) use got::{get, get_kernel};
+pub(crate) use got::{get, get_kernel, get_list, load as load_kernel};
 pub(crate) use limits::{Change, limit};
 
 use limits::{Stacks, Step};

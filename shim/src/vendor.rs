@@ -77,6 +77,9 @@ calls! {
     fn cuKernelGetFunction(function: *mut u64, kernel: u64);
     /// Loads what is loaded lazily; from 12.4 on.
     fn cuFuncLoad(function: u64);
+    /// How many there are; from 12.4 on.
+    fn cuModuleGetFunctionCount(count: *mut u32, module: u64);
+    fn cuLibraryGetKernelCount(count: *mut u32, library: u64);
     fn cuKernelGetLibrary(library: *mut u64, kernel: u64);
 }
 

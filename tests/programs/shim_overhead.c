@@ -17,6 +17,8 @@
      load <slot> <way> <bytes>             cuModuleLoadData, cuModuleLoadDataEx, cuModuleLoadFatBinary, cuLibraryLoadData,
                                            cuModuleLoad, cuLibraryLoadFromFile: variables of so many bytes in the image
      function <slot> <number>              cuModuleGetFunction or cuLibraryGetKernel
+     kernels <slot> <way> <count>          the same ways: so many kernels in the image
+     list <slot> <room>                    cuModuleEnumerateFunctions or cuLibraryEnumerateKernels: the code, and how many
      launch <slot>                         cuLaunchKernel of what was got last of it
      unload <slot>
      limit <number> <value>                cuCtxSetLimit
@@ -141,12 +143,8 @@ static int from_file(u64 *module, int way, const char *image)
     return code;
 }
 
-static int load(u64 *module, int way, u64 bytes)
+static int load_image(u64 *module, int way, const char *image)
 {
-    char image[128];
-    snprintf(image, sizeof image, ".version 8.0 .visible .global .align 8 .b8 data[%lu];", bytes);
-    if (!bytes)
-        strcpy(image, "image");
     switch (way) {
     case 1: return CALL(cuModuleLoadData, module, image);
     case 2: return CALL(cuModuleLoadDataEx, module, image, 0u, NULL, NULL);
@@ -154,6 +152,36 @@ static int load(u64 *module, int way, u64 bytes)
     case 4: return CALL(cuLibraryLoadData, module, image, NULL, NULL, 0u, NULL, NULL, 0u);
     default: return from_file(module, way, image);
     }
+}
+
+static int load(u64 *module, int way, u64 bytes)
+{
+    char image[128];
+    snprintf(image, sizeof image, ".version 8.0 .visible .global .align 8 .b8 data[%lu];", bytes);
+    return load_image(module, way, bytes ? image : "image");
+}
+
+static int load_kernels(u64 *module, int way, u64 count)
+{
+    char image[4096] = ".version 8.0";
+    for (u64 i = 0; i < count; i++)
+        snprintf(image + strlen(image), sizeof image - strlen(image), " .visible .entry e%lu() { ret; }", i);
+    return load_image(module, way, image);
+}
+
+enum { LISTED = 128 };
+
+/* What is not had is not written. */
+static int list(u64 *first, u64 module, int from_library, unsigned room, int *count)
+{
+    u64 all[LISTED];
+    for (int i = 0; i < LISTED; i++)
+        all[i] = UNTOUCHED;
+    int code = from_library ? CALL(cuLibraryEnumerateKernels, all, room, module) : CALL(cuModuleEnumerateFunctions, all, room, module);
+    for (*count = 0; *count < LISTED && all[*count] != UNTOUCHED;)
+        ++*count;
+    *first = all[0];
+    return code;
 }
 
 static int is_way_of_library(u64 way) { return way == 4 || way == 6; }
@@ -457,6 +485,17 @@ int main(void)
             int code = function(&out, modules[a], is_library[a], b);
             got[a] = code ? got[a] : out;
             answer(code, out);
+        } else if (!strcmp(word, "kernels")) {
+            int code = load_kernels(&out, (int)b, c);
+            if (!code) {
+                modules[a] = out;
+                is_library[a] = is_way_of_library(b);
+            }
+            answer(code, out);
+        } else if (!strcmp(word, "list")) {
+            int count = 0, code = list(&out, modules[a], is_library[a], (unsigned)b, &count);
+            got[a] = code ? got[a] : out;
+            printf("%d %d\n", code, count);
         } else if (!strcmp(word, "launch")) {
             answer(CALL(cuLaunchKernel, got[a], 1u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, NULL, NULL), out);
         } else if (!strcmp(word, "unload")) {

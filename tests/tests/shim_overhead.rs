@@ -451,6 +451,34 @@ fn the_first_use_of_a_function_asks_for_free_memory_once_before_and_once_after_a
     }
 }
 
+/// Made ready with the list, as a launch is not looked at for memory.
+#[test]
+fn what_is_launched_from_a_list_of_functions_is_charged_and_out_of_memory_where_it_does_not_fit() {
+    for way in [1, 4] {
+        let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };
+        let mut program = scene.start();
+        say(&mut program, "retain 0", "0");
+        say(&mut program, &format!("kernels 1 {way} 3"), "0");
+        assert_eq!(scene.books(), CONTEXT);
+        say(&mut program, "list 1 2", "0 2");
+        assert_eq!(scene.books(), CONTEXT + MODULE, "way {way}");
+        say(&mut program, "launch 1", "0");
+        say(&mut program, "list 1 8", "0 3");
+        assert_eq!(scene.books(), CONTEXT + MODULE, "way {way}");
+        // Nothing is left of a list that does not fit but what the driver has loaded, which is charged.
+        say(&mut program, &format!("kernels 2 {way} 3"), "0");
+        say(&mut program, "list 2 3", "2 0");
+        assert_eq!(scene.books(), CONTEXT + 2 * MODULE, "way {way}");
+        say(&mut program, "unload 2", "0");
+        assert_eq!(scene.books(), CONTEXT + MODULE, "way {way}");
+        // Of a long list nobody knows what will be launched.
+        say(&mut program, &format!("kernels 3 {way} 65"), "0");
+        say(&mut program, "list 3 128", "0 65");
+        assert_eq!(scene.books(), CONTEXT + MODULE, "way {way}");
+        program.end();
+    }
+}
+
 #[test]
 fn a_module_that_does_not_fit_is_out_of_memory_and_what_is_there_is_charged() {
     let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };

@@ -117,15 +117,33 @@ hooks! {
         modules::get(object, asked, Some(Place(function)), || cuKernelGetFunction::real(function, kernel))
     }
     fn cuFuncLoad(function: u64) {
-        let asked = Asked::of_module(What::Itself, Object(function), null());
-        if asked.is_some_and(Asked::is_known) {
-            return cuFuncLoad::real(function);
-        }
-        let mut module = 0;
-        let known = vendor::cuFuncGetModule(&raw mut module, function) == Some(SUCCESS);
-        let object = Object(if known { module } else { function });
-        modules::get(object, asked, None, || cuFuncLoad::real(function))
+        load_function(function)
     }
+    fn cuModuleEnumerateFunctions(functions: *mut u64, room: u32, module: u64) {
+        let there = |count: &mut u32| vendor::cuModuleGetFunctionCount(count, module);
+        let real = || cuModuleEnumerateFunctions::real(functions, room, module);
+        modules::get_list((Place(functions), room), there, real, load_function)
+    }
+    fn cuLibraryEnumerateKernels(kernels: *mut u64, room: u32, library: u64) {
+        let there = |count: &mut u32| vendor::cuLibraryGetKernelCount(count, library);
+        let load = |kernel| {
+            let asked = Asked::of_library(What::Itself, Object(kernel), null());
+            modules::get(Object(library), asked, None, || modules::load_kernel(kernel))
+        };
+        let real = || cuLibraryEnumerateKernels::real(kernels, room, library);
+        modules::get_list((Place(kernels), room), there, real, load)
+    }
+}
+
+fn load_function(function: u64) -> i32 {
+    let asked = Asked::of_module(What::Itself, Object(function), null());
+    if asked.is_some_and(Asked::is_known) {
+        return cuFuncLoad::real(function);
+    }
+    let mut module = 0;
+    let known = vendor::cuFuncGetModule(&raw mut module, function) == Some(SUCCESS);
+    let object = Object(if known { module } else { function });
+    modules::get(object, asked, None, || cuFuncLoad::real(function))
 }
 
 fn lies(image: *const c_void) -> Image {

@@ -1,9 +1,15 @@
 //! What is got from a module or library, which may have the driver load it.
 
 use super::{Asking, Object, Watched};
+use crate::account::{self, Account};
 use crate::asked::Asked;
+use crate::contexts;
 use crate::pools::Place;
 use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
+
+/// Functions of a list that are made ready when it is had. Of a longer one none is: most of them nobody launches, and to load them all
+/// may take more than there is.
+const LISTED_MAX: usize = 64;
 
 /// When the driver loads what is got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +30,38 @@ pub(crate) fn get_kernel(object: Object, asked: Option<Asked>, place: Place, rea
     get_new(asked, || get_watched(object, (Some(place), Loads::Later), &real), &real)
 }
 
+/// A list of functions or kernels is had, with room for so many, of which there are `there`. The driver may load each at its first
+/// launch: `load` makes one ready now.
+pub(crate) fn get_list(
+    (list, room): (Place, u32),
+    there: impl Fn(&mut u32) -> Option<i32>,
+    real: impl Fn() -> i32,
+    load: impl Fn(u64) -> i32,
+) -> i32 {
+    let current = contexts::current().map(|current| account::of(current.device));
+    let mut all = 0;
+    let is_known = there(&mut all) == Some(SUCCESS);
+    let count = usize::try_from(all.min(room)).unwrap_or(usize::MAX);
+    let is_short = is_known && usize::try_from(all).is_ok_and(|all| all <= LISTED_MAX);
+    if list.is_null() || !is_short || matches!(current, None | Some(Account::Uncounted)) {
+        return real();
+    }
+    let mut before = [0; LISTED_MAX];
+    let places = || (0..count).map(|at| Place(list.0.wrapping_add(at)));
+    for (word, place) in before.iter_mut().zip(places()) {
+        *word = place.before();
+    }
+    let answer = real();
+    if answer != SUCCESS {
+        return answer;
+    }
+    if vendor::relaxed(|| places().all(|place| load(place.read()) != OUT_OF_MEMORY)) {
+        return SUCCESS;
+    }
+    before.into_iter().zip(places()).for_each(|(word, place)| place.put_back(word));
+    OUT_OF_MEMORY
+}
+
 fn get_new(asked: Option<Asked>, watched: impl FnOnce() -> i32, real: impl FnOnce() -> i32) -> i32 {
     if asked.is_some_and(Asked::is_known) {
         return real();
@@ -38,7 +76,7 @@ fn get_new(asked: Option<Asked>, watched: impl FnOnce() -> i32, real: impl FnOnc
 }
 
 /// Has the driver load a kernel in the current context. What else is wrong with it is its launch's affair.
-fn load(kernel: u64) -> i32 {
+pub(crate) fn load(kernel: u64) -> i32 {
     let load = || {
         let mut function = 0;
         match vendor::cuKernelGetFunction(&raw mut function, kernel)? {

@@ -1,10 +1,10 @@
-//! Images of modules, as far as they say how much memory their variables take.
+//! Images of modules, as far as they say how much memory their variables take, and which kernels there are.
 //!
-//! | image | variables |
-//! |---|---|
-//! | ELF | sections named `.nv.global`, `.nv.global.…` |
-//! | text | `.global` of PTX that is defined in it, whatever the kernels: a type, a name, extents in numbers |
-//! | anything else, a file that cannot be read | none |
+//! | image | variables | kernels |
+//! |---|---|---|
+//! | ELF | sections named `.nv.global`, `.nv.global.…` | none |
+//! | text | `.global` of PTX that is defined in it, whatever the kernels: a type, a name, extents in numbers | what is named behind `.entry` |
+//! | anything else, a file that cannot be read | none | none |
 
 use crate::code::Answer;
 use std::ffi::CString;
@@ -19,7 +19,14 @@ const SECTION_BYTES: usize = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Variables(pub(crate) u64);
 
-impl Variables {
+/// What an image says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(crate) variables: Variables,
+    pub(crate) kernels: Vec<CString>,
+}
+
+impl Image {
     /// Of an image in memory, of which `part` reads so many bytes.
     pub(crate) fn of_memory(part: &dyn Fn(u64, usize) -> Answer<Vec<u8>>) -> Answer<Self> {
         let byte = |at: u64| Ok(part(at, 1)?.first().copied().unwrap_or(0));
@@ -37,7 +44,7 @@ impl Variables {
 
     /// Of an image in a file.
     pub(crate) fn of_file(path: &CString) -> Answer<Self> {
-        let Ok(content) = std::fs::read(path.to_string_lossy().as_ref()) else { return Ok(Self(0)) };
+        let Ok(content) = std::fs::read(path.to_string_lossy().as_ref()) else { return Ok(Self::default()) };
         let part = |from: u64, count: usize| {
             let from = usize::try_from(from).unwrap_or(usize::MAX);
             Ok(content
@@ -69,15 +76,21 @@ impl Variables {
                 sum = sum.saturating_add(number(&section, 32, 8));
             }
         }
-        Ok(Self(sum))
+        Ok(Self { variables: Variables(sum), kernels: Vec::new() })
     }
 
     fn of_text(text: &str) -> Self {
         let text = without_comments(text);
         let sum = text.split([';', '{', '}', ')']).map(defined).fold(0_u64, u64::saturating_add);
-        Self(sum)
+        let named = text.split(".entry").skip(1).filter_map(|rest| {
+            let name = rest.split(['(', '{', ';']).next()?.split_whitespace().next()?;
+            CString::new(name).ok()
+        });
+        Self { variables: Variables(sum), kernels: named.collect() }
     }
+}
 
+impl Variables {
     /// What the card pays for them.
     pub(crate) fn charged(self) -> u64 {
         self.0.checked_next_multiple_of(UNIT).unwrap_or(u64::MAX)
@@ -142,8 +155,12 @@ mod tests {
         let text = "// .global .u8 no[9];\n.version 8.0 .target sm_90 .address_size 64 .visible .global .align 8 .b64 a[4];\n\
                     .global .v4 .f32 b; .extern .global .b8 c[100]; .global .b8 d[2] = {1, 2}; .global .u16 e, f[3][5];\n\
                     .entry k(.param .u64 .ptr .global .align 4 p) { ld.global.u32 %r1, [%rd1]; /* .global .u8 x; */ }";
-        assert_eq!(Variables::of_text(text), Variables(32 + 16 + 2 + 2 + 30));
-        assert_eq!(Variables::of_text("any image"), Variables(0));
+        let image = Image::of_text(text);
+        assert_eq!(
+            (image.variables, image.kernels),
+            (Variables(32 + 16 + 2 + 2 + 30), vec![c"k".to_owned()])
+        );
+        assert_eq!(Image::of_text("any image"), Image::default());
         assert_eq!((Variables(0).charged(), Variables(1).charged()), (0, 65536));
     }
 }

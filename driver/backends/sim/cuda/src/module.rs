@@ -1,12 +1,13 @@
 //! Modules, libraries, functions, kernels. Every image is accepted, and has every kernel that is asked for.
 //!
 //! A module's memory is charged when the first function is got from it, as with lazy loading; a library's when the function of a
-//! kernel is got in a context, or the kernel itself is launched there. With `CUDA_MODULE_LOADING=EAGER` both are charged at once.
+//! kernel is got in a context, or the kernel itself is launched there. A list of functions or kernels loads none of them: each is
+//! loaded when it is launched, or made ready. With `CUDA_MODULE_LOADING=EAGER` both are charged at once.
 //! It is the node's `module_bytes` and the variables of the image.
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE};
 use crate::handle::{Registry, Tag};
-use crate::image::Variables;
+use crate::image::{Image, Variables};
 use crate::process::{self, CONTEXTS, Context, lock};
 use aliquot_sim_device::{Kind, Node};
 use std::collections::BTreeMap;
@@ -59,14 +60,14 @@ impl Length {
 }
 
 /// cuModuleLoad and its kind.
-pub(crate) fn load(variables: Variables) -> Answer<u64> {
+pub(crate) fn load(image: Image) -> Answer<u64> {
     let context = process::current()?;
-    add(context.home, variables, Some(&context))
+    add(context.home, image, Some(&context))
 }
 
 /// Loads; an eager driver does it whole, where there is a context.
-fn add(of: u64, variables: Variables, current: Option<&Arc<Context>>) -> Answer<u64> {
-    let (handle, module) = MODULES.add(|_| Module::new(of, variables));
+fn add(of: u64, image: Image, current: Option<&Arc<Context>>) -> Answer<u64> {
+    let (handle, module) = MODULES.add(|_| Module::new(of, image.variables));
     if eager()
         && let Some(context) = current
         && let Err(error) = module.charge(context)
@@ -74,6 +75,7 @@ fn add(of: u64, variables: Variables, current: Option<&Arc<Context>>) -> Answer<
         MODULES.remove(handle)?;
         return Err(error);
     }
+    image.kernels.into_iter().try_for_each(|name| module.function(handle, name).map(|_| ()))?;
     Ok(handle)
 }
 
@@ -82,9 +84,9 @@ fn eager() -> bool {
 }
 
 /// cuLibraryLoadData and its kind.
-pub(crate) fn load_library(variables: Variables) -> Answer<u64> {
+pub(crate) fn load_library(image: Image) -> Answer<u64> {
     process::cards()?;
-    add(0, variables, process::current().ok().as_ref())
+    add(0, image, process::current().ok().as_ref())
 }
 
 /// cuModuleUnload, cuLibraryUnload.
@@ -111,25 +113,19 @@ pub(crate) fn unload_all_of(context: u64) {
 /// cuModuleGetFunction, cuLibraryGetKernel: the same name gives the same handle.
 pub(crate) fn function(handle: u64, name: CString) -> Answer<u64> {
     let module = MODULES.get(handle)?;
-    let node = process::cards()?.first().ok_or(INVALID_DEVICE)?.card.node();
     if (module.context != 0 || eager())
         && let Ok(context) = process::current()
     {
         module.charge(&context)?;
     }
-    let text = name.to_string_lossy().into_owned();
-    if text.is_empty() {
-        return Err(INVALID_VALUE);
-    }
-    let mut functions = lock(&module.functions);
-    if let Some(known) = functions.get(&text) {
-        return Ok(*known);
-    }
-    let length = Length::of(&text, node);
-    let (function, _) =
-        FUNCTIONS.add(|_| Function { module: handle, name, length, ready_in: AtomicU64::new(0) });
-    functions.insert(text, function);
-    Ok(function)
+    module.function(handle, name)
+}
+
+/// cuModuleEnumerateFunctions, cuLibraryEnumerateKernels: what its image names and what was got of it, which loads none of them.
+pub(crate) fn functions(handle: u64, room: u32) -> Answer<Vec<u64>> {
+    let module = MODULES.get(handle)?;
+    let known = lock(&module.functions);
+    Ok(known.values().copied().take(usize::try_from(room).unwrap_or(usize::MAX)).collect())
 }
 
 /// The driver loads a function, or a kernel, in a context: at its first launch there at the latest.
@@ -138,9 +134,8 @@ pub(crate) fn load_in(function: &Function, handle: u64) -> Answer {
         return Ok(());
     }
     let module = MODULES.get(function.module)?;
-    if module.context == 0 {
-        module.charge(&CONTEXTS.get(handle)?)?;
-    }
+    let its = if module.context == 0 { handle } else { module.context };
+    module.charge(&CONTEXTS.get(its)?)?;
     function.ready_in.store(handle, Ordering::Relaxed);
     Ok(())
 }
@@ -155,7 +150,7 @@ pub(crate) fn load_function(handle: u64) -> Answer {
 pub(crate) fn is_loaded(handle: u64) -> Answer<bool> {
     let module = MODULES.get(FUNCTIONS.get(handle)?.module)?;
     let context = process::current()?;
-    Ok(module.context != 0 || lock(&module.charged).contains_key(&context.home))
+    Ok(lock(&module.charged).contains_key(&context.home))
 }
 
 /// Whether a handle is a living module or library.
@@ -164,7 +159,7 @@ pub(crate) fn check(handle: u64) -> Answer {
     MODULES.get(handle).map(|_| ())
 }
 
-/// How many functions were got from it.
+/// How many functions its image names, and were got from it besides.
 pub(crate) fn function_count(handle: u64) -> Answer<u32> {
     let module = MODULES.get(handle)?;
     let count = lock(&module.functions).len();
@@ -182,6 +177,24 @@ fn give_back(charged: impl IntoIterator<Item = (usize, u64)>) {
 impl Module {
     fn new(context: u64, variables: Variables) -> Self {
         Self { context, variables, charged: Mutex::default(), functions: Mutex::default() }
+    }
+
+    /// The same name gives the same handle.
+    fn function(&self, handle: u64, name: CString) -> Answer<u64> {
+        let node = process::cards()?.first().ok_or(INVALID_DEVICE)?.card.node();
+        let text = name.to_string_lossy().into_owned();
+        if text.is_empty() {
+            return Err(INVALID_VALUE);
+        }
+        let mut functions = lock(&self.functions);
+        if let Some(known) = functions.get(&text) {
+            return Ok(*known);
+        }
+        let length = Length::of(&text, node);
+        let (function, _) =
+            FUNCTIONS.add(|_| Function { module: handle, name, length, ready_in: AtomicU64::new(0) });
+        functions.insert(text, function);
+        Ok(function)
     }
 
     fn charge(&self, context: &Arc<Context>) -> Answer {

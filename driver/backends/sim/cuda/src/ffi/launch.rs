@@ -2,7 +2,7 @@
 
 use super::pointer::{In, Out, Text};
 use crate::code::{Answer, INVALID_VALUE, NOT_FOUND};
-use crate::image::Variables;
+use crate::image::Image;
 use crate::launch::{self, Grid};
 use crate::module::{self, FUNCTIONS};
 use crate::process;
@@ -41,14 +41,19 @@ pub(crate) fn first_parameter(parameters: In<u64>, extra: In<u64>) -> Answer<u64
     Err(INVALID_VALUE)
 }
 
-fn variables(image: In<u8>) -> Answer<Variables> {
+fn image_at(image: In<u8>) -> Answer<Image> {
     image.get()?;
-    Variables::of_memory(&|from, count| In::<u8>::at(image.address().wrapping_add(from)).list(count))
+    Image::of_memory(&|from, count| In::<u8>::at(image.address().wrapping_add(from)).list(count))
 }
 
 fn launch(function: u64, grid: &Grid, stream: u64, mode: Mode, parameters: (In<u64>, In<u64>)) -> Answer {
     process::cards()?;
     launch::launch(function, grid, stream, mode, &|| first_parameter(parameters.0, parameters.1))
+}
+
+fn listed(places: Out<u64>, handle: u64, room: u32) -> Answer {
+    places.check()?;
+    module::functions(handle, room)?.into_iter().enumerate().try_for_each(|(at, one)| places.set_at(at, one))
 }
 
 /// What a kernel says under the vendor's number of an attribute.
@@ -76,19 +81,19 @@ fn resident(threads: i32) -> Answer<i32> {
 exports! {
     fn cuModuleLoad(handle: Out<u64>, path: Text) {
         handle.check()?;
-        handle.set(module::load(Variables::of_file(&path.get()?)?)?)
+        handle.set(module::load(Image::of_file(&path.get()?)?)?)
     }
     fn cuModuleLoadData(handle: Out<u64>, image: In<u8>) {
         handle.check()?;
-        handle.set(module::load(variables(image)?)?)
+        handle.set(module::load(image_at(image)?)?)
     }
     fn cuModuleLoadDataEx(handle: Out<u64>, image: In<u8>, _count: u32, _options: In<u32>, _values: In<u64>) {
         handle.check()?;
-        handle.set(module::load(variables(image)?)?)
+        handle.set(module::load(image_at(image)?)?)
     }
     fn cuModuleLoadFatBinary(handle: Out<u64>, image: In<u8>) {
         handle.check()?;
-        handle.set(module::load(variables(image)?)?)
+        handle.set(module::load(image_at(image)?)?)
     }
     fn cuModuleUnload(handle: u64) { module::unload(handle) }
     fn cuModuleGetLoadingMode(mode: Out<u32>) {
@@ -104,6 +109,10 @@ exports! {
         module::check(handle)?;
         count.set(module::function_count(handle)?)
     }
+    fn cuModuleEnumerateFunctions(functions: Out<u64>, room: u32, handle: u64) {
+        module::check(handle)?;
+        listed(functions, handle, room)
+    }
     fn cuModuleGetGlobal_v2(_address: Out<u64>, _bytes: Out<u64>, handle: u64, name: Text) {
         module::check(handle)?;
         name.get()?;
@@ -115,14 +124,14 @@ exports! {
         _library_options: In<u32>, _library_values: In<u64>, _library_count: u32
     ) {
         handle.check()?;
-        handle.set(module::load_library(variables(image)?)?)
+        handle.set(module::load_library(image_at(image)?)?)
     }
     fn cuLibraryLoadFromFile(
         handle: Out<u64>, path: Text, _options: In<u32>, _values: In<u64>, _count: u32,
         _library_options: In<u32>, _library_values: In<u64>, _library_count: u32
     ) {
         handle.check()?;
-        handle.set(module::load_library(Variables::of_file(&path.get()?)?)?)
+        handle.set(module::load_library(Image::of_file(&path.get()?)?)?)
     }
     fn cuLibraryUnload(handle: u64) { module::unload(handle) }
     fn cuLibraryGetKernel(kernel: Out<u64>, handle: u64, name: Text) {
@@ -133,6 +142,10 @@ exports! {
     fn cuLibraryGetKernelCount(count: Out<u32>, handle: u64) {
         module::check(handle)?;
         count.set(module::function_count(handle)?)
+    }
+    fn cuLibraryEnumerateKernels(kernels: Out<u64>, room: u32, handle: u64) {
+        module::check(handle)?;
+        listed(kernels, handle, room)
     }
     fn cuLibraryGetModule(found: Out<u64>, handle: u64) {
         module::check(handle)?;
