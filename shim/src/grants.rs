@@ -96,6 +96,11 @@ impl Usage {
         u64::try_from(at.unwrap_or(GRANTS_MAX)).unwrap_or(0)
     }
 
+    /// The file's number on its file system, the same in every container.
+    pub(crate) fn inode(self) -> u64 {
+        self.id.inode()
+    }
+
     /// An address inside the mapping.
     pub(crate) fn address(self) -> usize {
         core::ptr::from_ref(self.view.total()).addr()

@@ -13,10 +13,13 @@
 //! the vendor closed; the maker unlocks after the vendor freed. Whoever unlocks last, of those who let go, empties the slot; of
 //! two at once, who see each other, neither does, and the slot is dead.
 //!
+//! Physical memory that was exported ([`descriptor`]) goes the same way, and its importers are openers.
+//!
 //! An opener whose grant has no such slot is of another grant, or the maker is: it pays nothing, and when the maker has freed
 //! the memory nobody does.
 
 mod crowd;
+mod descriptor;
 mod opened;
 
 use core::sync::atomic::Ordering;
@@ -25,7 +28,8 @@ use aliquot_abi::layout::slot::{CROWD, LET_GO, lock_of_lent};
 use aliquot_abi::view::SlotView;
 
 pub(crate) use crowd::settle;
-pub(crate) use opened::{close, open};
+pub(crate) use descriptor::{Mark, lend_physical, mark_again};
+pub(crate) use opened::{close, import_ended, imported, importing, open};
 
 use crate::account::{Bytes, Ledger};
 use crate::alloc_map::{AllocMap, Held, Key, NoRoom, Tie};
@@ -111,10 +115,10 @@ impl Held {
 
     /// What the vendor has freed goes back; what is lent, when nobody has it open.
     pub(crate) fn give_back(self, key: Key) {
-        if !self.is_apart() {
+        if self.is_apart() {
+            give_back(key);
+        } else {
             plain::credit(self.grant(), self.bytes());
-        } else if let Some(place) = MADE.take(key) {
-            place.let_go();
         }
     }
 }
@@ -127,6 +131,13 @@ impl Lent {
         let is_crowd = usage.view.slot(number)?.tag().load(Ordering::Acquire) == CROWD;
         let room = if is_crowd { Room::Crowd } else { Room::One };
         Some(Self { usage, number: u32::try_from(number).ok()?, owner, room })
+    }
+
+    /// What this process made, and has there.
+    fn place(self, ledger: Ledger, bytes: Bytes, tie: Tie) -> Place {
+        let (number, owner, room) = (self.number, self.owner, self.room);
+        let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
+        Place { bytes, grant, tie, number, references: 1, owner, room, books: Books::Apart }
     }
 
     /// The byte whose lock says that somebody has it.
@@ -281,16 +292,56 @@ impl Place {
     }
 }
 
+/// An entry of what this process holds, in the map that has it.
+pub(crate) trait Entry {
+    /// Its bytes move to a slot of their own. False: another thread was faster, or it is gone.
+    fn set_apart(&self) -> bool;
+    /// They come back. False: it was freed meanwhile, by who took it for lent.
+    fn join(&self) -> bool;
+    /// Whether it is there, and its bytes are not in the process's slot.
+    fn is_apart(&self) -> bool;
+}
+
+/// An allocation, as it was found.
+struct Pointer(Key, Held);
+
+impl Entry for Pointer {
+    fn set_apart(&self) -> bool {
+        // Not what came to this address since.
+        POINTERS.update(self.0, |now| *now == self.1 && now.set_apart()) == Some(true)
+    }
+
+    fn join(&self) -> bool {
+        let was_there = POINTERS.update(self.0, |now| {
+            let was_apart = now.is_apart();
+            now.join();
+            was_apart
+        });
+        was_there == Some(true)
+    }
+
+    fn is_apart(&self) -> bool {
+        POINTERS.get(self.0).is_some_and(Held::is_apart)
+    }
+}
+
 /// Memory of this process that others may open from now on. An error: it cannot be written down, and is not to be lent.
 pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
     let _errno = KeepErrno::new();
     let key = Key(address);
     let Some(held) = POINTERS.get(key).filter(|held| !held.is_apart()) else { return Ok(()) };
     let Some(ledger) = held.ledger() else { return Ok(()) };
+    let Some(lent) = take_any(ledger, Some(tag)) else { return Err(ledger.refuse()) };
+    let place = lent.place(ledger, held.bytes(), held.tie());
+    move_out(&Pointer(key, held), key, (ledger, lent), place)
+}
+
+/// A slot under this tag, held by this process; its crowd, where there is no tag or no slot.
+fn take_any(ledger: Ledger, tag: Option<Tag>) -> Option<Lent> {
     crowd::settle();
-    let own = || life::one_at_a_time(|| take_slot(ledger.usage(), tag));
-    let lent = own().or_else(|| {
-        if !crowd::is_there(ledger) {
+    let own = || tag.and_then(|tag| life::one_at_a_time(|| take_slot(ledger.usage(), tag)));
+    own().or_else(|| {
+        if tag.is_some() && !crowd::is_there(ledger) {
             let _done_or_elsewhere = ledger.look();
             let own = own();
             if own.is_some() {
@@ -298,32 +349,18 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
             }
         }
         life::one_at_a_time(|| crowd::of(ledger))
-    });
-    let Some(lent) = lent else { return Err(ledger.refuse()) };
-    let place = Place {
-        bytes: held.bytes(),
-        grant: held.grant(),
-        tie: held.tie(),
-        number: lent.number,
-        references: 1,
-        owner: lent.owner,
-        room: lent.room,
-        books: Books::Apart,
-    };
-    // Of two threads one; and not what came to this address since.
-    if POINTERS.update(key, |now| *now == held && now.set_apart()) != Some(true) {
+    })
+}
+
+/// The bytes of an entry go to a slot that was taken for them.
+fn move_out(entry: &impl Entry, key: Key, (ledger, lent): (Ledger, Lent), place: Place) -> Result<(), i32> {
+    if !entry.set_apart() {
         lent.let_go(ledger);
         return Ok(());
     }
-    if !move_bytes(ledger, lent, held.bytes()) {
-        let was_there = POINTERS.update(key, |now| {
-            let was_apart = now.is_apart();
-            now.join();
-            was_apart
-        });
-        if was_there != Some(true) {
-            // Freed meanwhile, by who took it for lent.
-            ledger.release(held.bytes());
+    if !move_bytes(ledger, lent, place.bytes) {
+        if !entry.join() {
+            ledger.release(place.bytes);
         }
         lent.let_go(ledger);
         return Err(ledger.refuse());
@@ -332,12 +369,18 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
     let stale = MADE.insert(key, place).map_err(|NoRoom| ledger.refuse())?;
     // Memory that was there before.
     stale.into_iter().for_each(Place::let_go);
-    let is_there = POINTERS.get(key).is_some_and(Held::is_apart);
-    if !is_there && let Some(freed) = MADE.take(key) {
-        // While it was being lent.
-        freed.let_go();
+    if !entry.is_apart() {
+        // Freed while it was being lent.
+        give_back(key);
     }
     Ok(())
+}
+
+/// The vendor has freed what this process lent under this key.
+pub(crate) fn give_back(key: Key) {
+    if let Some(place) = MADE.take(key) {
+        place.let_go();
+    }
 }
 
 fn move_bytes(ledger: Ledger, lent: Lent, bytes: Bytes) -> bool {

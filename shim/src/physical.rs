@@ -14,10 +14,12 @@
 //! hold the name goes *before* the vendor is asked: the driver may give its value to something else at once. What is imported of
 //! another process has a record without bytes: its owner pays.
 //!
-//! Memory that was exported may be held elsewhere when the last hold of this process goes, and no driver tells by whom. Then
+//! Memory that was exported has a slot of its own, which importers hold beside its maker ([`crate::lent`]): it outlives that there, too.
+//! It may be held elsewhere when the last hold of this process goes, and no driver tells by whom. Then
 //! the record is *kept*, without holds, until the card is seen to give the memory back ([`crate::measured`]), until it is
 //! imported again under its name, or until the process ends.
 
+mod exported;
 mod mapped;
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -25,11 +27,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::{AllocMap, Fate, Key, NoRoom};
 use crate::contexts;
+use crate::lent;
 use crate::measured::{self, Watch, Watched};
 use crate::multicast;
 use crate::plain;
 use crate::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 
+pub(crate) use exported::{exported_as, import, range_exported};
 pub(crate) use mapped::{map, mapped_at, mapped_in, share_mapped, unmap};
 
 /// A number of a record; 0: memory that is not charged here.
@@ -47,6 +51,17 @@ struct Record {
     /// Those that the vendor has not dropped.
     live: u32,
     reach: Reach,
+    books: Books,
+}
+
+/// Which slot has the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Books {
+    /// The process's.
+    Own = 0,
+    /// The memory's.
+    Apart = 1,
 }
 
 /// Who can have it.
@@ -108,6 +123,17 @@ impl Record {
     /// Nobody here holds it any more, and somebody elsewhere may.
     fn is_kept(&self) -> bool {
         self.live == 0 && self.holds == 0 && self.reach == Reach::Shared
+    }
+
+    /// It is on the card no longer.
+    fn credit(&self, number: Number) {
+        match self.books {
+            Books::Own => plain::credit(self.grant, self.bytes),
+            Books::Apart => lent::give_back(number.lent()),
+        }
+        if self.bytes.0 == 0 && self.reach == Reach::Shared {
+            lent::import_ended(number.lent());
+        }
     }
 
     /// Whether an import that has its handle is of it, also after its last hold here: of memory of this process that others may
@@ -190,7 +216,7 @@ fn credit_kept(ledger: Ledger, bytes: Bytes) -> bool {
     if let Some((key, record)) = taken {
         KEPT.fetch_sub(1, Ordering::AcqRel);
         Number(key.0).forget_name(record.handle);
-        plain::credit(record.grant, record.bytes);
+        record.credit(Number(key.0));
     }
     taken.is_some()
 }
@@ -208,6 +234,11 @@ impl Number {
 
     fn key(self) -> Key {
         Key(self.0)
+    }
+
+    /// By what it is lent, or was imported; no address is one.
+    fn lent(self) -> Key {
+        Key(self.0 | 1 << 63)
     }
 
     /// What a handle names.
@@ -244,11 +275,6 @@ impl Number {
             KEPT.fetch_sub(1, Ordering::AcqRel);
         }
         was_kept.is_some()
-    }
-
-    /// Somebody else may have it from now on.
-    pub(crate) fn share(self) {
-        RECORDS.update(self.key(), |record| record.reach = Reach::Shared);
     }
 
     /// Before the vendor drops a hold.
@@ -292,7 +318,7 @@ impl Number {
         match ended {
             Some((Fate::Goes, record)) => {
                 self.forget_name(record.handle);
-                plain::credit(record.grant, record.bytes);
+                record.credit(self);
                 multicast::ended(self, seen);
             }
             Some((Fate::Stays, record)) if record.is_kept() => {
@@ -355,8 +381,9 @@ pub(crate) fn create(
         return Err(ledger.refuse());
     }
     let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-    match note(Record { bytes, grant, handle, holds: 1, live: 1, reach: Reach::Own }) {
-        Ok(()) => Ok(handle),
+    let record = Record { bytes, grant, handle, holds: 1, live: 1, reach: Reach::Own, books: Books::Own };
+    match note(record) {
+        Ok(_) => Ok(handle),
         Err(NoRoom) => {
             if unmake(handle) == SUCCESS {
                 ledger.release(bytes);
@@ -367,7 +394,7 @@ pub(crate) fn create(
 }
 
 /// Notes what has one reference by its handle; what that named before is gone.
-fn note(record: Record) -> Result<(), NoRoom> {
+fn note(record: Record) -> Result<Number, NoRoom> {
     let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
     let name = Name { number, references: 1 };
     let key = Key(record.handle);
@@ -375,28 +402,23 @@ fn note(record: Record) -> Result<(), NoRoom> {
     forget_references(named.inspect_err(|_| {
         RECORDS.take(number.key());
     })?);
-    Ok(())
+    Ok(number)
 }
 
 /// What takes nothing of this process, and has a life as memory does.
-fn note_free(handle: u64, reach: Reach) {
-    let record = Record { bytes: Bytes(0), grant: u32::MAX, handle, holds: 1, live: 1, reach };
-    if note(record).is_err() {
+fn note_free(handle: u64, reach: Reach) -> Option<Number> {
+    let books = Books::Own;
+    let record = Record { bytes: Bytes(0), grant: u32::MAX, handle, holds: 1, live: 1, reach, books };
+    let noted = note(record).ok();
+    if noted.is_none() {
         uncharged(handle);
     }
+    noted
 }
 
 /// A multicast object was made.
 pub(crate) fn multicast(handle: u64) {
-    note_free(handle, Reach::Own);
-}
-
-/// An allocation of which others may have a range, charged already: its one hold is that it is not freed.
-pub(crate) fn exported(bytes: Bytes, grant: u32) -> Option<Number> {
-    let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
-    // No handle names it.
-    let record = Record { bytes, grant, handle: 0, holds: 1, live: 1, reach: Reach::Shared };
-    RECORDS.insert(number.key(), record).ok().map(|_new| number)
+    let _noted = note_free(handle, Reach::Own);
 }
 
 /// cuMemRelease.
@@ -444,23 +466,4 @@ impl Number {
             let _named = NAMES.insert(Key(handle), Name { number: self, references: 1 });
         }
     }
-}
-
-/// cuMemExportToShareableHandle: from now on others may have it.
-pub(crate) fn export(handle: u64, call: impl FnOnce() -> i32) -> i32 {
-    Number::of(handle).share();
-    call()
-}
-
-/// cuMemImportFromShareableHandle: something of this process under its name; or another's, which pays for it: an object may have
-/// memory of this process bound, so it is known by a number.
-pub(crate) fn import(call: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
-    let handle = call()?;
-    let number = Number::of(handle);
-    if number != Number::NONE && number.hold_again() {
-        number.name(handle);
-    } else {
-        note_free(handle, Reach::Shared);
-    }
-    Ok(handle)
 }

@@ -118,6 +118,21 @@ pub(crate) fn path_of_file(file: u32, into: &mut [u8; 32]) -> Option<&CStr> {
     numbered(b"/proc/self/fd/", file, b"", into)
 }
 
+/// The first byte of a lock that the open file description of a descriptor has, of this range; `None` where there is none, and where
+/// the kernel does not tell.
+pub(crate) fn lock_of(file: i32, range: core::ops::Range<u64>) -> Option<u64> {
+    let mut path = [0; 32];
+    let path = numbered(b"/proc/self/fdinfo/", u32::try_from(file).ok()?, b"", &mut path)?;
+    let mut text = [0_u8; 1024];
+    let length = File::open(None, path, libc::O_RDONLY)?.read(&mut text)?;
+    let lines = text.get(..length)?.split(|byte| *byte == b'\n');
+    lines.filter(|line| line.starts_with(b"lock:")).find_map(|line| {
+        // The last two words: its first byte and its last.
+        let first = line.rsplit(|byte| *byte == b' ').nth(1).and_then(decimal)?;
+        range.contains(&first).then_some(first)
+    })
+}
+
 fn numbered<'a>(before: &[u8], number: u32, end: &[u8], into: &'a mut [u8; 32]) -> Option<&'a CStr> {
     let mut digits = [0_u8; 10];
     let (mut rest, mut count) = (number, 0);

@@ -23,7 +23,7 @@ static ANY: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn export(base: u64) {
     let key = Key(base);
     let Some(held) = POINTERS.get(key).filter(|held| !held.is_apart()) else { return };
-    let Some(number) = physical::exported(held.bytes(), held.grant()) else { return };
+    let Some(number) = physical::range_exported(held.bytes(), held.grant()) else { return };
     ANY.store(1, Ordering::Release);
     let noted = RANGES.insert(key, Range { number, tie: held.tie() });
     // What was there before ended without us.

@@ -137,6 +137,12 @@ pub(crate) struct FileId {
     inode: u64,
 }
 
+impl FileId {
+    pub(crate) fn inode(self) -> u64 {
+        self.inode
+    }
+}
+
 /// The file behind a descriptor.
 pub(crate) fn file_id(file: c_int) -> Option<FileId> {
     id_of(status(file, c"")?)
@@ -358,6 +364,26 @@ pub(crate) fn unlock_byte(file: c_int, byte: u64) {
     let lock = record(byte, libc::F_UNLCK);
     // SAFETY: as above.
     unsafe { libc::fcntl(file, libc::F_SETLK, &raw const lock) };
+}
+
+/// A shared lock of one byte that goes with the open file description of a descriptor.
+pub(crate) fn share_description(file: c_int, byte: u64) -> bool {
+    let lock = record(byte, libc::F_RDLCK);
+    // SAFETY: a record for the kernel to read; a bad descriptor is an error.
+    unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) == 0 }
+}
+
+/// Gives such a lock up.
+pub(crate) fn unlock_description(file: c_int, byte: u64) {
+    let lock = record(byte, libc::F_UNLCK);
+    // SAFETY: as above.
+    unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) };
+}
+
+/// Closes a descriptor that nobody has been told of.
+pub(crate) fn close(file: c_int) {
+    // SAFETY: the caller's own.
+    unsafe { libc::close(file) };
 }
 
 /// Whether another process has the lock; also when the kernel cannot tell.

@@ -11,6 +11,8 @@
      close <descriptor>
      import <handle> <descriptor>
      foreign <handle> <pid> <descriptor>   the same from another process's descriptor
+     post <pid> <descriptor>               sends it to a process that runs this program, where it waits until
+     fetch <descriptor>                    takes the first that came
      array <array>                         a sparse one
      put <array> <x> <handle>              cuMemMapArrayAsync: 64 × 64 elements from x on
      take <array> <x> <wide>               the same, unmapped
@@ -43,11 +45,14 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -120,6 +125,56 @@ static int foreign(u64 *handle, u64 pid, u64 descriptor)
 
 /* Bytes of everything that is bound. */
 enum { BOUND = 8 << 20 };
+
+/* Where a process is sent descriptors. */
+static socklen_t mailbox(struct sockaddr_un *name, u64 pid)
+{
+    memset(name, 0, sizeof *name);
+    name->sun_family = AF_UNIX;
+    int length = snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "aliquot-shim-physical-%lu", pid);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+static int box = -1;
+
+static int open_box(void)
+{
+    struct sockaddr_un name;
+    box = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    return box < 0 || bind(box, (struct sockaddr *)&name, mailbox(&name, (u64)getpid()));
+}
+
+union Control {
+    struct cmsghdr head;
+    char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+static int post(u64 pid, int descriptor)
+{
+    struct sockaddr_un name;
+    union Control control = {0};
+    char byte = 1;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {&name, mailbox(&name, pid), &part, 1, &control, sizeof control, 0};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof descriptor);
+    memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
+    return sendmsg(box, &message, MSG_DONTWAIT) == 1 ? 0 : -1;
+}
+
+static int fetch(int *descriptor)
+{
+    union Control control = {0};
+    char byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {NULL, 0, &part, 1, &control, sizeof control, 0};
+    if (recvmsg(box, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1 || !CMSG_FIRSTHDR(&message))
+        return -1;
+    memcpy(descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof *descriptor);
+    return 0;
+}
 
 static int team(u64 *object, u64 bytes)
 {
@@ -196,6 +251,10 @@ static int adopt(void **object, int descriptor, u64 bytes)
 static int others(const char *word, u64 a, u64 b, u64 c)
 {
     Picture picture = {0, {64, 64, 0, 0x20, 1, 0}, 3, {0}};
+    if (!strcmp(word, "post"))
+        return post(a, descriptors[b]);
+    if (!strcmp(word, "fetch"))
+        return fetch(&descriptors[a]);
     if (!strcmp(word, "team"))
         return team(&handles[a], b);
     if (!strcmp(word, "bind"))
@@ -346,7 +405,7 @@ static int rests(void *nothing)
 int main(void)
 {
     char line[256], word[32];
-    if (cuInit(0) || cuDevicePrimaryCtxRetain(&current, 0) || cuCtxSetCurrent(current) || cuStreamCreate(&stream, 1)) {
+    if (open_box() || cuInit(0) || cuDevicePrimaryCtxRetain(&current, 0) || cuCtxSetCurrent(current) || cuStreamCreate(&stream, 1)) {
         puts("no driver");
         return 1;
     }

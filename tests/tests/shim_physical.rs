@@ -8,6 +8,7 @@ use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const SIZE: u64 = 8 << 20;
 const LIMIT: u64 = 4 * SIZE;
@@ -188,6 +189,164 @@ fn who_made_memory_pays_for_it_while_another_process_has_it() {
     scene.program.end();
     wait_for("what the dead process held", || other.say("info") == format!("0 {LIMIT}"));
     other.end();
+}
+
+impl Scene {
+    /// What a process made under a handle goes to another one's, which may lie in its mailbox until it is fetched.
+    #[track_caller]
+    fn post(maker: &mut Talk, handle: u32, to: &Talk) {
+        assert!(maker.say(&format!("export 1 {handle}")).starts_with("0 "));
+        assert_eq!(maker.say(&format!("post {} 1", to.pid())), "0");
+        assert_eq!(maker.say("close 1"), "0");
+    }
+
+    /// Both have so many times the size, once the dead have been found.
+    #[track_caller]
+    fn soon(&mut self, times: u64) {
+        let told = format!("0 {}", LIMIT - times * SIZE);
+        wait_for("the dead to be found", || self.program.say("info") == told);
+        self.card.reap();
+        self.both(times);
+    }
+
+    #[track_caller]
+    fn held(&self) {
+        let marks = (self.card.high_water(), self.files.counter(usage::HIGH_WATER));
+        assert!(marks.0 <= marks.1 && marks.1 <= LIMIT, "{marks:?}");
+    }
+}
+
+fn fetch(importer: &mut Talk, handle: u32) -> String {
+    assert_eq!(importer.say("fetch 2"), "0");
+    let answer = importer.say(&format!("import {handle} 2"));
+    assert_eq!(importer.say("close 2"), "0");
+    answer
+}
+
+#[test]
+fn what_the_dead_exported_stays_in_the_books_while_anybody_has_it() {
+    let Some(mut scene) = Scene::new() else { return };
+    let create = format!("create 1 {SIZE} 1");
+    for handle in 1..5 {
+        let mut maker = scene.sibling();
+        assert_eq!(maker.say(&create), "0");
+        Scene::post(&mut maker, 1, &scene.program);
+        assert_eq!(fetch(&mut scene.program, handle), "0");
+        if handle % 2 == 0 {
+            maker.end();
+        } else {
+            drop(maker);
+        }
+        scene.card.reap();
+        scene.both(u64::from(handle));
+    }
+    let mut late = scene.sibling();
+    assert_eq!(late.say(&create), "2", "all of the limit is had");
+    // It goes when the last of those who have it lets go, or dies.
+    scene.map(1, 1);
+    scene.say(&["release 1"]);
+    scene.both(4);
+    scene.say(&["unmap 1"]);
+    scene.soon(3);
+    assert_eq!(late.say(&create), "0");
+    Scene::post(&mut late, 1, &scene.program);
+    assert_eq!(fetch(&mut scene.program, 1), "0");
+    assert_eq!(late.say("release 1"), "0");
+    scene.both(4);
+    let mut other = scene.sibling();
+    assert_eq!(late.say("info"), "0 0");
+    // A second one of the same, from who made it.
+    scene.say(&["release 2", "release 3", "release 4"]);
+    scene.soon(1);
+    assert_eq!(late.say(&create), "0");
+    Scene::post(&mut late, 1, &scene.program);
+    Scene::post(&mut late, 1, &other);
+    assert_eq!((fetch(&mut scene.program, 2), fetch(&mut other, 2)), ("0".into(), "0".into()));
+    drop(late);
+    scene.soon(2);
+    scene.say(&["release 1", "release 2"]);
+    scene.soon(1);
+    drop(other);
+    scene.soon(0);
+    scene.held();
+    scene.program.end();
+}
+
+#[test]
+fn a_descriptor_of_the_dead_is_paid_by_who_imports_it() {
+    let Some(mut scene) = Scene::new() else { return };
+    let post = |scene: &Scene| {
+        let mut maker = scene.sibling();
+        assert_eq!(maker.say(&format!("create 1 {SIZE} 1")), "0");
+        Scene::post(&mut maker, 1, &scene.program);
+    };
+    post(&scene);
+    wait_for("the dead to be found", || scene.books_and_card().0 == 0);
+    scene.card.reap();
+    assert_eq!(scene.card.in_use(), SIZE, "on its way");
+    assert_eq!(fetch(&mut scene.program, 1), "0");
+    scene.both(1);
+    scene.say(&["release 1"]);
+    scene.both(0);
+    // There is no room for it.
+    post(&scene);
+    wait_for("the dead to be found", || scene.books_and_card().0 == 0);
+    scene.say(&[&format!("plain 1 {}", 3 * SIZE + 512)]);
+    scene.say(&["fetch 2"]);
+    assert_eq!(scene.program.say("import 1 2"), "2");
+    assert_eq!(scene.books_and_card(), (3 * SIZE + 512, 4 * SIZE + 512));
+    scene.say(&["free 1", "import 1 2", "import 3 2", "close 2"]);
+    scene.both(1);
+    scene.say(&["release 1"]);
+    scene.both(1);
+    scene.say(&["release 3"]);
+    scene.both(0);
+    scene.program.end();
+}
+
+/// Makers and importers are killed wherever they are: the books never have less than the card of what somebody has.
+#[test]
+fn whoever_of_makers_and_importers_is_killed_the_books_have_what_the_card_has() {
+    let Some(mut scene) = Scene::new() else { return };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.subsec_nanos());
+    let mut random = u64::from(now) | 1;
+    println!("seed {random}");
+    let mut next = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    for _ in 0..12 {
+        let (mut maker, mut one, mut other) = (scene.sibling(), scene.sibling(), scene.sibling());
+        for process in [&mut one, &mut other] {
+            // Its sign is shown before it is killed.
+            assert_eq!((process.say("plain 1 512"), process.say("free 1")), ("0".into(), "0".into()));
+        }
+        assert_eq!(maker.say(&format!("create 1 {SIZE} 1")), "0");
+        Scene::post(&mut maker, 1, &one);
+        Scene::post(&mut maker, 1, &other);
+        for process in [&mut one, &mut other] {
+            assert_eq!(process.say("fetch 2"), "0");
+        }
+        assert_eq!(one.say("import 1 2"), "0");
+        let mut begin = |mut process: Talk, commands: &[&str]| {
+            process.tell(commands[usize::try_from(next(3)).unwrap_or(0)]);
+            std::thread::sleep(std::time::Duration::from_micros(next(400)));
+            drop(process);
+        };
+        begin(maker, &["release 1", "export 2 1", "info"]);
+        for _ in 0..3 {
+            let (books, card) = scene.books_and_card();
+            assert!(books >= SIZE && card == SIZE, "{books} {card}");
+        }
+        begin(other, &["import 1 2", "close 2", "info"]);
+        scene.soon(1);
+        begin(one, &["release 1", "import 3 2", "info"]);
+        scene.soon(0);
+    }
+    scene.held();
+    scene.program.end();
 }
 
 /// Once each: exported, and its descriptor closed, before it is released, unmapped and freed.

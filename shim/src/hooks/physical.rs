@@ -6,9 +6,10 @@
 
 use crate::account::{self, Account, Bytes};
 use crate::closed;
-use core::ffi::c_void;
+use crate::lent::Mark;
+use core::ffi::{c_int, c_void};
 
-use crate::physical;
+use crate::physical::{self, Number};
 use crate::sparse::{self, Behind, Change, Part};
 use crate::sys;
 use crate::vendor::{Device, SUCCESS, StreamMode};
@@ -50,6 +51,8 @@ const LEVEL: u32 = 0;
 /// CU_MEM_OPERATION_TYPE_MAP and UNMAP.
 const MAP: u32 = 1;
 const UNMAP: u32 = 2;
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+const DESCRIPTOR: u32 = 1;
 /// CU_MEM_LOCATION_TYPE_DEVICE
 const DEVICE: u32 = 1;
 /// CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
@@ -88,14 +91,33 @@ hooks! {
         answer(handle, physical::retain(u64::try_from(address.addr()).unwrap_or(0), call))
     }
     fn cuMemExportToShareableHandle(shareable: *mut c_void, handle: u64, kind: u32, flags: u64) {
-        physical::export(handle, || cuMemExportToShareableHandle::real(shareable, handle, kind, flags))
+        // Before anybody can have it.
+        Number::of(handle).share();
+        if kind != DESCRIPTOR || shareable.is_null() {
+            let answer = cuMemExportToShareableHandle::real(shareable, handle, kind, flags);
+            return if answer == SUCCESS { code(physical::exported_as(handle, None)) } else { answer };
+        }
+        let mut descriptor: c_int = -1;
+        let answer = cuMemExportToShareableHandle::real((&raw mut descriptor).cast(), handle, kind, flags);
+        if answer != SUCCESS {
+            return answer;
+        }
+        let lent = physical::exported_as(handle, Some(descriptor));
+        match lent {
+            // SAFETY: the caller's place, which the vendor would write, too.
+            Ok(()) => unsafe { shareable.cast::<c_int>().write_unaligned(descriptor) },
+            Err(_) => sys::close(descriptor),
+        }
+        code(lent)
     }
     fn cuMemImportFromShareableHandle(handle: *mut u64, shareable: *mut c_void, kind: u32) {
         if handle.is_null() {
             return cuMemImportFromShareableHandle::real(handle, shareable, kind);
         }
         let call = || made(|handle| cuMemImportFromShareableHandle::real(handle, shareable, kind));
-        answer(handle, physical::import(call))
+        // A descriptor is given as a pointer of its number.
+        let descriptor = c_int::try_from(shareable.addr()).ok().filter(|_| kind == DESCRIPTOR);
+        answer(handle, physical::import(descriptor.and_then(Mark::of), call))
     }
     fn cuMemMapArrayAsync(parts: *mut MapInfo, count: u32, stream: u64) {
         let call = || cuMemMapArrayAsync::real(parts, count, stream);
@@ -191,6 +213,10 @@ fn changes(parts: *const MapInfo, count: u32) -> impl Iterator<Item = Change> + 
     let count = usize::try_from(count).unwrap_or(0);
     // SAFETY: a list of that length by the vendor's contract, which the driver reads, too; unaligned is allowed for.
     (0..count).map(move |index| unsafe { parts.add(index).read_unaligned() }.change())
+}
+
+fn code(answer: Result<(), i32>) -> i32 {
+    answer.err().unwrap_or(SUCCESS)
 }
 
 /// What a call of the vendor's made, which writes it to a place.

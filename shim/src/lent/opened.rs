@@ -1,5 +1,6 @@
 //! Memory of other processes that this one has open.
 
+use super::descriptor::{Mark, adopt};
 use super::{Books, Had, Lent, Place, Room, Tag, crowd, take_of};
 use crate::account::{Bytes, Ledger};
 use crate::alloc_map::{AllocMap, Fate, Key, NoRoom, Tie};
@@ -14,7 +15,7 @@ static OPENED: AllocMap<Place> = AllocMap::new();
 
 /// What an opener holds.
 #[derive(Clone, Copy)]
-enum Hold {
+pub(crate) enum Hold {
     /// The memory's own slot.
     One(Lent, Ledger),
     /// The crowds of all grants: one of them may have it.
@@ -24,8 +25,16 @@ enum Hold {
 impl Hold {
     /// `None`: no grant of this process lends such memory.
     fn of(tag: Tag) -> Option<Self> {
-        let own = crowd::ledgers().find_map(|ledger| Some(Self::One(Lent::find(ledger, tag)?, ledger)));
-        own.or_else(|| crowd::hold_all().then_some(Self::Crowds))
+        Self::of_slot(tag).or_else(|| crowd::hold_all().then_some(Self::Crowds))
+    }
+
+    fn of_slot(tag: Tag) -> Option<Self> {
+        crowd::ledgers().find_map(|ledger| Some(Self::One(Lent::find(ledger, tag)?, ledger)))
+    }
+
+    /// The vendor did not import it, or has it for this process anyhow.
+    pub(crate) fn unneeded(self, is_there: bool) {
+        self.drop(if is_there { Had::Memory } else { Had::Nothing });
     }
 
     fn drop(self, had: Had) {
@@ -36,8 +45,7 @@ impl Hold {
     }
 
     /// For what is open now.
-    fn place(self) -> Place {
-        let tie = contexts::current().map_or(Tie(0), |current| current.tie);
+    fn place(self, tie: Tie) -> Place {
         let (number, grant, owner, room) = match self {
             Self::One(lent, ledger) => {
                 (lent.number, u32::try_from(ledger.number()).unwrap_or(u32::MAX), lent.owner, Room::One)
@@ -73,7 +81,8 @@ pub(crate) fn open(
 ) -> Result<u64, i32> {
     let Some(hold) = Hold::of(tag) else { return call() };
     let address = call().inspect_err(|_| hold.drop(Had::Nothing))?;
-    match note(Key(address), hold.place(), hold) {
+    let tie = contexts::current().map_or(Tie(0), |current| current.tie);
+    match note(Key(address), hold.place(tie), hold) {
         Ok(()) => Ok(address),
         Err(NoRoom) => {
             if close(address) == SUCCESS {
@@ -81,6 +90,31 @@ pub(crate) fn open(
             }
             Err(OUT_OF_MEMORY)
         }
+    }
+}
+
+/// Before cuMemImportFromShareableHandle of what has this mark: what the importer has to hold. An error: it is refused.
+pub(crate) fn importing(mark: Option<Mark>) -> Result<Option<Hold>, i32> {
+    let _errno = KeepErrno::new();
+    let Some(mark) = mark else {
+        return Ok(crowd::hold_all().then_some(Hold::Crowds));
+    };
+    match Hold::of_slot(mark.tag()) {
+        None => Ok(adopt(mark, crowd::ledgers())?.map(|(lent, ledger)| Hold::One(lent, ledger))),
+        found => Ok(found),
+    }
+}
+
+/// The vendor imported it, and this process has it under this key.
+pub(crate) fn imported(key: Key, hold: Hold) {
+    // Without a place for it the lock stays until the process ends.
+    let _stale = OPENED.insert(key, hold.place(Tie(0)));
+}
+
+/// It has it no longer.
+pub(crate) fn import_ended(key: Key) {
+    if let Some(place) = OPENED.take(key) {
+        place.closed();
     }
 }
 

@@ -6,6 +6,9 @@
 //!   import ─▶ Import (a look of its own) ────────────────────────── shared lock, gone with the import or its process
 //! ```
 //!
+//! The file of physical memory lies beside the card's, so that the card knows, too, whether somebody has it once its maker has died:
+//! the memory stays as long.
+//!
 //! The file of a multicast object has the cards of its team behind that, and each process that has the object holds a lock.
 
 use crate::code::{Answer, INVALID_VALUE, UNKNOWN};
@@ -20,7 +23,7 @@ use std::sync::atomic::AtomicBool;
 
 /// Tells a descriptor of ours.
 const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMS\x01");
-const WORDS: usize = 7;
+const WORDS: usize = 8;
 
 /// By whose functions shared memory was made, which alone can import it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ pub(crate) struct Shared {
     maker: u64,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
+    /// The card's number for it; 0: it goes with its maker.
+    number: u64,
 }
 
 /// The owner's look at what it exported.
@@ -60,7 +65,12 @@ impl Shared {
     pub(crate) fn of(seat: &Seat, maker: Maker, (offset, bytes): (u64, u64)) -> Self {
         let wide = |number| u64::try_from(number).unwrap_or(u64::MAX);
         let (seat, card) = (wide(seat.index()), seat.card().number());
-        Self { pid: std::process::id(), seat, card, maker: maker as u64, offset, bytes }
+        Self { pid: std::process::id(), seat, card, maker: maker as u64, offset, bytes, number: 0 }
+    }
+
+    /// What the card keeps under a number, whatever becomes of its maker.
+    pub(crate) fn under(self, number: u64) -> Self {
+        Self { number, ..self }
     }
 
     pub(crate) fn is_own(&self) -> bool {
@@ -74,17 +84,23 @@ impl Shared {
     /// The same bytes that its owner sees.
     pub(crate) fn backing(&self, card: &Card) -> Answer<Backing> {
         let seat = usize::try_from(self.seat).map_err(|_| INVALID_VALUE)?;
-        let content = Arc::new(Content::of_process(&card.content_file_of(seat, self.pid))?);
+        let file = match self.number {
+            0 => card.content_file_of(seat, self.pid),
+            number => card.shared_content_file(number),
+        };
+        let content = Arc::new(Content::of_process(&file)?);
         Ok(Backing { content, offset: self.offset, touched: Arc::new(AtomicBool::new(true)) })
     }
 
     /// Of a multicast object: how many cards its team is to have, and bytes.
     pub(crate) fn of_team(size: u64, bytes: u64) -> Self {
-        Self { pid: std::process::id(), seat: 0, card: 0, maker: Maker::Team as u64, offset: size, bytes }
+        let (pid, maker) = (std::process::id(), Maker::Team as u64);
+        Self { pid, seat: 0, card: 0, maker, offset: size, bytes, number: 0 }
     }
 
     fn words(&self) -> [u64; WORDS] {
-        [MAGIC, u64::from(self.pid), self.seat, self.card, self.maker, self.offset, self.bytes]
+        let Self { pid, seat, card, maker, offset, bytes, number } = *self;
+        [MAGIC, u64::from(pid), seat, card, maker, offset, bytes, number]
     }
 
     fn read(file: &File) -> Answer<Self> {
@@ -94,11 +110,12 @@ impl Shared {
             file.read_exact_at(&mut bytes, at).map_err(|_| INVALID_VALUE)?;
             *word = u64::from_le_bytes(bytes);
         }
-        let [magic, pid, seat, card, maker, offset, bytes] = found;
+        let [magic, pid, seat, card, maker, offset, bytes, number] = found;
         if magic != MAGIC || bytes == 0 {
             return Err(INVALID_VALUE);
         }
-        Ok(Self { pid: u32::try_from(pid).map_err(|_| INVALID_VALUE)?, seat, card, maker, offset, bytes })
+        let pid = u32::try_from(pid).map_err(|_| INVALID_VALUE)?;
+        Ok(Self { pid, seat, card, maker, offset, bytes, number })
     }
 }
 
@@ -109,7 +126,10 @@ fn look(descriptor: i32) -> Answer<File> {
 }
 
 fn write(told: &Shared) -> Answer<File> {
-    let file = File::from(heap::scratch_file()?);
+    write_to(File::from(heap::scratch_file()?), told)
+}
+
+fn write_to(file: File, told: &Shared) -> Answer<File> {
     for (word, at) in told.words().iter().zip((0..).step_by(8)) {
         file.write_all_at(&word.to_le_bytes(), at).map_err(|_| UNKNOWN)?;
     }
@@ -118,7 +138,24 @@ fn write(told: &Shared) -> Answer<File> {
 
 /// A descriptor for the caller.
 pub(crate) fn export(told: &Shared) -> Answer<(OwnedFd, Export)> {
-    let file = write(told)?;
+    locked(write(told)?)
+}
+
+/// The same of what the card keeps under a number.
+pub(crate) fn export_numbered(seat: &Seat, told: &Shared) -> Answer<(OwnedFd, Export)> {
+    let card = seat.card();
+    // It has one for each earlier descriptor.
+    match std::fs::hard_link(seat.content_file(), card.shared_content_file(told.number)) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(UNKNOWN),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    let open = options.read(true).write(true).create(true).truncate(false);
+    let file = open.open(card.shared_file(told.number)).map_err(|_| UNKNOWN)?;
+    locked(write_to(file, told)?)
+}
+
+fn locked(file: File) -> Answer<(OwnedFd, Export)> {
     file.lock_shared().map_err(|_| UNKNOWN)?;
     let file = OwnedFd::from(file);
     let export = Export::of(&file)?;

@@ -1,15 +1,15 @@
 //! Virtual memory management: physical handles, address reservations, mappings, sparse arrays.
 //!
 //! A physical allocation lives until the last of its references, its mappings, its places in sparse arrays and its shared
-//! handles goes ([`crate::shared`]); until then it is charged to the process that made it. An importer pays nothing. A handle's
-//! value is used again as soon as its memory is gone, as the vendor's driver does.
+//! handles goes ([`crate::shared`]); until then it is charged to the process that made it, and when that has died to nobody. An
+//! importer pays nothing. A handle's value is used again as soon as its memory is gone, as the vendor's driver does.
 
-use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::handle::{Registry, Tag};
 use crate::heap::{self, BIG_PAGE, Backing};
 use crate::memory::{self, Allocation, Payer};
 use crate::multicast::{self, Team};
-use crate::process::{self, lock};
+use crate::process::{self, OurCard, lock};
 use crate::shared::{self, Export, Import, Maker, Shared};
 use aliquot_sim_device::Kind;
 use std::collections::BTreeMap;
@@ -39,8 +39,8 @@ enum Owner {
     Host,
     /// Nobody's: a multicast object, which has memory of others.
     Team(Team),
-    /// Another process's, which pays.
-    Other(#[expect(dead_code, reason = "its lock is what counts")] Import),
+    /// Another process's, which pays; its lock is what counts.
+    Other(Mutex<Option<Import>>),
 }
 
 /// A physical allocation.
@@ -59,6 +59,8 @@ struct Life {
     /// In address ranges and in arrays.
     mappings: u64,
     exports: Vec<Export>,
+    /// The card's number for what was shared by a descriptor; 0: nothing was.
+    number: u64,
     gone: bool,
 }
 
@@ -94,6 +96,14 @@ impl Physical {
         match &self.owner {
             Owner::Team(team) => Some(team),
             Owner::Card | Owner::Host | Owner::Other(_) => None,
+        }
+    }
+
+    fn give_back(&self, ours: &OurCard) {
+        let number = lock(&self.life).number;
+        match ours.seat() {
+            Ok(seat) if number != 0 => seat.give_shared(Kind::Physical, self.bytes, number),
+            _ => ours.give(Kind::Physical, self.bytes),
         }
     }
 
@@ -186,8 +196,14 @@ fn let_go((handle, physical): &Hold, change: impl FnOnce(&mut Life)) {
 fn end(handle: u64, physical: &Arc<Physical>) {
     let ours = process::cards().ok().and_then(|cards| cards.get(physical.device));
     if let Some(ours) = ours {
-        if matches!(physical.owner, Owner::Card) {
-            ours.give(Kind::Physical, physical.bytes);
+        match &physical.owner {
+            Owner::Card => physical.give_back(ours),
+            Owner::Other(import) => {
+                drop(lock(import).take());
+                // It may have been the last to have it.
+                ours.card.reap();
+            }
+            Owner::Host | Owner::Team(_) => {}
         }
         if !matches!(physical.owner, Owner::Other(_))
             && let Ok(heap) = ours.heap()
@@ -293,12 +309,15 @@ pub(crate) fn make_elsewhere(bytes: u64, device: i32) -> Answer<i32> {
 
 fn share(handle: u64, physical: Arc<Physical>, maker: Maker) -> Answer<i32> {
     let seat = process::cards()?.get(physical.device).ok_or(INVALID_DEVICE)?.seat()?;
-    let told = Shared::of(seat, maker, (physical.backing.offset, physical.bytes));
-    let (descriptor, export) = shared::export(&told)?;
     let mut life = lock(&physical.life);
     if life.references == 0 {
         return Err(INVALID_VALUE);
     }
+    if life.number == 0 {
+        life.number = seat.share(physical.bytes).ok_or(OUT_OF_MEMORY)?;
+    }
+    let told = Shared::of(seat, maker, (physical.backing.offset, physical.bytes)).under(life.number);
+    let (descriptor, export) = shared::export_numbered(seat, &told)?;
     life.exports.push(export);
     drop(life);
     note_exported((handle, physical));
@@ -333,7 +352,8 @@ pub(crate) fn import(descriptor: i32, kind: u32) -> Answer<u64> {
     let ours = cards.get(device).ok_or(INVALID_DEVICE)?;
     let location = i32::try_from(device).map_err(|_| INVALID_DEVICE)?;
     let properties = Properties { location_type: LOCATION_DEVICE, location, handle_types: FILE_DESCRIPTOR };
-    Ok(add(device, told.bytes, (Owner::Other(import), told.backing(&ours.card)?), properties))
+    let owner = Owner::Other(Mutex::new(Some(import)));
+    Ok(add(device, told.bytes, (owner, told.backing(&ours.card)?), properties))
 }
 
 /// cuMemGetAllocationPropertiesFromHandle.

@@ -241,6 +241,35 @@ impl Card {
                 drop(std::fs::remove_file(self.content(index, pid)));
             }
         }
+        state.in_use -= state.lent.end_unheld(|number| self.is_held(number));
+    }
+
+    /// The file behind the descriptors of memory that is shared under this number; it has a lock as long as anybody has it.
+    #[must_use]
+    pub fn shared_file(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("shared-{}-{number}", self.number()))
+    }
+
+    /// Another name of its maker's content, which outlives that.
+    #[must_use]
+    pub fn shared_content_file(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("shared-content-{}-{number}", self.number()))
+    }
+
+    /// Whether anybody has such memory or a descriptor of it; its files go with the last.
+    fn is_held(&self, number: u64) -> bool {
+        let path = self.shared_file(number);
+        if std::fs::File::open(path).is_ok_and(|file| file.try_lock().is_err()) {
+            return true;
+        }
+        self.forget_shared(number);
+        false
+    }
+
+    pub(crate) fn forget_shared(&self, number: u64) {
+        // They may never have been made.
+        drop(std::fs::remove_file(self.shared_file(number)));
+        drop(std::fs::remove_file(self.shared_content_file(number)));
     }
 
     /// Takes back what dead processes held, and plays the card up to now.

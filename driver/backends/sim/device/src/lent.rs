@@ -1,5 +1,7 @@
 //! Memory that other processes may open: it stays on the card until its maker and every opener have let go of it, or died.
 //! While its maker has it, it is among what the maker's seat holds; after that it is nobody's, and in use all the same.
+//!
+//! What is shared by descriptors has a file of its own, of which everybody who has it, or a descriptor of it, holds a lock.
 
 use crate::schedule::SEATS;
 
@@ -17,6 +19,18 @@ struct Place {
     maker: u64,
     /// One bit a seat.
     openers: [u64; SEATS / 64],
+    /// 1: the lock of its file tells whether somebody has it.
+    described: u64,
+}
+
+/// By what others come by memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum By {
+    /// A handle: each opener is known.
+    Handle = 0,
+    /// A descriptor, which may be anywhere.
+    Descriptor = 1,
 }
 
 /// What of a card is lent. All zero: nothing.
@@ -51,6 +65,10 @@ impl Place {
         }
     }
 
+    fn is_left(&self) -> bool {
+        self.number != 0 && self.maker == 0
+    }
+
     fn is_of(&self, seat: usize) -> bool {
         self.maker == maker_of(seat)
     }
@@ -73,11 +91,12 @@ impl Lent {
     }
 
     /// Memory of `seat` may be opened from now on, under the number answered; `None`: no more can be lent.
-    pub(crate) fn lend(&mut self, seat: usize, bytes: u64) -> Option<u64> {
+    pub(crate) fn lend(&mut self, seat: usize, bytes: u64, by: By) -> Option<u64> {
         let at = self.places.iter().position(|place| place.number == 0)?;
         self.made += 1;
         let place = self.places.get_mut(at)?;
-        *place = Place { number: self.made, bytes, maker: maker_of(seat), openers: [0; SEATS / 64] };
+        let (number, maker) = (self.made, maker_of(seat));
+        *place = Place { number, bytes, maker, openers: [0; SEATS / 64], described: by as u64 };
         self.used = self.used.max(u64::try_from(at + 1).unwrap_or(0));
         Some(self.made)
     }
@@ -118,18 +137,26 @@ impl Lent {
             if place.is_of(seat) {
                 place.maker = 0;
             }
-            if place.maker == 0 && !place.is_open() {
+            if place.maker == 0 && !place.is_open() && place.described == 0 {
                 place.number = 0;
             }
         }
     }
 
+    /// Bytes that the card has again of what was shared by descriptors, has lost its maker, and is nobody's by `is_held`, which is
+    /// told its number.
+    pub(crate) fn end_unheld(&mut self, is_held: impl Fn(u64) -> bool) -> u64 {
+        let left = self.used().iter_mut().filter(|place| place.is_left() && place.described != 0);
+        let gone = left.filter(|place| !is_held(place.number));
+        gone.map(|place| {
+            place.number = 0;
+            place.bytes
+        })
+        .sum()
+    }
+
     /// Bytes that are still open, and have no maker.
     pub(crate) fn without_maker(&mut self) -> u64 {
-        self.used()
-            .iter()
-            .filter(|place| place.number != 0 && place.maker == 0)
-            .map(|place| place.bytes)
-            .sum()
+        self.used().iter().filter(|place| place.is_left()).map(|place| place.bytes).sum()
     }
 }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tells a card file of this layout; the last byte is the layout's number.
-const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x06");
+const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x07");
 
 /// A number that the kernel drew when the program that runs in this process was started; its bytes are the C library's
 /// secrets, so it is mixed.

@@ -1,7 +1,7 @@
 //! A process on a card: takes memory, hands in work, waits for it.
 
 use super::{Card, Kind};
-use crate::lent::LetGo;
+use crate::lent::{By, LetGo};
 use crate::mapping::{self, monotonic_nanos};
 use crate::schedule::{self, SEATS, Work};
 use std::path::PathBuf;
@@ -109,7 +109,19 @@ impl Seat {
     /// Lets other processes open memory that this seat took; its number for them. `None`: no more can be lent.
     #[must_use]
     pub fn lend(&self, bytes: u64) -> Option<u64> {
-        self.card.with(|state| state.lent.lend(self.index, bytes))
+        self.card.with(|state| state.lent.lend(self.index, bytes, By::Handle))
+    }
+
+    /// The same by descriptors of [`Card::shared_file`], on which each holds a lock.
+    #[must_use]
+    pub fn share(&self, bytes: u64) -> Option<u64> {
+        self.card.with(|state| state.lent.lend(self.index, bytes, By::Descriptor))
+    }
+
+    /// Nobody has it any more.
+    pub fn give_shared(&self, kind: Kind, bytes: u64, number: u64) {
+        self.give_lent(kind, bytes, number);
+        self.card.forget_shared(number);
     }
 
     /// Gives back memory that was lent: the card has it again when nobody has it open.
