@@ -197,6 +197,18 @@ fn a_pool_that_threads_lack_room_in_at_once_grows_by_what_all_of_them_take() {
 }
 
 #[test]
+fn what_is_allocated_while_its_context_ends_is_on_no_card_after_it() {
+    let bench = Bench::new();
+    let Some(program) = compiled(&bench, "sim_ends", Link::Opened) else { return };
+    let left = |arguments: &[&str]| said(&bench.command(&program).args(arguments).output().unwrap());
+    assert_eq!(left(&["green"]), "0 MiB are nobody's\n");
+    let seed = std::process::id().to_string();
+    assert_eq!(left(&["threads", &seed]), "0 MiB are nobody's\n", "seed {seed}");
+    // Threads use what others of them ended: that is what it is about.
+    drop(bench.misuses());
+}
+
+#[test]
 fn memory_is_shared_by_handle_and_the_exporter_pays() {
     let Some((bench, program)) = probe() else { return };
     let mut exporter = Running::start(bench.command(&program).arg("export"));

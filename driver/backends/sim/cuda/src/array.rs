@@ -107,7 +107,13 @@ fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> 
     ours.take(Kind::Array, charged)?;
     let (_, backing) = ours.heap()?.take(bytes).inspect_err(|_| ours.give(Kind::Array, charged))?;
     let (device, context) = (context.device, context.home);
-    Ok(registry.add(|_| Array { shape, device, context, bytes, backing, external: None }).0)
+    let (handle, _) = registry.add(|_| Array { shape, device, context, bytes, backing, external: None });
+    if let Err(gone) = process::must_live(context) {
+        // Whoever ended the context may have seen it.
+        let _gone_already = destroy(handle, registry);
+        return Err(gone);
+    }
+    Ok(handle)
 }
 
 /// cuExternalMemoryGetMappedMipmappedArray: all levels lie in the object from `offset` on.

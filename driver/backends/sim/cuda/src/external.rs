@@ -64,7 +64,7 @@ pub(crate) fn map_buffer(handle: u64, offset: u64, bytes: u64) -> Answer<u64> {
     let backing = external.part(offset, bytes)?;
     let address = heap::reserve(bytes.next_multiple_of(BIG_PAGE))?;
     let (device, context, payer) = (external.device, external.context, Payer::Interface(external));
-    memory::insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
+    let _id = memory::insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
     Ok(address)
 }
 

@@ -61,12 +61,27 @@ pub(crate) enum Origin {
     Registered,
 }
 
-/// Records an allocation.
-pub(crate) fn insert(mut allocation: Allocation) {
+/// Records an allocation; its number.
+pub(crate) fn insert(mut allocation: Allocation) -> u64 {
     let mut ranges = lock(&DEVICE);
     ranges.next_id += 1;
-    allocation.id = ranges.next_id;
+    let id = ranges.next_id;
+    allocation.id = id;
     ranges.by_address.insert(allocation.address, allocation);
+    id
+}
+
+/// An allocation whose context ended before it was recorded went with nobody: it goes now. What is recorded before the context
+/// is looked for goes with it.
+fn with_its_context(address: u64, id: u64, context: u64) -> Answer<u64> {
+    let Err(gone) = process::must_live(context) else { return Ok(address) };
+    let late = {
+        let mut ranges = lock(&DEVICE);
+        let is_it = ranges.by_address.get(&address).is_some_and(|found| found.id == id);
+        if is_it { ranges.by_address.remove(&address) } else { None }
+    };
+    late.iter().for_each(release);
+    Err(gone)
 }
 
 /// The allocation that begins at `address`, taken out.
@@ -95,10 +110,9 @@ pub(crate) fn range(address: u64, bytes: u64) -> Answer<(Backing, u64)> {
     Ok((found.backing, at))
 }
 
-fn place(ours: &OurCard, device: usize, context: u64, bytes: u64, payer: Payer) -> Answer<u64> {
+fn place(ours: &OurCard, device: usize, context: u64, bytes: u64, payer: Payer) -> Answer<(u64, u64)> {
     let (address, backing) = ours.heap()?.take(bytes)?;
-    insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
-    Ok(address)
+    Ok((address, insert(Allocation { address, bytes, device, context, payer, backing, id: 0 })))
 }
 
 /// cuMemAlloc and its kind on the current card.
@@ -111,21 +125,17 @@ pub(crate) fn allocate(kind: Kind, bytes: u64) -> Answer<u64> {
     let unit = ours.card.node().alloc_bytes;
     let charged = bytes.checked_next_multiple_of(unit).ok_or(OUT_OF_MEMORY)?;
     ours.take(kind, charged)?;
-    match place(ours, context.device, context.home, bytes, Payer::Card(kind, charged)) {
-        Ok(address) if kind == Kind::Managed => {
-            let (backing, _) = range(address, bytes)?;
-            if let Err(error) = backing.map_for_host(address, bytes) {
-                free(address)?;
-                return Err(error);
-            }
-            Ok(address)
-        }
-        Ok(address) => Ok(address),
-        Err(error) => {
-            ours.give(kind, charged);
-            Err(error)
+    let placed = place(ours, context.device, context.home, bytes, Payer::Card(kind, charged));
+    let (address, id) = placed.inspect_err(|_| ours.give(kind, charged))?;
+    let address = with_its_context(address, id, context.home)?;
+    if kind == Kind::Managed {
+        let (backing, _) = range(address, bytes)?;
+        if let Err(error) = backing.map_for_host(address, bytes) {
+            free(address)?;
+            return Err(error);
         }
     }
+    Ok(address)
 }
 
 /// cuMemAllocPitch: the address, and the distance of two rows in bytes.
@@ -146,7 +156,8 @@ pub(crate) fn allocate_from(pool: u64, context: u64, bytes: u64) -> Answer<u64> 
     pool.take(charged)?;
     let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
     let payer = Payer::Pool(Arc::clone(&pool), charged, handle);
-    place(ours, device, context, bytes, payer).inspect_err(|_| pool.give(charged))
+    let (address, id) = place(ours, device, context, bytes, payer).inspect_err(|_| pool.give(charged))?;
+    with_its_context(address, id, context)
 }
 
 /// cuMemFree and cuMemFreeAsync: either takes what the other side made.
@@ -215,7 +226,7 @@ pub(crate) fn free_all_of(context: u64) {
 /// Addresses and content that a graph's memory node stands for.
 pub(crate) fn place_for_graph(device: usize, bytes: u64) -> Answer<u64> {
     let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
-    place(ours, device, 0, bytes, Payer::Graph)
+    place(ours, device, 0, bytes, Payer::Graph).map(|(address, _)| address)
 }
 
 /// Whether a graph's memory node has this address.

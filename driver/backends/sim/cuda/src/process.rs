@@ -154,6 +154,24 @@ pub(crate) fn card(device: i32) -> Answer<&'static OurCard> {
     usize::try_from(device).ok().and_then(|index| cards.get(index)).ok_or(INVALID_DEVICE)
 }
 
+// === impl Primary ===
+
+impl Primary {
+    fn release(&mut self) -> Answer {
+        match self.retained {
+            0 => Err(INVALID_CONTEXT),
+            1 => {
+                self.retained = 0;
+                destroy(std::mem::take(&mut self.context))
+            }
+            _ => {
+                self.retained -= 1;
+                Ok(())
+            }
+        }
+    }
+}
+
 // === impl OurCard ===
 
 impl OurCard {
@@ -286,8 +304,16 @@ pub(crate) fn green_destroy(handle: u64) -> Answer {
     let context = CONTEXTS.remove(handle)?;
     stream::destroy_all_of(handle);
     event::destroy_all_of(handle);
-    context.card()?.give(Kind::Context, *lock(&context.stacks));
-    primary_release(i32::try_from(context.device).map_err(|_| INVALID_DEVICE)?)
+    let ours = context.card()?;
+    ours.give(Kind::Context, *lock(&context.stacks));
+    let mut primary = lock(&ours.primary);
+    // Where the primary context was reset the one that is there now is somebody else's.
+    if primary.context == context.home { primary.release() } else { Ok(()) }
+}
+
+/// What was begun in a context may come to its end after it.
+pub(crate) fn must_live(handle: u64) -> Answer {
+    CONTEXTS.living(handle).map(|_| ()).ok_or(INVALID_CONTEXT)
 }
 
 /// The context that has the memory of another.
@@ -321,7 +347,10 @@ pub(crate) fn set_stacks(context: &Context, first: usize, bytes: usize) -> Answe
     let mut stacks = lock(&context.stacks);
     if wanted > *stacks {
         ours.take(Kind::Context, wanted - *stacks)?;
+        // Whoever ends the context gives back what is noted here, after it is gone.
+        must_live(context.handle).inspect_err(|_| ours.give(Kind::Context, wanted - *stacks))?;
     } else {
+        must_live(context.handle)?;
         ours.give(Kind::Context, *stacks - wanted);
     }
     *stacks = wanted;
@@ -364,19 +393,7 @@ pub(crate) fn primary_retain(device: i32) -> Answer<u64> {
 
 /// cuDevicePrimaryCtxRelease.
 pub(crate) fn primary_release(device: i32) -> Answer {
-    let ours = card(device)?;
-    let mut primary = lock(&ours.primary);
-    match primary.retained {
-        0 => Err(INVALID_CONTEXT),
-        1 => {
-            primary.retained = 0;
-            destroy(std::mem::take(&mut primary.context))
-        }
-        _ => {
-            primary.retained -= 1;
-            Ok(())
-        }
-    }
+    lock(&card(device)?.primary).release()
 }
 
 /// cuDevicePrimaryCtxReset.
