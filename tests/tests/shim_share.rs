@@ -159,6 +159,32 @@ fn a_share_is_a_share_of_the_cards_time_for_every_kind_of_work() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Kernels of which few fit into a window of half a second, on cards of their own side by side: they hardly need a processor.
+#[test]
+fn a_share_holds_for_kernels_of_a_tenth_of_a_second_too() {
+    let makes = Bench::new();
+    let Ok(program) = program(&makes) else { return println!("stood aside: no C compiler") };
+    let work = |kind, millis| Work { kind, nanos: millis * MILLI, blocks: 64 };
+    let cases = [
+        (work("plain", 50), 30, 4),
+        (work("graph", 50), 70, 2),
+        (work("synchronous", 100), 70, 1),
+        (work("plain", 100), 50, 3),
+    ];
+    let (wrong, without) = std::thread::scope(|scope| {
+        let program = &program;
+        let one = |case| scope.spawn(move || check(&Bench::new(), program, case).err());
+        let running: Vec<_> = cases.into_iter().map(one).collect();
+        let (bench, work) = (Bench::new(), cases[0].0);
+        let without = Running(vec![work.start(bench.command(program), WINDOWS + 2)]);
+        let without = measure(&bench.card(), work.window(), &without);
+        let wrong: Vec<String> = running.into_iter().filter_map(|case| case.join().unwrap()).collect();
+        (wrong, without)
+    });
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(off(&without.shares, 30) > OFF_MAX, "without the shim: {without:?}");
+}
+
 /// Runs one case until a run was within the bound, three times at most: on a busy machine any one run may be off. Where none was,
 /// too much in any of them is wrong; too little is wrong unless the programs lacked a processor for as long as the card lacked
 /// work.
