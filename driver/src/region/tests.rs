@@ -1,7 +1,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use aliquot_abi::layout::{slot, usage};
@@ -329,6 +329,45 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 0, returned: Bytes(50) }));
     maker.kill().unwrap();
     maker.wait().unwrap();
+}
+
+/// Memory goes to and fro between what its maker holds and what it lends, a page of the file apart from each other; as a process
+/// does it, it is in both for a moment.
+#[test]
+fn memory_that_is_being_lent_is_never_shown_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
+    let watched = Watched::open(&place.usage()).unwrap();
+    let view = watched.view().unwrap();
+    let (own, lent) = (view.slot(1).unwrap(), view.slot(usage::SLOT_COUNT - 1).unwrap());
+    let me = std::process::id();
+    lent.kind().store(slot::LENT, Ordering::SeqCst);
+    lent.owner().store(3 << 32 | u64::from(me), Ordering::SeqCst);
+    own.owner().store(1 << 32 | u64::from(me), Ordering::SeqCst);
+    view.total().store(50, Ordering::SeqCst);
+    own.used().store(50, Ordering::SeqCst);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::SeqCst) {
+                for (from, to) in [(own, lent), (lent, own)] {
+                    to.used().store(50, Ordering::SeqCst);
+                    from.used().store(0, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+            }
+        });
+        for look in 0..4000 {
+            let seen = Seen::of(&place.usage()).unwrap();
+            let used: Vec<Bytes> = seen.processes.iter().map(|process| process.used).collect();
+            if !matches!(used[..], [Bytes(0..=50)]) {
+                ends.store(true, Ordering::SeqCst);
+                panic!("look {look}: {used:?}");
+            }
+        }
+        ends.store(true, Ordering::SeqCst);
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! the reaper's own among them. Files that are only looked at are copied ([`Seen::of`]).
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek as _};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -35,6 +35,9 @@ use super::{bytes_of, fault, open, open_to_look};
 const LOOKS: u32 = 50;
 /// Time between two of them.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
+
+/// Copies of a file at most, until two say the same of its memory: one takes some 20 µs.
+const COPIES_MAX: u32 = 32;
 
 /// One reaper a process: record locks do not keep its own threads apart.
 static REAPING: Mutex<()> = Mutex::new(());
@@ -269,14 +272,16 @@ fn free(taken: Taken<'_>) {
 // === impl Seen ===
 
 impl Seen {
-    /// What a usage file says now. The file is copied: whatever a tenant does to it meanwhile, the copy is of one size.
+    /// What a usage file says now. The file is copied: whatever a tenant does to it meanwhile, the copy is of one size. A copy is not
+    /// made at one moment, so that what moves from one place of it to another could be in both, or in neither: it is made until
+    /// one is as the one before, or often enough; of a tenant that never rests one is shown that has no more than it reserved.
     ///
     /// # Errors
     /// It cannot be read, or is no usage file.
     pub fn of(path: &Path) -> io::Result<Self> {
         let file = open_to_look(path)?;
         let length = Bytes(file.metadata()?.len());
-        let image = Image::of(&file, usage::BYTES)?;
+        let image = settled(&file)?;
         let view = image.usage().map_err(fault)?;
         let word = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
         let now = Processes::now();
@@ -304,4 +309,53 @@ impl Seen {
             processes: processes.collect(),
         })
     }
+}
+
+/// What a copy says of memory: all that is reserved, and of each slot its number, owner, kind and bytes.
+#[derive(PartialEq, Eq)]
+struct Holdings {
+    total: u64,
+    slots: Vec<(usize, u64, u32, u64)>,
+}
+
+// === impl Holdings ===
+
+impl Holdings {
+    fn of(view: UsageView<'_>) -> Self {
+        let of_slot = |t: Taken<'_>| {
+            let kind = t.slot.kind().load(Ordering::Relaxed);
+            (t.number, t.owner, kind, t.slot.used().load(Ordering::Relaxed))
+        };
+        Self {
+            total: view.total().load(Ordering::Relaxed) & !FREEZE,
+            slots: taken(view).map(of_slot).collect(),
+        }
+    }
+
+    /// Everything is reserved before it is in a slot, and out of it before it is given back.
+    fn adds_up(&self) -> bool {
+        self.slots.iter().fold(0_u64, |sum, (_, _, _, used)| sum.saturating_add(*used)) <= self.total
+    }
+}
+
+/// A copy that adds up and is as another one; else the last that adds up, or, where none does, the last.
+fn settled(mut file: &File) -> io::Result<Image> {
+    let mut copy = || {
+        file.rewind()?;
+        let image = Image::of(file, usage::BYTES)?;
+        let holdings = Holdings::of(image.usage().map_err(fault)?);
+        Ok::<_, io::Error>((image, holdings))
+    };
+    let mut last = copy()?;
+    for _ in 1..COPIES_MAX {
+        let next = copy()?;
+        let adds_up = next.1.adds_up();
+        if adds_up && next.1 == last.1 {
+            return Ok(next.0);
+        }
+        if adds_up || !last.1.adds_up() {
+            last = next;
+        }
+    }
+    Ok(last.0)
 }
