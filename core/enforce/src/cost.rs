@@ -15,18 +15,23 @@
 //! Two keys whose hashes collide share an estimate; what markers measure corrects the bill all the same. When the table is
 //! full, a new key takes an old one's place.
 
+mod runs;
+
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::units::Nanos;
+use runs::Runs;
 
 /// Unit of what is kept of samples beside other tenants, in nanoseconds: 32 bits hold a minute.
 const GRAIN: u64 = 16;
-/// Keys kept. Twenty-four bytes each.
+/// Keys kept. Thirty-two bytes each.
 pub const COSTS: usize = 2048;
 /// Places looked at for one key.
 const PROBES: usize = 8;
 /// A measured cost is at least this: nothing takes no time.
 const COST_MIN: u64 = 100;
+/// Of a cost: a launch may take far longer.
+const HELD: u64 = 1 << 63;
 /// A part of a sample that is less than one in so many is not believed: more launches than anybody could take back would go for
 /// such a cost before the next sample.
 const PART_MIN: u64 = 64;
@@ -74,10 +79,12 @@ pub enum Trust {
 struct Entry {
     /// 0: free.
     key: AtomicU64,
-    /// 0: not measured yet. Odd: a bound.
+    /// 0: not measured yet. Odd: a bound. With [`HELD`] none goes without a question.
     nanos: AtomicU64,
     /// The least sample beside other tenants, and above that the mean of the own parts, in [`GRAIN`]s; 0: there was none.
     beside: AtomicU64,
+    /// [`Runs`].
+    runs: AtomicU64,
 }
 
 /// The table.
@@ -166,7 +173,12 @@ impl Costs {
     pub const fn new() -> Self {
         Self {
             entries: [const {
-                Entry { key: AtomicU64::new(0), nanos: AtomicU64::new(0), beside: AtomicU64::new(0) }
+                Entry {
+                    key: AtomicU64::new(0),
+                    nanos: AtomicU64::new(0),
+                    beside: AtomicU64::new(0),
+                    runs: AtomicU64::new(0),
+                }
             }; COSTS],
         }
     }
@@ -176,15 +188,20 @@ impl Costs {
         (0..PROBES).filter_map(move |probe| self.entries.get((at + probe) % COSTS))
     }
 
-    /// Cost of launches of this very key; `None` when it was never measured.
+    /// Cost of launches of this very key; `None` when it was never measured, or one may take far longer.
     #[must_use]
     #[inline]
     pub fn measured(&self, key: Key) -> Option<Nanos> {
+        self.nanos(key).filter(|nanos| nanos & HELD == 0).map(Nanos)
+    }
+
+    #[inline]
+    fn nanos(&self, key: Key) -> Option<u64> {
         for entry in self.places(key) {
             match entry.key.load(Ordering::Relaxed) {
                 found if found == key.0 => {
                     let nanos = entry.nanos.load(Ordering::Relaxed);
-                    return (nanos != 0).then_some(Nanos(nanos));
+                    return (nanos != 0).then_some(nanos);
                 }
                 0 => return None,
                 _ => {}
@@ -196,13 +213,14 @@ impl Costs {
     /// The best that is known about a launch.
     #[must_use]
     pub fn estimate(&self, shape: &Shape) -> Estimate {
-        if let Some(nanos) = self.measured(shape.key) {
-            return Estimate::Measured(nanos, if nanos.0 & 1 == 0 { Trust::Exact } else { Trust::Bound });
+        if let Some(nanos) = self.nanos(shape.key) {
+            let trust = if nanos & 1 == 0 { Trust::Exact } else { Trust::Bound };
+            return Estimate::Measured(Nanos(nanos & !HELD), trust);
         }
         // Time grows at most in proportion to blocks; a card that has room for more of them needs less.
-        let family = self.measured(shape.family);
+        let family = self.nanos(shape.family);
         family.map_or(Estimate::Unknown, |block| {
-            let nanos = u128::from(block.0) * u128::from(shape.blocks.max(1)) / FAMILY_SCALE;
+            let nanos = u128::from(block & !HELD) * u128::from(shape.blocks.max(1)) / FAMILY_SCALE;
             Estimate::Guessed(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX).max(COST_MIN)))
         })
     }
@@ -234,8 +252,41 @@ impl Costs {
         };
         entry.beside.store(both.mean << 32 | both.least, Ordering::Relaxed);
         if both.vary() {
-            entry.nanos.store(marked(both.mean * GRAIN, Trust::Mean), Ordering::Relaxed);
+            entry.put(marked(both.mean * GRAIN, Trust::Mean));
         }
+    }
+
+    /// So many launches of this key were billed so much each.
+    pub fn ran(&self, key: Key, launches: u32, each: Nanos) {
+        if let Some(entry) = self.entry_of(key) {
+            // Races between two learners lose one sample of many.
+            let runs = Runs::of(entry.runs.load(Ordering::Relaxed)).then(launches, each);
+            entry.runs.store(runs.word(), Ordering::Relaxed);
+        }
+    }
+
+    /// From now on launches of this key that may take far longer than they cost go with a question.
+    pub fn hold(&self, key: Key) {
+        if let Some(entry) = self.entry_of(key) {
+            let cost = entry.nanos.load(Ordering::Relaxed) & !HELD;
+            let held = if entry.longest(Nanos(cost)).is_some() { HELD } else { 0 };
+            entry.nanos.store(cost | held, Ordering::Relaxed);
+        }
+    }
+
+    /// From now on they go without one.
+    pub fn let_go(&self, key: Key) {
+        if let Some(entry) = self.entry_of(key) {
+            entry.nanos.store(entry.nanos.load(Ordering::Relaxed) & !HELD, Ordering::Relaxed);
+        }
+    }
+
+    /// What a launch of this key may take beyond its cost, where that is far more.
+    #[must_use]
+    pub fn beyond(&self, key: Key, cost: Nanos) -> Nanos {
+        self.entry_of(key)
+            .and_then(|entry| entry.longest(cost))
+            .map_or(Nanos::ZERO, |longest| longest.minus(cost))
     }
 
     /// Whether some launches of this key take longer than others, by what was seen beside other tenants.
@@ -250,9 +301,9 @@ impl Costs {
 
     fn entry(&self, key: Key, nanos: u64, trust: Trust) {
         if let Some(entry) = self.entry_of(key) {
-            let before = entry.nanos.load(Ordering::Relaxed);
+            let before = entry.nanos.load(Ordering::Relaxed) & !HELD;
             // Races between two learners lose one sample of many.
-            entry.nanos.store(blend(before, nanos, trust), Ordering::Relaxed);
+            entry.put(blend(before, nanos, trust));
             return;
         }
         let free = self.places(key).find(|entry| entry.key.load(Ordering::Relaxed) == 0);
@@ -262,8 +313,21 @@ impl Costs {
         // Not measured for a moment, so that nobody reads another key's cost.
         entry.nanos.store(0, Ordering::Release);
         entry.beside.store(0, Ordering::Release);
+        entry.runs.store(0, Ordering::Release);
         entry.key.store(key.0, Ordering::Release);
         entry.nanos.store(blend(0, nanos, trust), Ordering::Release);
+    }
+}
+
+impl Entry {
+    /// A new cost; held as before.
+    fn put(&self, nanos: u64) {
+        let held = self.nanos.load(Ordering::Relaxed) & HELD;
+        self.nanos.store(nanos & !HELD | held, Ordering::Relaxed);
+    }
+
+    fn longest(&self, cost: Nanos) -> Option<Nanos> {
+        Runs::of(self.runs.load(Ordering::Relaxed)).longest(cost)
     }
 }
 

@@ -76,6 +76,8 @@ pub struct Batch {
     pub stream: u64,
     /// What they were charged together.
     pub charged: Nanos,
+    /// What was taken for them beyond that until they are billed, as they may be far longer.
+    pub deposit: Nanos,
     /// How many.
     pub launches: u32,
     /// What they are, where they are all the same.
@@ -87,7 +89,8 @@ pub struct Batch {
 impl Batch {
     /// A marker behind what is no batch's.
     const fn none(stream: u64) -> Self {
-        Self { stream, charged: Nanos::ZERO, launches: 0, shape: None, known: Known::Exactly }
+        let (charged, deposit) = (Nanos::ZERO, Nanos::ZERO);
+        Self { stream, charged, deposit, launches: 0, shape: None, known: Known::Exactly }
     }
 
     /// Whether it is a marker without launches of its own.

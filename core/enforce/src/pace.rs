@@ -53,7 +53,7 @@ use crate::unbilled::{self, Books};
 use crate::units::{Nanos, Ppm};
 use clocked::Clocked;
 use lane::{BOUNDED_COST, Lane, UNKNOWN_COST};
-use pay::{Price, publish_active, publish_limited, room};
+use pay::{Price, must_mark, publish_active, publish_limited, room};
 use probe::{Probes, Which};
 
 pub use clocked::Place;
@@ -88,6 +88,8 @@ const LOOK_AFTER: Nanos = Nanos::from_micros(50);
 const LOOK_KNOWN: Nanos = Nanos::from_millis(2);
 /// How long another thread may be at the markers before we go on without.
 const MARKS_WAIT_MAX: Nanos = Nanos::from_millis(25);
+/// The same where all that is lost is a deposit.
+const MARKS_WAIT_SHORT: Nanos = Nanos::from_millis(1);
 /// Streams whose launches are told apart.
 const LANES: usize = 16;
 
@@ -100,6 +102,13 @@ pub struct Terms {
     pub granted: Ppm,
     /// Own part.
     pub own: Ppm,
+}
+
+impl Terms {
+    /// Whether all of the card is the tenant's now, and nobody else is there.
+    const fn is_free(&self) -> bool {
+        self.granted.parts() == Ppm::ALL.parts() && self.own.parts() == Ppm::ALL.parts()
+    }
 }
 
 /// The words that all processes of the tenant share.
@@ -280,20 +289,14 @@ impl Pace {
         marks: Option<&mut Marks>,
         world: &mut impl World,
     ) -> Verdict {
-        let (cost, known) = match self.costs.estimate(ask.shape) {
-            Estimate::Measured(cost, Trust::Exact) => (cost, Known::Exactly),
-            Estimate::Measured(cost, Trust::Bound | Trust::Short | Trust::Mean) => (cost, Known::AtMost),
-            Estimate::Guessed(cost) => (cost.clamp(GUESS_MIN, GUESS_MAX), Known::Not),
-            Estimate::Unknown => (UNKNOWN, Known::Not),
-        };
-        let must_mark = known == Known::Not || cost >= QUANTUM;
-        let price = Price { cost, room: room(ask.terms, cost, known) };
+        let (price, known) = self.price(ask);
+        let (cost, must_mark) = (price.cost, must_mark(price.cost, known));
         self.bill_unmarked(ask.now, ask.terms, shared);
         let Some(marks) = marks else {
-            if must_mark && ask.waited < MARKS_WAIT_MAX {
+            if ask.waited < price.patience(known) {
                 return Verdict::Wait(ask.now.plus(LOOK_AFTER));
             }
-            return self.ask_without_marks(ask, price, known, shared, world);
+            return self.ask_without_marks(ask, price.without_deposit(), known, shared, world);
         };
         self.settle(ask.now, ask.terms, shared, marks, world);
         self.mark_unmarked(ask.now, ask.stream, marks, world);
@@ -304,13 +307,14 @@ impl Pace {
             self.take_back(lane.reclaim());
         }
         let due = Self::late(ask, shared, marks);
-        let may = Self::catch_up(ask, cost, due, shared, (&mut *marks, &mut *world));
+        let price = if due.is_some_and(|due| due.awaited(ask.now) >= STUCK_AFTER) {
+            price.without_deposit()
+        } else {
+            price
+        };
+        let may = Self::catch_up(ask, price.whole(), due, shared, (&mut *marks, &mut *world));
         if let Err(until) = may.and_then(|()| self.pay(ask, price, due, shared, world)) {
-            // The stream will rest: what it did until now is a batch of its own.
-            if lane.is_open_for(ask.stream) {
-                self.mark(ask.now, lane, marks, world);
-            }
-            return Verdict::Wait(until);
+            return self.rest(ask, price, lane, until, marks, world);
         }
         let streams = if known == Known::AtMost { marks.streams(ask.stream) } else { Streams::One };
         let which =
@@ -328,20 +332,19 @@ impl Pace {
             begin = Begin::Last;
         }
         if !lane.is_open_for(ask.stream) {
-            let (was_open, left) = (lane.is_open(), lane.close().1);
-            // What is left of a closed one was put back by a thread that launched while another closed it.
-            self.take_back(if was_open { left } else { 0 });
+            self.empty(lane);
             lane.open_for(ask.stream, ask.shape);
             marks.open(ask.now, ask.stream, begin, world);
         }
         lane.give(cost.signed());
+        lane.deposit(price.deposit);
         lane.count(ask.shape.key);
         match known {
             Known::Not => lane.set(UNKNOWN_COST),
             Known::AtMost => lane.set(BOUNDED_COST),
             Known::Exactly => {}
         }
-        let due = alone || lane.charged() >= MARK_EVERY;
+        let due = alone || lane.taken() >= MARK_EVERY;
         if !due {
             self.lend(lane);
         }
@@ -368,6 +371,40 @@ impl Pace {
         Verdict::Go(Ticket { charged: price.cost, mark: None })
     }
 
+    /// A launch waits. Its stream will rest: what that did until now is a batch of its own. Deposits come back with their bills, and
+    /// get their markers as well.
+    fn rest(
+        &self,
+        ask: &Ask<'_>,
+        price: Price,
+        lane: &Lane,
+        mut until: Nanos,
+        marks: &mut Marks,
+        world: &mut impl World,
+    ) -> Verdict {
+        for (stream, lane) in self.open_lanes().filter(|(_, lane)| lane.deposited() > Nanos::ZERO) {
+            if marks.knows(stream) && world.may_record(stream) {
+                self.mark(ask.now, lane, marks, world);
+                until = until.min(ask.now.plus(LOOK_AFTER));
+            }
+        }
+        if price.deposit > Nanos::ZERO {
+            marks.wait(ask.now);
+        }
+        if lane.is_open_for(ask.stream) {
+            self.mark(ask.now, lane, marks, world);
+        }
+        Verdict::Wait(until)
+    }
+
+    /// Makes room for another stream.
+    fn empty(&self, lane: &Lane) {
+        let (was_open, (batch, left)) = (lane.is_open(), lane.close());
+        // What is left of a closed one was put back by a thread that launched while another closed it.
+        self.take_back(if was_open { left } else { 0 });
+        self.take_back(batch.deposit.signed());
+    }
+
     /// After the vendor call of a launch with a ticket: puts the marker that is due. `now` is a moment after the call.
     pub fn launched(&self, now: Nanos, ticket: &Ticket, marks: Option<&mut Marks>, world: &mut impl World) {
         if let (Some(at), Some(marks)) = (ticket.mark, marks)
@@ -382,10 +419,12 @@ impl Pace {
         let (batch, left) = lane.close();
         self.take_back(left);
         let opened_at = marks.opened_at(batch.stream).unwrap_or(now);
-        if batch.launches > 0
-            && marks.close(now, batch, world) == Recorded::No
-            && (batch.known == Known::Not || marks.is_empty())
-        {
+        if batch.launches > 0 && marks.close(now, batch, world) == Recorded::Yes {
+            return;
+        }
+        // No bill gives it back.
+        self.take_back(batch.deposit.signed());
+        if batch.launches > 0 && (batch.known == Known::Not || marks.is_empty()) {
             self.unmarked(opened_at, now, Place::Stream { context: world.context(), stream: batch.stream });
         }
     }

@@ -11,6 +11,8 @@ pub struct Due {
     pub at: Nanos,
     /// What all that is marked was charged.
     pub charged: Nanos,
+    /// What was taken for it beyond that, as it may be far longer.
+    pub deposit: Nanos,
     /// What the oldest was charged beyond that, as it was late.
     pub late: Nanos,
     /// The least that is known about any charge.
@@ -37,10 +39,11 @@ impl Marks {
         let start = oldest.opened_at.max(end.unwrap_or(Nanos::ZERO));
         let pending = self.batches();
         let charged = pending.clone().fold(Nanos::ZERO, |sum, pending| sum.plus(pending.batch.charged));
+        let deposit = pending.clone().fold(Nanos::ZERO, |sum, pending| sum.plus(pending.batch.deposit));
         let known = pending.map(|pending| pending.batch.known).min().unwrap_or(Known::Exactly);
         let from = start.max(oldest.closed_at);
         let (at, late, awaited_from) = (start.plus(oldest.batch.charged), oldest.late, oldest.awaited_from);
-        Some(Due { from, at, charged, late, known, awaited_from })
+        Some(Due { from, at, charged, deposit, late, known, awaited_from })
     }
 
     /// Notes what the oldest pending batch was charged beyond its charges.

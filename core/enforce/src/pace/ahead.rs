@@ -26,7 +26,9 @@ impl Pace {
         let Ask { now, terms, waited, .. } = *ask;
         let awaited = due.map_or(Nanos::ZERO, |due| due.awaited(now));
         // Where a charge is a guess, all that it says is that a bill comes.
-        let charged = due.filter(|due| due.known != Known::Not).map_or(Nanos::ZERO, |due| due.charged);
+        let charged = due
+            .filter(|due| due.known != Known::Not)
+            .map_or(Nanos::ZERO, |due| due.charged.plus(due.deposit));
         let ahead = charged.minus(AHEAD_MAX.plus(cost));
         if ahead == Nanos::ZERO || waited.max(awaited) >= STUCK_AFTER {
             return Ok(());
@@ -34,7 +36,14 @@ impl Pace {
         if terms.own != Ppm::ALL {
             shared.bucket.refill(now, terms.granted.min(terms.guaranteed), Room::MOST);
         }
-        let until = now.plus(ahead.clamp(LOOK_LEAST, LOOK_MOST));
+        let look = match due {
+            // It may be done any moment, or take as long as was taken for it.
+            Some(due) if due.deposit > Nanos::ZERO => {
+                Nanos(now.minus(due.from).0 / 8).clamp(LOOK_AFTER, LOOK_MOST)
+            }
+            _ => ahead.clamp(LOOK_LEAST, LOOK_MOST),
+        };
+        let until = now.plus(look);
         publish_active(now, until.minus(now), shared, world);
         publish_limited(now, until, shared, world);
         marks.wait(now);

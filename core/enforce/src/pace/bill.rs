@@ -77,9 +77,10 @@ impl Pace {
                 return;
             }
             let billed = self.bill(now, terms, shared, &done);
-            let charged = done.batch.charged.plus(done.late);
+            let charged = done.batch.charged.plus(done.batch.deposit).plus(done.late);
             refund = refund.saturating_add(charged.signed().saturating_sub(billed.signed()));
-            let room = room(terms, each(&done, done.batch.charged), done.batch.known);
+            let taken = done.batch.charged.plus(done.batch.deposit);
+            let room = room(terms, each(&done, taken), done.batch.known);
             most.saves = most.saves.max(room.saves);
         });
         shared.bucket.add(refund, most);
@@ -95,8 +96,7 @@ impl Pace {
     /// none waits for it any more.
     pub(super) fn late(ask: &Ask<'_>, shared: &Shared<'_>, marks: &mut Marks) -> Option<Due> {
         let due = marks.due()?;
-        let is_free = ask.terms.granted == Ppm::ALL && ask.terms.own == Ppm::ALL;
-        let most = if is_free { STUCK_AFTER } else { LATE_WAIT_MAX };
+        let most = if ask.terms.is_free() { STUCK_AFTER } else { LATE_WAIT_MAX };
         let is_stuck = ask.waited.max(due.awaited(ask.now)) >= most;
         let late = if is_stuck { Nanos::ZERO } else { lateness(ask.now, ask.terms.own, &due) };
         if late > Nanos::ZERO {
@@ -139,7 +139,10 @@ impl Pace {
         let stretch = Stretch { start: done.start, end: done.end, amount: amount.minus(paid), counted_until };
         let mut billed = shared.cells.charge(&stretch);
         self.clocked.marked(done, billed);
-        let missing = missing(done, billed.plus(paid), terms, shared);
+        // Where nobody was beside them, all launches but the last may have been done in the time that is not sure.
+        let charged = billed.plus(paid);
+        let sure = if alone { done.end.minus(done.sure_from).max(each(done, charged)) } else { charged };
+        let missing = missing(done, charged.min(sure), terms, shared);
         if missing > Nanos::ZERO {
             billed = billed.plus(shared.cells.charge(&Stretch { amount: missing, ..stretch }));
         }
@@ -156,6 +159,10 @@ impl Pace {
             }
             _ => self.learn(interval, done.end.minus(done.sure_from), alone, done),
         }
+        if let Some(shape) = done.batch.shape {
+            self.costs.ran(shape.key, done.batch.launches, each(done, billed.plus(paid)));
+            if terms.is_free() { self.costs.let_go(shape.key) } else { self.costs.hold(shape.key) }
+        }
         billed
     }
 
@@ -166,7 +173,9 @@ impl Pace {
         // A stretch that holds others' turns says too much: the least of many is near the truth.
         let trust = if exact { Trust::Exact } else { Trust::Bound };
         // What was charged, or what is sure, explains most of the stretch.
-        let told = done.batch.launches > 1 && done.batch.charged.max(sure).0 >= interval.0 / 4 * 3;
+        let told = done.batch.launches > 1
+            && done.batch.deposit == Nanos::ZERO
+            && done.batch.charged.max(sure).0 >= interval.0 / 4 * 3;
         if let (true, Some((at, _))) = (told, self.lane(done.batch.stream)) {
             self.probes.confirmed(at, done.end);
         }
@@ -216,5 +225,6 @@ fn each(done: &Done, time: Nanos) -> Nanos {
 fn lateness(now: Nanos, own: Ppm, due: &Due) -> Nanos {
     let taken = now.minus(due.from);
     let allowed = if due.known == Known::Not { LATE_GUESSED } else { LATE_MEASURED };
-    if taken.minus(due.charged) > allowed { own.times(taken).minus(due.charged) } else { Nanos::ZERO }
+    let paid = due.charged.plus(due.deposit);
+    if taken.minus(paid) > allowed { own.times(taken).minus(paid) } else { Nanos::ZERO }
 }

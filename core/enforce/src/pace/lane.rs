@@ -10,9 +10,9 @@ use crate::units::Nanos;
 pub(super) const PROBE_NEVER: u32 = u32::MAX / 2;
 
 /// Launches on one stream since its last marker. Two threads on one stream may lose each other's counts; bills do not depend
-/// on them. A cache line of its own.
+/// on them. What a launch touches that asks nobody is a cache line of its own.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct Lane {
     stream: AtomicU64,
     /// Part of the process's lease that launches on this stream may use up, in device nanoseconds.
@@ -29,9 +29,12 @@ pub(super) struct Lane {
     /// As many as there are when one is to be measured by itself.
     probe_at: AtomicU32,
     state: AtomicU32,
+    /// What its launches took beyond their charges, as they may be far longer; comes back with the bill. Who holds the markers
+    /// alone touches it, in device nanoseconds.
+    deposit: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Lane>() == 64);
+const _: () = assert!(core::mem::offset_of!(Lane, deposit) == 64, "behind the line that launches touch");
 
 /// Bits of a lane's state.
 const OPEN: u32 = 1;
@@ -57,6 +60,7 @@ impl Lane {
             seen_before: AtomicU32::new(0),
             probe_at: AtomicU32::new(0),
             state: AtomicU32::new(0),
+            deposit: AtomicU64::new(0),
         }
     }
 
@@ -148,9 +152,25 @@ impl Lane {
         self.given.store(self.given.load(Ordering::Relaxed).saturating_add(amount), Ordering::Relaxed);
     }
 
+    /// What its launches may take in all.
+    pub(super) fn taken(&self) -> Nanos {
+        self.charged().plus(self.deposited())
+    }
+
+    pub(super) fn deposited(&self) -> Nanos {
+        Nanos(self.deposit.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn deposit(&self, deposit: Nanos) {
+        if deposit > Nanos::ZERO {
+            self.deposit.store(self.deposited().plus(deposit).0, Ordering::Relaxed);
+            self.set(BOUNDED_COST);
+        }
+    }
+
     /// Lease that it may still be given, up to a marker after so much.
     pub(super) fn room(&self, mark_every: Nanos) -> i64 {
-        mark_every.minus(self.charged()).signed() - self.left.load(Ordering::Relaxed)
+        mark_every.minus(self.taken()).signed() - self.left.load(Ordering::Relaxed)
     }
 
     /// Puts so much of the lease at its disposal.
@@ -184,6 +204,7 @@ impl Lane {
         let batch = Batch {
             stream: self.stream.load(Ordering::Relaxed),
             charged,
+            deposit: Nanos(self.deposit.swap(0, Ordering::Relaxed)),
             launches: self
                 .seen
                 .load(Ordering::Relaxed)

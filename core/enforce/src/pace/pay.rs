@@ -11,10 +11,51 @@ const ACTIVE_FOR: Nanos = Nanos::from_millis(4);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Price {
     pub(super) cost: Nanos,
+    /// What it may take beyond that, until its bill says.
+    pub(super) deposit: Nanos,
     pub(super) room: Room,
 }
 
+impl Price {
+    pub(super) fn whole(&self) -> Nanos {
+        self.cost.plus(self.deposit)
+    }
+
+    /// Where no bill gives it back soon.
+    pub(super) fn without_deposit(self) -> Self {
+        Self { deposit: Nanos::ZERO, ..self }
+    }
+
+    /// How long another thread that is at the markers is waited for.
+    pub(super) fn patience(&self, known: Known) -> Nanos {
+        match self.deposit {
+            _ if must_mark(self.cost, known) => MARKS_WAIT_MAX,
+            Nanos::ZERO => Nanos::ZERO,
+            _ => MARKS_WAIT_SHORT,
+        }
+    }
+}
+
 impl Pace {
+    /// What a launch is charged, and how well that is known.
+    pub(super) fn price(&self, ask: &Ask<'_>) -> (Price, Known) {
+        let (cost, known) = match self.costs.estimate(ask.shape) {
+            Estimate::Measured(cost, Trust::Exact) => (cost, Known::Exactly),
+            Estimate::Measured(cost, Trust::Bound | Trust::Short | Trust::Mean) => (cost, Known::AtMost),
+            Estimate::Guessed(cost) => (cost.clamp(GUESS_MIN, GUESS_MAX), Known::Not),
+            Estimate::Unknown => (UNKNOWN, Known::Not),
+        };
+        let deposit = if must_mark(cost, known) { Nanos::ZERO } else { self.deposit(ask, cost) };
+        (Price { cost, deposit, room: room(ask.terms, cost.plus(deposit), known) }, known)
+    }
+
+    /// What is taken for a launch beyond its cost, as it may be far longer. Alone, what is too long by so much is too much by the
+    /// part of it that is not granted.
+    fn deposit(&self, ask: &Ask<'_>, cost: Nanos) -> Nanos {
+        let beyond = self.costs.beyond(ask.shape.key, cost);
+        if ask.terms.own == Ppm::ALL { beyond.minus(ask.terms.granted.times(beyond)) } else { beyond }
+    }
+
     /// Puts the process's lease at a lane's disposal, as far as its next marker.
     pub(super) fn lend(&self, lane: &Lane) {
         let lease = self.lease.load(Ordering::Relaxed).min(lane.room(MARK_EVERY)).max(0);
@@ -34,13 +75,14 @@ impl Pace {
     pub(super) fn pay(
         &self,
         ask: &Ask<'_>,
-        Price { cost, room }: Price,
+        price: Price,
         due: Option<Due>,
         shared: &Shared<'_>,
         world: &mut impl World,
     ) -> Result<(), Nanos> {
         let Ask { now, terms, waited, .. } = *ask;
-        publish_active(now, cost, shared, world);
+        publish_active(now, price.cost, shared, world);
+        let (cost, room) = (price.whole(), price.room);
         let small = cost < QUANTUM;
         if small && self.lease.fetch_sub(cost.signed(), Ordering::AcqRel) >= cost.signed() {
             return Ok(());
@@ -81,6 +123,11 @@ impl Pace {
         publish_limited(now, until, shared, world);
         Err(until)
     }
+}
+
+/// Whether a marker has to be right behind such a launch.
+pub(super) fn must_mark(cost: Nanos, known: Known) -> bool {
+    known == Known::Not || cost >= QUANTUM
 }
 
 /// Up to what credit is saved for launches of that cost: beside other tenants a long one ends late or early by their turns, and

@@ -27,7 +27,7 @@ impl Waits {
 }
 
 impl Pace {
-    fn open_lanes(&self) -> impl Iterator<Item = (u64, &Lane)> {
+    pub(super) fn open_lanes(&self) -> impl Iterator<Item = (u64, &Lane)> {
         let open = self.lanes.iter().filter(|lane| lane.is_open());
         open.map(|lane| (lane.stream(), lane))
     }
@@ -63,6 +63,7 @@ impl Pace {
             if waits.is_on(stream) && marks.is_none_or(|marks| marks.knows(stream)) {
                 let (batch, left) = lane.close();
                 self.take_back(left);
+                self.take_back(batch.deposit.signed());
                 if batch.launches > 0 {
                     self.unmarked(
                         marks.and_then(|marks| marks.opened_at(stream)).unwrap_or(now),

@@ -54,7 +54,7 @@ impl Random {
 /// What a program launches, over and over.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// Function, blocks, length; launched in turn.
+    /// Function, blocks, length; launched in turn. What has no blocks is a graph.
     pub(crate) kernels: Vec<(u64, u32, u64)>,
     /// Streams used in turn.
     pub(crate) streams: u64,
@@ -414,7 +414,10 @@ impl Bench {
         let number = process.launched as usize;
         let (function, blocks, length) = process.program.kernels[number % process.program.kernels.len()];
         let stream = process.launched % process.program.streams;
-        let shape = Shape::kernel(function, [blocks, 1, 1], [256, 1, 1]);
+        let shape = match blocks {
+            0 => Shape::graph(function),
+            blocks => Shape::kernel(function, [blocks, 1, 1], [256, 1, 1]),
+        };
         let region = &self.regions[process.tenant];
         let shared = region.shared(&process.nanos, seat as u32 + 1);
         let (guaranteed, granted) = (region.guaranteed, Ppm::new(region.granted));
