@@ -1,4 +1,4 @@
-//! Multicast objects: memory that is bound to one is held by it until it is unbound, or the object ends.
+//! Multicast objects and logical endpoints: memory that is bound to one is held by it until it is unbound, or the object ends.
 //!
 //! ```text
 //!   object (handle) ─▶ a record without bytes ([`crate::physical`]) ─▶ Bound {place, number} ─▶ a hold on the memory's record

@@ -416,7 +416,7 @@ fn note_free(handle: u64, reach: Reach) -> Option<Number> {
     noted
 }
 
-/// A multicast object was made.
+/// A multicast object or a logical endpoint was made.
 pub(crate) fn multicast(handle: u64) {
     let _noted = note_free(handle, Reach::Own);
 }

@@ -185,6 +185,8 @@ mod tests {
             "cuMulticastCreate",
             "cuMulticastBind",
             "cuMulticastUnbind",
+            "cuLogicalEndpointBind",
+            "cuLogicalEndpointUnbind",
             "cuMemPoolCreate",
             "cuArrayCreate",
             "cuArray3DCreate",

@@ -22,6 +22,9 @@
                                            or range has, at the way's own place; 4: two in a row by cuMulticastBindAddr
      beside <range> <handle> <handle>      cuMemMap of two of 8 MiB, one behind the other
      unbind <team> <way>
+     endpoint <slot> <cards> <bytes>       cuLogicalEndpointCreate of the first card, or of two; asked until it is there
+     tie <slot> <what> <way>               cuLogicalEndpointBindMem, cuLogicalEndpointBindAddr: what a handle or range has
+     untie <slot> <way>, dissolve <slot>   cuLogicalEndpointUnbind, cuLogicalEndpointDestroy
      plain <range> <bytes>                 cuMemAlloc
      span <descriptor> <range> <bytes>     cuMemGetHandleForAddressRange
      elsewhere <descriptor> <bytes>        memory as another interface to the card makes it
@@ -99,6 +102,19 @@ extern int cuStreamCreate(void **, unsigned), cuStreamQuery(void *);
 extern int cuModuleLoadData(void **, const void *), cuModuleGetFunction(void **, void *, const char *);
 extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 
+typedef struct {
+    unsigned kind, cards;
+    unsigned long long bytes;
+    unsigned handle_types, flags;
+} EndpointProperties;
+extern int cuLogicalEndpointIdReserve(unsigned *, unsigned), cuLogicalEndpointIdRelease(unsigned, unsigned);
+extern int cuLogicalEndpointCreate(unsigned, const EndpointProperties *), cuLogicalEndpointAddDevice(unsigned, int);
+extern int cuLogicalEndpointQuery(unsigned, unsigned, int *), cuLogicalEndpointDestroy(unsigned);
+extern int cuLogicalEndpointBindMem(unsigned, int, u64, u64, u64, u64, unsigned long long);
+extern int cuLogicalEndpointBindAddr(unsigned, int, u64, void *, u64, unsigned long long);
+extern int cuLogicalEndpointUnbind(unsigned, int, u64, u64);
+
+static unsigned endpoints[16];
 static u64 handles[16], ranges[16], sizes[16];
 static int descriptors[16];
 static void *arrays[16], *objects[16], *stream;
@@ -199,6 +215,30 @@ static int bind_in(u64 object, u64 what, u64 way)
     }
 }
 
+static int endpoint(unsigned *id, unsigned cards, u64 bytes)
+{
+    EndpointProperties one = { 1, 0, bytes, 0, 0 }, several = { 2, cards, bytes, 0, 0 };
+    int ready = 0;
+    int code = cuLogicalEndpointIdReserve(id, 1);
+    code = code ? code : cuLogicalEndpointCreate(*id, cards == 1 ? &one : &several);
+    for (unsigned card = 0; cards > 1 && card < cards; card++)
+        code = code ? code : cuLogicalEndpointAddDevice(*id, (int)card);
+    code = code ? code : cuLogicalEndpointQuery(*id, 1, &ready);
+    return code ? code : !ready;
+}
+
+static int tie(unsigned id, u64 what, u64 way)
+{
+    return way ? cuLogicalEndpointBindAddr(id, 0, BOUND, (void *)(uintptr_t)ranges[what], BOUND, 0)
+               : cuLogicalEndpointBindMem(id, 0, 0, handles[what], 0, BOUND, 0);
+}
+
+static int dissolve(unsigned id)
+{
+    int code = cuLogicalEndpointDestroy(id);
+    return code ? code : cuLogicalEndpointIdRelease(id, 1);
+}
+
 static int beside(u64 range, u64 first, u64 second)
 {
     int code = cuMemAddressReserve(&ranges[range], sizes[range] = 2 * BOUND, 0, 0, 0);
@@ -265,6 +305,14 @@ static int others(const char *word, u64 a, u64 b, u64 c)
         return cuMemAlloc_v2(&ranges[a], b);
     if (!strcmp(word, "span"))
         return cuMemGetHandleForAddressRange(&descriptors[a], ranges[b], c, 1, 0);
+    if (!strcmp(word, "endpoint"))
+        return endpoint(&endpoints[a], (unsigned)b, c);
+    if (!strcmp(word, "tie"))
+        return tie(endpoints[a], b, c);
+    if (!strcmp(word, "untie"))
+        return cuLogicalEndpointUnbind(endpoints[a], 0, b * BOUND, BOUND);
+    if (!strcmp(word, "dissolve"))
+        return dissolve(endpoints[a]);
     if (!strcmp(word, "beside"))
         return beside(a, b, c);
     if (!strcmp(word, "past"))

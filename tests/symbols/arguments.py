@@ -12,10 +12,10 @@ import sys
 import regenerate
 
 NARROW = {"int": "w", "unsigned": "w", "unsigned int": "w", "cuuint32_t": "w", "unsigned short": "s", "unsigned char": "b", "float": "f",
-          "CUdevice": "w", "CUdevice_v1": "w", "CUdeviceptr_v1": "w", "CUresult": "w"}
+          "CUdevice": "w", "CUdevice_v1": "w", "CUlogicalEndpointId": "w", "CUdeviceptr_v1": "w", "CUresult": "w"}
 WIDE = {"size_t": "z", "unsigned long long": "z", "cuuint64_t": "z", "CUdeviceptr": "h", "CUdeviceptr_v2": "h",
         "CUmemGenericAllocationHandle": "h", "CUmemGenericAllocationHandle_v1": "h", "CUmemLocation_v1": "h",
-        "CUlogicalEndpointId": "h", "CUtexObject_v1": "h", "CUsurfObject_v1": "h"}
+        "CUtexObject_v1": "h", "CUsurfObject_v1": "h"}
 LARGE = {"CUipcMemHandle_v1", "CUipcEventHandle_v1"}
 
 

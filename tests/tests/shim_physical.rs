@@ -692,6 +692,37 @@ fn memory_bound_to_a_multicast_object_is_charged_until_it_is_unbound_or_the_obje
 }
 
 #[test]
+fn memory_bound_to_a_logical_endpoint_is_charged_until_it_is_unbound_or_the_endpoint_ends() {
+    let Some(mut scene) = Scene::new() else { return };
+    for cards in [1, 2] {
+        scene.say(&[&format!("endpoint 1 {cards} {}", 2 * SIZE)]);
+        scene.both(0);
+        for way in 0..2 {
+            scene.create(1);
+            scene.map(1, 1);
+            let (tie, untie) = (format!("tie 1 1 {way}"), format!("untie 1 {way}"));
+            scene.say(&[&tie]);
+            assert_eq!(scene.program.say(&tie), "1", "there is something already");
+            scene.say(&["release 1", "unmap 1"]);
+            scene.both(1);
+            assert_eq!(scene.program.say(&format!("untie 1 {}", 1 - way)), "1", "there is nothing");
+            scene.both(1);
+            scene.say(&[&untie]);
+            scene.both(0);
+        }
+        scene.create(1);
+        scene.create(2);
+        scene.map(2, 2);
+        scene.say(&["tie 1 1 0", "tie 1 2 1", "release 1", "release 2", "unmap 2"]);
+        scene.both(2);
+        scene.say(&["dissolve 1"]);
+        scene.both(0);
+        assert_eq!(scene.program.say("dissolve 1"), "1", "it ended");
+    }
+    scene.program.end();
+}
+
+#[test]
 fn memory_of_which_another_device_has_a_range_is_charged_after_it_is_freed() {
     let Some(mut scene) = Scene::new() else { return };
     let (plain, span) = (format!("plain 1 {SIZE}"), format!("span 1 1 {SIZE}"));

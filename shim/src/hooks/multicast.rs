@@ -1,4 +1,4 @@
-//! Multicast objects, and what keeps memory behind an exported range of addresses.
+//! Multicast objects and logical endpoints, and what keeps memory behind an exported range of addresses.
 
 // UNSAFETY: an out-parameter of the caller.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
@@ -50,6 +50,36 @@ hooks! {
         let part = Part { object, from: wide(from), bytes: wide(bytes) };
         multicast::unbind(part, Device(device), || cuMulticastUnbind::real(object, device, from, bytes))
     }
+    fn cuLogicalEndpointCreate(id: u32, properties: *const c_void) {
+        begins(id, cuLogicalEndpointCreate::real(id, properties))
+    }
+    fn cuLogicalEndpointImport(id: u32, handle: *const c_void, kind: u32) {
+        begins(id, cuLogicalEndpointImport::real(id, handle, kind))
+    }
+    fn cuLogicalEndpointDestroy(id: u32) {
+        physical::release(endpoint(id), || cuLogicalEndpointDestroy::real(id))
+    }
+    fn cuLogicalEndpointBindMem(
+        id: u32,
+        device: i32,
+        from: u64,
+        handle: u64,
+        offset: u64,
+        bytes: u64,
+        flags: u64,
+    ) {
+        let real = || cuLogicalEndpointBindMem::real(id, device, from, handle, offset, bytes, flags);
+        multicast::bind((endpoint(id), from), &mut core::iter::once(Number::of(handle)), real)
+    }
+    fn cuLogicalEndpointBindAddr(id: u32, device: i32, from: u64, address: *mut c_void, bytes: u64, flags: u64) {
+        let real = || cuLogicalEndpointBindAddr::real(id, device, from, address, bytes, flags);
+        let address = wide(address.expose_provenance());
+        multicast::bind((endpoint(id), from), &mut physical::mapped_in(address, bytes), real)
+    }
+    fn cuLogicalEndpointUnbind(id: u32, device: i32, from: u64, bytes: u64) {
+        let part = Part { object: endpoint(id), from, bytes };
+        multicast::unbind(part, Device(device), || cuLogicalEndpointUnbind::real(id, device, from, bytes))
+    }
     fn cuMemGetHandleForAddressRange(handle: *mut c_void, address: u64, bytes: usize, kind: u32, flags: u64) {
         let answer = cuMemGetHandleForAddressRange::real(handle, address, bytes, kind, flags);
         // Nobody else has it before the caller.
@@ -59,6 +89,19 @@ hooks! {
         }
         answer
     }
+}
+
+/// What stands for an endpoint among handles, which are addresses: with its end all that this process bound is unbound, whoever else has
+/// it.
+fn endpoint(id: u32) -> u64 {
+    1 << 62 | u64::from(id)
+}
+
+fn begins(id: u32, answer: i32) -> i32 {
+    if answer == SUCCESS {
+        physical::multicast(endpoint(id));
+    }
+    answer
 }
 
 fn wide(bytes: usize) -> u64 {

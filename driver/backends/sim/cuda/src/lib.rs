@@ -21,6 +21,7 @@ mod array;
 mod boundary;
 mod code;
 mod copy;
+mod endpoint;
 mod event;
 mod external;
 mod ffi;
