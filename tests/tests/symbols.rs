@@ -30,6 +30,53 @@ fn regenerated_tables_are_the_committed_ones() {
     }
 }
 
+/// Whether a name is of a pattern, in which `…` is any part.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('…');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn a_pattern_names_what_it_says() {
+    for (pattern, name, expected) in [
+        ("cuInit", "cuInit", true),
+        ("cuInit", "cuInit2", false),
+        ("cuCtx…", "cuCtx", true),
+        ("cuIpc…EventHandle", "cuIpcGetEventHandle", true),
+        ("cuIpc…EventHandle", "cuIpcGetMemHandle", false),
+        ("cuGraph…Node…Set…", "cuGraphExecHostNodeSetParams", true),
+        ("cuGraph…Node…Set…", "cuGraphHostNodeGetParams", false),
+    ] {
+        assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+    }
+}
+
+#[test]
+fn every_function_is_intercepted_or_is_said_not_to_be() {
+    let page = std::fs::read_to_string(root().join("docs/enforcement.md")).unwrap();
+    let section = page.split("\n## ").find(|section| section.starts_with("What is not intercepted")).unwrap();
+    let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('|').next());
+    let patterns: BTreeSet<&str> =
+        cells.flat_map(|cell| cell.split(", ").map(|name| name.trim_matches(['`', ' ']))).collect();
+    let cuda = table("cuda.tsv");
+    let bare = |row: &&Vec<String>| aliquot_shim::symbols::hook(row[3].as_bytes()).is_none();
+    let symbols: BTreeSet<&str> = cuda.iter().filter(bare).map(|row| row[0].as_str()).collect();
+    let unsaid: Vec<_> =
+        symbols.iter().filter(|symbol| !patterns.iter().any(|pattern| fits(pattern, symbol))).collect();
+    assert!(unsaid.is_empty(), "neither a hook nor a word in docs/enforcement.md: {unsaid:?}");
+    let idle: Vec<_> =
+        patterns.iter().filter(|pattern| !symbols.iter().any(|symbol| fits(pattern, symbol))).collect();
+    assert!(idle.is_empty(), "they all have hooks: {idle:?}");
+    assert!(symbols.len() > 300, "{}", symbols.len());
+}
+
 #[test]
 fn tables_are_whole_and_in_order() {
     let cuda = table("cuda.tsv");
