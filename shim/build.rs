@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // What this library means by the name of an export is its own, whatever the program defines. Plain -Bsymbolic would also
     // change what the loader finds when it is asked from here.
     println!("cargo::rustc-link-arg-cdylib=-Wl,-Bsymbolic-functions");
+    let mut names = String::new();
     for library in ["cuda", "nvml"] {
         let path = format!("symbols/{library}.tsv");
         println!("cargo::rerun-if-changed={path}");
@@ -32,12 +33,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         rows.sort();
         let mut table = String::from("&[\n");
         for (symbol, version, mode, export) in rows {
+            // The export first: mostly the symbol is the beginning of it.
+            let export = place(&mut names, &export);
+            let symbol = place(&mut names, &symbol);
             writeln!(
                 table,
-                "Fact {{ symbol: \"{symbol}\", version: {version}, mode: Mode::{mode}, export: \"{export}\" }},"
+                "Fact {{ symbol: {symbol}, version: {version}, mode: Mode::{mode}, export: {export} }},"
             )?;
         }
         std::fs::write(out.join(format!("{library}.rs")), table + "]\n")?;
     }
+    std::fs::write(out.join("names.rs"), format!("\"{names}\""))?;
     Ok(())
+}
+
+/// Where a name stands among all names, in which it is put where it does not.
+fn place(names: &mut String, name: &str) -> String {
+    let at = names.find(name).unwrap_or_else(|| {
+        names.push_str(name);
+        names.len() - name.len()
+    });
+    format!("Name {{ at: {at}, length: {} }}", name.len())
 }

@@ -15,18 +15,47 @@ pub enum Mode {
     PerThread,
 }
 
+/// A name in the text of all names. A table of addresses would be relocated in every process.
+#[derive(Clone, Copy)]
+pub struct Name {
+    at: u16,
+    length: u8,
+}
+
+impl Name {
+    /// The name.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        let at = usize::from(self.at);
+        TEXT.get(at..at + usize::from(self.length)).unwrap_or_default()
+    }
+
+    fn bytes(self) -> &'static [u8] {
+        self.text().as_bytes()
+    }
+}
+
+impl core::fmt::Debug for Name {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.text().fmt(f)
+    }
+}
+
 /// One ABI of one symbol.
 #[derive(Clone, Copy, Debug)]
 pub struct Fact {
     /// Name by which `cuGetProcAddress` is asked.
-    pub symbol: &'static str,
+    pub symbol: Name,
     /// First version with this ABI, 1000 × major + 10 × minor; NVML's own numbers for NVML.
     pub version: u32,
     /// Default stream.
     pub mode: Mode,
     /// Name under which the library exports it.
-    pub export: &'static str,
+    pub export: Name,
 }
+
+/// All names, one behind the other, each once.
+static TEXT: &str = include!(concat!(env!("OUT_DIR"), "/names.rs"));
 
 /// CUDA's symbols, sorted by symbol, version, mode.
 pub static CUDA: &[Fact] = include!(concat!(env!("OUT_DIR"), "/cuda.rs"));
@@ -103,9 +132,9 @@ pub fn abis(library: Library, symbol: &[u8]) -> &'static [Fact] {
         Library::Cuda => CUDA,
         Library::Nvml => NVML,
     };
-    let first = facts.partition_point(|fact| fact.symbol.as_bytes() < symbol);
+    let first = facts.partition_point(|fact| fact.symbol.bytes() < symbol);
     let rest = facts.get(first..).unwrap_or(&[]);
-    let count = rest.partition_point(|fact| fact.symbol.as_bytes() == symbol);
+    let count = rest.partition_point(|fact| fact.symbol.bytes() == symbol);
     rest.get(..count).unwrap_or(&[])
 }
 
@@ -115,7 +144,7 @@ pub fn knows(library: Library, export: &[u8]) -> bool {
     // The name by which cuGetProcAddress is asked is the export's, less what tells ABIs apart.
     let mut symbol = export;
     loop {
-        if abis(library, symbol).iter().any(|fact| fact.export.as_bytes() == export) {
+        if abis(library, symbol).iter().any(|fact| fact.export.bytes() == export) {
             return true;
         }
         let Some(end) = symbol.iter().rposition(|byte| *byte == b'_') else { return false };
@@ -152,7 +181,7 @@ mod tests {
     #[test]
     fn every_export_of_the_facts_is_known_and_nothing_else_is() {
         for (library, facts) in [(Library::Cuda, CUDA), (Library::Nvml, NVML)] {
-            assert!(facts.iter().all(|fact| knows(library, fact.export.as_bytes())));
+            assert!(facts.iter().all(|fact| knows(library, fact.export.bytes())));
         }
         for unknown in ["", "cu", "cuMemAlloc_v9", "cuMemAlloc_", "cuNoSuchFunction_v2_ptsz", "nvmlInit_v2"] {
             assert!(!knows(Library::Cuda, unknown.as_bytes()), "{unknown}");
@@ -164,11 +193,11 @@ mod tests {
     fn every_copy_fill_and_prefetch_is_metered() {
         let stems =
             ["cuMemcpy", "cuMemset", "cuMemPrefetch", "cuMemDiscard", "cuMemBatchDecompress", "cuFabricCpy"];
-        let moves = |fact: &&Fact| stems.iter().any(|stem| fact.symbol.starts_with(stem));
+        let moves = |fact: &&Fact| stems.iter().any(|stem| fact.symbol.text().starts_with(stem));
         let mut count = 0;
         for fact in CUDA.iter().filter(moves) {
             count += 1;
-            let need = super::hook(fact.export.as_bytes()).map(|hook| hook.need);
+            let need = super::hook(fact.export.bytes()).map(|hook| hook.need);
             assert_eq!(need, Some(crate::hook::Need::Compute), "{fact:?}");
         }
         assert!(count > 100, "{count}");
@@ -215,9 +244,9 @@ mod tests {
         let takes =
             |symbol: &str| stems.iter().any(|stem| symbol.starts_with(stem)) && !others.contains(&symbol);
         let mut count = 0;
-        for fact in CUDA.iter().filter(|fact| takes(fact.symbol)) {
+        for fact in CUDA.iter().filter(|fact| takes(fact.symbol.text())) {
             count += 1;
-            assert!(super::hook(fact.export.as_bytes()).is_some(), "{fact:?}");
+            assert!(super::hook(fact.export.bytes()).is_some(), "{fact:?}");
         }
         assert!(count > 50, "{count}");
     }
@@ -226,7 +255,7 @@ mod tests {
     fn every_hook_is_an_export_that_the_facts_know() {
         for hook in all() {
             let facts = if hook.library == Library::Cuda { CUDA } else { NVML };
-            let known = facts.iter().any(|fact| fact.export.as_bytes() == hook.export.to_bytes());
+            let known = facts.iter().any(|fact| fact.export.bytes() == hook.export.to_bytes());
             assert!(known, "{hook:?}");
         }
     }

@@ -68,12 +68,12 @@ fn stand_in(symbol: &[u8], given: *const (), version: u32, mode: Mode) -> Option
         grants::count_unknown();
         return None;
     }
-    let mut hooks = abis.iter().filter_map(|fact| symbols::hook(fact.export.as_bytes())).peekable();
+    let mut hooks = abis.iter().filter_map(|fact| symbols::hook(fact.export.text().as_bytes())).peekable();
     hooks.peek()?;
     if let Some(hook) = hooks.find(|hook| hook.real() == given) {
         return Some(hook.entry());
     }
-    if abis.iter().any(|fact| exported(fact.export) == Some(given)) {
+    if abis.iter().any(|fact| exported(fact.export.text()) == Some(given)) {
         return None;
     }
     if version > symbols::NEWEST {
@@ -81,7 +81,7 @@ fn stand_in(symbol: &[u8], given: *const (), version: u32, mode: Mode) -> Option
         return None;
     }
     let version = version.min(vendor::driver_version().unwrap_or(symbols::NEWEST));
-    let hook = symbols::hook(symbols::by_rule(symbol, version, mode)?.export.as_bytes())?;
+    let hook = symbols::hook(symbols::by_rule(symbol, version, mode)?.export.text().as_bytes())?;
     hook.learn(given);
     Some(hook.entry())
 }
