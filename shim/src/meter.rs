@@ -175,26 +175,16 @@ impl Meter {
 
     /// Forgets it, and gives back what the books hold for it.
     pub(crate) fn forget(self) {
-        if let Some(known) = self.take(|_| true)
-            && let Account::Counted(ledger) = account::of(known.device)
-        {
-            ledger.release(Bytes(known.growth.in_books()));
-        }
-    }
-
-    /// Forgets it if nothing is in the books for it.
-    pub(crate) fn forget_idle(self) {
-        let _known = self.take(|known| known.growth.is_idle());
-    }
-
-    fn take(self, wanted: impl FnOnce(&Known) -> bool) -> Option<Known> {
         let taken = |meters: &mut Meters| {
-            meters.table.get(self.key()).filter(|known| wanted(known))?;
             let known = meters.table.take(self.key())?;
             meters.count(self.kinds(&known), [0; KINDS]);
             Some(known)
         };
-        METERS.with(taken).flatten()
+        if let Some(known) = METERS.with(taken).flatten()
+            && let Account::Counted(ledger) = account::of(known.device)
+        {
+            ledger.release(Bytes(known.growth.in_books()));
+        }
     }
 
     fn change<R>(self, inside: impl FnOnce(&mut Growth) -> R) -> Option<R> {

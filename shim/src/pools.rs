@@ -2,7 +2,7 @@
 //!
 //! A pool grows with an allocation and shrinks to its release threshold when somebody synchronises; the books follow at the
 //! next allocation, `cuMemFree`, trim, question for memory, or refusal. An allocation in a capture takes nothing: it becomes a node
-//! of the graph (see [`crate::graphs`]). An imported pool is its exporter's, who pays.
+//! of the graph (see [`crate::graphs`]). An imported pool is its exporter's, who pays; nothing can be allocated from it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -47,10 +47,10 @@ pub(crate) enum Source {
     Closed,
     /// No such pool any more.
     Gone,
-    /// No pool at all: the vendor says what is wrong.
+    /// No pool that memory comes from, as far as is known: the vendor says what is wrong.
     Nothing,
     /// This pool's, of this ledger.
-    Charged(Meter, Ledger, Acquaintance),
+    Charged(Meter, Ledger),
 }
 
 /// Where an allocation comes from, as far as that is known without a look at what is metered.
@@ -68,15 +68,6 @@ pub(crate) struct Current {
     handle: u64,
     device: Device,
     ledger: Ledger,
-}
-
-/// Since when a pool is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Acquaintance {
-    /// From an earlier call.
-    Old,
-    /// From this call, which may name any number as a pool.
-    New,
 }
 
 impl Location {
@@ -127,35 +118,45 @@ fn location_of(handle: u64) -> Option<Location> {
     Some(Location { kind, number, allocation })
 }
 
+/// The card whose own or current pool it is; of a pool that nobody here saw made, drivers before 13.0 say nothing else.
+#[cold]
+fn owner(handle: u64) -> Option<Device> {
+    let mut cards = vendor::devices();
+    cards.find(|card| [vendor::default_pool(*card), vendor::current_pool(*card)].contains(&Some(handle)))
+}
+
+/// `device` says where a pool is of which nothing else does.
 fn source(handle: u64, device: impl FnOnce() -> Option<Device>) -> Source {
     let meter = Meter::Pool(handle);
     let known = meter.known();
     let (device, state) = match known {
         Some(known) => (known.device, known.state),
-        None => {
-            let told = location_of(handle);
-            let Some(device) = told.map_or_else(device, Location::device) else { return Source::Vendors };
-            (device, told.map_or(State::Charged, |told| told.state(device)))
-        }
+        None => match location_of(handle) {
+            Some(told) => match told.device() {
+                Some(device) => (device, told.state(device)),
+                None => return Source::Vendors,
+            },
+            None => match device() {
+                Some(device) => (device, State::Charged),
+                None => return Source::Nothing,
+            },
+        },
     };
+    // That it is a pool the driver has said by now.
+    let is_noted = known.is_some() || state != State::Charged || meter.note(device, state);
     match (state, account::of(device)) {
         (State::Free, _) | (_, Account::Uncounted) => Source::Vendors,
         (State::Going, _) => Source::Gone,
         (_, Account::Closed) => Source::Closed,
-        (State::Charged, Account::Counted(_)) if known.is_none() && !meter.note(device, state) => {
-            Source::Closed
-        }
-        (State::Charged, Account::Counted(ledger)) => {
-            let since = if known.is_some() { Acquaintance::Old } else { Acquaintance::New };
-            Source::Charged(meter, ledger, since)
-        }
+        (State::Charged, Account::Counted(_)) if !is_noted => Source::Closed,
+        (State::Charged, Account::Counted(ledger)) => Source::Charged(meter, ledger),
     }
 }
 
 /// Where an allocation on a stream comes from: the current pool of the stream's card.
 pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Origin {
     let _errno = KeepErrno::new();
-    let Some(device) = vendor::device_of(stream) else { return Origin::Known(Source::Vendors) };
+    let Some(device) = vendor::device_of(stream) else { return Origin::Known(Source::Nothing) };
     Origin::Known(match account::of(device) {
         Account::Uncounted => Source::Vendors,
         Account::Counted(_) if vendor::is_capturing(stream, mode) => {
@@ -173,27 +174,14 @@ pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Origin {
     })
 }
 
-/// Whether the driver says that there is no such pool.
-#[inline(never)]
-fn is_none(handle: u64) -> bool {
-    let mut reserved = 0;
-    let answer = vendor::cuMemPoolGetAttribute(handle, vendor::POOL_RESERVED, &raw mut reserved);
-    answer.is_some_and(|answer| answer != SUCCESS)
-}
-
 /// Where an allocation from a pool comes from.
 pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Origin {
     let _errno = KeepErrno::new();
     if handle == 0 {
         return Origin::Known(Source::Nothing);
     }
-    let source = source(handle, vendor::current_device);
-    Origin::Known(match source {
-        Source::Charged(.., Acquaintance::New) | Source::Closed if is_none(handle) => {
-            Meter::Pool(handle).forget_idle();
-            Source::Nothing
-        }
-        Source::Charged(meter, ..) if vendor::is_capturing(stream, mode) => {
+    Origin::Known(match source(handle, || owner(handle)) {
+        Source::Charged(meter, _) if vendor::is_capturing(stream, mode) => {
             let is_watched = meter.known().is_some_and(|known| graphs::watch(known.device));
             if is_watched { Source::Vendors } else { Source::Closed }
         }
@@ -237,20 +225,14 @@ pub(crate) fn allocate(
             request.address.write(before);
             OUT_OF_MEMORY
         }
-        Source::Charged(meter, ledger, since) => {
-            let answer = match request.taken() {
-                // The vendor says what is wrong with it.
-                None => real(),
-                Some(bytes) => match meter.enter(ledger, bytes) {
-                    Some(running) => run(running, request, real, back),
-                    None => ledger.refuse(),
-                },
-            };
-            if answer != SUCCESS && since == Acquaintance::New {
-                meter.forget_idle();
-            }
-            answer
-        }
+        Source::Charged(meter, ledger) => match request.taken() {
+            // The vendor says what is wrong with it.
+            None => real(),
+            Some(bytes) => match meter.enter(ledger, bytes) {
+                Some(running) => run(running, request, real, back),
+                None => ledger.refuse(),
+            },
+        },
     }
 }
 

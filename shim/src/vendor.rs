@@ -274,6 +274,13 @@ pub(crate) fn is_capturing(stream: u64, mode: StreamMode) -> bool {
     answer == Some(SUCCESS) && status != 0
 }
 
+/// All cards that the process sees.
+pub(crate) fn devices() -> impl Iterator<Item = Device> {
+    let mut count = 0;
+    let told = cuDeviceGetCount(&raw mut count) == Some(SUCCESS);
+    (0..if told { count } else { 0 }).map(Device)
+}
+
 /// The pool that a card's allocations come from.
 pub(crate) fn current_pool(device: Device) -> Option<u64> {
     let mut pool = 0;

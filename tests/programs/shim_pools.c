@@ -8,11 +8,12 @@
      pool <pool> <device>          cuMemPoolCreate
      hostpool <pool>               the same in host memory
      destroy <pool>, set <pool>, trim <pool> <keep>, keep <pool> <threshold>
-     default <pool>, current <pool> <device>   cuDeviceGetDefaultMemPool, cuMemGetMemPool
+     default <pool> <device>, current <pool> <device>   cuDeviceGetDefaultMemPool, cuMemGetMemPool
+     context <0|1>                 none is current from now on, or the first card's
      sync                          cuStreamSynchronize
      info                          cuMemGetInfo: free
      work <nanos>                  a kernel of that length; not waited for
-     capture <bytes>               an allocation in a capture, which is dropped
+     capture <bytes> [<pool>]      an allocation in a capture, which is dropped
      graph <slot> <bytes>          a graph that allocates and frees, instantiated
      launch <slot>, undo <slot>    cuGraphLaunch, cuGraphExecDestroy
      graphtrim                     cuDeviceGraphMemTrim
@@ -126,10 +127,12 @@ int main(void)
         } else if (!strcmp(word, "set")) {
             answer(CALL(cuDeviceSetMemPool, 0, pools[a]), out);
         } else if (!strcmp(word, "default")) {
-            answer(CALL(cuDeviceGetDefaultMemPool, &pools[a], 0), out);
+            answer(CALL(cuDeviceGetDefaultMemPool, &pools[a], (int)b), out);
         } else if (!strcmp(word, "current")) {
             struct { unsigned kind; int number; } place = {1, (int)b};
             answer(CALL(cuMemGetMemPool, &pools[a], &place, 1u), out);
+        } else if (!strcmp(word, "context")) {
+            answer(CALL(cuCtxSetCurrent, a ? context : NULL), out);
         } else if (!strcmp(word, "trim")) {
             answer(CALL(cuMemPoolTrimTo, pools[a], (size_t)b), out);
         } else if (!strcmp(word, "keep")) {
@@ -152,10 +155,12 @@ int main(void)
         } else if (!strcmp(word, "capture")) {
             void *graph = NULL;
             int code = CALL(cuStreamBeginCapture_v2, stream, 0u);
-            code = code ? code : CALL(cuMemAllocAsync, &out, (size_t)a, stream);
-            code = code ? code : CALL(cuStreamEndCapture, stream, &graph);
-            code = code ? code : CALL(cuGraphDestroy, graph);
-            answer(code, out);
+            code = code             ? code
+                   : b && pools[b] ? CALL(cuMemAllocFromPoolAsync, &out, (size_t)a, pools[b], stream)
+                                   : CALL(cuMemAllocAsync, &out, (size_t)a, stream);
+            int end = CALL(cuStreamEndCapture, stream, &graph);
+            end = end ? end : CALL(cuGraphDestroy, graph);
+            answer(code ? code : end, out);
         } else if (!strcmp(word, "graph")) {
             struct { unsigned allocation, handles, kind; int number; u64 rest[9]; void *access; u64 accesses, bytes, address; }
                 given = {1, 0, 1, 0, {0}, NULL, 0, b, 0};

@@ -11,10 +11,15 @@ const MIB: u64 = 1 << 20;
 /// What pools of the simulated driver grow by.
 const UNIT: u64 = 32 * MIB;
 const LIMIT: u64 = 4 * UNIT;
+/// A driver that says of each pool where it is, and one from before that.
+const DRIVER: u32 = 13_050;
+const OLD_DRIVER: u32 = 12_090;
 
 struct Scene {
     program: Talk,
     files: GrantFiles,
+    /// The second card's.
+    other: GrantFiles,
     card: Card,
     bench: Bench,
     tenant: Tenant,
@@ -31,8 +36,14 @@ fn of_pools(card: &Card) -> u64 {
 impl Scene {
     /// `None`: no C compiler here.
     fn new() -> Option<Self> {
+        Self::on(DRIVER)
+    }
+
+    /// The same with a driver of this version.
+    fn on(driver: u32) -> Option<Self> {
+        println!("driver {driver}");
         let bench = Bench::new();
-        bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+        bench.write("node.toml", &format!("cuda_version = {driver}\ncontext_bytes = 0\nmodule_bytes = 0\n"));
         let program = match bench.compile("shim_pools", Link::Opened) {
             Ok(program) => program,
             Err(StoodAside(why)) => {
@@ -42,9 +53,9 @@ impl Scene {
         };
         let card = bench.card();
         let (tenant, files) = Tenant::with(&memory_limit(&card.facts().uuid, LIMIT));
-        let _other = tenant.grant("other", &memory_limit(&bench.device().card(1)?.facts().uuid, LIMIT));
+        let other = tenant.grant("other", &memory_limit(&bench.device().card(1)?.facts().uuid, LIMIT));
         let program = Talk::start(&mut tenant.command(&bench, program));
-        Some(Self { program, files, card, bench, tenant })
+        Some(Self { program, files, other, card, bench, tenant })
     }
 
     fn say(&mut self, line: &str, expected: &str) {
@@ -128,6 +139,40 @@ fn a_pool_is_charged_to_its_card_and_memory_of_the_host_to_nobody() {
     scene.say(&format!("from 2 {} 2", 2 * LIMIT), "0");
     assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (0, 0));
     scene.program.end();
+}
+
+/// Nobody saw it made, and whichever card's context is current, or none.
+#[test]
+fn the_pool_of_a_card_is_charged_to_it_wherever_it_is_named() {
+    for driver in [OLD_DRIVER, DRIVER] {
+        let Some(mut scene) = Scene::on(driver) else { return };
+        let device = scene.bench.device();
+        let second = device.card(1).unwrap();
+        let mut both = |line: &str, expected: &str, units: [u64; 2]| {
+            scene.say(line, expected);
+            let told = scene.program.say("info");
+            let books = [&scene.files, &scene.other].map(|files| files.counter(usage::TOTAL));
+            assert_eq!(books, units.map(|units| units * UNIT), "{line}: {told}");
+            assert_eq!(books, [&scene.card, second].map(of_pools), "{line}");
+        };
+        both("default 3 1", "0", [0, 0]);
+        both(&format!("from 0 {} 3", 3 * UNIT), "0", [0, 3]);
+        both(&format!("from 1 {} 3", 2 * UNIT), "2", [0, 3]);
+        both(&format!("from 1 {UNIT} 3"), "0", [0, 4]);
+        both("context 0", "0", [0, 4]);
+        both("default 2 0", "0", [0, 4]);
+        both(&format!("from 2 {} 2", 3 * UNIT), "0", [3, 4]);
+        both(&format!("from 3 {} 2", 2 * UNIT), "2", [3, 4]);
+        both("from 3 1 3", "2", [3, 4]);
+        both("nonsense 4660 1", "1", [3, 4]);
+        both("context 1", "0", [3, 4]);
+        // Written down in a capture it takes nothing.
+        both(&format!("capture {LIMIT} 3"), "0", [3, 4]);
+        both("freeasync 2", "0", [3, 4]);
+        both("sync", "0", [0, 4]);
+        assert!(scene.card.high_water() <= LIMIT && second.high_water() <= LIMIT);
+        scene.program.end();
+    }
 }
 
 #[test]

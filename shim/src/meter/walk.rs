@@ -85,7 +85,7 @@ mod tests {
             met.sort_unstable();
             let expected: Vec<_> = keys(from, count).filter(|key| is_wanted(*key)).collect();
             assert_eq!(met, expected, "every {every} of {count}");
-            keys(from, count).for_each(|key| Meter::Pool(key).forget_idle());
+            keys(from, count).for_each(|key| Meter::Pool(key).forget());
         }
     }
 }

@@ -129,6 +129,10 @@ impl Pool {
 
     /// cuMemPoolGetAttribute.
     pub(crate) fn attribute(&self, which: u32) -> Answer<u64> {
+        // From 13.0 on drivers say what a pool is.
+        if which >= ALLOCATION_TYPE && process::driver_version() < 13_000 {
+            return Err(INVALID_VALUE);
+        }
         let books = lock(&self.books);
         match which {
             1..=3 => Ok(books.reuse[usize::try_from(which - 1).unwrap_or(0)]),

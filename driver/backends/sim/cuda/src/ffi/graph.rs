@@ -132,9 +132,9 @@ fn host_op(node: &HostNode) -> Answer<Op> {
 }
 
 /// An allocation inside a capture becomes a node of memory.
-pub(crate) fn capture_alloc(stream: &Stream, bytes: u64) -> Answer<u64> {
+pub(crate) fn capture_alloc(stream: &Stream, device: usize, bytes: u64) -> Answer<u64> {
     let capture = stream.capture().ok_or(INVALID_VALUE)?;
-    let device = i32::try_from(stream.device).map_err(|_| INVALID_VALUE)?;
+    let device = i32::try_from(device).map_err(|_| INVALID_VALUE)?;
     capture.add_alloc(stream.id, device, bytes)
 }
 

@@ -364,7 +364,7 @@ streamed! {
         let stream = stream::find(stream, mode)?;
         let ours = process::card_of(&stream)?;
         if stream.capture().is_some() {
-            return address.set(super::graph::capture_alloc(&stream, bytes)?);
+            return address.set(super::graph::capture_alloc(&stream, stream.device, bytes)?);
         }
         let pool = ours.pools.current_handle(stream.device);
         address.set(memory::allocate_from(pool, process::home(stream.context), bytes)?)
@@ -375,7 +375,7 @@ streamed! {
         address.check()?;
         let stream = stream::find(stream, mode)?;
         if stream.capture().is_some() {
-            return address.set(super::graph::capture_alloc(&stream, bytes)?);
+            return address.set(super::graph::capture_alloc(&stream, POOLS.get(pool)?.device, bytes)?);
         }
         address.set(memory::allocate_from(pool, process::home(stream.context), bytes)?)
     }
