@@ -79,6 +79,16 @@ pub fn aliquot() -> &'static Path {
     })
 }
 
+/// Copies a program that is started next. This process never has the copy open: what other threads start meanwhile would inherit
+/// that, and a program that somebody may write cannot be started.
+///
+/// # Panics
+/// It cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("--preserve=mode").args([from, to]).status().unwrap();
+    assert!(copied.success(), "{} to {}: {copied}", from.display(), to.display());
+}
+
 /// Waits for a level.
 ///
 /// # Panics

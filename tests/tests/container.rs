@@ -19,6 +19,7 @@ use std::process::Command;
 use aliquot_backend_sim::Personality;
 use aliquot_driver::disk::Disk;
 use aliquot_driver::node::{Access, Dirs, Node};
+use aliquot_tests::local::copy_program;
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::simulated::{self, Link};
 
@@ -55,7 +56,7 @@ fn fill(cards: &simulated::Bench, rootfs: &Path) -> Result<(), simulated::StoodA
     fs::create_dir(rootfs.join("opt")).unwrap();
     for program in [cards.compile("sim_probe", Link::Opened)?, "/bin/cat".into()] {
         bring_libraries(&program, rootfs)?;
-        fs::copy(&program, rootfs.join("opt").join(program.file_name().unwrap())).unwrap();
+        copy_program(&program, &rootfs.join("opt").join(program.file_name().unwrap()));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use aliquot_core::units::Bytes;
 use aliquot_driver::region::{self, Place};
-use aliquot_tests::local::{aliquot, opened_to_everybody, wait_for};
+use aliquot_tests::local::{aliquot, copy_program, opened_to_everybody, wait_for};
 use aliquot_tests::machine::Machine;
 use aliquot_tests::preload::shim;
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
@@ -391,7 +391,7 @@ fn an_ordinary_user_measures_for_itself() {
     fs::create_dir(&home).unwrap();
     // The build directory may be closed to others.
     let program = machine.dir().join("aliquot");
-    fs::copy(aliquot(), &program).unwrap();
+    copy_program(aliquot(), &program);
     let bench = machine.bench.cards();
     opened_to_everybody(&[machine.dir(), bench.parent().unwrap(), &machine.bench.libraries(), &bench, &home]);
     let mut run = machine.bench.command(&program);

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
 use aliquot_sim_device::Placement;
+use aliquot_tests::local::copy_program;
 use aliquot_tests::preload::shim;
 use aliquot_tests::simulated::{Bench, StoodAside, numba_python, root, run};
 use std::io::{BufRead as _, BufReader};
@@ -35,7 +36,7 @@ fn carried_as(folder: &str, library: &Path) -> Option<Carried> {
         (&root().join("tests/gpu/package.py"), "bin/package.py"),
         (&root().join("tests/gpu/run"), "run"),
     ] {
-        std::fs::copy(from, folder.join(to)).unwrap();
+        copy_program(from, &folder.join(to));
     }
     Some(Carried { place, folder })
 }

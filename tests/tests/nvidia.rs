@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use aliquot_sim_device::{Card, Health};
-use aliquot_tests::local::{aliquot, wait_for};
+use aliquot_tests::local::{aliquot, copy_program, wait_for};
 use aliquot_tests::machine::{CARDS, Machine};
 use aliquot_tests::shares::share_becomes;
 use aliquot_tests::simulated::Bench;
@@ -395,7 +395,7 @@ fn an_ordinary_users_runs_are_known_to_all_of_its_commands() {
     fs::create_dir(&home).unwrap();
     // The build directory, and those of a test, may be closed to others.
     let program = machine.dir().join("aliquot");
-    fs::copy(aliquot(), &program).unwrap();
+    copy_program(aliquot(), &program);
     let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
     let bench = machine.bench.cards();
     for path in [machine.dir(), bench.parent().unwrap(), &machine.bench.libraries(), &bench, &home, &program]

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use aliquot_sim_device::{Card, GpuInstance, MigDevice, Placement};
-use aliquot_tests::local::{aliquot, opened_to_everybody, wait_for};
+use aliquot_tests::local::{aliquot, copy_program, opened_to_everybody, wait_for};
 use aliquot_tests::machine::Machine;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -310,7 +310,7 @@ fn a_card_out_of_the_mode_gives_no_partition_and_no_mode_is_switched() {
 fn who_may_not_make_instances_is_told_what_to_do() {
     let machine = Machine::of("[[card]]\nmig = \"on\"\n");
     let program = machine.dir().join("aliquot");
-    std::fs::copy(aliquot(), &program).unwrap();
+    copy_program(aliquot(), &program);
     drop(machine.bench.card());
     let cards = machine.bench.cards();
     let place = cards.parent().unwrap();

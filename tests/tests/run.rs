@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use aliquot_tests::generate::Random;
-use aliquot_tests::local::{Local, aliquot, wait_for};
+use aliquot_tests::local::{Local, aliquot, copy_program, wait_for};
 
 fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{output:?}"))
@@ -362,6 +362,8 @@ fn killed_at_random_the_next_call_cleans_up() {
     println!("seed {seed}");
     let mut random = Random::new(seed);
     let (mut inputs, mut left) = (Vec::new(), Vec::new());
+    // Who is killed first may not have made it.
+    fs::create_dir_all(local.state()).unwrap();
     for round in 0..24 {
         // It has a context and memory of the card until its input ends.
         let script = "echo $$ > \"$0\"; exec \"$1\" demo-tenant fill 256";
@@ -429,7 +431,7 @@ fn an_ordinary_user_runs_with_state_of_its_own() {
     let local = Local::new("t4-2");
     // The build directory may be closed to others.
     let program = local.dir().join("aliquot");
-    fs::copy(aliquot(), &program).unwrap();
+    copy_program(aliquot(), &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let home = local.dir().join("home");
     fs::create_dir(&home).unwrap();
