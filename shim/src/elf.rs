@@ -84,6 +84,23 @@ unsafe fn at<T: Copy>(address: u64) -> T {
     unsafe { pointer.read() }
 }
 
+/// A C string, without a call of the C library: what measures and compares there may be another library's function, which is
+/// looked up just now.
+///
+/// # Safety
+/// As for [`CStr::from_ptr`].
+pub(crate) unsafe fn text<'a>(start: *const c_char) -> &'a CStr {
+    let mut end = start;
+    // SAFETY: by the contract there is a zero byte, behind which nothing is read.
+    while unsafe { end.read_volatile() } != 0 {
+        // SAFETY: not beyond that byte.
+        end = unsafe { end.add(1) };
+    }
+    let bytes = end.addr() - start.addr() + 1;
+    // SAFETY: so many bytes were read, of which the last one alone is zero.
+    unsafe { CStr::from_bytes_with_nul_unchecked(core::slice::from_raw_parts(start.cast(), bytes)) }
+}
+
 /// An address in this library.
 fn here() -> u64 {
     (here as *const ()).addr() as u64
@@ -104,6 +121,20 @@ pub(crate) fn behind_us(name: &CStr) -> Option<*const ()> {
             return Some(found);
         }
         seen = seen || object.is_ours();
+        map = (!entry.next.is_null()).then_some(entry.next)?;
+    }
+}
+
+/// The C library's own function of this name, whoever stands in for it; for names as above.
+pub(crate) fn of_c_library(name: &CStr) -> Option<*const ()> {
+    let mut map = debug()?.first;
+    loop {
+        // SAFETY: the loader's list, as above; the C library is never unloaded.
+        let entry = unsafe { map.read() };
+        let object = Object { base: entry.base, dynamic: entry.dynamic };
+        if object.goes_by(c"libc.so.") {
+            return object.function(name);
+        }
         map = (!entry.next.is_null()).then_some(entry.next)?;
     }
 }
@@ -185,6 +216,21 @@ pub(crate) fn named(stem: &CStr) -> Option<Object> {
     search(|loaded| loaded.object.goes_by(stem).then_some(loaded.object))
 }
 
+/// Whether the running program loaded the library that goes by a name which begins so, and could unload it.
+pub(crate) fn is_late(stem: &CStr) -> bool {
+    let (loader, mut late) = (last_of_start(), false);
+    let found = search(|loaded| {
+        late |= loaded.object.base == loader;
+        loaded.object.goes_by(stem).then_some(late)
+    });
+    found == Some(true)
+}
+
+/// Where the last library lies with which the program started: the loader itself, as the C library needs it.
+fn last_of_start() -> u64 {
+    debug().map_or(0, |debug| debug.loader)
+}
+
 /// The first function of this name in load order behind the library that `address` lies in, ours left out.
 pub(crate) fn behind(address: u64, name: &CStr) -> Option<*const ()> {
     let mut seen = false;
@@ -217,8 +263,7 @@ pub(crate) enum Caller {
 
 /// Where the library that `address` lies in stands, as to a function name.
 pub(crate) fn caller(address: u64, name: &CStr) -> Caller {
-    // Last of what a program starts with comes the loader itself, as the C library needs it.
-    let loader = debug().map_or(0, |debug| debug.loader);
+    let loader = last_of_start();
     let (mut behind, mut late) = (false, false);
     let found = search(|loaded| {
         if loaded.contains(address) {
@@ -378,9 +423,12 @@ impl Tables {
             return None;
         }
         let text = self.strings.wrapping_add(u64::from(symbol.name));
-        let text = core::ptr::with_exposed_provenance(usize::try_from(text).ok()?);
-        // SAFETY: names in the string table end with a zero byte.
-        let same = unsafe { CStr::from_ptr(text) } == name;
+        let text = core::ptr::with_exposed_provenance::<u8>(usize::try_from(text).ok()?);
+        // By bytes, as in [`text`].
+        let same = name.to_bytes_with_nul().iter().enumerate().all(|(place, byte)| {
+            // SAFETY: names in the string table end with a zero byte, behind which nothing is read.
+            unsafe { text.add(place).read_volatile() == *byte }
+        });
         let address = usize::try_from(self.base.wrapping_add(symbol.value)).ok()?;
         same.then(|| core::ptr::with_exposed_provenance(address))
     }

@@ -32,6 +32,8 @@ pub(crate) static DLSYM: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 pub(crate) static DLVSYM: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 /// The same for `dl_iterate_phdr`.
 pub(crate) static WALK: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
+/// What tells the time: processes share words of it, and none of them may have one of its own, as libraries give programs.
+pub(crate) static CLOCK: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 static DLOPEN: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 static DLADDR1: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 static DLERROR: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
@@ -43,7 +45,23 @@ impl Real {
         if !real.is_null() {
             return real;
         }
-        let found = elf::behind_us(name).unwrap_or(core::ptr::null());
+        self.learn(elf::behind_us(name))
+    }
+
+    /// The C library's own function of this name, though another library stands in for it; null where it has none.
+    #[inline]
+    pub(crate) fn own(&self, name: &CStr) -> *const () {
+        let real = self.0.load(Ordering::Acquire);
+        if real.is_null() { self.find_own(name) } else { real }
+    }
+
+    #[cold]
+    fn find_own(&self, name: &CStr) -> *const () {
+        self.learn(elf::of_c_library(name))
+    }
+
+    fn learn(&self, found: Option<*const ()>) -> *const () {
+        let found = found.unwrap_or(core::ptr::null());
         self.0.store(found.cast_mut(), Ordering::Release);
         found
     }
@@ -171,6 +189,10 @@ fn stem(library: Library) -> &'static CStr {
 fn loaded(library: Library) -> Option<Object> {
     let copy = Copy::of(library);
     copy.get().or_else(|| {
+        // Who is linked to it may be a plugin, with which it would go.
+        if elf::is_late(stem(library)) {
+            keep(library);
+        }
         let found = elf::named(stem(library))?;
         copy.remember(found);
         Some(found)
@@ -212,8 +234,9 @@ fn object_of(address: *const ()) -> Option<Object> {
     (answer != 0 && !map.is_null()).then(|| unsafe { Object::of(map) })
 }
 
-/// Takes a reference to the vendor's library that is never given back: its functions are remembered, and drivers stay. Called
-/// from `dlsym` alone, which clears what `dlerror` says anyway; who is linked to the library holds it already.
+/// Takes a reference to the vendor's library that is never given back: its functions are remembered, and drivers stay. It clears
+/// what `dlerror` says, as `dlsym` does anyway, from where it is called; a program that is linked to the library itself keeps it
+/// without this, and what was to be told.
 pub(crate) fn keep(library: Library) {
     if Copy::of(library).kept.swap(1, Ordering::AcqRel) != 0 {
         return;

@@ -303,8 +303,17 @@ fn is_range(first: usize, bytes: Option<usize>) -> bool {
 /// The monotonic clock, in nanoseconds.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let real = crate::resolve::CLOCK.own(c"clock_gettime");
+    if real.is_null() {
+        // SAFETY: a place for the answer.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    } else {
+        type Clock = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
+        // SAFETY: the address of the C library's function.
+        let real = unsafe { core::mem::transmute::<*const (), Clock>(real) };
+        // SAFETY: a place for the answer.
+        unsafe { real(libc::CLOCK_MONOTONIC, &raw mut time) };
+    }
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }

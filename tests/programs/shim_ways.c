@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef int Total(size_t *, int);
 typedef int Init(unsigned);
@@ -140,6 +141,20 @@ int main(int argc, char **argv) {
         int (*call)(void) = (int (*)(void))dlsym(driver, "cuNotYetInvented");
         printf("%d\n", call ? call() : -1);
         return 0;
+    } else if (!strcmp(way, "plugin")) {
+        /* Loaded with the driver, unloaded, and loaded again elsewhere. */
+        for (int time = 0; time < 2; time++) {
+            void *plugin = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
+            size_t (*asks)(void) = plugin ? (size_t (*)(void))dlsym(plugin, "ask_the_driver") : NULL;
+            if (!asks) return puts("no plugin"), 1;
+            early = asks();
+            struct link_map *map = NULL;
+            dlinfo(plugin, RTLD_DI_LINKMAP, &map);
+            while (map && !strstr(map->l_name, "libcuda.so")) map = map->l_next;
+            void *base = map ? (void *)map->l_addr : NULL;
+            dlclose(plugin);
+            mmap(base, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        }
     } else if (!strcmp(way, "twice")) {
         /* Unloaded and loaded again: what was remembered must still be there. */
         void *driver = opened(0);

@@ -256,6 +256,30 @@ fn a_library_that_sees_the_driver_alone_gets_the_grant() {
     }
 }
 
+/// What is remembered of the driver stays right when a plugin goes that was all that held it.
+#[test]
+fn a_plugin_that_is_unloaded_and_loaded_again_finds_the_driver() {
+    let ways = or_stand_aside!(Ways::new(Bench::new(), &[]));
+    let place = format!("-L{}", ways.bench.libraries().display());
+    let plugin = ways.library("-DPLUGIN", &[&place, "-l:libcuda.so.1"]);
+    let arguments = ["plugin", plugin.to_str().unwrap()];
+    assert_eq!(ways.bare(&arguments), ways.memory.to_string());
+    assert_eq!(ways.ours(&arguments), LIMIT.to_string());
+    let mut inert = ways.bench.command(&ways.program);
+    let output = inert.env("LD_PRELOAD", shim()).args(arguments).output().unwrap();
+    assert_eq!(said(&output).trim(), ways.memory.to_string());
+}
+
+#[test]
+fn a_preload_that_looks_up_what_the_shim_compares_with_comes_back() {
+    let ways = or_stand_aside!(Ways::new(Bench::new(), &[]));
+    let (lazy, shim) = (ways.library("-DLAZY", &["-fno-builtin"]), shim().display());
+    let lazy = lazy.display();
+    for preload in [format!("{lazy}:{shim}"), format!("{shim}:{lazy}")] {
+        assert_eq!(ways.with(&preload, &["opened"]), LIMIT.to_string(), "{preload}");
+    }
+}
+
 /// Another library that looks functions up passes nobody by, before the shim and behind it.
 fn works_beside_one_that_looks_up(ways: &Ways) {
     let (asks, shim) = (ways.library("-DDLSYM", &[]), shim().display());

@@ -6,7 +6,7 @@ use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_sim_device::Card;
 use aliquot_sim_device::processor::Lack;
-use aliquot_tests::preload::{Tenant, unlimited};
+use aliquot_tests::preload::{Tenant, shim, unlimited};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -211,6 +211,29 @@ fn check(
         return Ok(());
     }
     Err(format!("{work:?} {percent} % {processes} processes: {tries:?}"))
+}
+
+/// Programs may be given another time; what the shim tells the time by is the machine's.
+#[test]
+fn a_clock_that_is_wrong_for_the_program_changes_no_share() {
+    let bench = Bench::new();
+    let Ok(program) = program(&bench) else { return println!("stood aside: no C compiler") };
+    let clock =
+        bench.compile_as("shim_interposer", "libclock.so", &["-shared", "-fPIC", "-DCLOCK", "-ldl"]).unwrap();
+    let work = Work { kind: "plain", nanos: MILLI, blocks: 64 };
+    for wrong in ["still", "fast"] {
+        let (tenant, _files) = Tenant::with(&share(&bench.card(), 25));
+        let mut command = tenant.command(&bench, &program);
+        command
+            .env("LD_PRELOAD", format!("{}:{}", clock.display(), shim().display()))
+            .env("WRONG_CLOCK", wrong);
+        let running = Running(vec![work.start(command, WINDOWS + 2)]);
+        let seen = measure(&bench.card(), work.window(), &running);
+        println!("{wrong}: {seen:?}");
+        let mean = seen.shares.iter().sum::<u64>() / WINDOWS;
+        // Where it is believed: nothing at all, and nine tenths.
+        assert!((20_000..500_000).contains(&mean), "{wrong}: {seen:?}");
+    }
 }
 
 /// Content goes where it should and wrong calls are refused as without the shim, while all of it is metered.

@@ -182,7 +182,7 @@ extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: u64) -> V
         return jump(real);
     }
     // SAFETY: a C string, by the contract of dlsym.
-    let name = unsafe { CStr::from_ptr(name) };
+    let name = unsafe { elf::text(name) };
     Question { handle, name, version: None, caller }.decide(real)
 }
 
@@ -197,7 +197,7 @@ extern "C" fn decide_versioned(
         return jump(real);
     }
     // SAFETY: a C string, by the contract of dlvsym.
-    let name = unsafe { CStr::from_ptr(name) };
+    let name = unsafe { elf::text(name) };
     Question { handle, name, version: Some(version), caller }.decide(real)
 }
 
