@@ -9,12 +9,14 @@
 //!
 //! A claim of this kind belongs to the process that runs its command. That process holds a lock on the run's record for as
 //! long as it lives; when it is gone, however it went, the next call that opens the node for changes finds the record
-//! unlocked and gives the claim back, as soon as none of the command's processes lives either ([`record`]).
+//! unlocked and gives the claim back, as soon as none of the command's processes lives either ([`record`]). What tells of these
+//! is in `signs`.
 
 pub mod ask;
 pub mod cards;
 pub mod governor;
 pub mod machine;
 pub mod record;
+mod signs;
 pub mod simulated;
 pub mod supervise;

@@ -125,7 +125,7 @@ fn played_in(state: &Path) -> io::Result<Ended> {
     let mut player = Command::new(std::env::current_exe()?);
     player.args(std::env::args_os().skip(1)).arg("--state").arg(state);
     let signals = Signals::block()?;
-    signals.start(player)?.wait(&signals, &mut Nothing)
+    signals.start(player, None)?.wait(&signals, &mut Nothing)
 }
 
 /// Whether a run of the demo's tenants has not been cleaned up.

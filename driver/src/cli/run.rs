@@ -25,7 +25,7 @@ use crate::region;
 use crate::run::ask::{Alternative, Ask, On};
 use crate::run::cards::Reach;
 use crate::run::governor::{Governor, Scope};
-use crate::run::record::{GRANTS_VARIABLE, Run, anybody_lives};
+use crate::run::record::{GRANTS_VARIABLE, Run};
 use crate::run::supervise::{Beside, Signals};
 
 use super::failure::{Answer, Failure};
@@ -426,8 +426,9 @@ fn execute(args: &Args, run: &mut Run, scope: Scope, environment: Environment) -
     let mut command = Command::new(words.next().map(OsString::as_os_str).unwrap_or_default());
     command.args(words).envs(environment);
     let signals = Signals::block()?;
-    let running = signals.start(command)?;
-    // Where this fails, processes of the run are found by their environment.
+    // Where there is none, processes of the run are found by the other signs.
+    let running = signals.start(command, run.sign_of_life().ok())?;
+    // The same where this fails.
     let noted = run.started(running.pid());
     let mut watch = Watch { governor: Governor::start(scope).ok() };
     let ended = running.wait(&signals, &mut watch)?;
@@ -439,7 +440,7 @@ fn execute(args: &Args, run: &mut Run, scope: Scope, environment: Environment) -
 
 /// Releases the claim, unless something that the command started still runs.
 fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-    if anybody_lives(grants, None) {
+    if run.anybody_else_lives(grants) {
         terminal.last_note(
             "note: something that the command started still runs; the part goes back when it ends, at the next call",
         );

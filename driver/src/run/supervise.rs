@@ -14,12 +14,14 @@
 // UNSAFETY: signals of the command have to be as they were between fork and exec.
 #![expect(unsafe_code, reason = "what is done about a signal; a hook between fork and exec")]
 
+use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{
     SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, raise, sigaction, sigprocmask,
@@ -40,6 +42,9 @@ const FORWARDED: [Signal; 9] = [
     Signal::SIGWINCH,
     Signal::SIGCONT,
 ];
+
+/// Most descriptors among which the command's sign of life gets its number.
+const DESCRIPTORS: libc::rlim_t = 1024;
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +77,28 @@ pub struct Signals {
 pub struct Running {
     child: Child,
     pid: Pid,
+}
+
+/// The number from which on the command's sign of life gets one: above those that programs choose for themselves, below their
+/// limit, and not so high that `select` could not have it.
+fn high_number() -> libc::c_int {
+    let mut limit = libc::rlimit { rlim_cur: DESCRIPTORS, rlim_max: DESCRIPTORS };
+    // SAFETY: the record that the call fills.
+    let _as_presumed = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let within = limit.rlim_cur.min(DESCRIPTORS);
+    libc::c_int::try_from(within - within / 16).unwrap_or(0)
+}
+
+/// Between fork and exec: the descriptor stays open in the program that comes.
+fn hand_on(sign: RawFd, from: libc::c_int) -> io::Result<()> {
+    // SAFETY: a descriptor that this process has; no memory is touched.
+    if unsafe { libc::fcntl(sign, libc::F_DUPFD, from) } >= 0 {
+        return Ok(());
+    }
+    // All those are taken: then as it is.
+    // SAFETY: as above.
+    Errno::result(unsafe { libc::fcntl(sign, libc::F_SETFD, 0) })?;
+    Ok(())
 }
 
 // === impl Ended ===
@@ -108,18 +135,23 @@ impl Signals {
         Ok(Self { before, ends, fd })
     }
 
-    /// Starts the command with the signals as they were before.
+    /// Starts the command with the signals as they were before. It has `sign` open, at a high number, and hands it on to what it
+    /// starts; here it is closed.
     ///
     /// # Errors
     /// It cannot be started: not found, not a program, not allowed.
-    pub fn start(&self, mut command: Command) -> io::Result<Running> {
+    pub fn start(&self, mut command: Command, sign: Option<File>) -> io::Result<Running> {
         let (before, ends) = (self.before, self.ends);
+        let from = high_number();
         let as_it_was = move || {
+            if let Some(sign) = &sign {
+                hand_on(sign.as_raw_fd(), from)?;
+            }
             // SAFETY: what was in force when this process was started.
             unsafe { sigaction(Signal::SIGCHLD, &ends) }?;
             Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?)
         };
-        // SAFETY: between fork and exec two system calls are made, which are async-signal-safe and touch no memory but copies of
+        // SAFETY: between fork and exec a few system calls are made, which are async-signal-safe and touch no memory but copies of
         // what they put back.
         unsafe {
             command.pre_exec(as_it_was);

@@ -127,6 +127,13 @@ impl Home {
                 Swept::Stuck(uid, error) => {
                     terminal.note(format_args!("warning: {uid} cannot be given back: {}", chain(&*error)))?;
                 }
+                Swept::Odd(path, error) => {
+                    let path = path.display();
+                    terminal.note(format_args!(
+                        "warning: {path} is no record of a run, or cannot be used: {error}; what it may stand for is not given \
+                         back: remove it"
+                    ))?;
+                }
             }
         }
         if released {

@@ -1,0 +1,166 @@
+//! What anybody uses stays his: who of a local run lives is found, and records that are none harm nobody.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use aliquot_tests::local::{Local, wait_for};
+
+const CARD: &str = "h200";
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{output:?}"))
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn kill(signal: &str, pid: u32) {
+    // Whoever is gone already needs no signal.
+    let _ = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
+}
+
+/// Whether a process has ended, seen by whoever started it or not.
+fn has_ended(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+}
+
+/// The one thing in a directory.
+fn only_in(dir: &Path) -> PathBuf {
+    let mut found = fs::read_dir(dir).unwrap();
+    let one = found.next().unwrap().unwrap().path();
+    assert!(found.next().is_none(), "{}", dir.display());
+    one
+}
+
+/// A run whose command says its number, and waits for its input to end.
+fn waits(local: &Local, memory: &str) -> (Child, u32) {
+    let mut run = local.run(&["--memory", memory, "--", "sh", "-c", "echo $$; read line"]);
+    let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let line = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    (child, line.parse().unwrap())
+}
+
+/// A run whose command is over and has left somebody without the grants in his environment; his number. `before` is done first.
+fn leaves_behind(local: &Local, before: &str) -> u32 {
+    let file = local.dir().join("left");
+    let script = format!(
+        "{before} setsid env -i PATH=\"$PATH\" sh -c 'echo $$ > \"$0\"; exec sleep 600' \"$0\" \
+         < /dev/null > /dev/null 2>&1 & while [ ! -s \"$0\" ]; do sleep 0.01; done; exit 6"
+    );
+    let mut run = local.run(&["--memory", "100Gi", "--", "sh", "-c", &script]);
+    let output = run.arg(&file).output().unwrap();
+    assert_eq!(code(&output), 6, "{output:?}");
+    fs::read_to_string(&file).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn who_has_lost_the_environment_keeps_the_part() {
+    let local = Local::new(CARD);
+    let left = leaves_behind(&local, "");
+    assert_eq!((local.claims(), local.records()), (1, 1));
+    let refused = local.run(&["--memory", "100Gi", "--", "true"]).output().unwrap();
+    assert_eq!(code(&refused), 125, "{refused:?}");
+    kill("-KILL", left);
+    wait_for("its end", || has_ended(left));
+    local.settle();
+}
+
+/// Numbers of another pid namespace mean nothing here: there the lock tells, and without one nobody can be told dead.
+#[test]
+fn a_command_of_another_pid_namespace_keeps_its_part() {
+    let local = Local::new(CARD);
+    let (mut child, command) = waits(&local, "100Gi");
+    let input = child.stdin.take();
+    kill("-KILL", child.id());
+    child.wait().unwrap();
+    let record = only_in(&local.state().join("runs"));
+    let text = fs::read_to_string(&record).unwrap();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!((words[0], words[3]), ("where", "command"), "{text}");
+    // As if it had been written there: it is another's number here, and nobody's.
+    let elsewhere = format!("where {} 1\ncommand {} 1\n", words[1], command);
+    fs::write(&record, &elsewhere).unwrap();
+    assert_eq!(code(&local.shell(&["--memory", "100Gi"], "true")), 125);
+    kill("-KILL", command);
+    wait_for("its end", || has_ended(command));
+    fs::rename(only_in(&local.state().join("living")), local.dir().join("living")).unwrap();
+    let kept = local.shell(&["--memory", "100Gi"], "true");
+    assert_eq!(code(&kept), 125, "nobody can tell: {kept:?}");
+    // After another start of the machine nobody of it lives.
+    fs::write(&record, elsewhere.replace(words[1], "another")).unwrap();
+    assert_eq!(code(&local.shell(&["--memory", "100Gi"], "exit 5")), 5);
+    assert_eq!((local.claims(), local.records()), (0, 0));
+    drop(input);
+}
+
+/// Ours is gone as soon as the command is there: what a command sees beside its own three is this one.
+#[test]
+fn the_command_has_one_descriptor_more_and_its_number_is_high() {
+    let local = Local::new(CARD);
+    let listed = |limit: &str, words: &[&OsStr]| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -S -n \"$0\"; exec \"$@\"", limit]).args(words);
+        let output = shell.args(["ls", "/proc/self/fd"]).stdin(Stdio::null()).output().unwrap();
+        said(&output).lines().map(|line| line.parse().unwrap()).collect::<BTreeSet<u32>>()
+    };
+    let run = local.run(&["--memory", "1Gi", "--"]);
+    let words: Vec<&OsStr> = [run.get_program()].into_iter().chain(run.get_args()).collect();
+    for (limit, number) in [("1024", 960), ("256", 240)] {
+        // Whoever started this test may have left it some.
+        let (bare, ours) = (listed(limit, &[]), listed(limit, &words));
+        assert_eq!(&ours - &bare, BTreeSet::from([number]), "{bare:?} {ours:?}");
+        assert!(bare.is_subset(&ours), "{bare:?} {ours:?}");
+    }
+}
+
+#[test]
+fn what_stands_among_records_and_is_none_stops_nobody() {
+    let local = Local::new(CARD);
+    assert_eq!(code(&local.shell(&["--memory", "1Gi"], "exit 3")), 3);
+    let runs = local.state().join("runs");
+    let noise = runs.join("run-1-2-0");
+    // What is no text says nothing, and nobody is there.
+    fs::write(&noise, [0xFF, 0xFE, 0x00]).unwrap();
+    let output = local.shell(&["--memory", "1Gi"], "exit 4");
+    assert_eq!((code(&output), output.stderr.as_slice()), (4, &b""[..]), "{output:?}");
+    assert!(!noise.exists());
+    // What is no plain file is passed over, by name.
+    fs::create_dir(runs.join("run-1-2-1")).unwrap();
+    std::os::unix::fs::symlink("/nowhere", runs.join("run-1-2-2")).unwrap();
+    assert!(Command::new("mkfifo").arg(runs.join("run-1-2-3")).status().unwrap().success());
+    let output = local.shell(&["--memory", "1Gi"], "exit 5");
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(code(&output), 5, "{err}");
+    for number in 1..=3 {
+        let warning = format!("runs/run-1-2-{number} is no record of a run");
+        assert!(err.contains(&warning), "{warning}: {err}");
+    }
+    assert_eq!((local.claims(), local.records()), (0, 3));
+}
+
+/// A record that a machine left which lost power: its line of the command is not whole.
+#[test]
+fn half_a_record_leaves_the_part_to_who_lives() {
+    let local = Local::new(CARD);
+    let (mut child, command) = waits(&local, "100Gi");
+    let input = child.stdin.take();
+    kill("-KILL", child.id());
+    child.wait().unwrap();
+    let record = only_in(&local.state().join("runs"));
+    let whole = fs::read(&record).unwrap();
+    for length in [0, 10, whole.len() - 1] {
+        fs::write(&record, &whole[..length]).unwrap();
+        assert_eq!(code(&local.shell(&["--memory", "100Gi"], "true")), 125, "{length}");
+    }
+    drop(input);
+    wait_for("its end", || has_ended(command));
+    local.settle();
+}
