@@ -1,4 +1,4 @@
-//! What anybody uses stays his: who of a local run lives is found, and records that are none harm nobody.
+//! What anybody uses stays his: who of a local run or of a prepared claim lives is found, and records that are none harm nobody.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -9,7 +9,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use aliquot_tests::local::{Local, wait_for};
+use aliquot_tests::local::{Local, aliquot, wait_for};
 
 const CARD: &str = "h200";
 
@@ -30,6 +30,12 @@ fn kill(signal: &str, pid: u32) {
 fn has_ended(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+}
+
+/// A command of this program on the state, other than `run`.
+fn on_state(local: &Local, words: &[&str]) -> Output {
+    let mut command = Command::new(aliquot());
+    command.args(words).args(["--node", CARD, "--state"]).arg(local.state()).output().unwrap()
 }
 
 /// The one thing in a directory.
@@ -62,10 +68,94 @@ fn leaves_behind(local: &Local, before: &str) -> u32 {
 }
 
 #[test]
+fn what_a_run_uses_is_not_released_under_it() {
+    let local = Local::new(CARD);
+    let (mut child, command) = waits(&local, "100Gi");
+    let name = format!("`aliquot run` of process {} holds it", child.id());
+    let uid = only_in(&local.state().join("runs")).file_name().unwrap().to_str().unwrap().to_owned();
+    for words in [&["release", "--all"][..], &["release", &uid], &["release", "--all", "--force"]] {
+        let refused = on_state(&local, words);
+        assert_eq!(code(&refused), 1, "{refused:?}");
+        assert!(said(&refused).contains("not released") && said(&refused).contains(&name), "{refused:?}");
+        assert_eq!((local.claims(), local.records()), (1, 1), "{words:?}");
+    }
+    // Nor under a command that is left alone.
+    kill("-KILL", child.id());
+    let input = child.stdin.take();
+    child.wait().unwrap();
+    let refused = on_state(&local, &["release", "--all"]);
+    assert_eq!(code(&refused), 1, "{refused:?}");
+    assert!(said(&refused).contains(&format!("process {command})")), "{refused:?}");
+    assert_eq!(local.claims(), 1);
+    drop(input);
+    wait_for("its end", || has_ended(command));
+    let released = on_state(&local, &["release", "--all"]);
+    assert_eq!((code(&released), said(&released).contains("released")), (0, true), "{released:?}");
+    assert_eq!((local.claims(), local.records()), (0, 0));
+    assert_eq!(fs::read_dir(local.state().join("living")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_idle_is_released_beside_what_is_used() {
+    let local = Local::new(CARD);
+    let (mut child, _) = waits(&local, "20Gi");
+    let file = local.dir().join("claim.yaml");
+    fs::write(&file, claim("idle", "4Gi")).unwrap();
+    let prepared = on_state(&local, &["prepare", "-f", file.to_str().unwrap()]);
+    assert_eq!(code(&prepared), 0, "{prepared:?}");
+    assert_eq!(local.claims(), 2);
+    let released = on_state(&local, &["release", "--all"]);
+    assert_eq!(code(&released), 1, "{released:?}");
+    assert!(said(&released).contains("default/idle: released"), "{released:?}");
+    assert!(said(&released).contains("not released: `aliquot run` of process"), "{released:?}");
+    assert_eq!(local.claims(), 1);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert_eq!((local.claims(), local.records()), (0, 0));
+}
+
+fn claim(name: &str, memory: &str) -> String {
+    format!(
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {{name: {name}}}\nspec:\n  devices:\n    requests:\n    \
+         - name: gpu\n      exactly:\n        deviceClassName: share.aliquot.dev\n        capacity:\n          requests: \
+         {{memory: {memory}, cores: 25}}\n"
+    )
+}
+
+#[test]
+fn a_prepared_claim_is_released_under_its_processes_by_force_alone() {
+    let local = Local::new(CARD);
+    let file = local.dir().join("claim.yaml");
+    fs::write(&file, claim("used", "4Gi")).unwrap();
+    assert_eq!(code(&on_state(&local, &["prepare", "-f", file.to_str().unwrap()])), 0);
+    let grants = only_in(&local.state().join("grants"));
+    // Whoever begins with the grants in its environment counts, a slot in the books or not.
+    let mut tenant = Command::new("sleep").arg("600").env("ALIQUOT_GRANTS", &grants).spawn().unwrap();
+    let uses = format!("process {})", tenant.id());
+    wait_for("its environment", || {
+        fs::read(format!("/proc/{}/environ", tenant.id()))
+            .is_ok_and(|bytes| bytes.windows(15).any(|word| word == b"ALIQUOT_GRANTS="))
+    });
+    for words in [&["release", "used"][..], &["release", "--all"]] {
+        let refused = on_state(&local, words);
+        assert_eq!(code(&refused), 1, "{refused:?}");
+        assert!(said(&refused).contains(&uses) && said(&refused).contains("--force"), "{refused:?}");
+        assert_eq!(local.claims(), 1);
+    }
+    let released = on_state(&local, &["release", "used", "--force"]);
+    assert_eq!(code(&released), 0, "{released:?}");
+    assert_eq!(local.claims(), 0);
+    tenant.kill().unwrap();
+    tenant.wait().unwrap();
+}
+
+#[test]
 fn who_has_lost_the_environment_keeps_the_part() {
     let local = Local::new(CARD);
     let left = leaves_behind(&local, "");
     assert_eq!((local.claims(), local.records()), (1, 1));
+    let refused = on_state(&local, &["release", "--all"]);
+    assert!(said(&refused).contains(&format!("process {left})")), "{refused:?}");
     let refused = local.run(&["--memory", "100Gi", "--", "true"]).output().unwrap();
     assert_eq!(code(&refused), 125, "{refused:?}");
     kill("-KILL", left);

@@ -1,10 +1,14 @@
 //! `aliquot release`: give back what claims hold on a node whose state lies in a directory.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use aliquot_core::id::ClaimUid;
 use serde_json::{Value, json};
 
 use crate::node::{Access, Node};
 use crate::prepare::Released;
+use crate::run::record::{self, Found};
 
 use super::failure::{Answer, Failure};
 use super::manual;
@@ -17,7 +21,13 @@ Examples:
   aliquot release quarter-npu --node mixed --state /tmp/node
   aliquot release --all --node mixed --state /tmp/node";
 
+/// Processes that a message names at most.
+const NAMED_MAX: usize = 8;
+
 /// Give back what claims hold on a simulated node
+///
+/// What anybody uses is not given back: the memory would be promised twice. A claim whose processes run is refused, and named with
+/// them; --all leaves such claims, and the exit code is then 1. What `aliquot run` holds goes back by itself when it has ended.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
@@ -29,6 +39,11 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "claims")]
     all: bool,
 
+    /// Also claims whose processes still run, but for those of `aliquot run`: what these hold stays on the card until they end,
+    /// beside whatever is promised there next
+    #[arg(long)]
+    force: bool,
+
     #[command(flatten)]
     nodes: NodeArgs,
 
@@ -37,33 +52,99 @@ pub(super) struct Args {
     output: Format,
 }
 
+/// Whether what is used is given back as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Used {
+    Stays,
+    Goes,
+}
+
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
-    if let Some(state) = &args.nodes.state {
+    // Without it the node is refused below.
+    let state = args.nodes.state.clone().unwrap_or_default();
+    if args.nodes.state.is_some() {
         // Where nothing was prepared there is nothing to give back, and nothing to make.
-        must_be_there(state)?;
+        must_be_there(&state)?;
     }
     let (mut node, _) = Fleet::open_one(&args.nodes, Access::Change, terminal)?;
     let wanted = match args.all {
         true => node.claims().map(|r| (r.plan.name.clone(), Some(r.plan.claim.clone()))).collect(),
         false => args.claims.iter().map(|c| find(&node, c)).collect::<Result<Vec<_>, _>>()?,
     };
+    let used = if args.force { Used::Goes } else { Used::Stays };
     let mut answer = Answer::Yes;
     let mut items = Vec::new();
     for (name, uid) in wanted {
         let outcome = match uid {
             None => Err("holds nothing on this node; `aliquot devices` shows who does".to_owned()),
-            Some(uid) => match node.release(&uid) {
-                Ok(Released::Released | Released::Unknown) => Ok(()),
-                Err(error) => Err(chain(&error)),
-            },
+            Some(uid) => give_back(&mut node, &state, &uid, used),
         };
         if outcome.is_err() {
             answer = Answer::No;
         }
         items.push((name, outcome));
     }
-    if args.output == Format::Table {
-        for (name, outcome) in &items {
+    show(&items, args.output, terminal)?;
+    Ok(answer)
+}
+
+/// Gives a claim back that nobody uses; else says who does and what to do.
+fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Result<(), String> {
+    let grants = node.grants_dir().join(uid.as_str());
+    let found = record::find(state, uid);
+    let left = match found.map_err(|error| format!("the record of its run cannot be looked at: {error}"))? {
+        Some(Found::Supervised(pid)) => {
+            return Err(format!(
+                "`aliquot run` of process {pid} holds it: end that process, and it goes back by itself"
+            ));
+        }
+        Some(Found::Left(left)) => {
+            if let Some(pids) = left.who_lives(grants) {
+                return Err(format!(
+                    "what `aliquot run` started there still runs ({}): end it and try again; the next `aliquot run` gives it back \
+                     as well",
+                    numbers(&pids)
+                ));
+            }
+            Some(left)
+        }
+        None => match record::who_lives_on(grants) {
+            Some(pids) if used == Used::Stays => {
+                return Err(format!(
+                    "its processes still run ({}): end them and try again, or take it away under them with --force",
+                    numbers(&pids)
+                ));
+            }
+            _ => None,
+        },
+    };
+    match node.release(uid) {
+        Ok(Released::Released | Released::Unknown) => {}
+        Err(error) => return Err(chain(&error)),
+    }
+    match left.map(record::Left::forget) {
+        // A record of what is given back is taken away by the next run.
+        Some(Ok(()) | Err(_)) | None => Ok(()),
+    }
+}
+
+fn numbers(pids: &BTreeSet<u32>) -> String {
+    let named: Vec<String> = pids.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    match pids.len().saturating_sub(NAMED_MAX) {
+        _ if named.is_empty() => "they cannot be seen from here".to_owned(),
+        0 if named.len() == 1 => format!("process {}", named.concat()),
+        0 => format!("processes {}", named.join(", ")),
+        more => format!("processes {} and {more} more", named.join(", ")),
+    }
+}
+
+fn show(
+    items: &[(String, Result<(), String>)],
+    output: Format,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    if output == Format::Table {
+        for (name, outcome) in items {
             let (word, why) = match outcome {
                 Ok(()) => (terminal.toned(Tone::Good, "released"), String::new()),
                 Err(why) => (terminal.toned(Tone::Bad, "not released"), format!(": {why}")),
@@ -78,9 +159,9 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
                 Err(why) => json!({ "claim": name, "outcome": "refused", "why": why }),
             })
             .collect();
-        terminal.value(args.output, &json!({ "claims": claims }))?;
+        terminal.value(output, &json!({ "claims": claims }))?;
     }
-    Ok(answer)
+    Ok(())
 }
 
 /// The claim that a text means; a name that several claims have is an error.
