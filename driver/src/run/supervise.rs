@@ -6,16 +6,21 @@
 //! ```
 //!
 //! The command runs in the supervisor's process group, so that a terminal treats both as one job. What a terminal sends it
-//! sends to both; what a process sends to the supervisor is forwarded. When the terminal stops the command, the supervisor
-//! stops as well, so that the shell sees the job stopped.
+//! sends to both; what a process sends to the supervisor is forwarded, real-time signals with what they carry. When the command
+//! stops as a terminal would have it, the supervisor stops as well, so that the shell sees the job stopped. What cannot be caught,
+//! faults, and what the kernel sends to who writes in vain, is not for the command.
 //!
 //! The supervisor sleeps until a signal comes. So the news of its child must come, also where who started us ignores it.
 
 // UNSAFETY: signals of the command have to be as they were between fork and exec.
-#![expect(unsafe_code, reason = "what is done about a signal; a hook between fork and exec")]
+#![expect(
+    unsafe_code,
+    reason = "what is done about a signal, real-time ones among them; a hook between fork and exec"
+)]
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
@@ -26,12 +31,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{
     SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, raise, sigaction, sigprocmask,
 };
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-/// Signals that are passed on to the command.
-const FORWARDED: [Signal; 9] = [
+/// Signals that are passed on to the command, beside the real-time ones.
+const FORWARDED: [Signal; 17] = [
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,
@@ -41,6 +46,14 @@ const FORWARDED: [Signal; 9] = [
     Signal::SIGALRM,
     Signal::SIGWINCH,
     Signal::SIGCONT,
+    Signal::SIGTSTP,
+    Signal::SIGXCPU,
+    Signal::SIGIO,
+    Signal::SIGPWR,
+    Signal::SIGVTALRM,
+    Signal::SIGPROF,
+    Signal::SIGSTKFLT,
+    Signal::SIGURG,
 ];
 
 /// Most descriptors among which the command's sign of life gets its number.
@@ -77,6 +90,26 @@ pub struct Signals {
 pub struct Running {
     child: Child,
     pid: Pid,
+}
+
+fn is_real_time(number: libc::c_int) -> bool {
+    (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&number)
+}
+
+fn real_time() -> SigSet {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: made empty before anything else is done with it; the numbers are the C library's own.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for number in libc::SIGRTMIN()..=libc::SIGRTMAX() {
+            libc::sigaddset(set.as_mut_ptr(), number);
+        }
+        SigSet::from_sigset_t_unchecked(set.assume_init())
+    }
+}
+
+fn address(word: u64) -> usize {
+    usize::try_from(word).unwrap_or(0)
 }
 
 /// The number from which on the command's sign of life gets one: above those that programs choose for themselves, below their
@@ -122,8 +155,8 @@ impl Signals {
     /// # Errors
     /// The kernel refuses.
     pub fn block() -> io::Result<Self> {
-        let mut set = SigSet::empty();
-        for signal in FORWARDED.into_iter().chain([Signal::SIGCHLD, Signal::SIGTSTP]) {
+        let mut set = real_time();
+        for signal in FORWARDED.into_iter().chain([Signal::SIGCHLD]) {
             set.add(signal);
         }
         let mut before = SigSet::empty();
@@ -197,20 +230,27 @@ impl Running {
                 Err(errno) => return Err(errno.into()),
             }
             while let Some(info) = signals.fd.read_signal()? {
-                self.forward(info.ssi_signo, info.ssi_code);
+                self.forward(&info);
             }
         }
     }
 
     /// Passes on what a process sent; what the kernel sent, it sent to the whole process group.
-    fn forward(&self, number: u32, code: i32) {
-        let signal = i32::try_from(number).ok().and_then(|number| Signal::try_from(number).ok());
-        if let Some(signal) = signal.filter(|signal| code <= 0 && FORWARDED.contains(signal)) {
-            match kill(self.pid, signal) {
-                // It may be gone by now, or be somebody else's after it changed its user.
-                Ok(()) | Err(_) => {}
-            }
+    fn forward(&self, info: &siginfo) {
+        let Ok(number) = libc::c_int::try_from(info.ssi_signo) else { return };
+        let known = || Signal::try_from(number).is_ok_and(|signal| FORWARDED.contains(&signal));
+        if info.ssi_code > 0 || !(is_real_time(number) || known()) {
+            return;
         }
+        let pid = self.pid.as_raw();
+        let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(address(info.ssi_ptr)) };
+        // It may be gone by now, or be somebody else's after it changed its user.
+        let _sent = match info.ssi_code {
+            // SAFETY: a child that nobody has waited for, and a word that is handed on as it came.
+            libc::SI_QUEUE => unsafe { libc::sigqueue(pid, number, value) },
+            // SAFETY: as above.
+            _ => unsafe { libc::kill(pid, number) },
+        };
     }
 
     /// What became of the command since the last call; `None`: it runs.
