@@ -64,7 +64,7 @@ impl Described for MemoryNode {
     const WORDS: usize = 15;
 
     fn device(self) -> Option<Device> {
-        (self.location_kind == vendor::LOCATION_DEVICE).then_some(Device(self.location))
+        vendor::card_of(self.location_kind, self.location)
     }
 }
 

@@ -73,14 +73,7 @@ pub(crate) struct Current {
 impl Location {
     /// The card that has the memory; `None`: it is the host's.
     fn device(self) -> Option<Device> {
-        match self.kind {
-            vendor::LOCATION_DEVICE => Some(Device(self.number)),
-            // The card's number is the first byte.
-            vendor::LOCATION_DOMAIN => Some(Device(self.number & 0xff)),
-            // Managed memory without a place of its own.
-            vendor::LOCATION_NONE => vendor::current_device(),
-            _ => None,
-        }
+        vendor::card_of(self.kind, self.number)
     }
 
     fn state(self, device: Device) -> State {

@@ -146,10 +146,11 @@ pub(crate) const POOL_LOCATION_KIND: u32 = 12;
 /// CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT and RESERVED_MEM_CURRENT.
 pub(crate) const GRAPHS_USED: u32 = 0;
 pub(crate) const GRAPHS_RESERVED: u32 = 2;
-/// CU_MEM_LOCATION_TYPE_NONE, DEVICE, DEVICE_LOCALITY_DOMAIN; the others are the host's.
-pub(crate) const LOCATION_NONE: u32 = 0;
-pub(crate) const LOCATION_DEVICE: u32 = 1;
-pub(crate) const LOCATION_DOMAIN: u32 = 6;
+/// CU_MEM_LOCATION_TYPE_DEVICE, HOST, INVISIBLE, which is another machine's card, and DEVICE_LOCALITY_DOMAIN.
+const LOCATION_DEVICE: u32 = 1;
+const LOCATION_HOST: u32 = 2;
+const LOCATION_INVISIBLE: u32 = 5;
+const LOCATION_DOMAIN: u32 = 6;
 /// CU_MEM_ALLOCATION_TYPE_MANAGED
 pub(crate) const ALLOCATION_MANAGED: u32 = 2;
 /// CU_MODULE_EAGER_LOADING
@@ -178,6 +179,19 @@ pub(crate) struct Device(pub(crate) i32);
 pub(crate) fn current_device() -> Option<Device> {
     let mut device = 0;
     (cuCtxGetDevice(&raw mut device)? == SUCCESS).then_some(Device(device))
+}
+
+/// The card that has memory of such a location; `None`: none of this machine's. Of none, and of a kind that is not known, it is the
+/// current card, or the first.
+#[inline(never)]
+pub(crate) fn card_of(kind: u32, number: i32) -> Option<Device> {
+    match kind {
+        LOCATION_DEVICE => Some(Device(number)),
+        // The card's number is the first byte.
+        LOCATION_DOMAIN => Some(Device(number & 0xff)),
+        LOCATION_HOST..=LOCATION_INVISIBLE => None,
+        _ => Some(current_device().unwrap_or(Device(0))),
+    }
 }
 
 /// The current context's handle, if there is one.

@@ -7,6 +7,7 @@
      free <slot>, freeasync <slot> cuMemFree, cuMemFreeAsync
      pool <pool> <device>          cuMemPoolCreate
      hostpool <pool>               the same in host memory
+     poolat <pool> <kind> <number> <allocation>   the same at any location, of any kind of allocation
      destroy <pool>, set <pool>, trim <pool> <keep>, keep <pool> <threshold>
      default <pool> <device>, current <pool> <device>   cuDeviceGetDefaultMemPool, cuMemGetMemPool
      context <0|1>                 none is current from now on, or the first card's
@@ -14,7 +15,7 @@
      info                          cuMemGetInfo: free
      work <nanos>                  a kernel of that length; not waited for
      capture <bytes> [<pool>]      an allocation in a capture, which is dropped
-     graph <slot> <bytes>          a graph that allocates and frees, instantiated
+     graph <slot> <bytes> [<kind> <number>]   a graph that allocates, on the first card or there, and frees, instantiated
      launch <slot>, undo <slot>    cuGraphLaunch, cuGraphExecDestroy
      graphtrim                     cuDeviceGraphMemTrim
      storm <seed> <threads> <rounds> <most bytes>   threads that allocate from and free to the current pool, then all free */
@@ -28,9 +29,9 @@ static void answer(int code, u64 out)
     printf("%d%s\n", code, code && out != UNTOUCHED ? " touched" : "");
 }
 
-static int pool_new(u64 *pool, unsigned kind, int number)
+static int pool_new(u64 *pool, unsigned kind, int number, unsigned allocation)
 {
-    struct { unsigned allocation, handles, kind; int number; u64 rest[9]; } props = {1, 0, kind, number, {0}};
+    struct { unsigned allocation, handles, kind; int number; u64 rest[9]; } props = {allocation, 0, kind, number, {0}};
     return CALL(cuMemPoolCreate, pool, &props);
 }
 
@@ -119,9 +120,11 @@ int main(void)
         } else if (!strcmp(word, "freeasync")) {
             answer(CALL(cuMemFreeAsync, slots[a], stream), out);
         } else if (!strcmp(word, "pool")) {
-            answer(pool_new(&pools[a], 1, (int)b), out);
+            answer(pool_new(&pools[a], 1, (int)b, 1), out);
         } else if (!strcmp(word, "hostpool")) {
-            answer(pool_new(&pools[a], 2, 0), out);
+            answer(pool_new(&pools[a], 2, 0, 1), out);
+        } else if (!strcmp(word, "poolat")) {
+            answer(pool_new(&pools[a], (unsigned)b, (int)c, (unsigned)d), out);
         } else if (!strcmp(word, "destroy")) {
             answer(CALL(cuMemPoolDestroy, pools[a]), out);
         } else if (!strcmp(word, "set")) {
@@ -164,6 +167,8 @@ int main(void)
         } else if (!strcmp(word, "graph")) {
             struct { unsigned allocation, handles, kind; int number; u64 rest[9]; void *access; u64 accesses, bytes, address; }
                 given = {1, 0, 1, 0, {0}, NULL, 0, b, 0};
+            if (sscanf(line, "%*s %*s %*s %u %d", &given.kind, &given.number) == 1)
+                return 1;
             void *graph = NULL, *node = NULL, *last = NULL;
             int code = CALL(cuGraphCreate, &graph, 0u);
             code = code ? code : CALL(cuGraphAddMemAllocNode, &node, graph, NULL, (size_t)0, &given);

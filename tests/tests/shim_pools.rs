@@ -62,6 +62,16 @@ impl Scene {
         assert_eq!(self.program.say(line), expected, "{line}");
     }
 
+    /// What the books of both cards have behind it, in units; which is what the driver says.
+    fn both(&mut self, line: &str, expected: &str, units: [u64; 2]) {
+        self.say(line, expected);
+        let told = self.program.say("info");
+        let books = [&self.files, &self.other].map(|files| files.counter(usage::TOTAL));
+        assert_eq!(books, units.map(|units| units * UNIT), "{line}: {told}");
+        let held: Vec<u64> = self.bench.device().cards().iter().map(of_pools).collect();
+        assert_eq!(books.as_slice(), held, "{line}");
+    }
+
     /// The books, which are the driver's; asking for memory brings them up to date.
     fn settled(&mut self) -> u64 {
         let told = self.program.say("info");
@@ -146,15 +156,7 @@ fn a_pool_is_charged_to_its_card_and_memory_of_the_host_to_nobody() {
 fn the_pool_of_a_card_is_charged_to_it_wherever_it_is_named() {
     for driver in [OLD_DRIVER, DRIVER] {
         let Some(mut scene) = Scene::on(driver) else { return };
-        let device = scene.bench.device();
-        let second = device.card(1).unwrap();
-        let mut both = |line: &str, expected: &str, units: [u64; 2]| {
-            scene.say(line, expected);
-            let told = scene.program.say("info");
-            let books = [&scene.files, &scene.other].map(|files| files.counter(usage::TOTAL));
-            assert_eq!(books, units.map(|units| units * UNIT), "{line}: {told}");
-            assert_eq!(books, [&scene.card, second].map(of_pools), "{line}");
-        };
+        let mut both = |line: &str, expected: &str, units: [u64; 2]| scene.both(line, expected, units);
         both("default 3 1", "0", [0, 0]);
         both(&format!("from 0 {} 3", 3 * UNIT), "0", [0, 3]);
         both(&format!("from 1 {} 3", 2 * UNIT), "2", [0, 3]);
@@ -170,9 +172,34 @@ fn the_pool_of_a_card_is_charged_to_it_wherever_it_is_named() {
         both(&format!("capture {LIMIT} 3"), "0", [3, 4]);
         both("freeasync 2", "0", [3, 4]);
         both("sync", "0", [0, 4]);
-        assert!(scene.card.high_water() <= LIMIT && second.high_water() <= LIMIT);
+        let device = scene.bench.device();
+        assert!(device.cards().iter().all(|card| card.high_water() <= LIMIT));
         scene.program.end();
     }
+}
+
+/// By pools and by memory nodes of graphs; the card's number is the first byte.
+#[test]
+fn memory_of_a_part_of_a_card_is_charged_to_the_card() {
+    let Some(mut scene) = Scene::new() else { return };
+    let mut both = |line: &str, expected: &str, units: [u64; 2]| scene.both(line, expected, units);
+    both(&format!("graph 1 {UNIT} 6 0"), "0", [0, 0]);
+    both("launch 1", "0", [1, 0]);
+    both(&format!("graph 2 {LIMIT} 6 0"), "0", [1, 0]);
+    both(&format!("alloc 0 {UNIT}"), "0", [2, 0]);
+    both("launch 2", "2", [1, 0]);
+    both(&format!("graph 3 {UNIT} 6 1"), "0", [1, 0]);
+    both("launch 3", "0", [1, 1]);
+    both("poolat 1 6 1 1", "0", [1, 1]);
+    both(&format!("from 3 {} 1", 3 * UNIT), "0", [1, 4]);
+    // Out of what graphs do not use.
+    both("from 4 1 1", "0", [1, 4]);
+    both(&format!("from 5 {UNIT} 1"), "2", [1, 4]);
+    // No header names these, or they are no place of such memory.
+    for kind in ["0 0", "2 0", "5 -1", "6 256", "7 0"] {
+        both(&format!("graph 4 {UNIT} {kind}"), "1", [1, 4]);
+    }
+    scene.program.end();
 }
 
 #[test]

@@ -260,8 +260,8 @@ fn look(node: u64, visit: &mut dyn FnMut(&Met)) -> Result<Option<u64>, Unread> {
             if vendor::cuGraphMemAllocNodeGetParams(node, &raw mut told) != Some(SUCCESS) {
                 return Err(Unread);
             }
-            if told.location_kind == vendor::LOCATION_DEVICE {
-                visit(&Met::Taken { card: told.location, address: told.address, bytes: told.bytes });
+            if let Some(card) = vendor::card_of(told.location_kind, told.location) {
+                visit(&Met::Taken { card: card.0, address: told.address, bytes: told.bytes });
             }
             Ok(None)
         }

@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_void};
 use crate::physical::{self, Number};
 use crate::sparse::{self, Behind, Change, Part};
 use crate::sys;
-use crate::vendor::{Device, SUCCESS, StreamMode};
+use crate::vendor::{self, Device, SUCCESS, StreamMode};
 
 /// The head of the vendor's `CUmemAllocationProp`.
 #[derive(Clone, Copy)]
@@ -53,10 +53,6 @@ const MAP: u32 = 1;
 const UNMAP: u32 = 2;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 const DESCRIPTOR: u32 = 1;
-/// CU_MEM_LOCATION_TYPE_DEVICE
-const DEVICE: u32 = 1;
-/// CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
-const LOCALITY_DOMAIN: u32 = 6;
 
 hooks! {
     // No context is needed: so cards that are closed are looked at here whatever the grants limit.
@@ -171,11 +167,7 @@ fn device_of(properties: *const Properties) -> Option<Device> {
     }
     // SAFETY: a structure of the caller, which begins like this in every version.
     let properties = unsafe { properties.read_unaligned() };
-    match properties.location_type {
-        DEVICE => Some(Device(properties.location)),
-        LOCALITY_DOMAIN => Some(Device(properties.location & 0xff)),
-        _ => None,
-    }
+    vendor::card_of(properties.location_type, properties.location)
 }
 
 impl MapInfo {

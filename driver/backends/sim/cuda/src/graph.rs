@@ -12,9 +12,10 @@ pub(crate) use capture::Capture;
 pub(crate) use exec::{destroy_exec, free_left, instantiate, launch, set_exec_op, update, upload};
 pub(crate) use store::Store;
 
-use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
+use crate::code::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::handle::{Registry, Tag};
 use crate::heap::BIG_PAGE;
+use crate::location::Location;
 use crate::memory;
 use crate::process::{self, lock};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +30,8 @@ pub(crate) type Effect = Arc<dyn Fn() -> Answer + Send + Sync>;
 pub(crate) enum Op {
     /// Device time, and perhaps content.
     Work { what: What, nanos: u64, effect: Option<Effect> },
-    /// Memory on a card.
-    Alloc { device: usize, bytes: u64, place: Arc<Place> },
+    /// Memory on a card, which was named like this.
+    Alloc { device: usize, location: Location, bytes: u64, place: Arc<Place> },
     /// Memory of such a node given back, by its address.
     Free(u64),
     /// A function on the host.
@@ -219,9 +220,8 @@ fn ancestors(nodes: &[u64]) -> Answer<BTreeSet<u64>> {
 }
 
 /// cuGraphAddMemAllocNode: the node, and the address that it will have.
-pub(crate) fn add_alloc(handle: u64, after: &[u64], device: i32, bytes: u64) -> Answer<(u64, u64)> {
-    process::card(device)?;
-    let device = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
+pub(crate) fn add_alloc(handle: u64, after: &[u64], location: Location, bytes: u64) -> Answer<(u64, u64)> {
+    let device = location.card()?;
     if bytes == 0 {
         return Err(INVALID_VALUE);
     }
@@ -231,7 +231,7 @@ pub(crate) fn add_alloc(handle: u64, after: &[u64], device: i32, bytes: u64) -> 
         None => Arc::new(Place { address: memory::place_for_graph(device, pages)?, bytes: pages }),
     };
     let address = place.address;
-    Ok((add(handle, after, Op::Alloc { device, bytes, place })?, address))
+    Ok((add(handle, after, Op::Alloc { device, location, bytes, place })?, address))
 }
 
 /// The smallest place of the graph that is large enough and of which everything is freed before a node behind `after` is reached.
@@ -272,12 +272,10 @@ pub(crate) fn free_op(handle: u64, address: u64) -> Answer<Op> {
     }
 }
 
-/// cuGraphMemAllocNodeGetParams: card, bytes and address.
-pub(crate) fn alloc_of(node: u64) -> Answer<(i32, u64, u64)> {
+/// cuGraphMemAllocNodeGetParams: where it was asked for, bytes and address.
+pub(crate) fn alloc_of(node: u64) -> Answer<(Location, u64, u64)> {
     match &*lock(&NODES.get(node)?.op) {
-        Op::Alloc { device, bytes, place } => {
-            Ok((i32::try_from(*device).map_err(|_| INVALID_DEVICE)?, *bytes, place.address()))
-        }
+        Op::Alloc { location, bytes, place, .. } => Ok((*location, *bytes, place.address())),
         _ => Err(INVALID_VALUE),
     }
 }

@@ -32,6 +32,7 @@ mod heap;
 mod image;
 mod ipc;
 mod launch;
+mod location;
 mod memory;
 mod module;
 mod multicast;

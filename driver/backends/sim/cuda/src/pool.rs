@@ -4,6 +4,7 @@
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::graph::Store;
 use crate::handle::{Registry, Tag};
+use crate::location::{self, Location, Place};
 use crate::process::{self, OurCard, lock};
 use aliquot_sim_device::{Kind, Seat};
 use std::sync::{Arc, Mutex};
@@ -11,8 +12,9 @@ use std::sync::{Arc, Mutex};
 /// A pool.
 pub(crate) struct Pool {
     pub(crate) device: usize,
-    /// CU_MEM_LOCATION_TYPE; only pools on a card are charged.
-    location: u32,
+    /// What it says of itself: CU_MEM_ALLOCATION_TYPE, and where it is.
+    told: (u32, Location),
+    payer: Payer,
     books: Mutex<Books>,
     /// Held by who has it grow: two at once would each grow it by what the other one's growth leaves room for.
     growing: Mutex<()>,
@@ -26,6 +28,13 @@ struct Books {
     reserved_high: u64,
     threshold: u64,
     reuse: [u64; 3],
+}
+
+/// Whose memory a pool takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payer {
+    Card,
+    Host,
 }
 
 /// The pools that belong to a card as such.
@@ -45,8 +54,11 @@ const ALLOCATION_TYPE: u32 = 9;
 const EXPORT_HANDLE_TYPES: u32 = 10;
 const LOCATION_ID: u32 = 11;
 const LOCATION_TYPE: u32 = 12;
-/// CU_MEM_LOCATION_TYPE_DEVICE
-const ON_CARD: u32 = 1;
+/// CU_MEM_ALLOCATION_TYPE
+const PINNED: u32 = 1;
+const MANAGED: u32 = 2;
+/// From this version on drivers say what a pool is, and have managed ones.
+const TOLD_SINCE: u32 = 13_000;
 const RELEASE_THRESHOLD: u32 = 4;
 const RESERVED_CURRENT: u32 = 5;
 const RESERVED_HIGH: u32 = 6;
@@ -66,9 +78,15 @@ impl Books {
 }
 
 impl Pool {
-    fn new(device: usize, location: u32) -> Self {
+    fn new((device, payer): (usize, Payer), told: (u32, Location)) -> Self {
         let books = Books { reuse: [1; 3], ..Books::default() };
-        Self { device, location, books: Mutex::new(books), growing: Mutex::default() }
+        Self { device, told, payer, books: Mutex::new(books), growing: Mutex::default() }
+    }
+
+    /// A card's own.
+    fn own(device: usize) -> Self {
+        let number = i32::try_from(device).unwrap_or(i32::MAX);
+        Self::new((device, Payer::Card), (PINNED, Location { kind: location::CARD, number }))
     }
 
     fn card(&self) -> Answer<&'static OurCard> {
@@ -89,7 +107,7 @@ impl Pool {
                 return Ok(());
             }
             let growth = lacks.checked_next_multiple_of(ours.card.node().pool_bytes).ok_or(OUT_OF_MEMORY)?;
-            if self.location == ON_CARD {
+            if self.payer == Payer::Card {
                 ours.take(Kind::Pool, growth)?;
             }
             let mut books = lock(&self.books);
@@ -113,7 +131,7 @@ impl Pool {
         let mut books = lock(&self.books);
         let floor = books.used.max(keep.min(books.reserved)).next_multiple_of(unit);
         if books.reserved > floor {
-            if self.location == ON_CARD {
+            if self.payer == Payer::Card {
                 seat.give(Kind::Pool, books.reserved - floor);
             }
             books.reserved = floor;
@@ -129,8 +147,7 @@ impl Pool {
 
     /// cuMemPoolGetAttribute.
     pub(crate) fn attribute(&self, which: u32) -> Answer<u64> {
-        // From 13.0 on drivers say what a pool is.
-        if which >= ALLOCATION_TYPE && process::driver_version() < 13_000 {
+        if which >= ALLOCATION_TYPE && process::driver_version() < TOLD_SINCE {
             return Err(INVALID_VALUE);
         }
         let books = lock(&self.books);
@@ -141,10 +158,10 @@ impl Pool {
             RESERVED_HIGH => Ok(books.reserved_high),
             USED_CURRENT => Ok(books.used),
             USED_HIGH => Ok(books.used_high),
-            ALLOCATION_TYPE => Ok(1),
+            ALLOCATION_TYPE => Ok(u64::from(self.told.0)),
             EXPORT_HANDLE_TYPES => Ok(0),
-            LOCATION_ID => u64::try_from(self.device).map_err(|_| INVALID_VALUE),
-            LOCATION_TYPE => Ok(u64::from(self.location)),
+            LOCATION_ID => Ok(u64::from(u32::from_le_bytes(self.told.1.number.to_le_bytes()))),
+            LOCATION_TYPE => Ok(u64::from(self.told.1.kind)),
             _ => Err(INVALID_VALUE),
         }
     }
@@ -168,17 +185,26 @@ pub(crate) fn attribute_is_short(which: u32) -> bool {
     (1..=3).contains(&which) || (ALLOCATION_TYPE..=LOCATION_TYPE).contains(&which)
 }
 
-/// cuMemPoolCreate: on a card, or in host memory, which is no card's business.
-pub(crate) fn create(location: u32, device: i32) -> Answer<u64> {
-    let device = match location {
-        ON_CARD => {
-            process::card(device)?;
-            usize::try_from(device).map_err(|_| INVALID_DEVICE)?
-        }
-        2 | 3 => 0,
+/// cuMemPoolCreate: on a card, or in host memory, which is no card's business. What is managed and prefers no card is taken of the
+/// current one, or the first, and stays there.
+pub(crate) fn create(allocation: u32, location: Location) -> Answer<u64> {
+    let place = match (allocation, location.kind) {
+        (PINNED, location::CARD..=location::NUMA | location::DOMAIN) => Some(location.find()?),
+        (MANAGED, _) if process::driver_version() < TOLD_SINCE => return Err(INVALID_VALUE),
+        (MANAGED, location::CARD) => Some(location.find()?),
+        (MANAGED, location::NONE | location::HOST | location::NUMA) => None,
         _ => return Err(INVALID_VALUE),
     };
-    Ok(POOLS.add(|_| Pool::new(device, location)).0)
+    let current = || process::current().map_or(0, |context| context.device);
+    let pool = match place {
+        // A card of one domain is that domain.
+        Some(Place::Card(device)) => {
+            Pool::new((device, Payer::Card), (allocation, Location::of_card(device)?))
+        }
+        Some(Place::Host) => Pool::new((0, Payer::Host), (allocation, location)),
+        None => Pool::new((current(), Payer::Card), (allocation, location)),
+    };
+    Ok(POOLS.add(|_| pool).0)
 }
 
 /// cuMemPoolDestroy: what is still in use stays charged until it is freed.
@@ -200,7 +226,7 @@ impl Pools {
     pub(crate) fn default_handle(&self, device: usize) -> u64 {
         let mut handles = lock(&self.handles);
         if handles.0 == 0 {
-            handles.0 = POOLS.add(|_| Pool::new(device, ON_CARD)).0;
+            handles.0 = POOLS.add(|_| Pool::own(device)).0;
         }
         handles.0
     }

@@ -7,6 +7,7 @@
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::handle::{Registry, Tag};
 use crate::heap::{self, BIG_PAGE, Backing};
+use crate::location::{self, Location, Place};
 use crate::memory::{self, Allocation, Payer};
 use crate::multicast::{self, Team};
 use crate::process::{self, OurCard, lock};
@@ -16,17 +17,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Location types, by the vendor's numbers.
-const LOCATION_DEVICE: u32 = 1;
-const LOCATIONS_HOST: std::ops::RangeInclusive<u32> = 2..=4;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 pub(crate) const FILE_DESCRIPTOR: u32 = 1;
 
 /// What a physical allocation is made from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Properties {
-    pub(crate) location_type: u32,
-    pub(crate) location: i32,
+    pub(crate) location: Location,
     /// In which forms it may be shared, one bit each.
     pub(crate) handle_types: u32,
 }
@@ -117,19 +114,8 @@ impl Physical {
 
 /// cuMemGetAllocationGranularity.
 pub(crate) fn granularity(properties: Properties) -> Answer<u64> {
-    device_of(properties)?;
+    properties.location.find()?;
     Ok(BIG_PAGE)
-}
-
-fn device_of(properties: Properties) -> Answer<usize> {
-    match properties.location_type {
-        LOCATION_DEVICE => {
-            process::card(properties.location)?;
-            usize::try_from(properties.location).map_err(|_| INVALID_DEVICE)
-        }
-        kind if LOCATIONS_HOST.contains(&kind) => Ok(0),
-        _ => Err(INVALID_VALUE),
-    }
 }
 
 fn add(device: usize, bytes: u64, (owner, backing): (Owner, Backing), properties: Properties) -> u64 {
@@ -144,8 +130,10 @@ pub(crate) fn create(bytes: u64, properties: Properties, flags: u64) -> Answer<u
     if bytes == 0 || !bytes.is_multiple_of(BIG_PAGE) || flags != 0 {
         return Err(INVALID_VALUE);
     }
-    let device = device_of(properties)?;
-    let charged = properties.location_type == LOCATION_DEVICE;
+    let (device, charged) = match properties.location.find()? {
+        Place::Card(device) => (device, true),
+        Place::Host => (0, false),
+    };
     let ours = process::cards()?.get(device).ok_or(INVALID_DEVICE)?;
     if charged {
         ours.take(Kind::Physical, bytes)?;
@@ -163,7 +151,7 @@ pub(crate) fn create(bytes: u64, properties: Properties, flags: u64) -> Answer<u
 pub(crate) fn create_team(team: Team, bytes: u64, handle_types: u32) -> Answer<u64> {
     let ours = process::card(0)?;
     let (_, backing) = ours.heap()?.take(bytes)?;
-    let properties = Properties { location_type: 0, location: 0, handle_types };
+    let properties = Properties { location: Location { kind: location::NONE, number: 0 }, handle_types };
     Ok(add(0, bytes, (Owner::Team(team), backing), properties))
 }
 
@@ -299,8 +287,10 @@ pub(crate) fn export_range(address: u64, bytes: u64) -> Answer<Option<i32>> {
 /// Memory that another interface to the card makes in this process: there as long as the descriptor is open or somebody has
 /// imported it.
 pub(crate) fn make_elsewhere(bytes: u64, device: i32) -> Answer<i32> {
-    let properties =
-        Properties { location_type: LOCATION_DEVICE, location: device, handle_types: FILE_DESCRIPTOR };
+    let properties = Properties {
+        location: Location { kind: location::CARD, number: device },
+        handle_types: FILE_DESCRIPTOR,
+    };
     let handle = create(bytes, properties, 0)?;
     let shared = share(handle, PHYSICAL.get(handle)?, Maker::Interface);
     release(handle)?;
@@ -350,8 +340,7 @@ pub(crate) fn import(descriptor: i32, kind: u32) -> Answer<u64> {
         return own.map(|(handle, _)| handle).ok_or(INVALID_VALUE);
     }
     let ours = cards.get(device).ok_or(INVALID_DEVICE)?;
-    let location = i32::try_from(device).map_err(|_| INVALID_DEVICE)?;
-    let properties = Properties { location_type: LOCATION_DEVICE, location, handle_types: FILE_DESCRIPTOR };
+    let properties = Properties { location: Location::of_card(device)?, handle_types: FILE_DESCRIPTOR };
     let owner = Owner::Other(Mutex::new(Some(import)));
     Ok(add(device, told.bytes, (owner, told.backing(&ours.card)?), properties))
 }

@@ -3,6 +3,7 @@
 use super::context::InnerTable;
 use super::pointer::{In, Out, Text, write_text};
 use crate::code::{self, Answer, INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
+use crate::location::Location;
 use crate::pool::POOLS;
 use crate::process::{self, OurCard};
 use crate::table::{self, Found, Mode};
@@ -69,15 +70,6 @@ fn attribute(number: i32, ours: &process::OurCard) -> i32 {
 
 /// Attributes the vendor has numbers for.
 const ATTRIBUTES: std::ops::Range<i32> = 1..160;
-
-/// The vendor's place of memory.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Location {
-    kind: u32,
-    number: i32,
-}
-
 /// The card on which pools of pinned memory are; other places and kinds have no pools of their own here.
 fn pinned_on(location: In<Location>, kind: u32) -> Answer<(&'static OurCard, usize)> {
     let location = location.get()?;

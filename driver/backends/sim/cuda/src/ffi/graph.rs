@@ -7,6 +7,7 @@ use super::pointer::{In, Out};
 use crate::code::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::graph::{self, Op, Ownership, What};
 use crate::launch::{self, Grid};
+use crate::location::Location;
 use crate::process;
 use crate::stream::{self, Stream};
 use std::sync::Arc;
@@ -134,8 +135,7 @@ fn host_op(node: &HostNode) -> Answer<Op> {
 /// An allocation inside a capture becomes a node of memory.
 pub(crate) fn capture_alloc(stream: &Stream, device: usize, bytes: u64) -> Answer<u64> {
     let capture = stream.capture().ok_or(INVALID_VALUE)?;
-    let device = i32::try_from(device).map_err(|_| INVALID_VALUE)?;
-    capture.add_alloc(stream.id, device, bytes)
+    capture.add_alloc(stream.id, Location::of_card(device)?, bytes)
 }
 
 fn add(node: Out<u64>, graph: u64, after: In<u64>, count: usize, op: Op) -> Answer {
@@ -254,7 +254,7 @@ exports! {
     }
     fn cuGraphMemAllocNodeGetParams(node: u64, told: Out<AllocNode>) {
         let (location, bytes, address) = graph::alloc_of(node)?;
-        let pool = PoolProps { kind: 1, handle_types: 0, location_type: 1, location };
+        let pool = PoolProps { kind: 1, handle_types: 0, location };
         told.set(AllocNode { pool, pool_rest: [0; 72], access: 0, access_count: 0, bytes, address })
     }
     fn cuGraphAddMemFreeNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, address: u64) {

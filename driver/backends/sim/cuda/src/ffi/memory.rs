@@ -3,6 +3,7 @@
 use super::pointer::{In, Out};
 use crate::array::{self, ARRAYS, MIPMAPPED, Shape};
 use crate::code::{Answer, INVALID_VALUE};
+use crate::location::Location;
 use crate::memory::{self, Origin, Payer};
 use crate::pool::{self, POOLS};
 use crate::process;
@@ -17,8 +18,7 @@ use aliquot_sim_device::Kind;
 pub(crate) struct AllocationProp {
     kind: u32,
     handle_types: u32,
-    location_type: u32,
-    location: i32,
+    location: Location,
     windows: u64,
     flags: [u8; 8],
 }
@@ -29,8 +29,7 @@ pub(crate) struct AllocationProp {
 pub(crate) struct PoolProps {
     pub(crate) kind: u32,
     pub(crate) handle_types: u32,
-    pub(crate) location_type: u32,
-    pub(crate) location: i32,
+    pub(crate) location: Location,
 }
 
 /// The vendor's flat array.
@@ -138,8 +137,7 @@ fn properties(prop: In<AllocationProp>) -> Answer<Properties> {
     if prop.kind != 1 {
         return Err(INVALID_VALUE);
     }
-    let (location_type, location, handle_types) = (prop.location_type, prop.location, prop.handle_types);
-    Ok(Properties { location_type, location, handle_types })
+    Ok(Properties { location: prop.location, handle_types: prop.handle_types })
 }
 
 fn requirements_of(answer: Out<Requirements>, found: (u64, u64)) -> Answer {
@@ -217,7 +215,7 @@ exports! {
     fn cuMemPoolCreate(pool: Out<u64>, props: In<PoolProps>) {
         pool.check()?;
         let props = props.get()?;
-        pool.set(pool::create(props.location_type, props.location)?)
+        pool.set(pool::create(props.kind, props.location)?)
     }
     fn cuMemPoolDestroy(pool: u64) { pool::destroy(pool) }
     fn cuMemPoolTrimTo(pool: u64, keep: u64) { POOLS.get(pool)?.trim_to(keep) }
@@ -258,8 +256,8 @@ exports! {
     }
     fn cuMemGetAllocationPropertiesFromHandle(prop: Out<AllocationProp>, handle: u64) {
         let found = vmm::properties(handle)?;
-        let Properties { location_type, location, handle_types } = found;
-        prop.set(AllocationProp { kind: 1, handle_types, location_type, location, windows: 0, flags: [0; 8] })
+        let Properties { location, handle_types } = found;
+        prop.set(AllocationProp { kind: 1, handle_types, location, windows: 0, flags: [0; 8] })
     }
     fn cuMemExportToShareableHandle(shareable: Out<i32>, handle: u64, kind: u32, flags: u64) {
         shareable.check()?;

@@ -2,6 +2,7 @@
 
 use super::{Op, add, add_alloc, create_for_capture, destroy, free_op};
 use crate::code::Answer;
+use crate::location::Location;
 use crate::process::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,10 +50,10 @@ impl Capture {
     }
 
     /// Writes an allocation down; its address.
-    pub(crate) fn add_alloc(&self, stream: u64, device: i32, bytes: u64) -> Answer<u64> {
+    pub(crate) fn add_alloc(&self, stream: u64, location: Location, bytes: u64) -> Answer<u64> {
         let mut ends = lock(&self.ends);
         let after = ends.get(&stream).cloned().unwrap_or_default();
-        let (node, address) = add_alloc(self.graph, &after, device, bytes)?;
+        let (node, address) = add_alloc(self.graph, &after, location, bytes)?;
         ends.insert(stream, vec![node]);
         Ok(address)
     }
