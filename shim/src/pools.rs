@@ -71,19 +71,18 @@ pub(crate) struct Current {
 }
 
 impl Location {
-    /// The card that has the memory; `None`: it is the host's.
-    fn device(self) -> Option<Device> {
-        vendor::card_of(self.kind, self.number)
-    }
-
-    fn state(self, device: Device) -> State {
-        let managed_is_free = matches!(grants::standing(device),
-            Standing::Granted(grant) if grant.first().managed == ManagedPolicy::Free);
-        if self.allocation == vendor::ALLOCATION_MANAGED && managed_is_free {
-            State::Free
-        } else {
-            State::Charged
-        }
+    /// The card that has the memory, and how a pool there stands. Managed memory that prefers the host is on a card as well as soon
+    /// as a kernel there uses it: it is the current card's, as that of `cuMemAllocManaged` is.
+    fn stands(self) -> (Device, State) {
+        let is_managed = self.allocation == vendor::ALLOCATION_MANAGED;
+        let device = vendor::card_of(self.kind, self.number);
+        let Some(device) = device.or_else(|| is_managed.then(vendor::current_or_first)) else {
+            return (Device(0), State::Free);
+        };
+        let is_free = is_managed
+            && matches!(grants::standing(device),
+                Standing::Granted(grant) if grant.first().managed == ManagedPolicy::Free);
+        (device, if is_free { State::Free } else { State::Charged })
     }
 }
 
@@ -91,10 +90,8 @@ impl Location {
 pub(crate) fn created(handle: u64, location: Location) {
     // An earlier pool of this handle ended without us.
     Meter::Pool(handle).forget();
-    match location.device() {
-        Some(device) => Meter::Pool(handle).note(device, location.state(device)),
-        None => Meter::Pool(handle).note(Device(0), State::Free),
-    };
+    let (device, state) = location.stands();
+    Meter::Pool(handle).note(device, state);
 }
 
 /// What the driver says about a pool that nobody here saw made; drivers before 13.0 do not.
@@ -125,10 +122,7 @@ fn source(handle: u64, device: impl FnOnce() -> Option<Device>) -> Source {
     let (device, state) = match known {
         Some(known) => (known.device, known.state),
         None => match location_of(handle) {
-            Some(told) => match told.device() {
-                Some(device) => (device, told.state(device)),
-                None => return Source::Vendors,
-            },
+            Some(told) => told.stands(),
             None => match device() {
                 Some(device) => (device, State::Charged),
                 None => return Source::Nothing,

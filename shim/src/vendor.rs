@@ -190,8 +190,13 @@ pub(crate) fn card_of(kind: u32, number: i32) -> Option<Device> {
         // The card's number is the first byte.
         LOCATION_DOMAIN => Some(Device(number & 0xff)),
         LOCATION_HOST..=LOCATION_INVISIBLE => None,
-        _ => Some(current_device().unwrap_or(Device(0))),
+        _ => Some(current_or_first()),
     }
+}
+
+/// The card of the current context, or the first.
+pub(crate) fn current_or_first() -> Device {
+    current_device().unwrap_or(Device(0))
 }
 
 /// The current context's handle, if there is one.

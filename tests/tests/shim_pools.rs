@@ -1,7 +1,7 @@
 //! Stream-ordered pools under a limit: growth is charged, room is free, and the books are what the driver says.
 
 use aliquot_abi::layout::usage;
-use aliquot_abi::limits::Limits;
+use aliquot_abi::limits::{Limits, ManagedPolicy};
 use aliquot_sim_device::{Card, Kind};
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
@@ -200,6 +200,36 @@ fn memory_of_a_part_of_a_card_is_charged_to_the_card() {
         both(&format!("graph 4 {UNIT} {kind}"), "1", [1, 4]);
     }
     scene.program.end();
+}
+
+/// It is on the card as soon as a kernel there uses it.
+#[test]
+fn managed_memory_of_pools_is_charged_whatever_it_prefers() {
+    let Some(mut scene) = Scene::new() else { return };
+    let mut both = |line: &str, expected: &str, units: [u64; 2]| scene.both(line, expected, units);
+    for kind in [0, 2, 3] {
+        both(&format!("poolat 1 {kind} 0 2"), "0", [0, 0]);
+        both(&format!("from 0 {UNIT} 1"), "0", [1, 0]);
+        both(&format!("from 1 {LIMIT} 1"), "2", [1, 0]);
+        both("free 0", "0", [1, 0]);
+        both("trim 1 0", "0", [0, 0]);
+    }
+    both("context 0", "0", [0, 0]);
+    both("poolat 2 0 0 2", "0", [0, 0]);
+    both(&format!("from 2 {} 2", 2 * UNIT), "0", [2, 0]);
+    both("poolat 3 1 1 2", "0", [2, 0]);
+    both(&format!("from 3 {UNIT} 3"), "0", [2, 1]);
+    both("context 1", "0", [2, 1]);
+    scene.program.end();
+    // Unless the grant gives it away.
+    let limits = memory_limit(&scene.card.facts().uuid, LIMIT);
+    let (tenant, files) = Tenant::with(&Limits { managed: ManagedPolicy::Free, ..limits });
+    let program = scene.bench.cards().parent().unwrap().join("shim_pools");
+    let mut program = Talk::start(&mut tenant.command(&scene.bench, program));
+    assert_eq!(program.say("poolat 1 2 0 2"), "0");
+    assert_eq!(program.say(&format!("from 1 {} 1", 2 * LIMIT)), "0");
+    assert_eq!(files.counter(usage::TOTAL), 0);
+    program.end();
 }
 
 #[test]
