@@ -15,6 +15,7 @@
 //! drift from either. [`Node::invariants`] compares all four, and every test calls it after every action.
 
 mod agree;
+mod amend;
 mod contexts;
 mod lock;
 mod partitions;
@@ -327,7 +328,8 @@ impl Node {
         &self.grants_dir
     }
 
-    /// Makes the claim ready for a container. Repeating it gives the same answer, and mends what is missing.
+    /// Makes the claim ready for a container. Repeating it gives the same answer, and mends what is missing; with other limits of
+    /// the same parts it puts these in force.
     ///
     /// # Errors
     /// Why not; the node is as it was before, or says in the journal what is still to be undone.
@@ -344,10 +346,11 @@ impl Node {
         let live = self.parts.backend.discover().map_err(hardware)?;
         let parts = &self.offers().map_err(hardware)?.parts;
         let (books, _) = self.books(&self.without_ours(live.clone()), Some(&request.uid));
-        let plan = plan(&request, parts, &live, &books).map_err(Box::new)?;
+        let plan = plan(&request, parts, &live, &books)
+            .map_err(|refusal| self.kept(&request.uid, Box::new(refusal).into()))?;
         if let Some(record) = self.claim(&request.uid) {
             if record.plan.grants != plan.grants {
-                return Err(PrepareError::OtherAllocation { claim: request.name });
+                return self.amend(plan, &live);
             }
             return Ok(self.make_whole(&request.uid)?.prepared);
         }

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Prepare and release may be repeated at any time: a prepared claim is looked over, what is missing or altered is
-//! made again, and the answer is the same; releasing an unknown claim succeeds. An error leaves the claim as it was
+//! made again, and the answer is the same; what its manifest asks for by now is put in force where that can be
+//! (`node/amend.rs`); releasing an unknown claim succeeds. An error leaves the claim as it was
 //! before the call, or, where the disk or hardware refuses even that, in the journal as something to be undone.
 
 pub(crate) mod decode;
@@ -28,6 +29,7 @@ use aliquot_cdi::StoreError;
 use aliquot_core::id::{ClaimUid, ShareName};
 use aliquot_core::plan::Refusal;
 use aliquot_core::ports::{BackendError, PartitionAt};
+use aliquot_core::units::Bytes;
 
 use crate::checkpoint::JournalError;
 
@@ -74,10 +76,55 @@ pub enum PrepareError {
     #[error(transparent)]
     Refused(#[from] Box<Refusal>),
     /// It is prepared already with another allocation.
-    #[error("claim {claim} is prepared with another allocation: release it first")]
+    #[error(
+        "claim {claim} is prepared with another allocation: it holds {held}, asked is {asked}; memory, compute and settings of \
+         its shares can change in place, nothing else: release it first"
+    )]
     OtherAllocation {
         /// Claim.
         claim: String,
+        /// With what it is prepared.
+        held: String,
+        /// What is asked.
+        asked: String,
+    },
+    /// Its processes began where nothing was held, and would not look at what is.
+    #[error(
+        "claim {claim} holds {held}, and asked is {asked}: its processes began without that limit and would not feel it: end them and \
+         release it first"
+    )]
+    NothingHeld {
+        /// Claim.
+        claim: String,
+        /// With what it is prepared.
+        held: String,
+        /// What is asked.
+        asked: String,
+    },
+    /// Its processes hold more memory than is asked for it now.
+    #[error(
+        "claim {claim}: request `{request}` holds {held}, asked is {asked}, and its processes use {used}: ask for no less than that, or \
+         end some of them first"
+    )]
+    InUse {
+        /// Claim.
+        claim: String,
+        /// Request.
+        request: String,
+        /// With what it is prepared.
+        held: Bytes,
+        /// What its processes have.
+        used: Bytes,
+        /// What is asked.
+        asked: Bytes,
+    },
+    /// It asks for what cannot be had, and stays as it was.
+    #[error("{source}; it stays prepared with {held}")]
+    Keeps {
+        /// With what.
+        held: String,
+        /// Why not.
+        source: Box<PrepareError>,
     },
     /// The journal cannot be read or written.
     #[error(transparent)]

@@ -9,11 +9,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use aliquot_abi::limits::MemoryLimit;
 use aliquot_backend_sim::Personality;
 use aliquot_core::id::{ClaimUid, TemplateName};
 use aliquot_core::partition::PlacementName;
 use aliquot_core::ports::{DeviceBackend, PartitionAt};
 use aliquot_driver::prepare::{PrepareError, Released};
+use aliquot_driver::region;
 use aliquot_tests::fault::Kill;
 use aliquot_tests::generate::Random;
 use aliquot_tests::node::{Want, World, claim};
@@ -224,6 +226,41 @@ fn a_kill_during_recovery_changes_nothing_about_where_it_ends() {
             }
         }
         if finished {
+            break;
+        }
+    }
+}
+
+/// The limits in force are those of the journal again, old or new.
+#[test]
+fn a_change_of_limits_survives_every_kill() {
+    let world = World::new(SHARE_OF_CARD.personality, "");
+    world.publish();
+    let mut node = world.open();
+    node.prepare(&claim(&node, UID, SHARE_OF_CARD.wants)).unwrap();
+    let less_and_more = claim(&node, UID, &[want(0, "card", Some(2048), 40)]);
+    drop(node);
+    let prepared = world.files();
+    // Every place of the first files; then a stride that is prime to their lengths.
+    for places in (0..40).chain((40..).step_by(23)) {
+        world.restore(&prepared);
+        let kill = Arc::new(Kill::default());
+        let mut node = world.open_on(kill.clone());
+        kill.after(places);
+        let finished = unless_killed(&kill, node.prepare(&less_and_more));
+        drop(node);
+        let node = world.open();
+        node.invariants().unwrap_or_else(|e| panic!("killed after {places} places: {e}"));
+        let grant = node.grants().next().unwrap();
+        let held = (grant.memory.0 >> 20, u32::from(grant.cores.percent()) * 10_000);
+        let dir = node.grants_dir().join(UID).join(grant.share.as_str());
+        let limits = region::read(&dir.join(region::LIMITS)).unwrap();
+        let MemoryLimit::Bytes(bytes) = limits.memory else { panic!("{limits:?}") };
+        assert_eq!((bytes >> 20, limits.share_ppm), held, "killed after {places} places");
+        assert!([(4096, 250_000), (2048, 400_000)].contains(&held), "{held:?}");
+        if finished {
+            assert_eq!(held, (2048, 400_000));
+            assert!(places > 100, "only {places} places: the journal was not among them");
             break;
         }
     }

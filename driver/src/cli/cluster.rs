@@ -202,6 +202,11 @@ impl Cluster {
         (claims().filter(|c| c.allocation.is_none()).cloned().collect(), allowed)
     }
 
+    /// Whether there is a class of this name, given or implied by what nodes offer.
+    pub(super) fn has_class(&self, name: &str) -> bool {
+        self.classes.iter().any(|class| class == name)
+    }
+
     /// How people call a unit.
     pub(super) fn label(&self, unit: usize) -> String {
         let unit = self.workload.units.get(unit);

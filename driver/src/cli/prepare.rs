@@ -1,8 +1,13 @@
 //! `aliquot prepare`: make claims ready on a node whose state lies in a directory.
 
+mod again;
+
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use aliquot_core::dra::ResourceClaim;
+use aliquot_core::grant::{Grant, Spelled as _};
+use aliquot_core::id::ClaimUid;
 use serde_json::{Value, json};
 
 use crate::node::{Access, Node};
@@ -25,7 +30,10 @@ Examples:
 ///
 /// Claims that carry an allocation are prepared as allocated (`aliquot plan -o json` writes such claims); the others are
 /// placed on the node first. The state directory keeps what was done: `aliquot devices --state` shows it, preparing a
-/// claim again changes nothing, and `aliquot release` gives it back.
+/// claim again changes nothing but what its manifest says otherwise by now, and `aliquot release` gives it back.
+///
+/// Memory, compute and settings of a share change in place: processes that run see the new limits. They do not where the card
+/// has no room for them, or where more memory is in use than would be left; other changes need a release first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
@@ -44,11 +52,16 @@ pub(super) struct Args {
 struct Done {
     claim: String,
     result: Result<PreparedClaim, String>,
+    /// What is other than before, of a claim that was prepared.
+    changes: Vec<String>,
     cdi_file: PathBuf,
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let manifests = input::read(&args.files, terminal)?;
+    // What the allocator decided it decided; others hold what the node says, and ask for what they say.
+    let decided: BTreeSet<String> =
+        manifests.claims.iter().filter(|c| c.allocation.is_some()).map(|c| c.uid.clone()).collect();
     let (mut node, mut fleet) = Fleet::open_one(&args.nodes, Access::Change, terminal)?;
     fleet.refuse_impossible(&args.nodes)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
@@ -61,7 +74,14 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             continue;
         }
         for claim in cluster.claims_of(placement.unit) {
-            done.push(Done::prepare(&mut node, claim));
+            let asked = match decided.contains(&claim.uid) {
+                true => Ok(claim.clone()),
+                false => again::as_asked(claim, &node, &cluster),
+            };
+            done.push(match asked {
+                Ok(claim) => Done::prepare(&mut node, &claim),
+                Err(why) => Done::refused(name_of(claim), why),
+            });
             for note in node.take_notes() {
                 terminal.last_note(format_args!("warning: {note}"));
             }
@@ -78,6 +98,24 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     Ok(if all { Answer::Yes } else { Answer::No })
 }
 
+fn name_of(claim: &ResourceClaim) -> String {
+    format!("{}/{}", claim.namespace, claim.name)
+}
+
+/// What is other in a grant than it was.
+fn changes(old: &Grant, new: &Grant) -> Vec<String> {
+    let (had, has) = (old.settings, new.settings);
+    let words = [
+        ("memory", old.memory.to_string(), new.memory.to_string()),
+        ("cores", old.cores.to_string(), new.cores.to_string()),
+        ("computePolicy", had.compute.word().to_owned(), has.compute.word().to_owned()),
+        ("priority", had.priority.word().to_owned(), has.priority.word().to_owned()),
+        ("failMode", had.fail_mode.word().to_owned(), has.fail_mode.word().to_owned()),
+    ];
+    let other = words.into_iter().filter(|(_, was, is)| was != is);
+    other.map(|(what, was, is)| format!("{what} of `{}` from {was} to {is}", new.request)).collect()
+}
+
 fn table(done: &[Done], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     let columns =
         [("CLAIM", Side::Left), ("REQUEST", Side::Left), ("DEVICE", Side::Left), ("CDI DEVICE", Side::Left)];
@@ -87,7 +125,12 @@ fn table(done: &[Done], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     }
     for item in done {
         match &item.result {
-            Ok(_) => terminal.line(format_args!("{}: CDI file {}", item.claim, item.cdi_file.display()))?,
+            Ok(_) => {
+                terminal.line(format_args!("{}: CDI file {}", item.claim, item.cdi_file.display()))?;
+                for change in &item.changes {
+                    terminal.line(format_args!("{}: changed: {change}", item.claim))?;
+                }
+            }
             Err(why) => {
                 let word = terminal.toned(Tone::Bad, "not prepared");
                 terminal.line(format_args!("{}: {word}: {why}", item.claim))?;
@@ -101,15 +144,19 @@ fn table(done: &[Done], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
 
 impl Done {
     fn prepare(node: &mut Node, claim: &ResourceClaim) -> Self {
-        Self {
-            claim: format!("{}/{}", claim.namespace, claim.name),
-            result: node.prepare(claim).map_err(|error| chain(&error)),
-            cdi_file: node.cdi_dir().join(cdi_file_name(&claim.uid)),
-        }
+        let grants = |node: &Node| {
+            let uid = ClaimUid::new(claim.uid.as_str()).ok();
+            uid.and_then(|uid| node.claim(&uid)).map(|record| record.plan.grants.clone()).unwrap_or_default()
+        };
+        let before = grants(node);
+        let result = node.prepare(claim).map_err(|error| chain(&error));
+        let changes = before.iter().zip(&grants(node)).flat_map(|(old, new)| changes(old, new)).collect();
+        let cdi_file = node.cdi_dir().join(cdi_file_name(&claim.uid));
+        Self { claim: name_of(claim), result, changes, cdi_file }
     }
 
     fn refused(claim: String, why: String) -> Self {
-        Self { claim, result: Err(why), cdi_file: PathBuf::new() }
+        Self { claim, result: Err(why), changes: Vec::new(), cdi_file: PathBuf::new() }
     }
 
     fn rows(&self) -> Vec<Vec<String>> {
@@ -142,6 +189,7 @@ impl Done {
                     "claim": self.claim,
                     "uid": prepared.uid.as_str(),
                     "outcome": "prepared",
+                    "changes": self.changes,
                     "cdiFile": self.cdi_file.display().to_string(),
                     "devices": devices,
                 })

@@ -1,0 +1,129 @@
+//! A claim that is prepared and asked for again: what its manifest says by now, of the devices that it holds.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::dra::{
+    AllocatedConfig, AllocationMode, AllocationResult, ConfigSource, DeviceCapacity, DeviceRequest,
+    DeviceResult, ExactRequest, RequestKind, ResourceClaim,
+};
+use aliquot_core::id::ClaimUid;
+use aliquot_core::rounding::consumption;
+
+use crate::node::Node;
+
+use super::super::cluster::Cluster;
+use super::super::state::chain;
+
+/// The claim, with what it asks for now of each device that it holds; as it is where it holds none yet.
+///
+/// # Errors
+/// It asks for other devices, or for an amount that its device does not give.
+pub(super) fn as_asked(
+    claim: &ResourceClaim,
+    node: &Node,
+    cluster: &Cluster,
+) -> Result<ResourceClaim, String> {
+    let is_held = ClaimUid::new(claim.uid.as_str()).is_ok_and(|uid| node.claim(&uid).is_some());
+    let Some(held) = claim.allocation.as_ref().filter(|_| is_held) else { return Ok(claim.clone()) };
+    same_devices(claim, held)?;
+    let mut allocation = held.clone();
+    for result in &mut allocation.devices {
+        let Some(exact) = request(claim, &result.request) else { continue };
+        let capacity = capacity(node, result)?;
+        for (name, amount) in &mut result.consumed_capacity {
+            let Some(there) = capacity.get(name) else { continue };
+            *amount = consumption(there, exact.capacity.get(name).copied())
+                .map_err(|why| format!("request `{}`, `{name}`: {why}", result.request))?;
+        }
+    }
+    allocation.config = config(claim, held, cluster);
+    Ok(ResourceClaim { allocation: Some(allocation), ..claim.clone() })
+}
+
+/// Refuses a claim that asks for more, fewer or other requests than those that it holds devices for.
+fn same_devices(claim: &ResourceClaim, held: &AllocationResult) -> Result<(), String> {
+    let of = |request: &DeviceRequest| {
+        let is_its = |result: &&DeviceResult| main(&result.request) == request.name;
+        u32::try_from(held.devices.iter().filter(is_its).count()).unwrap_or(u32::MAX)
+    };
+    for request in &claim.requests {
+        let (found, wanted) = (of(request), count(request));
+        if wanted.is_some_and(|wanted| wanted != found) || found == 0 {
+            return Err(format!(
+                "it is prepared with {found} devices for request `{}`, and asked is {}: release it first",
+                request.name,
+                wanted.map_or_else(|| "every one that matches".to_owned(), |wanted| wanted.to_string())
+            ));
+        }
+    }
+    match held.devices.iter().find(|result| request(claim, &result.request).is_none()) {
+        Some(result) => Err(format!(
+            "it is prepared with a device for request `{}`, which is not asked for: release it first",
+            result.request
+        )),
+        None => Ok(()),
+    }
+}
+
+/// How many devices; `None`: as many as there are.
+fn count(request: &DeviceRequest) -> Option<u32> {
+    match &request.kind {
+        RequestKind::Exactly(exact) => match exact.mode {
+            AllocationMode::ExactCount(count) => Some(count),
+            AllocationMode::All => None,
+        },
+        RequestKind::FirstAvailable(_) => None,
+    }
+}
+
+/// The request of a result, without its alternative.
+fn main(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(main, _)| main)
+}
+
+/// What is asked for under the name that a result has, `req` or `req/sub`.
+fn request<'c>(claim: &'c ResourceClaim, name: &str) -> Option<&'c ExactRequest> {
+    let found = claim.requests.iter().find(|request| request.name == main(name))?;
+    match (&found.kind, name.split_once('/')) {
+        (RequestKind::Exactly(exact), None) => Some(exact),
+        (RequestKind::FirstAvailable(subs), Some((_, sub))) => {
+            subs.iter().find(|alternative| alternative.name == sub).map(|alternative| &alternative.request)
+        }
+        _ => None,
+    }
+}
+
+/// What the device of a result has, and in which amounts it gives that.
+fn capacity(node: &Node, result: &DeviceResult) -> Result<BTreeMap<String, DeviceCapacity>, String> {
+    let offers = node.offers().map_err(|error| chain(&error))?;
+    let slices = offers.slices.iter().filter(|slice| slice.pool.name == result.device.pool);
+    let mut devices = slices.flat_map(|slice| &slice.devices);
+    Ok(devices
+        .find(|device| device.name == result.device.device)
+        .map(|d| d.capacity.clone())
+        .unwrap_or_default())
+}
+
+/// The settings: those of the classes as they are, then those of the claim. Of a class that is not there any more, those that the
+/// claim was prepared with.
+fn config(claim: &ResourceClaim, held: &AllocationResult, cluster: &Cluster) -> Vec<AllocatedConfig> {
+    let mut config = Vec::new();
+    for result in &held.devices {
+        let Some(exact) = request(claim, &result.request) else { continue };
+        let is_of = |config: &&AllocatedConfig| {
+            config.source == ConfigSource::Class && config.requests.contains(&result.request)
+        };
+        let given = cluster.manifests.classes.iter().find(|class| class.name == exact.device_class);
+        match given {
+            Some(class) => config.extend(class.config.iter().map(|opaque| AllocatedConfig {
+                source: ConfigSource::Class,
+                requests: vec![result.request.clone()],
+                opaque: opaque.clone(),
+            })),
+            None if cluster.has_class(&exact.device_class) => {}
+            None => config.extend(held.config.iter().filter(is_of).cloned()),
+        }
+    }
+    config.extend(held.config.iter().filter(|config| config.source == ConfigSource::Claim).cloned());
+    config
+}

@@ -1,0 +1,129 @@
+//! Other limits for a claim that is prepared, in place: its processes go on, and see them.
+//!
+//! ```text
+//!  journal: old ─▶ limits: the lower of old and new ─▶ is more held? ─▶ journal: new ─▶ limits: new
+//!                                                        └ yes: limits: old
+//! ```
+//!
+//! Killed on the way, the next start makes the files what the journal says, before anything else is promised. What is given up
+//! is free once the journal says so, and by then nobody of the claim can reserve it any more.
+
+use aliquot_abi::limits::{ComputePolicy, MemoryLimit};
+use aliquot_core::card::Inventory;
+use aliquot_core::grant::Grant;
+use aliquot_core::id::ClaimUid;
+use aliquot_core::partition::Part;
+use aliquot_core::plan::Plan;
+use aliquot_core::units::Bytes;
+
+use super::Node;
+use crate::checkpoint::{ClaimRecord, Phase};
+use crate::grant_file;
+use crate::prepare::{Earlier, PrepareError, PreparedClaim, run_steps};
+use crate::region::{Life, Seen, limits_of};
+
+impl Node {
+    /// Puts the limits of a plan in the place of those that its claim was prepared with.
+    pub(super) fn amend(&mut self, wanted: Plan, cards: &Inventory) -> Result<PreparedClaim, PrepareError> {
+        let uid = wanted.claim.clone();
+        let Some(record) = self.claim(&uid) else { return Err(PrepareError::Unknown { claim: uid }) };
+        let before = record.plan.clone();
+        let after = Plan { grants: wanted.grants, ..before.clone() };
+        let pairs = || before.grants.iter().zip(&after.grants);
+        let claim = before.name.clone();
+        if before.grants.len() != after.grants.len() || !pairs().all(|(old, new)| same_part(old, new)) {
+            let (held, asked) = (told(&before.grants), told(&after.grants));
+            return Err(PrepareError::OtherAllocation { claim, held, asked });
+        }
+        if pairs().any(|(old, new)| is_newly_held(old, new, cards)) {
+            let (held, asked) = (told(&before.grants), told(&after.grants));
+            return Err(PrepareError::NothingHeld { claim, held, asked });
+        }
+        let lower = Plan { grants: pairs().map(|(old, new)| lower(old, new)).collect(), ..before.clone() };
+        let lowered = self.put_lower(&before, &lower).and_then(|()| {
+            let mut next = self.journal.clone();
+            next.claims.insert(uid.clone(), ClaimRecord { plan: after, phase: Phase::Prepared });
+            self.write_journal(next)
+        });
+        match lowered {
+            Ok(()) => Ok(self.make_whole(&uid)?.prepared),
+            Err(error) => {
+                self.put_back(&uid);
+                Err(error)
+            }
+        }
+    }
+
+    /// What a claim that is prepared keeps is said with why it does not get what it asks for.
+    pub(super) fn kept(&self, uid: &ClaimUid, why: PrepareError) -> PrepareError {
+        match self.claim(uid) {
+            Some(record) => PrepareError::Keeps { held: told(&record.plan.grants), source: Box::new(why) },
+            None => why,
+        }
+    }
+
+    fn put_lower(&self, before: &Plan, lower: &Plan) -> Result<(), PrepareError> {
+        if lower.grants == before.grants {
+            return Ok(());
+        }
+        run_steps(&self.hands(), lower, &self.journal.partitions, Earlier::Perhaps)?;
+        for (old, new) in before.grants.iter().zip(&lower.grants).filter(|(old, new)| new.memory < old.memory)
+        {
+            let usage = grant_file::place(&self.grants_dir, &new.claim, &new.share).usage();
+            // Books that cannot be read are no books: nobody reserves anything in them.
+            let Ok(seen) = Seen::of(&usage) else { continue };
+            let used = of_the_living(&seen);
+            if used > new.memory {
+                let (claim, request) = (before.name.clone(), new.request.clone());
+                let (held, asked) = (old.memory, new.memory);
+                return Err(PrepareError::InUse { claim, request, held, used, asked });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a claim's files what the journal says; where that fails as well, the next start does it.
+    fn put_back(&mut self, uid: &ClaimUid) {
+        match self.make_whole(uid) {
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// Whether two grants differ in what can change under living processes alone.
+fn same_part(old: &Grant, new: &Grant) -> bool {
+    let Grant { memory, cores, settings, .. } = old.clone();
+    *old == Grant { memory, cores, settings, ..new.clone() }
+}
+
+/// The old grant, with no more than the new one.
+fn lower(old: &Grant, new: &Grant) -> Grant {
+    Grant { memory: old.memory.min(new.memory), cores: old.cores.min(new.cores), ..old.clone() }
+}
+
+/// Whether something is to be held that was not held before: who began then does not look at it.
+fn is_newly_held(old: &Grant, new: &Grant, cards: &Inventory) -> bool {
+    let Some(card) = cards.card(&old.card) else { return false };
+    let limits = |grant| limits_of(grant, card, &card.uuid);
+    let (Some(old), Some(new)) = (limits(old), limits(new)) else { return false };
+    let of_memory = old.memory == MemoryLimit::Unlimited && new.memory != MemoryLimit::Unlimited;
+    of_memory || old.policy == ComputePolicy::Unlimited && new.policy != ComputePolicy::Unlimited
+}
+
+/// What is reserved, without what the dead held, of whom nobody took it yet.
+fn of_the_living(seen: &Seen) -> Bytes {
+    let dead = seen.processes.iter().filter(|process| process.life == Life::Dead);
+    Bytes(dead.fold(seen.total.0, |left, process| left.saturating_sub(process.used.0)))
+}
+
+/// Grants in words.
+fn told(grants: &[Grant]) -> String {
+    let one = |grant: &Grant| {
+        let part = match &grant.part {
+            Part::Card => String::new(),
+            part => format!("{part} of "),
+        };
+        format!("{} and {} of {part}card {}", grant.memory, grant.cores, grant.card)
+    };
+    grants.iter().map(one).collect::<Vec<_>>().join(", ")
+}

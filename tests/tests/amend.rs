@@ -1,0 +1,182 @@
+//! `aliquot prepare` of a claim that is prepared: what its manifest says by now is put in force, or refused with the reason.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use aliquot_driver::region;
+use aliquot_tests::local::{Local, aliquot};
+
+const CARD: &str = "t4-2";
+
+/// What a claim asks for.
+#[derive(Clone, Copy)]
+struct Asked {
+    memory: &'static str,
+    cores: &'static str,
+    policy: &'static str,
+}
+
+const FIRST: Asked = Asked { memory: "4Gi", cores: "30", policy: "burst" };
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A command of this program on the state, and its exit code.
+fn on_state(local: &Local, words: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(aliquot());
+    let output = command.args(words).args(["--node", CARD, "--state"]).arg(local.state()).output().unwrap();
+    (output.status.code(), said(&output))
+}
+
+fn prepare(local: &Local, name: &str, asked: Asked) -> (Option<i32>, String) {
+    let Asked { memory, cores, policy } = asked;
+    let text = format!(
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {{name: {name}}}\nspec:\n  devices:\n    requests:\n    \
+         - name: gpu\n      exactly:\n        deviceClassName: share.aliquot.dev\n        capacity: {{requests: {{memory: \
+         {memory}, cores: {cores}}}}}\n    config:\n    - opaque:\n        driver: aliquot.dev\n        parameters: {{apiVersion: \
+         aliquot.dev/v1, kind: ShareConfig, computePolicy: {policy}}}\n"
+    );
+    let file = local.dir().join(format!("{name}.yaml"));
+    fs::write(&file, text).unwrap();
+    on_state(local, &["prepare", "-f", file.to_str().unwrap()])
+}
+
+/// The share of claim `one`.
+fn share(local: &Local) -> PathBuf {
+    let node = local.open();
+    let record = node.claims().find(|record| record.plan.name == "default/one").unwrap();
+    let grant = &record.plan.grants[0];
+    node.grants_dir().join(grant.claim.as_str()).join(grant.share.as_str())
+}
+
+/// Memory in MiB, parts per million of compute, and policy, as they are in force.
+fn in_force(local: &Local) -> (u64, u32, String) {
+    let limits = region::read(&share(local).join("limits")).unwrap();
+    let aliquot_abi::limits::MemoryLimit::Bytes(bytes) = limits.memory else { panic!("{limits:?}") };
+    (bytes >> 20, limits.share_ppm, format!("{:?}", limits.policy))
+}
+
+/// The tenant of a container of the claim, which has so many MiB: beside a run, for its environment.
+fn tenant(local: &Local, mib: &str) -> Child {
+    let grants = share(local).parent().unwrap().to_owned();
+    let mut run = local.run(&["--memory", "1Gi", "--card", "1", "--", "sh", "-c"]);
+    let card = region::read(&share(local).join("limits")).unwrap().card.as_str().to_owned();
+    let script = "CUDA_VISIBLE_DEVICES=$3 ALIQUOT_GRANTS=$1 exec \"$0\" demo-tenant fill $2";
+    run.arg(script)
+        .arg(aliquot())
+        .arg(grants)
+        .args([mib, &card])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    run.spawn().unwrap()
+}
+
+#[test]
+fn a_changed_manifest_changes_the_limits_in_place() {
+    let local = Local::new(CARD);
+    let (code, text) = prepare(&local, "one", FIRST);
+    assert_eq!((code, text.contains("changed")), (Some(0), false), "{text}");
+    assert_eq!(in_force(&local), (4096, 300_000, "Burst".to_owned()));
+    let books = fs::File::open(share(&local).join("usage")).unwrap();
+    let (code, text) = prepare(&local, "one", Asked { memory: "2Gi", cores: "50", policy: "cap" });
+    assert_eq!(code, Some(0), "{text}");
+    for change in ["memory of `gpu` from 4Gi to 2Gi", "cores of `gpu` from 30% to 50%", "from burst to cap"] {
+        assert!(text.contains(change), "{change}: {text}");
+    }
+    assert_eq!(in_force(&local), (2048, 500_000, "Cap".to_owned()));
+    let same = fs::metadata(share(&local).join("usage")).unwrap().ino();
+    assert_eq!(books.metadata().unwrap().ino(), same, "whoever has the books mapped keeps them");
+    // What was given up can be had, and no more than that.
+    assert_eq!(prepare(&local, "two", Asked { memory: "12Gi", cores: "50", policy: "cap" }).0, Some(0));
+    assert_eq!(local.claims(), 2);
+}
+
+#[test]
+fn what_cannot_change_is_refused_and_stays() {
+    let local = Local::new(CARD);
+    assert_eq!(prepare(&local, "one", FIRST).0, Some(0));
+    for (asked, words) in [
+        (
+            Asked { memory: "40Gi", ..FIRST },
+            "has 40Gi of memory, the part has 15Gi; it stays prepared with 4Gi",
+        ),
+        (Asked { cores: "0", ..FIRST }, ""),
+        (FIRST, ""),
+    ] {
+        let (code, text) = prepare(&local, "one", asked);
+        assert_eq!(code, Some(i32::from(!words.is_empty())), "{text}");
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert_eq!(in_force(&local), (4096, 300_000, "Burst".to_owned()));
+    // Another claim on the same card, then there is no room.
+    assert_eq!(prepare(&local, "two", Asked { memory: "10Gi", cores: "60", policy: "cap" }).0, Some(0));
+    for asked in [Asked { memory: "6Gi", ..FIRST }, Asked { cores: "50", ..FIRST }] {
+        let (code, text) = prepare(&local, "one", asked);
+        assert_eq!(code, Some(1), "{text}");
+        for words in
+            ["not prepared", "left; held by claim", "it stays prepared with 4Gi and 30% of card GPU-"]
+        {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+    let held = on_state(&local, &["devices"]).1;
+    assert!(held.contains("14Gi of 15Gi") && held.contains("90% of 100%"), "{held}");
+    assert_eq!(local.claims(), 2);
+}
+
+#[test]
+fn more_requests_are_refused_before_anything_is_touched() {
+    let local = Local::new(CARD);
+    assert_eq!(prepare(&local, "one", FIRST).0, Some(0));
+    let file = local.dir().join("one.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let other = text.replace(
+        "    config:",
+        "    - name: more\n      exactly: {deviceClassName: share.aliquot.dev}\n    config:",
+    );
+    for (text, words) in [
+        (other, "with 0 devices for request `more`"),
+        (text.replace("name: gpu", "name: npu"), "with 0 devices for request `npu`"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let (code, said) = on_state(&local, &["prepare", "-f", file.to_str().unwrap()]);
+        assert_eq!((code, said.contains(words)), (Some(1), true), "{said}");
+    }
+    assert_eq!(in_force(&local), (4096, 300_000, "Burst".to_owned()));
+}
+
+/// Who has all of a card has no limit in his processes that could be moved.
+#[test]
+fn a_limit_that_nobody_would_feel_is_refused() {
+    let local = Local::new(CARD);
+    let all = Asked { memory: "15Gi", cores: "100", policy: "cap" };
+    assert_eq!(prepare(&local, "one", all).0, Some(0));
+    let (code, text) = prepare(&local, "one", FIRST);
+    assert_eq!((code, text.contains("holds 15Gi and 100% of card GPU-")), (Some(1), true), "{text}");
+    assert!(text.contains("asked is 4Gi and 30% of card") && text.contains("would not feel it"), "{text}");
+    assert_eq!(prepare(&local, "one", all).0, Some(0));
+}
+
+#[test]
+fn memory_in_use_is_not_taken_away() {
+    let local = Local::new(CARD);
+    assert_eq!(prepare(&local, "one", FIRST).0, Some(0));
+    let mut child = tenant(&local, "3000");
+    let line = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let (code, text) = prepare(&local, "one", Asked { memory: "2Gi", ..FIRST });
+    assert_eq!(code, Some(1), "{line}: {text}");
+    assert!(text.contains("holds 4Gi, asked is 2Gi, and its processes use 3"), "{line}: {text}");
+    assert_eq!(in_force(&local), (4096, 300_000, "Burst".to_owned()));
+    // As much as is left and no more.
+    let (code, text) = prepare(&local, "one", Asked { memory: "3800Mi", ..FIRST });
+    assert_eq!(code, Some(0), "{text}");
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert_eq!(prepare(&local, "one", Asked { memory: "1Gi", ..FIRST }).0, Some(0));
+}
