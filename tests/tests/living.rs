@@ -169,9 +169,11 @@ fn a_command_of_another_pid_namespace_keeps_its_part() {
     let local = Local::new(CARD);
     let (mut child, command) = waits(&local, "100Gi");
     let input = child.stdin.take();
+    let record = only_in(&local.state().join("runs"));
+    // The command speaks before its supervisor has written it down.
+    wait_for("its line", || fs::read_to_string(&record).unwrap().contains("command"));
     kill("-KILL", child.id());
     child.wait().unwrap();
-    let record = only_in(&local.state().join("runs"));
     let text = fs::read_to_string(&record).unwrap();
     let words: Vec<&str> = text.split_whitespace().collect();
     assert_eq!((words[0], words[3]), ("where", "command"), "{text}");
