@@ -7,7 +7,8 @@ use aliquot_enforce::pace::Waits;
 use aliquot_enforce::units::Nanos;
 
 use super::markers::{self, may_mark};
-use super::{Meter, Target, Way, current, of_grant};
+use super::way::{Way, current};
+use super::{Meter, Target, of_grant};
 use crate::sys::{self, KeepErrno};
 use crate::vendor::SUCCESS;
 
