@@ -2,13 +2,15 @@
 //! gives the controller what it needs of the world: a clock, the vendor's events, the words of the region.
 //!
 //! ```text
-//!  launch ─▶ metered(): the card's grant ─▶ pass ──Go──────────────────▶ vendor call
+//!  launch ─▶ its stream's card: the grant ─▶ pass ──Go──────────────────▶ vendor call
 //!                │ no compute limit: vendor call     │ Ask: a clock, the region       ▲
 //!                                                    ▼                                │
 //!                                                 turn(): ask, futex until a deadline ┴─▶ settled(): marker behind it
 //! ```
 //!
 //! - A launch into a capture is written down by the driver, not run: it costs nothing and never waits.
+//! - Work on a stream with a name is that stream's card's, whichever context is current, if any: the driver takes its context from
+//!   the stream. There its markers are recorded.
 //! - Markers are recorded on the stream that a thread launches on or waits for, or on one that the process launched on and did
 //!   not destroy: no handle is used that the program has given up. A captured stream gets none.
 //! - One thread at a time works on the markers of a context; nobody waits for it.
@@ -37,11 +39,11 @@ use crate::account;
 use crate::captures;
 use crate::grants::{self, GRANTS_MAX, Grant, Usage};
 use crate::sys::{self, KeepErrno};
-use crate::vendor::{self, NOT_PERMITTED, SUCCESS, StreamMode};
+use crate::vendor::{NOT_PERMITTED, SUCCESS, StreamMode};
 
 use markers::{CONTEXTS_MAX, Context};
 pub(crate) use markers::{context_going, context_gone};
-use way::{Way, current, known, of_device};
+use way::Way;
 
 /// Controller and markers for one grant. All zeros is a controller that knows nothing; markers are put there before `ready`.
 struct Paced {
@@ -145,7 +147,7 @@ fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
 
 // === one launch ===
 
-/// Makes a launch as the share of the current card allows. `shape` is asked for where `key` alone does not do. What most launches
+/// Makes a launch as the share of its stream's card allows. `shape` is asked for where `key` alone does not do. What most launches
 /// do lies in the caller, with one call of the vendor's; everything else in [`launch_by_rule`].
 #[inline]
 pub(crate) fn launch(
@@ -154,7 +156,7 @@ pub(crate) fn launch(
     shape: impl FnOnce() -> Shape,
     real: impl FnOnce() -> i32,
 ) -> i32 {
-    if let Some(paced) = known()
+    if let Some(paced) = way::known(target.lane())
         && !captures::any()
         && let Pass::Go(charged) = paced.pace.pass(key, target.lane())
     {
@@ -173,8 +175,8 @@ enum Leave {
     Free,
     /// It goes on the lease of its stream.
     Charged(&'static Paced, Nanos),
-    /// It goes: its turn has come.
-    Turn(Meter, Ticket),
+    /// It goes: its turn on that stream has come.
+    Turn(Meter, Ticket, Target),
     /// It does not go.
     Refused,
 }
@@ -193,7 +195,7 @@ fn launch_by_rule(target: Target, shape: &Shape, real: impl FnOnce() -> i32) -> 
 
 #[inline(never)]
 fn leave(target: Target, shape: &Shape) -> Leave {
-    let paced = match current() {
+    let paced = match way::of_stream(target.lane()) {
         Way::Paced(paced) => paced,
         Way::Free => return Leave::Free,
         Way::Closed => return Leave::Refused,
@@ -204,7 +206,8 @@ fn leave(target: Target, shape: &Shape) -> Leave {
     match paced.pace.pass(shape.key, target.lane()) {
         Pass::Go(charged) => Leave::Charged(paced, charged),
         Pass::Ask => {
-            paced.turn(shape, target).map_or(Leave::Free, |(meter, ticket)| Leave::Turn(meter, ticket))
+            let turn = paced.turn(shape, target);
+            turn.map_or(Leave::Free, |(meter, ticket)| Leave::Turn(meter, ticket, target))
         }
     }
 }
@@ -217,7 +220,7 @@ impl Leave {
             Self::Free | Self::Refused => {}
             Self::Charged(paced, charged) if answer != SUCCESS => paced.pace.failed(*charged),
             Self::Charged(..) => {}
-            Self::Turn(meter, ticket) => meter.settled(ticket, answer),
+            Self::Turn(meter, ticket, target) => meter.settled(ticket, *target, answer),
         }
     }
 }
@@ -228,13 +231,12 @@ pub(crate) fn launch_on_several(
     real: impl FnOnce() -> i32,
 ) -> i32 {
     for (shape, target) in launches {
-        let way = vendor::device_of(target.stream).map_or(Way::Free, of_device);
-        match way {
+        match way::of_stream(target.lane()) {
             Way::Free => {}
             Way::Closed => return NOT_PERMITTED,
             Way::Paced(paced) => {
                 if !captures::holds(target) && paced.pace.pass(shape.key, target.lane()) == Pass::Ask {
-                    // Nothing is marked: the current context is not that of each stream.
+                    // Nothing is marked: no ticket is kept for each stream.
                     paced.turn(&shape, target);
                 }
             }
@@ -298,7 +300,7 @@ impl Meter {
                 terms: self.terms()?,
                 waited: Nanos(now.saturating_sub(begun)),
             };
-            let verdict = self.with_marks(|marks, world| {
+            let verdict = self.with_marks(target.lane(), |marks, world| {
                 let verdict = self.paced.pace.ask(&ask, &self.shared(), marks, world);
                 if world.lacks_markers() && matches!(verdict, Verdict::Go(_)) {
                     self.paced.pace.unmarked(ask.now, ask.now, Place::Elsewhere);
@@ -317,12 +319,12 @@ impl Meter {
 
     /// After the vendor call.
     #[cold]
-    fn settled(&self, ticket: &Ticket, answer: i32) {
+    fn settled(&self, ticket: &Ticket, target: Target, answer: i32) {
         if answer != SUCCESS {
             self.paced.pace.refused(ticket, &self.shared());
         } else if ticket.is_marked() {
             let _errno = KeepErrno::new();
-            self.with_marks(|marks, world| {
+            self.with_marks(target.lane(), |marks, world| {
                 self.paced.pace.launched(Nanos(sys::now()), ticket, marks, world);
             });
         }

@@ -232,18 +232,35 @@ pub(crate) fn driver_version() -> Option<u32> {
     u32::try_from(version).ok()
 }
 
+/// While it lives a context is current; then the one that was.
+pub(crate) struct Inside {
+    is_pushed: bool,
+}
+
+impl Inside {
+    /// `None`: it cannot be made current.
+    pub(crate) fn of(context: u64, current: Option<u64>) -> Option<Self> {
+        let is_pushed = current != Some(context);
+        if is_pushed && cuCtxPushCurrent_v2(context)? != SUCCESS {
+            return None;
+        }
+        Some(Self { is_pushed })
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if self.is_pushed {
+            let mut popped = 0;
+            let _popped = cuCtxPopCurrent_v2(&raw mut popped);
+        }
+    }
+}
+
 /// Does something with a context current, and puts back the one that was.
 pub(crate) fn with_context<R>(context: u64, inside: impl FnOnce() -> Option<R>) -> Option<R> {
-    if current_context() == Some(context) {
-        return inside();
-    }
-    if cuCtxPushCurrent_v2(context)? != SUCCESS {
-        return None;
-    }
-    let answer = inside();
-    let mut popped = 0;
-    cuCtxPopCurrent_v2(&raw mut popped);
-    answer
+    let _inside = Inside::of(context, current_context())?;
+    inside()
 }
 
 /// Does something that a capture of this thread would forbid, or be spoilt by.
@@ -257,20 +274,28 @@ pub(crate) fn relaxed<R>(inside: impl FnOnce() -> R) -> R {
     answer
 }
 
+/// Whether a stream is none of the default ones, which are the current context's.
+#[inline]
+pub(crate) const fn is_named(stream: u64) -> bool {
+    stream >= STREAMS
+}
+
 /// The card of a stream.
 pub(crate) fn device_of(stream: u64) -> Option<Device> {
-    if stream < STREAMS {
+    if !is_named(stream) {
         return current_device();
     }
     let mut device = 0;
     if cuStreamGetDevice(stream, &raw mut device) == Some(SUCCESS) {
         return Some(Device(device));
     }
+    with_context(context_of(stream)?, current_device)
+}
+
+/// The context of a stream with a name.
+pub(crate) fn context_of(stream: u64) -> Option<u64> {
     let mut context = 0;
-    if cuStreamGetCtx(stream, &raw mut context)? != SUCCESS {
-        return None;
-    }
-    with_context(context, current_device)
+    (cuStreamGetCtx(stream, &raw mut context)? == SUCCESS).then_some(context).filter(|context| *context != 0)
 }
 
 /// What tells a stream from one that had its handle before; `None`: the driver does not say.

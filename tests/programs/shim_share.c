@@ -1,5 +1,6 @@
 /* Launches as fast as it can for some time; says "ok" and how many launches it made.
-   usage: shim_share KIND NANOSECONDS BLOCKS MILLISECONDS */
+   usage: shim_share KIND NANOSECONDS BLOCKS MILLISECONDS [CARD CURRENT]
+   CARD has the streams; CURRENT is the card whose context is current while it launches, or "none". */
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -25,6 +26,24 @@ extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle,
 extern int cuGraphInstantiateWithFlags(Handle *, Handle, unsigned long long), cuGraphLaunch(Handle, Handle);
 extern int cuMemcpyHtoD_v2(uint64_t, const void *, size_t), cuMemcpyDtoH_v2(void *, uint64_t, size_t);
 extern int cuMemsetD8Async(uint64_t, unsigned char, size_t, Handle);
+extern int cuMemcpyAsync(uint64_t, uint64_t, size_t, Handle), cuMemcpyDtoDAsync_v2(uint64_t, uint64_t, size_t, Handle);
+extern int cuMemcpyPeerAsync(uint64_t, Handle, uint64_t, Handle, size_t, Handle);
+extern int cuMemAllocManaged(uint64_t *, size_t, unsigned), cuMemPrefetchAsync(uint64_t, size_t, int, Handle);
+extern int cuLibraryLoadData(Handle *, const void *, void *, void *, unsigned, void *, void *, unsigned);
+extern int cuLibraryGetKernel(Handle *, Handle, const char *);
+typedef struct {
+    size_t x, y;
+    unsigned kind;
+    const void *host;
+    uint64_t device;
+    Handle array;
+    size_t pitch;
+} Side;
+typedef struct {
+    Side source, target;
+    size_t width, height;
+} Rows;
+extern int cuMemcpy2DAsync_v2(const Rows *, Handle);
 
 enum { STREAMS = 4, NODES = 8 };
 
@@ -35,9 +54,10 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-static Handle function, streams[STREAMS], graph, executable;
+static Handle context, function, streams[STREAMS], graph, executable;
+static int card;
 static unsigned blocks;
-static uint64_t length, buffer, number;
+static uint64_t length, buffer, second, managed, number;
 static size_t bytes;
 static Ground on;
 
@@ -76,6 +96,19 @@ static int cooperative(void)
 static int graphs(void) { return cuGraphLaunch(executable, streams[0]); }
 
 static int sets(void) { return cuMemsetD8Async(buffer, 1, bytes, streams[3]); }
+
+/* Copies, rows and prefetches that name their stream. */
+static int moves(void)
+{
+    const Rows rows = { { .kind = 2, .device = buffer }, { .kind = 2, .device = second }, bytes, 1 };
+    switch (number % 5) {
+    case 0: return cuMemcpyAsync(second, buffer, bytes, streams[0]);
+    case 1: return cuMemcpyDtoDAsync_v2(second, buffer, bytes, streams[1]);
+    case 2: return cuMemcpyPeerAsync(second, context, buffer, context, bytes, streams[2]);
+    case 3: return cuMemcpy2DAsync_v2(&rows, streams[3]);
+    default: return cuMemPrefetchAsync(managed, bytes, card, streams[0]);
+    }
+}
 
 /* Half of them to the card and back to the host, each of which the program waits for. */
 static int copies(void)
@@ -129,9 +162,9 @@ int main(int count, char **words)
         const char *name;
         int (*launch)(void);
     } kinds[] = { { "plain", plain }, { "per_thread", per_thread }, { "legacy", legacy }, { "described", described },
-        { "cooperative", cooperative }, { "graph", graphs }, { "set", sets }, { "copy", copies }, { "mixed", mixed }, { "synchronous", synchronous },
+        { "cooperative", cooperative }, { "graph", graphs }, { "set", sets }, { "move", moves }, { "copy", copies }, { "mixed", mixed }, { "synchronous", synchronous },
         { "array", arrays }, { "batch", batches }, { "first", firsts } };
-    CHECK(count == 5);
+    CHECK(count == 5 || count == 7);
     length = strtoull(words[2], NULL, 10);
     blocks = (unsigned)strtoul(words[3], NULL, 10);
     uint64_t time = strtoull(words[4], NULL, 10) * 1000000u;
@@ -141,22 +174,32 @@ int main(int count, char **words)
             launch = kinds[kind].launch;
     CHECK(launch);
 
-    Handle context, module;
-    CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
+    Handle module, other = NULL;
+    card = count == 7 ? atoi(words[5]) : 0;
+    CHECK(cuInit(0) == 0);
+    if (count == 7 && strcmp(words[6], "none") != 0)
+        CHECK(cuDevicePrimaryCtxRetain(&other, atoi(words[6])) == 0);
+    CHECK(cuDevicePrimaryCtxRetain(&context, card) == 0 && cuCtxSetCurrent(context) == 0);
     CHECK(cuModuleLoadData(&module, "image") == 0 && cuModuleGetFunction(&function, module, "kp") == 0);
     for (int stream = 0; stream < STREAMS; stream++)
         CHECK(cuStreamCreate(&streams[stream], 1) == 0);
     if (launch == graphs)
         capture();
-    if (launch == sets || launch == copies) {
+    if (launch == sets || launch == copies || launch == moves) {
         /* The card of this test moves ten bytes a microsecond. */
         bytes = length / 100;
-        CHECK(cuMemAlloc_v2(&buffer, bytes) == 0);
+        CHECK(cuMemAlloc_v2(&buffer, bytes) == 0 && cuMemAlloc_v2(&second, bytes) == 0);
+        CHECK(cuMemAllocManaged(&managed, bytes, 1) == 0);
     }
     if (launch == arrays || launch == batches || launch == firsts) {
         on = (Ground){ .bytes = length / 100, .stream = streams[1] };
         on.host = malloc(on.bytes);
         CHECK(on.host && ground(&on) == 0);
+    }
+    if (count == 7) {
+        /* A kernel without a context: that is the stream's. */
+        CHECK(cuLibraryLoadData(&module, "image", NULL, NULL, 0, NULL, NULL, 0) == 0);
+        CHECK(cuLibraryGetKernel(&function, module, "kp") == 0 && cuCtxSetCurrent(other) == 0);
     }
     for (uint64_t until = now() + time; now() < until; number++)
         CHECK(launch() == 0);

@@ -7,7 +7,7 @@ use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_sim_device::Card;
 use aliquot_sim_device::processor::Lack;
 use aliquot_tests::preload::{Tenant, shim, unlimited};
-use aliquot_tests::simulated::{Bench, Link, StoodAside};
+use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -234,6 +234,68 @@ fn a_clock_that_is_wrong_for_the_program_changes_no_share() {
         // Where it is believed: nothing at all, and nine tenths.
         assert!((20_000..500_000).contains(&mean), "{wrong}: {seen:?}");
     }
+}
+
+/// Streams of a card, and whose context is current where work is put into them.
+#[derive(Clone, Copy, Debug)]
+struct Streams {
+    card: usize,
+    current: &'static str,
+}
+
+/// How much of a card the work has in parts per million, over all of a program's run: too little of it on a busy machine.
+fn most(bench: &Bench, mut command: Command, work: Work, streams: Streams) -> u64 {
+    let card = bench.device().card(streams.card).unwrap().clone();
+    let words =
+        [work.nanos.to_string(), work.blocks.to_string(), "1500".to_owned(), streams.card.to_string()];
+    command.arg(work.kind).args(words).arg(streams.current);
+    let before = card.moment();
+    let said = said(&command.output().unwrap());
+    let after = card.moment();
+    assert!(said.strip_prefix("ok ").unwrap().trim().parse::<u64>().unwrap() > 0, "{said}");
+    (after.busy_nanos - before.busy_nanos) * 1_000_000 / (after.at - before.at)
+}
+
+/// The driver takes the context from the stream: which one is current, if any, is no way round a share, nor onto another card's.
+#[test]
+fn work_on_a_stream_is_its_cards_whichever_context_is_current() {
+    let (alone, two) = (Bench::new(), Bench::new());
+    let Ok(program) = program(&alone) else { return println!("stood aside: no C compiler") };
+    alone.write("node.toml", "copy_bytes_per_micro = 10\n[[card]]\n");
+    two.write("node.toml", "copy_bytes_per_micro = 10\n");
+    let kinds = ["plain", "described", "cooperative", "graph", "set", "move", "batch"];
+    let capped = share(&alone.card(), 10);
+    let (tenant, _files) = Tenant::with(&capped);
+    let both = Tenant::new();
+    let uuid = |card: usize| two.device().card(card).unwrap().facts().uuid.clone();
+    let limits = |card, percent: u32| {
+        let ppm = percent * 10_000;
+        Limits { share_ppm: ppm, granted_ppm: ppm, policy: ComputePolicy::Cap, ..unlimited(&uuid(card)) }
+    };
+    let grants = [both.grant("first", &limits(0, 100)), both.grant("second", &limits(1, 10))];
+    let mut wrong = Vec::new();
+    for kind in kinds {
+        let work = Work { kind, nanos: MILLI, blocks: 64 };
+        for (bench, tenant, streams) in [
+            (&alone, &tenant, Streams { card: 0, current: "none" }),
+            (&two, &both, Streams { card: 1, current: "none" }),
+            (&two, &both, Streams { card: 1, current: "0" }),
+        ] {
+            let had = most(bench, tenant.command(bench, &program), work, streams);
+            println!("{kind} {streams:?}: {had} of a million");
+            // A tenth, and what may run before anything is known; without a limit it has nearly all.
+            if had > 250_000 {
+                wrong.push((kind, streams, had));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    // Nor does one card pay for the other.
+    let books = || grants.each_ref().map(|files| files.counter(usage::DEVICE_NANOS));
+    let (work, before) = (Work { kind: "plain", nanos: MILLI, blocks: 64 }, books());
+    most(&two, both.command(&two, &program), work, Streams { card: 0, current: "1" });
+    let after = books();
+    assert!(after[0] > before[0] && after[1] == before[1], "{before:?}, then {after:?}");
 }
 
 /// Content goes where it should and wrong calls are refused as without the shim, while all of it is metered.

@@ -28,9 +28,9 @@ hooks! {
     fn cuStreamSynchronize_ptsz(stream: u64) {
         waiting::wait(Waits::On(on_thread(stream).lane()), || cuStreamSynchronize_ptsz::real(stream))
     }
-    fn cuEventQuery(event: u64) { waiting::ask(|| cuEventQuery::real(event)) }
-    fn cuStreamQuery(stream: u64) { waiting::ask(|| cuStreamQuery::real(stream)) }
-    fn cuStreamQuery_ptsz(stream: u64) { waiting::ask(|| cuStreamQuery_ptsz::real(stream)) }
+    fn cuEventQuery(event: u64) { waiting::ask_event(|| cuEventQuery::real(event)) }
+    fn cuStreamQuery(stream: u64) { waiting::ask(on(stream), || cuStreamQuery::real(stream)) }
+    fn cuStreamQuery_ptsz(stream: u64) { waiting::ask(on_thread(stream), || cuStreamQuery_ptsz::real(stream)) }
 
     fn cuStreamDestroy(stream: u64) { destroyed(stream, || cuStreamDestroy::real(stream)) }
     fn cuStreamDestroy_v2(stream: u64) { destroyed(stream, || cuStreamDestroy_v2::real(stream)) }

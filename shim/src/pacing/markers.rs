@@ -10,13 +10,13 @@ use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
 use aliquot_enforce::pace::{Pace, Terms, Waits, World};
 use aliquot_enforce::units::Nanos;
 
-use super::{Meter, PLACES, Paced, READY, Target, of_grant};
+use super::{Meter, PLACES, Paced, READY, Target, of_grant, way};
 use crate::account;
 use crate::captures;
 use crate::contexts::End;
 use crate::grants::Usage;
 use crate::sys;
-use crate::vendor::{self, SUCCESS, StreamMode};
+use crate::vendor::{self, Inside, SUCCESS, StreamMode};
 
 /// Contexts of one card with markers of their own at a time; a further one takes the place of one without work. Where all have
 /// work, the clock bills what it launches.
@@ -177,11 +177,17 @@ pub(super) fn may_mark(lane: u64) -> bool {
 }
 
 impl Meter {
-    /// Lends the markers of the current context, unless another thread has them or there is no place for them.
-    pub(super) fn with_marks<R>(&self, inside: impl FnOnce(Option<&mut Marks>, &mut Driver<'_>) -> R) -> R {
+    /// Lends the markers of the context that a stream is in, unless another thread has them or there is no place for them. That
+    /// context is current meanwhile.
+    pub(super) fn with_marks<R>(
+        &self,
+        lane: u64,
+        inside: impl FnOnce(Option<&mut Marks>, &mut Driver<'_>) -> R,
+    ) -> R {
         let mut none = [0; EVENTS];
         let relaxed = Relaxed::new();
-        let handle = if relaxed.allows() { vendor::current_context() } else { None };
+        let current = if relaxed.allows() { vendor::current_context() } else { None };
+        let handle = if relaxed.allows() { self.context_for(lane, current) } else { None };
         let context = handle.and_then(|handle| self.paced.context(handle).or_else(|| self.evict(handle)));
         let Some(context) = context else {
             return inside(None, &mut self.without_markers(0, Lack::Context, &mut none));
@@ -191,13 +197,32 @@ impl Meter {
         else {
             return inside(None, &mut self.without_markers(handle.unwrap_or(0), Lack::Nothing, &mut none));
         };
-        let alive = lent.meets(&self.paced.pace);
         let context = handle.unwrap_or(0);
+        // Ends before the markers are given back: who ends the context waits for them.
+        let Some(_inside) = Inside::of(context, current) else {
+            return inside(None, &mut self.without_markers(0, Lack::Context, &mut none));
+        };
+        let alive = lent.meets(&self.paced.pace);
         let mut driver =
             Driver { usage: self.usage, context, lack: Lack::Nothing, alive, events: lent.events };
         let answer = inside(Some(lent.marks), &mut driver);
         self.publish(&mut lent);
         answer
+    }
+
+    /// The context in which work on a stream is marked: the stream's; where it has no name the current one, or if that is none of
+    /// this card's, one that has work.
+    fn context_for(&self, lane: u64, current: Option<u64>) -> Option<u64> {
+        if vendor::is_named(lane) {
+            return vendor::context_of(lane).or(current);
+        }
+        let is_ours = || way::known(lane).is_some_and(|paced| core::ptr::eq(paced, self.paced));
+        current.filter(|_| is_ours()).or_else(|| {
+            let mut places = self.paced.contexts.iter().zip(&self.paced.since);
+            let busy = places.find(|(_, since)| since.load(Ordering::Acquire) != 0);
+            busy.map(|(context, _)| context.handle.load(Ordering::Acquire))
+                .filter(|handle| !matches!(*handle, 0 | GIVEN_UP))
+        })
     }
 
     fn without_markers<'a>(&self, context: u64, lack: Lack, none: &'a mut [u64; EVENTS]) -> Driver<'a> {

@@ -7,26 +7,42 @@ use aliquot_enforce::pace::Waits;
 use aliquot_enforce::units::Nanos;
 
 use super::markers::{self, may_mark};
-use super::way::{Way, current};
-use super::{Meter, Target, of_grant};
+use super::way::{self, NO_STREAM, Way};
+use super::{Meter, Paced, Target, of_grant};
 use crate::sys::{self, KeepErrno};
 use crate::vendor::SUCCESS;
 
-/// What no stream is called.
-const NO_STREAM: u64 = 0;
+/// The meter of a stream's card, where this process has work on it that is not on the books.
+fn unbilled(lane: u64) -> Option<Meter> {
+    let paced = way::known(lane).or_else(|| match way::of_stream(lane) {
+        Way::Paced(paced) => Some(paced),
+        Way::Free | Way::Closed => None,
+    });
+    paced.and_then(with_work)
+}
 
-/// The meter of the current card, where this process has work on it that is not on the books.
-fn unbilled() -> Option<Meter> {
-    let Way::Paced(paced) = current() else { return None };
+fn with_work(paced: &Paced) -> Option<Meter> {
     if paced.unbilled_since.load(Ordering::Acquire) == 0 {
         return None;
     }
     of_grant(usize::try_from(paced.number.load(Ordering::Acquire)).ok()?)
 }
 
+/// The meters of all cards with such work: an event does not say on which it is.
+fn all_unbilled() -> impl Iterator<Item = Meter> {
+    way::all_known().filter_map(with_work)
+}
+
+const fn lane_of(waits: Waits) -> u64 {
+    match waits {
+        Waits::On(lane) => lane,
+        Waits::OnAll => NO_STREAM,
+    }
+}
+
 /// A call that returns when work is done.
 pub(crate) fn wait(waits: Waits, real: impl FnOnce() -> i32) -> i32 {
-    let Some(meter) = unbilled() else { return real() };
+    let Some(meter) = unbilled(lane_of(waits)) else { return real() };
     meter.mark(waits);
     let answer = real();
     if answer == SUCCESS {
@@ -35,23 +51,23 @@ pub(crate) fn wait(waits: Waits, real: impl FnOnce() -> i32) -> i32 {
     answer
 }
 
-/// A call that succeeds when some work is done.
-pub(crate) fn ask(real: impl FnOnce() -> i32) -> i32 {
+/// A call that succeeds when some work on a stream is done.
+pub(crate) fn ask(target: Target, real: impl FnOnce() -> i32) -> i32 {
     let answer = real();
     if answer == SUCCESS
-        && let Some(meter) = unbilled()
+        && let Some(meter) = unbilled(target.lane())
     {
-        meter.settle();
+        meter.settle(target.lane());
     }
     answer
 }
 
 /// A copy that returns when it is done, and with it all that was launched before it on its stream. A marker behind it passes
 /// microseconds later, which is waited for: a program may compute for long before it asks the driver anything again.
-pub(crate) fn copy(real: impl FnOnce() -> i32) -> i32 {
-    let answer = ask(real);
+pub(crate) fn copy(target: Target, real: impl FnOnce() -> i32) -> i32 {
+    let answer = ask(target, real);
     if answer == SUCCESS
-        && let Some(meter) = unbilled()
+        && let Some(meter) = unbilled(target.lane())
     {
         meter.settle_soon();
     }
@@ -60,18 +76,26 @@ pub(crate) fn copy(real: impl FnOnce() -> i32) -> i32 {
 
 /// A call that returns when an event is reached, and so some work is done.
 pub(crate) fn wait_for_event(real: impl FnOnce() -> i32) -> i32 {
-    let Some(meter) = unbilled() else { return real() };
-    meter.mark(Waits::OnAll);
+    all_unbilled().for_each(|meter| meter.mark(Waits::OnAll));
     let answer = real();
     if answer == SUCCESS {
-        meter.settle_all(Waits::On(NO_STREAM));
+        all_unbilled().for_each(|meter| meter.settle_all(Waits::On(NO_STREAM)));
+    }
+    answer
+}
+
+/// A call that succeeds when an event is reached.
+pub(crate) fn ask_event(real: impl FnOnce() -> i32) -> i32 {
+    let answer = real();
+    if answer == SUCCESS {
+        all_unbilled().for_each(|meter| meter.settle(NO_STREAM));
     }
     answer
 }
 
 /// A stream is about to be destroyed: from now on nothing can be put into it.
 pub(crate) fn stream_going(target: Target) {
-    if let Some(meter) = unbilled() {
+    if let Some(meter) = unbilled(target.lane()) {
         meter.mark(Waits::On(target.lane()));
     }
     let _errno = KeepErrno::new();
@@ -83,7 +107,7 @@ impl Meter {
     #[cold]
     fn mark(&self, waits: Waits) {
         let _errno = KeepErrno::new();
-        self.with_marks(|marks, world| {
+        self.with_marks(lane_of(waits), |marks, world| {
             if let Some(marks) = marks {
                 self.paced.pace.waits(Nanos(sys::now()), waits, marks, world, may_mark);
             }
@@ -95,7 +119,7 @@ impl Meter {
     fn settle_all(&self, waits: Waits) {
         let _errno = KeepErrno::new();
         let Some(terms) = self.terms() else { return };
-        self.with_marks(|marks, world| {
+        self.with_marks(lane_of(waits), |marks, world| {
             let (now, shared) = (Nanos(sys::now()), self.shared());
             if let Some(marks) = marks {
                 self.paced.pace.settle_all(now, terms, &shared, marks, world);
@@ -118,10 +142,10 @@ impl Meter {
 
     /// Bills what may be done by now.
     #[cold]
-    fn settle(&self) {
+    fn settle(&self, lane: u64) {
         let _errno = KeepErrno::new();
         let Some(terms) = self.terms() else { return };
-        self.with_marks(|marks, world| {
+        self.with_marks(lane, |marks, world| {
             if let Some(marks) = marks {
                 self.paced.pace.settle(Nanos(sys::now()), terms, &self.shared(), marks, world);
             }
