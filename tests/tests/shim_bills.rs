@@ -178,10 +178,17 @@ fn launches_without_markers_do_not_stop_the_program() {
 fn without_the_shim_the_same_checks_fail() {
     let Some(scene) = scene() else { return };
     let command = || scene.bench.command(&scene.program);
-    let spent = scene.measured(|| scene.in_turns(&command, "once", 200 * MILLI, 6_000));
-    assert!(!spent.is_within_cap(200 * MILLI), "{spent:?}");
+    // A program that hardly has a processor fills no card: one of three tries is enough.
+    let fills = |name: &str, play: &dyn Fn()| {
+        let mut tries = (0..3).map(|_| scene.measured(play));
+        let full = tries.any(|spent| {
+            println!("{name}: {spent:?}");
+            !spent.is_within_cap(200 * MILLI)
+        });
+        assert!(full, "{name}");
+    };
+    fills("once", &|| scene.in_turns(&command, "once", 200 * MILLI, 6_000));
     for name in ["captured", "many_contexts", "two_lengths"] {
-        let spent = scene.measured(|| scene.play(command(), name, 5 * MILLI, 2_000));
-        assert!(!spent.is_within_cap(200 * MILLI), "{name}: {spent:?}");
+        fills(name, &|| scene.play(command(), name, 5 * MILLI, 2_000));
     }
 }
