@@ -19,7 +19,7 @@
 //!
 //! A driver that loads lazily may load a kernel of a library at its first launch, where nobody looks: so it is made ready when it is
 //! got, while that is measured, and so are all of a short list of functions or kernels. A kernel that a program launches in another
-//! context than it got it in is not seen.
+//! context than it got it in is not seen. What local memory a function needs is charged then, too (see `limits`).
 
 mod got;
 mod limits;
@@ -38,7 +38,7 @@ use crate::pools::Place;
 use crate::sys::KeepErrno;
 use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
 
-pub(crate) use got::{get, get_kernel, get_list, load as load_kernel};
+pub(crate) use got::{function_of, get, get_function, get_kernel, get_list, load as load_kernel, make_ready};
 pub(crate) use limits::{Change, limit};
 
 use limits::{Stacks, Step};
@@ -158,6 +158,7 @@ impl Object {
         self.change(current, |charged| {
             charged.loaded |= other.loaded;
             charged.bytes = charged.bytes.saturating_add(other.bytes);
+            charged.stacks = other.stacks;
         });
         Ok(())
     }

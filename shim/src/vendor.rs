@@ -73,6 +73,7 @@ calls! {
     /// 1: modules are loaded whole, 2: function by function; from 11.7 on.
     fn cuModuleGetLoadingMode(mode: *mut u32);
     fn cuFuncGetModule(module: *mut u64, function: u64);
+    fn cuFuncGetAttribute(value: *mut i32, attribute: u32, function: u64);
     /// The function of a kernel in the current context.
     fn cuKernelGetFunction(function: *mut u64, kernel: u64);
     /// Loads what is loaded lazily; from 12.4 on.

@@ -18,7 +18,10 @@
                                            cuModuleLoad, cuLibraryLoadFromFile: variables of so many bytes in the image
      function <slot> <number>              cuModuleGetFunction or cuLibraryGetKernel
      kernels <slot> <way> <count>          the same ways: so many kernels in the image
+     locals <slot> <way> <bytes>           the same ways: the kernels f0, f1, f2 of so many bytes of local memory, times their number
      list <slot> <room>                    cuModuleEnumerateFunctions or cuLibraryEnumerateKernels: the code, and how many
+     atonce <threads>                      threads that load modules, and get a function of 2048 bytes of local memory; how many failed
+     ready <slot>                          cuKernelGetFunction of the kernel that was got last of it
      launch <slot>                         cuLaunchKernel of what was got last of it
      unload <slot>
      limit <number> <value>                cuCtxSetLimit
@@ -169,6 +172,15 @@ static int load_kernels(u64 *module, int way, u64 count)
     return load_image(module, way, image);
 }
 
+static int load_locals(u64 *module, int way, u64 bytes)
+{
+    char image[512] = ".version 8.0";
+    for (u64 i = 0; i < 3; i++)
+        snprintf(image + strlen(image), sizeof image - strlen(image),
+                 " .visible .entry f%lu() { .local .align 8 .b8 depot[%lu]; ret; }", i, i * bytes);
+    return load_image(module, way, image);
+}
+
 enum { LISTED = 128 };
 
 /* What is not had is not written. */
@@ -196,6 +208,28 @@ static int function(u64 *got, u64 module, int from_library, u64 number)
     char name[32];
     snprintf(name, sizeof name, "f%lu", number);
     return from_library ? CALL(cuLibraryGetKernel, got, module, name) : CALL(cuModuleGetFunction, got, module, name);
+}
+
+/* At once, of modules of their own. */
+static void *function_at_once(void *failed)
+{
+    u64 module = 0, got = 0;
+    *(u64 *)failed += CALL(cuCtxSetCurrent, contexts[0]) || load_locals(&module, 1, 2048) || function(&got, module, 0, 1);
+    return NULL;
+}
+
+static u64 functions_at_once(u64 threads)
+{
+    pthread_t running[16];
+    u64 failed[16] = {0}, all = 0, started = 0;
+    for (; started < threads && started < 16; started++)
+        if (pthread_create(&running[started], NULL, function_at_once, &failed[started]))
+            exit(1);
+    for (u64 i = 0; i < started; i++) {
+        pthread_join(running[i], NULL);
+        all += failed[i];
+    }
+    return all;
 }
 
 struct storm {
@@ -492,6 +526,17 @@ int main(void)
                 is_library[a] = is_way_of_library(b);
             }
             answer(code, out);
+        } else if (!strcmp(word, "locals")) {
+            int code = load_locals(&out, (int)b, c);
+            if (!code) {
+                modules[a] = out;
+                is_library[a] = is_way_of_library(b);
+            }
+            answer(code, out);
+        } else if (!strcmp(word, "atonce")) {
+            printf("%lu\n", functions_at_once(a));
+        } else if (!strcmp(word, "ready")) {
+            answer(CALL(cuKernelGetFunction, &out, got[a]), out);
         } else if (!strcmp(word, "list")) {
             int count = 0, code = list(&out, modules[a], is_library[a], (unsigned)b, &count);
             got[a] = code ? got[a] : out;

@@ -765,6 +765,197 @@ fn limits_that_change_beside_others_at_work_are_charged_what_they_take() {
     other.end();
 }
 
+/// What a driver makes at a launch for all threads of the card is in the books before it can be launched.
+#[test]
+fn local_memory_that_a_kernel_needs_is_charged_before_its_launch_once_a_context() {
+    let limit = CONTEXT + MODULE + 600 * MIB;
+    for way in [1, 3, 4, 6] {
+        let Some(scene) = Scene::new(limit, Size::Published) else { return };
+        let threads = 2048 * u64::from(scene.card.facts().sms);
+        let local = |bytes: u64| CONTEXT + MODULE + (bytes - 1024) * threads;
+        let mut program = scene.start();
+        say(&mut program, "retain 0", "0");
+        say(&mut program, &format!("locals 1 {way} 1024"), "0");
+        for number in [0, 1] {
+            // As much as the context has of its own.
+            say(&mut program, &format!("function 1 {number}"), "0");
+            say(&mut program, "launch 1", "0");
+            assert_eq!(scene.books(), local(1024), "way {way}");
+        }
+        say(&mut program, "function 1 2", "0");
+        assert_eq!(scene.files.counter(usage::TOTAL), local(2048), "way {way}, before the driver has it");
+        for _ in 0..2 {
+            say(&mut program, "launch 1", "0");
+            assert_eq!(scene.books(), local(2048), "way {way}");
+        }
+        say(&mut program, "unload 1", "0");
+        say(&mut program, &format!("locals 1 {way} 2000"), "0");
+        say(&mut program, "function 1 1", "0");
+        say(&mut program, "launch 1", "0");
+        assert_eq!(scene.books(), local(2048), "kept for all kernels of the context, way {way}");
+        // It would pass the limit.
+        for _ in 0..2 {
+            say(&mut program, "function 1 2", "2");
+            assert_eq!(scene.books(), local(2048), "way {way}");
+        }
+        say(&mut program, "launch 1", "0");
+        assert!(scene.card.high_water() <= limit, "way {way}");
+        say(&mut program, "release 0", "0");
+        assert_eq!(scene.books(), 0, "way {way}");
+        program.end();
+    }
+}
+
+#[test]
+fn local_memory_is_charged_to_each_context_that_has_kernels_for_it() {
+    for version in [1, 4] {
+        let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+        let threads = 2048 * u64::from(scene.card.facts().sms);
+        let local = |bytes: u64| (bytes - 1024) * threads;
+        let mut program = scene.start();
+        for (slot, bytes) in [(1, 2048), (2, 3072)] {
+            say(&mut program, &format!("create {slot} 0 {version}"), "0");
+            say(&mut program, &format!("locals {slot} 1 {bytes}"), "0");
+            say(&mut program, &format!("function {slot} 1"), "0");
+            say(&mut program, &format!("launch {slot}"), "0");
+        }
+        assert_eq!(scene.books(), 2 * (CONTEXT + MODULE) + local(2048) + local(3072));
+        // A library's kernels are of each context on their own.
+        say(&mut program, "locals 3 4 4096", "0");
+        say(&mut program, "function 3 1", "0");
+        say(&mut program, "launch 3", "0");
+        assert_eq!(scene.books(), 2 * CONTEXT + 3 * MODULE + local(2048) + local(4096));
+        say(&mut program, "current 1", "0");
+        say(&mut program, "ready 3", "0");
+        say(&mut program, "launch 3", "0");
+        assert_eq!(scene.books(), 2 * CONTEXT + 4 * MODULE + 2 * local(4096));
+        say(&mut program, "destroy 2", "0");
+        assert_eq!(scene.books(), CONTEXT + 2 * MODULE + local(4096));
+        say(&mut program, "destroy 1", "0");
+        assert_eq!(scene.books(), 0);
+        program.end();
+    }
+}
+
+#[test]
+fn local_memory_of_a_green_context_is_the_primary_ones() {
+    let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+    let threads = 2048 * u64::from(scene.card.facts().sms);
+    let mut program = scene.start();
+    say(&mut program, "retain 0", "0");
+    for green in [1, 2, 1] {
+        say(&mut program, &format!("green {green} 0"), "0");
+        say(&mut program, "locals 1 1 1024", "0");
+        say(&mut program, "function 1 2", "0");
+        say(&mut program, "launch 1", "0");
+        assert_eq!(scene.books(), CONTEXT + MODULE + 1024 * threads);
+        say(&mut program, "current 0", "0");
+        say(&mut program, "launch 1", "0");
+        say(&mut program, "unload 1", "0");
+        say(&mut program, &format!("wither {green}"), "0");
+        assert_eq!(scene.books(), CONTEXT + 1024 * threads);
+    }
+    say(&mut program, "release 0", "0");
+    assert_eq!(scene.books(), 0);
+    program.end();
+}
+
+/// The card has room for whichever of them is more.
+#[test]
+fn local_memory_of_kernels_and_of_the_limit_is_the_same_memory() {
+    let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+    let threads = 2048 * u64::from(scene.card.facts().sms);
+    let local = |bytes: u64| CONTEXT + MODULE + (bytes - 1024) * threads;
+    let mut program = scene.start();
+    say(&mut program, "retain 0", "0");
+    say(&mut program, "locals 1 1 2048", "0");
+    say(&mut program, "limit 0 3072", "0");
+    assert_eq!(scene.books(), local(3072) - MODULE);
+    say(&mut program, "function 1 1", "0");
+    say(&mut program, "launch 1", "0");
+    assert_eq!(scene.books(), local(3072), "there is room");
+    say(&mut program, "limit 0 1024", "0");
+    assert_eq!(scene.books(), local(2048), "the kernel's stays");
+    say(&mut program, "function 1 2", "0");
+    assert_eq!(scene.files.counter(usage::TOTAL), local(4096));
+    // The limit has what the kernel is charged for.
+    say(&mut program, "limit 0 3072", "0");
+    assert_eq!(
+        (scene.files.counter(usage::TOTAL), scene.card.in_use()),
+        (local(4096), local(3072)),
+        "not launched yet"
+    );
+    say(&mut program, "limit 0 5120", "0");
+    assert_eq!(scene.books(), local(5120));
+    say(&mut program, "limit 0 4096", "0");
+    say(&mut program, "launch 1", "0");
+    assert_eq!(scene.books(), local(4096));
+    say(&mut program, "reset 0", "0");
+    assert_eq!(scene.books(), 0);
+    program.end();
+}
+
+#[test]
+fn local_memory_of_kernels_of_a_list_is_charged_and_out_of_memory_where_it_does_not_fit() {
+    for way in [1, 4] {
+        for (bytes, code) in [(1024, "0 3"), (40_000, "2 0")] {
+            let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+            let threads = 2048 * u64::from(scene.card.facts().sms);
+            let mut program = scene.start();
+            say(&mut program, "retain 0", "0");
+            say(&mut program, &format!("locals 1 {way} {bytes}"), "0");
+            say(&mut program, "list 1 64", code);
+            if code.starts_with('0') {
+                assert_eq!(scene.files.counter(usage::TOTAL), CONTEXT + MODULE + 1024 * threads, "way {way}");
+            }
+            assert!(scene.card.high_water() <= LIMIT);
+            say(&mut program, "release 0", "0");
+            assert_eq!(scene.books(), 0, "way {way}");
+            program.end();
+        }
+    }
+}
+
+/// An eager driver has loaded the module, and makes its kernels' local memory at their launch all the same.
+#[test]
+fn local_memory_is_charged_where_the_driver_loads_modules_whole() {
+    for way in [1, 4] {
+        let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+        let threads = 2048 * u64::from(scene.card.facts().sms);
+        let mut command = scene.tenant.command(&scene.bench, &scene.program);
+        let mut program = Talk::start(command.env("CUDA_MODULE_LOADING", "EAGER"));
+        say(&mut program, "retain 0", "0");
+        say(&mut program, &format!("locals 1 {way} 1024"), "0");
+        assert_eq!(scene.books(), CONTEXT + MODULE, "way {way}");
+        for (number, more) in [(1, 0), (2, 1024)] {
+            say(&mut program, &format!("function 1 {number}"), "0");
+            say(&mut program, "launch 1", "0");
+            assert_eq!(scene.books(), CONTEXT + MODULE + more * threads, "way {way}");
+        }
+        program.end();
+    }
+}
+
+#[test]
+fn local_memory_that_threads_need_at_once_is_charged_once() {
+    let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
+    let threads = 2048 * u64::from(scene.card.facts().sms);
+    for _ in 0..4 {
+        let mut program = scene.start();
+        say(&mut program, "retain 0", "0");
+        say(&mut program, "atonce 12", "0");
+        say(&mut program, "locals 1 1 2048", "0");
+        say(&mut program, "function 1 1", "0");
+        say(&mut program, "launch 1", "0");
+        // What the modules take may be measured one for the other; nothing of this size is.
+        let (held, local) = (scene.files.counter(usage::TOTAL), CONTEXT + 1024 * threads);
+        assert!((local..local + 100 * MIB).contains(&held), "{held}, not {local} and some");
+        say(&mut program, "release 0", "0");
+        assert_eq!(scene.books(), 0);
+        program.end();
+    }
+}
+
 #[test]
 fn threads_and_processes_leave_exact_books_of_contexts_and_modules() {
     let seed = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.subsec_nanos());

@@ -38,7 +38,7 @@ hooks! {
     fn cuModuleGetFunction(function: *mut u64, module: u64, name: *const c_char) {
         let real = || cuModuleGetFunction::real(function, module, name);
         let asked = Asked::of_module(What::Function, Object(module), name);
-        modules::get(Object(module), asked, Some(Place(function)), real)
+        modules::get_function(Object(module), asked, Place(function), real)
     }
     fn cuModuleGetGlobal(address: *mut u32, bytes: *mut u32, module: u64, name: *const c_char) {
         let asked = Asked::of_module(What::Variable, Object(module), name);
@@ -114,7 +114,7 @@ hooks! {
         let mut library = 0;
         let known = vendor::cuKernelGetLibrary(&raw mut library, kernel) == Some(SUCCESS);
         let object = Object(if known { library } else { kernel });
-        modules::get(object, asked, Some(Place(function)), || cuKernelGetFunction::real(function, kernel))
+        modules::get_function(object, asked, Place(function), || cuKernelGetFunction::real(function, kernel))
     }
     fn cuFuncLoad(function: u64) {
         load_function(function)
@@ -128,7 +128,8 @@ hooks! {
         let there = |count: &mut u32| vendor::cuLibraryGetKernelCount(count, library);
         let load = |kernel| {
             let asked = Asked::of_library(What::Itself, Object(kernel), null());
-            modules::get(Object(library), asked, None, || modules::load_kernel(kernel))
+            let function = || modules::function_of(kernel);
+            modules::make_ready(Object(library), asked, function, || modules::load_kernel(kernel))
         };
         let real = || cuLibraryEnumerateKernels::real(kernels, room, library);
         modules::get_list((Place(kernels), room), there, real, load)
@@ -143,7 +144,7 @@ fn load_function(function: u64) -> i32 {
     let mut module = 0;
     let known = vendor::cuFuncGetModule(&raw mut module, function) == Some(SUCCESS);
     let object = Object(if known { module } else { function });
-    modules::get(object, asked, None, || cuFuncLoad::real(function))
+    modules::make_ready(object, asked, || Some(function), || cuFuncLoad::real(function))
 }
 
 fn lies(image: *const c_void) -> Image {

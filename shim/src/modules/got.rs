@@ -1,5 +1,6 @@
 //! What is got from a module or library, which may have the driver load it.
 
+use super::limits::need;
 use super::{Asking, Object, Watched};
 use crate::account::{self, Account};
 use crate::asked::Asked;
@@ -25,9 +26,52 @@ pub(crate) fn get(object: Object, asked: Option<Asked>, place: Option<Place>, re
     get_new(asked, || get_watched(object, (place, Loads::AtOnce), &real), &real)
 }
 
+/// A function is got, of which the driver makes the local memory at a launch.
+pub(crate) fn get_function(
+    object: Object,
+    asked: Option<Asked>,
+    place: Place,
+    real: impl Fn() -> i32,
+) -> i32 {
+    let watched = || get_watched(object, (Some(place), Loads::AtOnce), &real);
+    get_new(asked, || with_local(place, watched, need), &real)
+}
+
 /// A kernel is got from a library, which the driver may load at its first launch: it is made ready now.
 pub(crate) fn get_kernel(object: Object, asked: Option<Asked>, place: Place, real: impl Fn() -> i32) -> i32 {
-    get_new(asked, || get_watched(object, (Some(place), Loads::Later), &real), &real)
+    let watched = || get_watched(object, (Some(place), Loads::Later), &real);
+    get_new(asked, || with_local(place, watched, |kernel| function_of(kernel).map_or(SUCCESS, need)), &real)
+}
+
+/// A function, or what `function` tells of a kernel, is made ready for launches.
+pub(crate) fn make_ready(
+    object: Object,
+    asked: Option<Asked>,
+    function: impl Fn() -> Option<u64>,
+    real: impl Fn() -> i32,
+) -> i32 {
+    let ready = || match get_watched(object, (None, Loads::AtOnce), &real) {
+        SUCCESS => function().map_or(SUCCESS, need),
+        error => error,
+    };
+    get_new(asked, ready, &real)
+}
+
+/// What is got is charged for what it needs at a launch; where that does not fit it is not had.
+fn with_local(place: Place, got: impl FnOnce() -> i32, need: impl FnOnce(u64) -> i32) -> i32 {
+    if place.is_null() {
+        return got();
+    }
+    let before = place.before();
+    let answer = got();
+    if answer != SUCCESS {
+        return answer;
+    }
+    let answer = need(place.read());
+    if answer != SUCCESS {
+        place.put_back(before);
+    }
+    answer
 }
 
 /// A list of functions or kernels is had, with room for so many, of which there are `there`. The driver may load each at its first
@@ -73,6 +117,13 @@ fn get_new(asked: Option<Asked>, watched: impl FnOnce() -> i32, real: impl FnOnc
         asked.note();
     }
     answer
+}
+
+/// The function of a kernel in the current context.
+pub(crate) fn function_of(kernel: u64) -> Option<u64> {
+    let mut function = 0;
+    (vendor::relaxed(|| vendor::cuKernelGetFunction(&raw mut function, kernel))? == SUCCESS)
+        .then_some(function)
 }
 
 /// Has the driver load a kernel in the current context. What else is wrong with it is its launch's affair.

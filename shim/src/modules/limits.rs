@@ -6,11 +6,14 @@
 //! then. Stacks that become smaller are credited where the card is seen to get that much back; where that is not seen they stay
 //! charged, and the next larger ones take that first. Heaps and the buffers of `printf` are made with the first module that needs
 //! them (the guide, dynamic global memory allocation), and take nothing here unless that is seen.
+//!
+//! Local memory that kernels need is the same memory: of the limit and of what the kernels got in a context need, the most counts.
 
 use super::{Asking, Charged, Object, Stage, Watched};
-use crate::account::{Bytes, Ledger};
-use crate::contexts::Current;
-use crate::measured::Taken;
+use crate::account::{self, Account, Bytes, Ledger};
+use crate::contexts::{self, Current};
+use crate::measured::{Taken, Turn};
+use crate::sys::KeepErrno;
 use crate::vendor::{self, Device, SUCCESS};
 
 /// CU_LIMIT_STACK_SIZE
@@ -23,6 +26,8 @@ const HEAP: u32 = 2;
 const MULTIPROCESSORS: u32 = 16;
 /// CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
 const THREADS: u32 = 39;
+/// CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
+const LOCAL_BYTES: u32 = 3;
 /// No thread has more local memory (the guide, technical specifications of compute capabilities): no more is reserved for it.
 const STACK_MAX: usize = 512 << 10;
 
@@ -41,6 +46,8 @@ pub(super) struct Step {
     from: Option<usize>,
     /// Stacks of this size are in the context's own.
     first: usize,
+    /// What kernels need, each thread of them, whatever the limit.
+    kernels: usize,
     /// Threads that have a stack.
     threads: Option<u64>,
 }
@@ -59,10 +66,12 @@ enum Expected {
 }
 
 /// What the stacks of a context take beside its own size.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stacks {
-    /// The limit that was there first.
+    /// The limit that was there first; 0: nobody looked yet.
     first: usize,
+    /// What each thread of a kernel needs, of those got in it: the most.
+    kernels: usize,
     /// What is charged for them.
     charged: u64,
     /// As much of that as larger ones may take without more being charged, as they had it before.
@@ -78,15 +87,14 @@ impl Change {
 
     pub(super) fn step(self, context: Object, current: Current) -> Step {
         let from = self.now();
-        let threads = attribute(MULTIPROCESSORS, current.device).zip(attribute(THREADS, current.device));
-        let threads = threads.map(|(processors, each)| processors.saturating_mul(each));
-        let first = context.change(current, |held| {
-            if let (STACKS, 0, Some(from)) = (self.limit, held.stacks.first, from) {
-                held.stacks.first = from;
+        let stacks = context.change(current, |held| {
+            if let (STACKS, Some(from)) = (self.limit, from) {
+                held.stacks.begin(from);
             }
-            held.stacks.first
+            held.stacks
         });
-        Step { change: self, from, first: first.unwrap_or(0), threads }
+        let Stacks { first, kernels, .. } = stacks.unwrap_or_default();
+        Step { change: self, from, first, kernels, threads: threads(current.device) }
     }
 }
 
@@ -103,8 +111,8 @@ impl Step {
     fn stacks(self, value: usize) -> Option<Expected> {
         let threads = self.threads?;
         let bytes = |value: usize| {
-            let each = u64::try_from(value.saturating_sub(self.first)).unwrap_or(u64::MAX);
-            each.saturating_mul(threads)
+            let each = value.max(self.kernels).saturating_sub(self.first);
+            u64::try_from(each).unwrap_or(u64::MAX).saturating_mul(threads)
         };
         let (before, after) = (bytes(self.from?), bytes(value));
         let difference = Bytes(after.abs_diff(before));
@@ -114,6 +122,11 @@ impl Step {
     /// What it may take.
     fn asked(self) -> Expected {
         self.to(self.change.value.min(STACK_MAX.max(self.from.unwrap_or(0))))
+    }
+
+    /// What was read of it. What kernels need is charged before it is there: the stacks have that first, which the card gives now.
+    fn seen(self, taken: Taken) -> Taken {
+        if self.from.is_some_and(|from| self.kernels <= from) { taken } else { Taken::Doubtful(Bytes(0)) }
     }
 
     /// What it came to.
@@ -126,6 +139,12 @@ impl Step {
     }
 }
 
+/// Threads that a card can run at once.
+fn threads(device: Device) -> Option<u64> {
+    let (processors, each) = attribute(MULTIPROCESSORS, device).zip(attribute(THREADS, device))?;
+    Some(processors.saturating_mul(each))
+}
+
 fn attribute(number: u32, device: Device) -> Option<u64> {
     let mut value = 0;
     let answer = vendor::cuDeviceGetAttribute(&raw mut value, number, device.0)?;
@@ -135,6 +154,24 @@ fn attribute(number: u32, device: Device) -> Option<u64> {
 impl Stacks {
     pub(super) fn charged(self) -> u64 {
         self.charged
+    }
+
+    /// The limit is this; where nobody looked before it was so from the first.
+    fn begin(&mut self, limit: usize) {
+        if self.first == 0 {
+            self.first = limit;
+        }
+    }
+
+    /// What a kernel needs, and the limit as it is now: what becomes of the stacks of so many threads, and what is due for it.
+    fn with_kernel(mut self, each: usize, limit: usize, threads: u64) -> (Self, Bytes) {
+        self.begin(limit);
+        let there = self.first.max(self.kernels).max(limit);
+        let more = u64::try_from(each.saturating_sub(there)).unwrap_or(u64::MAX).saturating_mul(threads);
+        let due = self.grow(Bytes(more));
+        self.kernels = self.kernels.max(each);
+        self.charged = self.charged.saturating_add(due.0);
+        (self, due)
     }
 
     /// They take so much more: what of that is not charged, the rest is not spare any longer.
@@ -154,6 +191,11 @@ impl Stacks {
 }
 
 impl Object {
+    /// The context, which is one with those that work with its memory. No address is this number.
+    fn of_context(current: Current) -> Self {
+        Self(!u64::from(current.tie.0))
+    }
+
     /// What a change of a limit takes that is not charged yet; `None`: that is not known.
     pub(super) fn growth(self, current: Current, step: Step) -> Option<Bytes> {
         match step.asked() {
@@ -189,6 +231,54 @@ impl Object {
     }
 }
 
+/// Local memory of a kernel, for all threads that the card can run at once, which a driver makes at the first launch that needs
+/// it, where nobody looks for memory, and keeps for the context: charged as soon as the kernel can be launched there. What does
+/// not fit is not charged.
+pub(super) fn need(function: u64) -> i32 {
+    let _errno = KeepErrno::new();
+    let mut each = 0;
+    let told = vendor::cuFuncGetAttribute(&raw mut each, LOCAL_BYTES, function) == Some(SUCCESS);
+    let each = usize::try_from(each).unwrap_or(0).min(STACK_MAX);
+    if !told || each == 0 {
+        return SUCCESS;
+    }
+    let Some(current) = contexts::current() else { return SUCCESS };
+    let Account::Counted(ledger) = account::of(current.device) else { return SUCCESS };
+    let context = Object::of_context(current);
+    let limit = || Change { limit: STACKS, value: 0 }.now().unwrap_or(0);
+    let first = context.in_context(current).map_or(0, |held| held.stacks.first);
+    if each <= if first == 0 { limit() } else { first } {
+        // In the context's own.
+        return SUCCESS;
+    }
+    let Some(threads) = threads(current.device) else { return SUCCESS };
+    if context.enter(current, ledger).is_err() {
+        return ledger.refuse();
+    }
+    // Limits change one after the other, and this.
+    let _turn = Turn::take(ledger);
+    loop {
+        let Some(before) = context.in_context(current).map(|held| held.stacks) else { return SUCCESS };
+        let (after, due) = before.with_kernel(each, limit(), threads);
+        if ledger.reserve(due).is_err() {
+            return ledger.refuse();
+        }
+        let noted = context.change(current, |held| {
+            let is_as_before = held.stacks == before;
+            if is_as_before {
+                held.stacks = after;
+                held.bytes = held.bytes.saturating_add(due.0);
+            }
+            is_as_before
+        });
+        if noted == Some(true) {
+            return SUCCESS;
+        }
+        // Another thread was faster, or the context ended.
+        ledger.release(due);
+    }
+}
+
 impl Watched {
     /// What a change of a limit took, by what was read; `came_back`: what the card got back, if nobody else moved anything.
     pub(super) fn took_by_limit(
@@ -200,7 +290,7 @@ impl Watched {
     ) -> Bytes {
         let (current, ledger) = (self.current, self.ledger);
         match (step.became(), taken) {
-            (Expected::More(more), _) => context.grow(current, more, taken),
+            (Expected::More(more), _) => context.grow(current, more, step.seen(taken)),
             // What another tenant of the card gave back is not ours.
             (Expected::Less(less), Taken::Given(seen)) => {
                 context.shrink(current, ledger, less, seen.min(less));
@@ -226,9 +316,7 @@ impl Watched {
 
 /// A limit of the current context is changed; `undo` puts the old one back.
 pub(crate) fn limit(change: Change, real: impl Fn() -> i32, undo: impl Fn(usize) -> i32) -> i32 {
-    let Some(context) = vendor::current_context() else { return real() };
-    // The context's own handle names nothing else here.
-    let object = Object(context);
+    let Some(object) = contexts::current().map(Object::of_context) else { return real() };
     let watched = match Watched::begin(Asking::Limit(object, change)) {
         Ok(Some(watched)) => watched,
         Ok(None) => return real(),

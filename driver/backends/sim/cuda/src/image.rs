@@ -1,9 +1,9 @@
-//! Images of modules, as far as they say how much memory their variables take, and which kernels there are.
+//! Images of modules, as far as they say how much memory their variables take, which kernels there are, and what those need.
 //!
 //! | image | variables | kernels |
 //! |---|---|---|
 //! | ELF | sections named `.nv.global`, `.nv.global.…` | none |
-//! | text | `.global` of PTX that is defined in it, whatever the kernels: a type, a name, extents in numbers | what is named behind `.entry` |
+//! | text | `.global` of PTX that is defined in it, whatever the kernels: a type, a name, extents in numbers | what is named behind `.entry`; `.local` up to the next one, in the same way |
 //! | anything else, a file that cannot be read | none | none |
 
 use crate::code::Answer;
@@ -19,11 +19,22 @@ const SECTION_BYTES: usize = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Variables(pub(crate) u64);
 
+/// Bytes of local memory that each thread of a kernel has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Local(pub(crate) u64);
+
+/// A kernel of an image.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Kernel {
+    pub(crate) name: CString,
+    pub(crate) local: Local,
+}
+
 /// What an image says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) variables: Variables,
-    pub(crate) kernels: Vec<CString>,
+    pub(crate) kernels: Vec<Kernel>,
 }
 
 impl Image {
@@ -81,12 +92,11 @@ impl Image {
 
     fn of_text(text: &str) -> Self {
         let text = without_comments(text);
-        let sum = text.split([';', '{', '}', ')']).map(defined).fold(0_u64, u64::saturating_add);
         let named = text.split(".entry").skip(1).filter_map(|rest| {
             let name = rest.split(['(', '{', ';']).next()?.split_whitespace().next()?;
-            CString::new(name).ok()
+            Some(Kernel { name: CString::new(name).ok()?, local: Local(all_defined(rest, ".local")) })
         });
-        Self { variables: Variables(sum), kernels: named.collect() }
+        Self { variables: Variables(all_defined(&text, ".global")), kernels: named.collect() }
     }
 }
 
@@ -114,10 +124,16 @@ fn without_comments(text: &str) -> String {
     rest
 }
 
-/// Bytes of the variables that a statement defines.
-fn defined(statement: &str) -> u64 {
+/// Bytes of the variables that a text defines in a state space.
+fn all_defined(text: &str, space: &str) -> u64 {
+    let statements = text.split([';', '{', '}', ')']);
+    statements.map(|statement| defined(statement, space)).fold(0, u64::saturating_add)
+}
+
+/// Bytes of those that a statement defines.
+fn defined(statement: &str, space: &str) -> u64 {
     let words: Vec<&str> = statement.split_whitespace().collect();
-    let Some(at) = words.iter().position(|word| *word == ".global") else { return 0 };
+    let Some(at) = words.iter().position(|word| *word == space) else { return 0 };
     if words[..at].contains(&".extern") {
         return 0;
     }
@@ -149,16 +165,19 @@ fn width(word: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CStr;
 
     #[test]
     fn a_text_takes_what_it_defines() {
         let text = "// .global .u8 no[9];\n.version 8.0 .target sm_90 .address_size 64 .visible .global .align 8 .b64 a[4];\n\
                     .global .v4 .f32 b; .extern .global .b8 c[100]; .global .b8 d[2] = {1, 2}; .global .u16 e, f[3][5];\n\
-                    .entry k(.param .u64 .ptr .global .align 4 p) { ld.global.u32 %r1, [%rd1]; /* .global .u8 x; */ }";
+                    .entry k(.param .u64 .ptr .global .align 4 p) { ld.global.u32 %r1, [%rd1]; /* .global .u8 x; */ }\n\
+                    .entry l() { .local .align 8 .b8 depot[40]; .local .u64 one; .reg .b64 %SP; ld.local.u32 %r1, [%SP]; }";
+        let kernel = |name: &CStr, local| Kernel { name: name.to_owned(), local: Local(local) };
         let image = Image::of_text(text);
         assert_eq!(
             (image.variables, image.kernels),
-            (Variables(32 + 16 + 2 + 2 + 30), vec![c"k".to_owned()])
+            (Variables(32 + 16 + 2 + 2 + 30), vec![kernel(c"k", 0), kernel(c"l", 48)])
         );
         assert_eq!(Image::of_text("any image"), Image::default());
         assert_eq!((Variables(0).charged(), Variables(1).charged()), (0, 65536));

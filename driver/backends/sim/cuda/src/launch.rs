@@ -3,6 +3,7 @@
 use crate::code::{Answer, INVALID_VALUE};
 use crate::graph::What;
 use crate::module::{self, FUNCTIONS, Function, Length};
+use crate::stacks;
 use crate::stream::{self};
 use crate::table::Mode;
 
@@ -51,5 +52,6 @@ pub(crate) fn launch(
     let function = FUNCTIONS.get(function)?;
     let nanos = length(&function, grid, first)?;
     module::load_in(&function, stream.context)?;
+    stacks::need(stream.context, function.local)?;
     stream.run(What::Kernel, nanos, None)
 }

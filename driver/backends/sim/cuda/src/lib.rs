@@ -41,6 +41,7 @@ mod process;
 mod range;
 mod shared;
 mod sparse;
+mod stacks;
 mod stream;
 mod table;
 mod visible;

@@ -7,7 +7,7 @@
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE};
 use crate::handle::{Registry, Tag};
-use crate::image::{Image, Variables};
+use crate::image::{Image, Kernel, Local, Variables};
 use crate::process::{self, CONTEXTS, Context, lock};
 use aliquot_sim_device::{Kind, Node};
 use std::collections::BTreeMap;
@@ -41,6 +41,7 @@ pub(crate) struct Function {
     pub(crate) module: u64,
     pub(crate) name: CString,
     pub(crate) length: Length,
+    pub(crate) local: Local,
     /// The context in which it was last seen to be loaded.
     ready_in: AtomicU64,
 }
@@ -75,7 +76,7 @@ fn add(of: u64, image: Image, current: Option<&Arc<Context>>) -> Answer<u64> {
         MODULES.remove(handle)?;
         return Err(error);
     }
-    image.kernels.into_iter().try_for_each(|name| module.function(handle, name).map(|_| ()))?;
+    image.kernels.into_iter().try_for_each(|kernel| module.function(handle, kernel).map(|_| ()))?;
     Ok(handle)
 }
 
@@ -118,7 +119,7 @@ pub(crate) fn function(handle: u64, name: CString) -> Answer<u64> {
     {
         module.charge(&context)?;
     }
-    module.function(handle, name)
+    module.function(handle, Kernel { name, local: Local::default() })
 }
 
 /// cuModuleEnumerateFunctions, cuLibraryEnumerateKernels: what its image names and what was got of it, which loads none of them.
@@ -180,7 +181,7 @@ impl Module {
     }
 
     /// The same name gives the same handle.
-    fn function(&self, handle: u64, name: CString) -> Answer<u64> {
+    fn function(&self, handle: u64, Kernel { name, local }: Kernel) -> Answer<u64> {
         let node = process::cards()?.first().ok_or(INVALID_DEVICE)?.card.node();
         let text = name.to_string_lossy().into_owned();
         if text.is_empty() {
@@ -192,7 +193,7 @@ impl Module {
         }
         let length = Length::of(&text, node);
         let (function, _) =
-            FUNCTIONS.add(|_| Function { module: handle, name, length, ready_in: AtomicU64::new(0) });
+            FUNCTIONS.add(|_| Function { module: handle, name, length, local, ready_in: AtomicU64::new(0) });
         functions.insert(text, function);
         Ok(function)
     }

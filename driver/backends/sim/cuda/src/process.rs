@@ -9,6 +9,7 @@ use crate::event;
 use crate::handle::{Registry, Tag};
 use crate::heap::{self, Heap};
 use crate::pool::Pools;
+use crate::stacks::Stacks;
 use crate::stream::{self, Stream};
 use aliquot_sim_device::{Card, ComputeMode, Device, Health, Kind, Node, Plan, Seat};
 use std::cell::RefCell;
@@ -49,8 +50,7 @@ pub(crate) struct Context {
     pub(crate) legacy: Arc<Stream>,
     pub(crate) of_threads: Mutex<BTreeMap<u64, Arc<Stream>>>,
     pub(crate) limits: Mutex<BTreeMap<u32, usize>>,
-    /// Bytes that larger stacks than the first took beside the context's own.
-    stacks: Mutex<u64>,
+    pub(crate) stacks: Mutex<Stacks>,
 }
 
 struct Simulation {
@@ -305,7 +305,7 @@ pub(crate) fn green_destroy(handle: u64) -> Answer {
     stream::destroy_all_of(handle);
     event::destroy_all_of(handle);
     let ours = context.card()?;
-    ours.give(Kind::Context, *lock(&context.stacks));
+    ours.give(Kind::Context, lock(&context.stacks).taken());
     let mut primary = lock(&ours.primary);
     // Where the primary context was reset the one that is there now is somebody else's.
     if primary.context == context.home { primary.release() } else { Ok(()) }
@@ -330,30 +330,7 @@ fn destroy(handle: u64) -> Answer {
     stream::destroy_all_of(handle);
     event::destroy_all_of(handle);
     let ours = context.card()?;
-    ours.give(Kind::Context, ours.card.node().context_bytes + *lock(&context.stacks));
-    Ok(())
-}
-
-/// Threads that a multiprocessor runs at once, each of which has a stack.
-const RESIDENT_THREADS: u64 = 2048;
-
-/// CU_LIMIT_STACK_SIZE: the driver makes room for the stacks of all threads that can run at once. `first` is in the context's
-/// own size.
-pub(crate) fn set_stacks(context: &Context, first: usize, bytes: usize) -> Answer {
-    let ours = context.card()?;
-    let threads = RESIDENT_THREADS * u64::from(ours.card.facts().sms);
-    let larger = u64::try_from(bytes.saturating_sub(first)).map_err(|_| INVALID_VALUE)?;
-    let wanted = larger.checked_mul(threads).ok_or(OUT_OF_MEMORY)?;
-    let mut stacks = lock(&context.stacks);
-    if wanted > *stacks {
-        ours.take(Kind::Context, wanted - *stacks)?;
-        // Whoever ends the context gives back what is noted here, after it is gone.
-        must_live(context.handle).inspect_err(|_| ours.give(Kind::Context, wanted - *stacks))?;
-    } else {
-        must_live(context.handle)?;
-        ours.give(Kind::Context, *stacks - wanted);
-    }
-    *stacks = wanted;
+    ours.give(Kind::Context, ours.card.node().context_bytes + lock(&context.stacks).taken());
     Ok(())
 }
 

@@ -5,12 +5,13 @@ use crate::boundary::enter;
 use crate::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
 use crate::event::EVENTS;
 use crate::process::{self, lock};
+use crate::stacks;
 use crate::stream::PRIORITIES;
 use crate::vmm;
 
 /// Limits a context has, by the vendor's numbers, with what they are at first.
 const STACK_SIZE: u32 = 0;
-const LIMITS: [usize; 8] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0];
+const LIMITS: [usize; 8] = [stacks::FIRST, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0];
 
 /// What cuGetExportTable gives. Runtime libraries get their primary context by such a table, past every export; the vendor's
 /// tables are its own, so this one has a name of ours.
@@ -166,11 +167,11 @@ exports! {
     }
     fn cuCtxSetLimit(number: u32, value: usize) {
         let context = process::current()?;
-        let first = usize::try_from(number).ok().and_then(|number| LIMITS.get(number)).ok_or(INVALID_VALUE)?;
+        usize::try_from(number).ok().and_then(|number| LIMITS.get(number)).ok_or(INVALID_VALUE)?;
         let mut value = value;
         if number == STACK_SIZE {
             value = context.card()?.card.node().stack_limits.of(value);
-            process::set_stacks(&context, *first, value)?;
+            stacks::set(&context, value)?;
         }
         lock(&context.limits).insert(number, value);
         Ok(())

@@ -4,7 +4,7 @@ use super::pointer::{In, Out, Text};
 use crate::code::{Answer, INVALID_VALUE, NOT_FOUND};
 use crate::image::Image;
 use crate::launch::{self, Grid};
-use crate::module::{self, FUNCTIONS};
+use crate::module::{self, FUNCTIONS, Function};
 use crate::process;
 use crate::table::Mode;
 use std::ffi::c_char;
@@ -57,10 +57,11 @@ fn listed(places: Out<u64>, handle: u64, room: u32) -> Answer {
 }
 
 /// What a kernel says under the vendor's number of an attribute.
-fn attribute(number: u32) -> Answer<i32> {
+fn attribute(number: u32, kernel: &Function) -> Answer<i32> {
     match number {
         0 => Ok(1024),
-        1..=3 | 7 => Ok(0),
+        1 | 2 | 7 => Ok(0),
+        3 => Ok(i32::try_from(kernel.local.0).unwrap_or(i32::MAX)),
         4 => Ok(32),
         5 | 6 => Ok(90),
         8 => Ok(49_152),
@@ -171,12 +172,10 @@ exports! {
         name.set(FUNCTIONS.get(kernel)?.name.as_ptr())
     }
     fn cuKernelGetAttribute(value: Out<i32>, number: u32, kernel: u64, _device: i32) {
-        FUNCTIONS.get(kernel)?;
-        value.set(attribute(number)?)
+        value.set(attribute(number, &*FUNCTIONS.get(kernel)?)?)
     }
     fn cuKernelSetAttribute(number: u32, _value: i32, kernel: u64, _device: i32) {
-        FUNCTIONS.get(kernel)?;
-        attribute(number).map(|_| ())
+        attribute(number, &*FUNCTIONS.get(kernel)?).map(|_| ())
     }
     fn cuKernelSetCacheConfig(kernel: u64, _config: u32, _device: i32) { FUNCTIONS.get(kernel).map(|_| ()) }
     fn cuFuncGetModule(found: Out<u64>, function: u64) { found.set(FUNCTIONS.get(function)?.module) }
@@ -184,12 +183,10 @@ exports! {
         name.set(FUNCTIONS.get(function)?.name.as_ptr())
     }
     fn cuFuncGetAttribute(value: Out<i32>, number: u32, function: u64) {
-        FUNCTIONS.get(function)?;
-        value.set(attribute(number)?)
+        value.set(attribute(number, &*FUNCTIONS.get(function)?)?)
     }
     fn cuFuncSetAttribute(function: u64, number: u32, _value: i32) {
-        FUNCTIONS.get(function)?;
-        attribute(number).map(|_| ())
+        attribute(number, &*FUNCTIONS.get(function)?).map(|_| ())
     }
     fn cuFuncSetCacheConfig(function: u64, _config: u32) { FUNCTIONS.get(function).map(|_| ()) }
     fn cuFuncSetSharedMemConfig(function: u64, _config: u32) { FUNCTIONS.get(function).map(|_| ()) }
