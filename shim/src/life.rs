@@ -13,8 +13,12 @@
 //! | free | a living process's that maps it | alive: it closed its descriptors |
 //! | free | in another pid namespace, or the kernel does not tell | dead if the sign that it showed is gone ([`crate::presence`]); else alive: the node's agent sees more |
 //!
+//! Of who is dead, and whose files a forked child has, the memory stays as it is ([`crate::presence`]).
+//!
 //! A slot of memory that is lent ([`crate::lent`]) lives as long as anybody holds a shared lock on a byte of its own, or its
 //! maker lives and has it. A crowd lives as long as its maker, or as anybody holds the lock of all crowds.
+
+mod holders;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -34,6 +38,8 @@ use crate::presence;
 use crate::process::{self, Pid, Start, State};
 use crate::sys;
 
+pub(crate) use holders::{Holder, holders};
+
 /// A thread of this process takes a slot, or changes what it holds of lent memory: record locks do not keep threads apart.
 static TAKING: AtomicU32 = AtomicU32::new(0);
 /// Turns of the processor given away meanwhile.
@@ -49,9 +55,6 @@ const KEPT: usize = 128;
 const REAPER: u64 = 0;
 /// Longest wait for a living thread inside; it is there for some nanoseconds, unless it was stopped or has no processor.
 const BUSY_NANOS_MAX: u64 = 5_000_000;
-
-/// Readings of what a process has and lends, until nothing moves meanwhile.
-const BOTH_TRIES: u32 = 8;
 
 /// What came of a look at the dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -340,15 +343,23 @@ fn reap_locked(usage: Usage, part: Ppm, file: i32, own: Own) {
     let (mut any, mut count) = (false, 0);
     for (number, slot) in slots(usage) {
         let owner = slot.owner().load(Ordering::SeqCst);
-        let judged = pid_in(owner).0 != 0 && is_dead(usage, file, (number, slot, owner), me, own);
-        // A slot of lent memory is freed by whoever lets go last, and another may have it at once: that one was not judged.
-        if judged && slot.owner().load(Ordering::SeqCst) == owner {
-            if let Some(word) = dead.get_mut(number / 64) {
-                *word |= 1 << (number % 64);
-            }
-            any = true;
-            count += u64::from(!is_lent(slot));
+        if pid_in(owner).0 == 0 || !is_dead(usage, file, (number, slot, owner), me, own) {
+            continue;
         }
+        let is_left = pid_in(owner) != me.pid && leaves_files(file, slot);
+        // A slot of lent memory is freed by whoever lets go last, and another may have it at once: that one was not judged.
+        if slot.owner().load(Ordering::SeqCst) != owner {
+            continue;
+        }
+        if is_left {
+            leave(usage, part, slot);
+            continue;
+        }
+        if let Some(word) = dead.get_mut(number / 64) {
+            *word |= 1 << (number % 64);
+        }
+        any = true;
+        count += u64::from(!is_lent(slot));
     }
     let total = usage.view.total();
     let is_owed = || slots(usage).any(|(_, slot)| slot.owed().load(Ordering::SeqCst) != 0);
@@ -395,65 +406,39 @@ fn is_too_high(usage: Usage) -> bool {
     total > sum && usage.view.total().load(Ordering::SeqCst) == total
 }
 
-fn free_slots(usage: Usage, part: Ppm, dead: &Set) {
+/// Whether the memory of a dead owner is where it was, as a forked child has the driver's files.
+fn leaves_files(file: i32, slot: SlotView<'_>) -> bool {
+    slot.kind().load(Ordering::Acquire) != LET_GO
+        && presence::has_files(file, slot.sign().load(Ordering::Acquire))
+}
+
+/// Its owner is in no call any more, and what it had put on the card is billed.
+fn leave(usage: Usage, part: Ppm, slot: SlotView<'_>) {
+    slot.inside().store(0, Ordering::SeqCst);
+    slot.ended().store(slot.begun().load(Ordering::SeqCst), Ordering::SeqCst);
+    if is_unbilled(slot) {
+        unbilled::Pass::new(Nanos(sys::now())).bill(slot.unbilled_since(), part, &billed(usage));
+    }
+}
+
+fn billed(usage: Usage) -> unbilled::Books<'static> {
     let view = usage.view;
-    let mut pass = unbilled::Pass::new(Nanos(sys::now()));
-    let books = unbilled::Books {
+    unbilled::Books {
         bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
         cells: Cells::new(view.cells()),
         device_nanos: view.device_nanos(),
-    };
+    }
+}
+
+fn free_slots(usage: Usage, part: Ppm, dead: &Set) {
+    let mut pass = unbilled::Pass::new(Nanos(sys::now()));
+    let books = billed(usage);
     for (_, slot) in slots(usage).filter(|(number, _)| has(dead, *number)) {
         pass.bill(slot.unbilled_since(), part, &books);
         slot.start_time().store(0, Ordering::Release);
         slot.pid_namespace().store(0, Ordering::Release);
         slot.owner().fetch_and(!0xffff_ffff, Ordering::AcqRel);
     }
-}
-
-/// A process of this pid namespace, and what the books say it holds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Holder {
-    pub(crate) pid: Pid,
-    pub(crate) bytes: u64,
-}
-
-/// The processes of a grant that this process can name: those of other pid namespaces have numbers that mean nothing here. What
-/// a process lends and still has is among what it holds.
-pub(crate) fn holders(usage: Usage) -> impl Iterator<Item = Holder> + Clone {
-    let namespace = process::namespace();
-    let is_here = move |slot: SlotView<'_>| slot.pid_namespace().load(Ordering::Acquire) == namespace;
-    let lent_by = move |pid: Pid| {
-        let is_its = move |slot: &SlotView<'_>| {
-            pid_of(*slot) == pid && slot.kind().load(Ordering::Acquire) == LENT && is_here(*slot)
-        };
-        let lent = slots(usage).map(|(_, slot)| slot).filter(is_its);
-        lent.fold(0_u64, |sum, slot| sum.saturating_add(slot.used().load(Ordering::Acquire)))
-    };
-    slots(usage).filter_map(move |(_, slot)| {
-        let pid = pid_of(slot);
-        if pid.0 == 0 || is_lent(slot) || !is_here(slot) {
-            return None;
-        }
-        let bytes = both(|| slot.used().load(Ordering::Acquire), || lent_by(pid));
-        (bytes > 0).then_some(Holder { pid, bytes })
-    })
-}
-
-/// What a process has and what it lends together: what goes from the one to the other meanwhile is in the sum once, or, where that
-/// goes on and on, in none of both, as in the slots for a moment.
-fn both(own: impl Fn() -> u64, lent: impl Fn() -> u64) -> u64 {
-    let (mut before, mut sum) = (own(), 0);
-    for _ in 0..BOTH_TRIES {
-        let lent = lent();
-        let after = own();
-        sum = after.saturating_add(lent);
-        if after == before {
-            break;
-        }
-        before = after;
-    }
-    sum
 }
 
 /// The slot of memory that is lent under this tag, whether its maker has it or not: who has it open may open it again.

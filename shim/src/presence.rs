@@ -5,6 +5,10 @@
 //! lock of its own, and its descriptor is closed. The kernel takes the mapping away when the process ends or becomes another
 //! program, in whichever pid namespace, and gives it to no forked child.
 //!
+//! The kernel frees what a driver has for a process when the last descriptor of its files is closed: a child that it forked, and that did
+//! not become another program, has them, too. So there is a second lock, of a descriptor that is left open as the driver's are and
+//! goes wherever they go: while it is there, what a dead process had is on the card.
+//!
 //! To close the descriptor drops the record locks of this process on the file. So it is done before there are any: when the
 //! process takes its first slot, while no other thread of it reaps.
 
@@ -68,6 +72,7 @@ pub(crate) fn show(usage: Usage, me: Identity, start: Start, reaping: &AtomicU32
     let byte = byte_of(me, start);
     if lock(usage, byte).is_some() {
         sign.byte.store(byte, Ordering::Release);
+        keep_files(usage, byte);
     }
     reaping.store(0, Ordering::Release);
 }
@@ -80,6 +85,19 @@ pub(crate) fn is_gone(file: i32, byte: u64) -> bool {
 /// Whether a slot's owner shows its sign at this moment, for sure.
 pub(crate) fn is_shown(file: i32, byte: u64) -> bool {
     slot::SIGNS.contains(&byte) && sys::is_locked(file, byte)
+}
+
+/// Whether somebody has the files that the owner of a slot had, for sure.
+pub(crate) fn has_files(file: i32, byte: u64) -> bool {
+    slot::lock_of_files(byte).is_some_and(|byte| sys::is_locked(file, byte))
+}
+
+/// Without a descriptor for it the process has none that is seen, as one that closed all.
+fn keep_files(usage: Usage, byte: u64) {
+    let (file, byte) = (usage.file().and_then(File::again), slot::lock_of_files(byte));
+    if let Some(file) = file.filter(|file| byte.is_some_and(|byte| file.lock_description(byte))) {
+        let _left_open = file.keep();
+    }
 }
 
 fn lock(usage: Usage, byte: u64) -> Option<()> {

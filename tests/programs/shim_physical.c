@@ -43,6 +43,8 @@
      bare                                  no context is current any more
      become <seconds>                      another program from now on, which sleeps
      shadow                                a child of the same memory for two seconds, without descriptors
+     worker <way>                          forks a child, whose number is behind the code; 1: which becomes another program; 2: which
+                                           closes all descriptors
      info                                  cuMemGetInfo: free */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -450,6 +452,20 @@ static int rests(void *nothing)
     return 0;
 }
 
+/* A child that does nothing for a minute, or until it is killed. */
+static pid_t worker(u64 way)
+{
+    pid_t child = fork();
+    if (child)
+        return child;
+    if (way == 1)
+        execlp("sleep", "sleep", "60", (char *)NULL);
+    if (way == 2)
+        syscall(SYS_close_range, 0u, ~0u, 0u);
+    sleep(60);
+    _exit(0);
+}
+
 int main(void)
 {
     char line[256], word[32];
@@ -469,6 +485,10 @@ int main(void)
         } else if (!strcmp(word, "info")) {
             int code = cuMemGetInfo_v2(&left, &total);
             printf("%d %zu\n", code, left);
+            continue;
+        }
+        if (!strcmp(word, "worker")) {
+            printf("0 %d\n", worker(a));
             continue;
         }
         int code = one(word, a, b, c);

@@ -2,11 +2,15 @@
 
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::limits::Limits;
+use aliquot_driver::region::{Reaped, USAGE, Watched};
+use aliquot_enforce::units::Ppm;
 use aliquot_sim_device::Card;
 use aliquot_tests::local::wait_for;
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -301,6 +305,41 @@ fn a_descriptor_of_the_dead_is_paid_by_who_imports_it() {
     scene.both(1);
     scene.say(&["release 3"]);
     scene.both(0);
+    scene.program.end();
+}
+
+/// Forked without becoming another program, a child has the driver's files, and the card keeps what its parent had.
+#[test]
+fn what_a_dead_process_had_stays_in_the_books_while_a_child_has_its_files() {
+    let Some(mut scene) = Scene::new() else { return };
+    for way in 0..3 {
+        let mut maker = scene.sibling();
+        assert_eq!(maker.say(&format!("plain 1 {SIZE}")), "0");
+        assert_eq!(maker.say(&format!("create 1 {SIZE} 1")), "0");
+        // One with a slot of its own, which nobody has imported.
+        assert!(maker.say("export 1 1").starts_with("0 "));
+        assert_eq!(maker.say("close 1"), "0");
+        let told = maker.say(&format!("worker {way}"));
+        let worker = told.strip_prefix("0 ").and_then(|pid| pid.parse().ok()).unwrap_or_default();
+        drop(maker);
+        if way == 0 {
+            for _ in 0..3 {
+                scene.card.reap();
+                scene.both(2);
+                let more = format!("plain 2 {}", 2 * SIZE + 512);
+                assert_eq!(scene.program.say(&more), "2", "it is had");
+            }
+            assert_eq!(scene.card.processes().len(), 1, "nobody has a name for it");
+            let host = Watched::open(&scene.files.dir().join(USAGE)).unwrap();
+            assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), Reaped::Nobody);
+            kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
+        }
+        scene.soon(0);
+        if way > 0 {
+            kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
+        }
+    }
+    scene.held();
     scene.program.end();
 }
 

@@ -203,6 +203,13 @@ pub mod slot {
     /// `u64`, bytes that the owner gave back while the books were closed: still in [`USED`] and in the total until it or whoever
     /// recounts takes them off.
     pub const OWED: usize = 88;
+    /// The byte of the file on which there is a lock as long as the owner of this [`SIGN`], or a child that it forked, has the
+    /// descriptors that the owner had when it first took a slot: a driver's among them, which keep a dead owner's memory. `None`:
+    /// that is no sign.
+    #[must_use]
+    pub const fn lock_of_files(sign: u64) -> Option<u64> {
+        if sign < SIGNS.start || sign >= SIGNS.end { None } else { Some(sign + (1 << 51)) }
+    }
     /// What [`SIGN`] may be.
     pub const SIGNS: core::ops::Range<u64> = super::usage::SIGNS..super::usage::SIGNS + (1 << 50);
 

@@ -9,6 +9,9 @@
 //! a lock that it cannot lose but by its end. Where nothing can be found out, the owner counts as alive: the slot's bytes stay
 //! taken, and nobody is robbed.
 //!
+//! A dead owner's slot stays as long as a child that it forked has its files, the driver's among them, which keep the memory: the
+//! owner left a lock that goes with them.
+//!
 //! The slot of memory that is lent has a lock byte of its own, which everybody holds who has the memory; its maker counts, locked
 //! or not, until it let go. So has a crowd of it, but for one byte for all.
 
@@ -63,20 +66,36 @@ pub(super) fn own_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
 }
 
+/// What became of the owner of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It lives, or nobody can tell.
+    Lives,
+    /// It is dead, and what it had is where it was: somebody has its files.
+    Left,
+    /// It is gone, with all it had.
+    Gone,
+}
+
 impl Taken<'_> {
-    /// Whether the owner lives. A slot of lent memory is freed by whoever lets go last, and another may have it at once, of whom
-    /// nothing was found out: he counts as alive.
+    /// Whether the slot's bytes are held.
     pub(super) fn liveness(&self, usage: &File, processes: &Processes) -> Owner {
-        let answer = self.owner_is(usage, processes);
-        if self.slot.owner().load(Ordering::SeqCst) == self.owner { answer } else { Owner::Alive }
+        self.fate(usage, processes).holds()
     }
 
-    fn owner_is(&self, usage: &File, processes: &Processes) -> Owner {
+    /// What became of the owner. A slot of lent memory is freed by whoever lets go last, and another may have it at once, of whom
+    /// nothing was found out: he counts as alive.
+    pub(super) fn fate(&self, usage: &File, processes: &Processes) -> Fate {
+        let answer = self.owner_is(usage, processes);
+        if self.slot.owner().load(Ordering::SeqCst) == self.owner { answer } else { Fate::Lives }
+    }
+
+    fn owner_is(&self, usage: &File, processes: &Processes) -> Fate {
         if is_locked(usage, self.lock()) {
-            return Owner::Alive;
+            return Fate::Lives;
         }
         if self.slot.kind().load(Ordering::Acquire) == slot::LET_GO {
-            return Owner::Dead;
+            return Fate::Gone;
         }
         let start = self.slot.start_time().load(Ordering::Acquire);
         let (pid, of) = (pid_of(self.owner), self.slot.pid_namespace().load(Ordering::Acquire));
@@ -88,7 +107,34 @@ impl Taken<'_> {
             processes.namespace == FIRST_NAMESPACE && !processes.anybody_is(pid, began)
                 || self.has_lost_its_sign(usage)
         };
-        if gone { Owner::Dead } else { Owner::Alive }
+        match gone {
+            false => Fate::Lives,
+            true if self.leaves_files(usage) => Fate::Left,
+            true => Fate::Gone,
+        }
+    }
+
+    /// Whether its owner is in a call by its words, or has work that is not on the books.
+    pub(super) fn is_unfinished(&self) -> bool {
+        let slot = self.slot;
+        let is_in_call = slot.begun().load(Ordering::SeqCst) != slot.ended().load(Ordering::SeqCst);
+        is_in_call
+            || slot.inside().load(Ordering::SeqCst) != 0
+            || slot.unbilled_since().load(Ordering::SeqCst) != 0
+    }
+
+    /// Its owner is dead, and in no call any more.
+    pub(super) fn leave_calls(&self) {
+        self.slot.inside().store(0, Ordering::SeqCst);
+        self.slot.ended().store(self.slot.begun().load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    /// Whether somebody has the files that the owner had, and with them the driver's: a child that it forked may. What the owner
+    /// had is on the card as long.
+    fn leaves_files(&self, usage: &File) -> bool {
+        let sign = self.slot.sign().load(Ordering::Acquire);
+        let byte = slot::lock_of_files(sign).and_then(|byte| usize::try_from(byte).ok());
+        byte.is_some_and(|byte| is_locked(usage, byte_lock(libc::F_WRLCK, byte)))
     }
 
     /// Whether the owner showed a sign that it lives, and nobody shows it any more.
@@ -119,9 +165,9 @@ impl Taken<'_> {
     /// The same for people: who holds the lock, and whose word it is that the owner lives.
     pub(super) fn life(&self, usage: &File, processes: &Processes) -> Life {
         let here = self.slot.pid_namespace().load(Ordering::Acquire) == processes.namespace;
-        let named = || match self.liveness(usage, processes) {
-            Owner::Alive => Life::Named { pid: here.then(|| pid_of(self.owner)) },
-            Owner::Dead => Life::Dead,
+        let named = || match self.fate(usage, processes) {
+            Fate::Lives => Life::Named { pid: here.then(|| pid_of(self.owner)) },
+            Fate::Left | Fate::Gone => Life::Dead,
         };
         holder(usage, self.lock()).unwrap_or_else(named)
     }
@@ -162,6 +208,18 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let state = fields.next()?;
     let start = fields.nth(18)?.parse().ok()?;
     (state != "Z" && state != "X").then_some(start)
+}
+
+// === impl Fate ===
+
+impl Fate {
+    /// Whether the owner's bytes stay.
+    pub(super) fn holds(self) -> Owner {
+        match self {
+            Self::Lives | Self::Left => Owner::Alive,
+            Self::Gone => Owner::Dead,
+        }
+    }
 }
 
 // === impl Processes ===

@@ -420,6 +420,45 @@ fn what_the_dead_left_on_the_card_is_billed() {
     assert_eq!(view.device_nanos().load(Ordering::SeqCst), billed, "once");
 }
 
+/// Killed anywhere, and with work on the card, while somebody has its files.
+#[test]
+fn the_dead_whose_files_somebody_has_are_billed_and_keep_their_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
+    let watched = Watched::open(&place.usage()).unwrap();
+    let view = watched.view().unwrap();
+    let (mut child, number) = start_tenant(dir.path());
+    let slot = view.slot(number).unwrap();
+    let sign = slot::SIGNS.start + 77;
+    let file = open(&place.usage()).unwrap();
+    let byte = usize::try_from(slot::lock_of_files(sign).unwrap()).unwrap();
+    fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&liveness::byte_lock(libc::F_WRLCK, byte))).unwrap();
+    slot.sign().store(sign, Ordering::SeqCst);
+    slot.begun().store(5, Ordering::SeqCst);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    slot.unbilled_since().store(crate::clock::monotonic().0 - 300_000_000, Ordering::SeqCst);
+    slot.inside().store(1, Ordering::SeqCst);
+    for _ in 0..2 {
+        assert_eq!(watched.reap(Ppm::new(500_000)).unwrap(), Reaped::Nobody);
+        let words = [slot.inside().load(Ordering::SeqCst), slot.ended().load(Ordering::SeqCst)];
+        assert_eq!((words, slot.unbilled_since().load(Ordering::SeqCst)), ([0, 5], 0), "it is in no call");
+    }
+    let billed = view.device_nanos().load(Ordering::SeqCst);
+    assert!(billed >= 150_000_000, "half of the time is the tenant's: {billed}");
+    let seen = Seen::of(&place.usage()).unwrap();
+    assert!(watched.anybody_lives().unwrap(), "its memory does");
+    assert!(seen.total >= Bytes(100) && seen.processes.len() == 1, "{seen:?}");
+    assert_eq!(seen.processes.first().map(|process| process.life), Some(Life::Dead), "nobody has its number");
+    drop(file);
+    // What is no sign keeps nothing.
+    slot.sign().store(u64::MAX, Ordering::SeqCst);
+    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, .. }));
+    assert_eq!(view.total().load(Ordering::SeqCst), 0);
+    assert_eq!(view.device_nanos().load(Ordering::SeqCst), billed, "once");
+}
+
 #[test]
 fn any_bytes_in_usage_are_shown_or_refused_and_reaping_ends() {
     let dir = tempfile::tempdir().unwrap();

@@ -26,7 +26,7 @@ use std::os::fd::AsFd;
 
 use crate::clock::monotonic;
 
-use super::liveness::{Processes, Taken, byte_lock, pid_of};
+use super::liveness::{Fate, Processes, Taken, byte_lock, pid_of};
 use super::mapping::{Image, Mapping};
 use super::{bytes_of, fault, open, open_to_look};
 
@@ -114,7 +114,7 @@ pub enum Life {
         /// Its number as seen from here; `None` where the slot is of another pid namespace.
         pid: Option<u32>,
     },
-    /// Neither.
+    /// Neither; a child that it forked may keep what it had.
     Dead,
 }
 
@@ -172,7 +172,12 @@ impl Watched {
         };
         let left_frozen = view.total().load(Ordering::SeqCst) & FREEZE != 0;
         let processes = Processes::now();
-        let anybody_dead = || taken(view).any(|t| t.liveness(&self.file, &processes) == Owner::Dead);
+        let is_dead = |t: &Taken<'_>| match t.fate(&self.file, &processes) {
+            Fate::Lives => false,
+            Fate::Left => t.is_unfinished(),
+            Fate::Gone => true,
+        };
+        let anybody_dead = || taken(view).any(|t| is_dead(&t));
         let is_owed = || taken(view).any(|t| t.slot.owed().load(Ordering::SeqCst) != 0);
         if !left_frozen && !anybody_dead() && !is_owed() {
             return Ok(if self.mapping.torn() { Reaped::Torn } else { Reaped::Nobody });
@@ -192,13 +197,14 @@ impl Watched {
     fn reap_locked(&self, view: UsageView<'_>, part: Ppm, processes: &Processes) -> Reaped {
         // From here on nobody's reservation goes through, so who is found now is everybody who holds anything.
         freeze(view.total());
-        let slots: Vec<(Taken<'_>, Owner)> =
-            taken(view).map(|t| (t, t.liveness(&self.file, processes))).collect();
-        let seen = slots.iter().map(|(t, owner)| Slot {
+        let slots: Vec<(Taken<'_>, Fate)> = taken(view).map(|t| (t, t.fate(&self.file, processes))).collect();
+        let of = |fate: Fate| slots.iter().filter(move |(_, found)| *found == fate).map(|(taken, _)| *taken);
+        of(Fate::Left).for_each(|taken| taken.leave_calls());
+        let seen = slots.iter().map(|(t, fate)| Slot {
             inside: t.slot.inside(),
             used: t.slot.used(),
             owed: t.slot.owed(),
-            owner: *owner,
+            owner: fate.holds(),
         });
         let mut looks = 0;
         let returned = loop {
@@ -214,8 +220,7 @@ impl Watched {
                 }
             }
         };
-        let gone = || slots.iter().filter(|(_, owner)| *owner == Owner::Dead).map(|(taken, _)| *taken);
-        let dead = gone().fold(0_u32, |sum, taken| sum + u32::from(!taken.is_lent()));
+        let dead = of(Fate::Gone).fold(0_u32, |sum, taken| sum + u32::from(!taken.is_lent()));
         // Counted first: who finds a slot free that was a dead one's finds that somebody died.
         view.reaped().fetch_add(u64::from(dead), Ordering::SeqCst);
         let books = unbilled::Books {
@@ -224,10 +229,10 @@ impl Watched {
             device_nanos: view.device_nanos(),
         };
         let mut pass = unbilled::Pass::new(monotonic());
-        for taken in gone() {
+        for taken in of(Fate::Gone).chain(of(Fate::Left)) {
             pass.bill(taken.slot.unbilled_since(), part, &books);
-            free(taken);
         }
+        of(Fate::Gone).for_each(free);
         match dead {
             0 if returned == 0 => Reaped::Nobody,
             processes => Reaped::Dead { processes, returned: Bytes(returned) },

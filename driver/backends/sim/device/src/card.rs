@@ -226,7 +226,7 @@ impl Card {
         self.part.as_ref().map(|part| part.serial)
     }
 
-    /// Takes back what dead processes held. Under the lock.
+    /// Takes back what dead processes held, unless a child that they forked has the files. Under the lock.
     fn reap_locked(&self, state: &mut State, now: u64) {
         state.reaped_at = now;
         // The kernel does not show a process its own locks, so it knows its seats itself: by number and image, as an image that
@@ -234,7 +234,15 @@ impl Card {
         let own = (u64::from(std::process::id()), seat::image());
         for index in 0..state.used() {
             let (pid, image) = state.seats.get(index).map_or((0, 0), |seat| (seat.pid, seat.image));
-            if pid != 0 && (pid, image) != own && !mapping::held_by_another(self.alive, self.byte(index)) {
+            let is_dead = || !mapping::held_by_another(self.alive, self.byte(index));
+            if pid == 0 || (pid, image) == own || !is_dead() {
+                continue;
+            }
+            let is_left = mapping::files_are_open(self.alive, self.byte(index));
+            if let Some(seat) = state.seats.get_mut(index) {
+                seat.left = u64::from(is_left);
+            }
+            if !is_left {
                 // What it had run until now is on the record; the rest of its queue goes with it.
                 state.empty(index);
                 // A process that never kept content has no file.
@@ -344,14 +352,15 @@ impl Card {
             state.play(self.node.slice_nanos, at);
             self.reap_locked(state, at);
             let seats = state.seats.iter().zip(&state.works).take(state.used());
-            let processes = seats.filter(|(seat, _)| seat.pid != 0).map(|(seat, work)| Process {
-                pid: u32::try_from(seat.pid).unwrap_or(0),
-                held_bytes: seat.held_bytes(),
-                held_by_kind: seat.held,
-                high_water_bytes: seat.high_water,
-                device_nanos: work.done,
-                utilization: seat.windows.percent(at),
-            });
+            let processes =
+                seats.filter(|(seat, _)| seat.pid != 0 && seat.left == 0).map(|(seat, work)| Process {
+                    pid: u32::try_from(seat.pid).unwrap_or(0),
+                    held_bytes: seat.held_bytes(),
+                    held_by_kind: seat.held,
+                    high_water_bytes: seat.high_water,
+                    device_nanos: work.done,
+                    utilization: seat.windows.percent(at),
+                });
             Moment {
                 at,
                 in_use: state.in_use,

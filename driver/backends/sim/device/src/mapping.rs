@@ -15,9 +15,10 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Tells a card file of this layout; the last byte is the layout's number.
-const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x07");
+const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x08");
 
 /// A number that the kernel drew when the program that runs in this process was started; its bytes are the C library's
 /// secrets, so it is mixed.
@@ -225,6 +226,10 @@ pub(crate) fn alive_file(dir: &Path) -> Result<RawFd, OpenError> {
     Ok(file.into_raw_fd())
 }
 
+/// Behind the byte of a seat lies that of its files: a lock of the open file `alive`, which forked children have until they close it
+/// or become another program, as they have the files of a real driver.
+const FILES: u64 = 1 << 48;
+
 fn lock_byte(byte: u64, kind: libc::c_int) -> libc::flock {
     // SAFETY: plain integers; zero is a value of each.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -239,10 +244,33 @@ fn lock_byte(byte: u64, kind: libc::c_int) -> libc::flock {
 pub(crate) fn hold_seat(alive: RawFd, byte: u64) -> std::io::Result<()> {
     let lock = lock_byte(byte, libc::F_WRLCK);
     // SAFETY: an open descriptor and a valid record.
-    match unsafe { libc::fcntl(alive, libc::F_SETLK, &raw const lock) } {
+    if unsafe { libc::fcntl(alive, libc::F_SETLK, &raw const lock) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    let lock = lock_byte(byte + FILES, libc::F_WRLCK);
+    // SAFETY: as above.
+    match unsafe { libc::fcntl(opened_here(alive)?, libc::F_OFD_SETLK, &raw const lock) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
+}
+
+/// The file of seat locks as this process opened it, as a driver's files are opened by each process for itself. It stays open, in
+/// this process and in the children that it forks.
+fn opened_here(alive: RawFd) -> std::io::Result<RawFd> {
+    static OPENED: Mutex<Vec<(u32, RawFd, RawFd)>> = Mutex::new(Vec::new());
+    let (mut opened, pid) = (OPENED.lock().unwrap_or_else(PoisonError::into_inner), std::process::id());
+    if let Some((.., file)) = opened.iter().find(|(of, known, _)| (*of, *known) == (pid, alive)) {
+        return Ok(*file);
+    }
+    let file = open_private(Path::new(&format!("/proc/self/fd/{alive}")))?.into_raw_fd();
+    opened.push((pid, alive, file));
+    Ok(file)
+}
+
+/// Whether anybody has the open file by which the seat was taken: a child that its process forked has.
+pub(crate) fn files_are_open(alive: RawFd, byte: u64) -> bool {
+    held_by_another(alive, byte + FILES)
 }
 
 /// Gives the mark up.
@@ -250,6 +278,11 @@ pub(crate) fn leave_seat(alive: RawFd, byte: u64) {
     let lock = lock_byte(byte, libc::F_UNLCK);
     // SAFETY: an open descriptor and a valid record; unlocking what is not locked is allowed.
     unsafe { libc::fcntl(alive, libc::F_SETLK, &raw const lock) };
+    if let Ok(file) = opened_here(alive) {
+        let lock = lock_byte(byte + FILES, libc::F_UNLCK);
+        // SAFETY: as above.
+        unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) };
+    }
 }
 
 /// Whether another process holds the seat.

@@ -46,6 +46,8 @@ pub(super) struct SeatState {
     pub(super) pid: u64,
     /// Tells what runs in the process from what ran in it before `exec`.
     pub(super) image: u64,
+    /// 1: its process has died, and somebody has its files.
+    pub(super) left: u64,
     pub(super) held: [u64; 8],
     pub(super) high_water: u64,
     pub(super) windows: Windows,
@@ -124,7 +126,7 @@ impl SeatState {
     pub(super) fn sit(&mut self, pid: u64, image: u64) {
         (self.held, self.high_water, self.runs_made) = ([0; 8], 0, 0);
         self.windows = Windows { number: [0; WINDOWS], busy: [0; WINDOWS] };
-        (self.pid, self.image) = (pid, image);
+        (self.pid, self.image, self.left) = (pid, image, 0);
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
