@@ -90,8 +90,8 @@ pub enum PrepareError {
     },
     /// Its processes began where nothing was held, and would not look at what is.
     #[error(
-        "claim {claim} holds {held}, and asked is {asked}: its processes began without that limit and would not feel it: end them and \
-         release it first"
+        "claim {claim} holds {held}, and asked is {asked}: processes that began without that limit would not feel it: end those \
+         that run, and release it first"
     )]
     NothingHeld {
         /// Claim.
@@ -117,6 +117,17 @@ pub enum PrepareError {
         used: Bytes,
         /// What is asked.
         asked: Bytes,
+    },
+    /// What its processes hold cannot be known: one of them stays in the middle of an allocation, or spoilt its books.
+    #[error(
+        "claim {claim}: request `{request}`: how much its processes use cannot be known, as one of them stays in the middle of an \
+         allocation (is it stopped?): let it go on or end it, and prepare again"
+    )]
+    Unsettled {
+        /// Claim.
+        claim: String,
+        /// Request.
+        request: String,
     },
     /// It asks for what cannot be had, and stays as it was.
     #[error("{source}; it stays prepared with {held}")]

@@ -183,7 +183,7 @@ impl Ledger {
     /// The same, without asking the pools.
     pub(crate) fn reserve_now(self, bytes: Bytes) -> Result<(), OutOfMemory> {
         let books = self.books().ok_or(OutOfMemory)?;
-        match books.reserve(bytes.0, self.limit().0) {
+        match books.reserve_under(bytes.0, || self.limit().0) {
             Reservation::Granted => Ok(()),
             Reservation::Denied { .. } | Reservation::Frozen => self.reserve_again(&books, bytes),
         }
@@ -191,7 +191,7 @@ impl Ledger {
 
     /// The same where there is room at once; nothing is tried for it, and who is told no is not refused yet.
     pub(crate) fn reserve_at_once(self, bytes: Bytes) -> bool {
-        let reserved = self.books().map(|books| books.reserve(bytes.0, self.limit().0));
+        let reserved = self.books().map(|books| books.reserve_under(bytes.0, || self.limit().0));
         reserved == Some(Reservation::Granted)
     }
 
@@ -200,7 +200,7 @@ impl Ledger {
         let _errno = KeepErrno::new();
         let (mut looked, mut elsewhere) = (!self.is_time_to_look(LOOK_NANOS), 0);
         for _ in 0..FROZEN_STEPS_MAX {
-            match books.reserve(bytes.0, self.limit().0) {
+            match books.reserve_under(bytes.0, || self.limit().0) {
                 Reservation::Granted => return Ok(()),
                 Reservation::Denied { .. } if looked || elsewhere == ELSEWHERE_STEPS_MAX => {
                     return Err(OutOfMemory);

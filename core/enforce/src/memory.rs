@@ -67,9 +67,16 @@ impl Books<'_> {
     /// Reserves `bytes` under `limit` bytes. Lock-free; one compare-and-swap when nobody interferes.
     #[must_use]
     pub fn reserve(&self, bytes: u64, limit: u64) -> Reservation {
+        self.reserve_under(bytes, || limit)
+    }
+
+    /// The same under what `limit` says once a reaper can see this reservation: whoever lowers the limit first and recounts then
+    /// finds no reservation under the earlier one afterwards.
+    #[must_use]
+    pub fn reserve_under(&self, bytes: u64, limit: impl Fn() -> u64) -> Reservation {
         self.pay_owed();
         // Shared first: a reservation that will be refused there must not stand in the way of a sibling's that fits.
-        let answer = self.reserve_shared(bytes, limit);
+        let (answer, limit) = self.reserve_shared(bytes, limit);
         if answer != Reservation::Granted {
             return answer;
         }
@@ -90,13 +97,15 @@ impl Books<'_> {
         let apart = self.apart.load(Ordering::Acquire);
         match self.own.load(Ordering::Acquire).saturating_sub(apart) {
             0 => Reservation::Granted,
-            bytes => self.reserve_shared(bytes, FREEZE - 1),
+            bytes => self.reserve_shared(bytes, || FREEZE - 1).0,
         }
     }
 
-    fn reserve_shared(&self, bytes: u64, limit: u64) -> Reservation {
+    /// The answer, and the limit that it is under.
+    fn reserve_shared(&self, bytes: u64, limit: impl Fn() -> u64) -> (Reservation, u64) {
         // Seen by a reaper that froze before: it waits until this is back.
         self.inside.fetch_add(1, Ordering::SeqCst);
+        let limit = limit();
         let mut seen = self.total.load(Ordering::SeqCst);
         let answer = loop {
             if seen & FREEZE != 0 {
@@ -117,7 +126,7 @@ impl Books<'_> {
             }
         };
         self.inside.fetch_sub(1, Ordering::SeqCst);
-        answer
+        (answer, limit)
     }
 
     /// Gives back `bytes` that this process reserved; more than it holds gives back what it holds.

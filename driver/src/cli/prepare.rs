@@ -32,8 +32,9 @@ Examples:
 /// placed on the node first. The state directory keeps what was done: `aliquot devices --state` shows it, preparing a
 /// claim again changes nothing but what its manifest says otherwise by now, and `aliquot release` gives it back.
 ///
-/// Memory, compute and settings of a share change in place: processes that run see the new limits. They do not where the card
-/// has no room for them, or where more memory is in use than would be left; other changes need a release first.
+/// Memory, compute and settings of a share change in place: processes that run see the new limits, but a fail mode, which
+/// counts for those that begin from then on. They do not change where the card has no room for them, or where more memory is in
+/// use than would be left; other changes need a release first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
@@ -102,6 +103,9 @@ fn name_of(claim: &ResourceClaim) -> String {
     format!("{}/{}", claim.namespace, claim.name)
 }
 
+/// Who runs keeps the one with which it began.
+const FAIL_MODE: &str = "failMode (for processes that begin from now on)";
+
 /// What is other in a grant than it was.
 fn changes(old: &Grant, new: &Grant) -> Vec<String> {
     let (had, has) = (old.settings, new.settings);
@@ -110,7 +114,7 @@ fn changes(old: &Grant, new: &Grant) -> Vec<String> {
         ("cores", old.cores.to_string(), new.cores.to_string()),
         ("computePolicy", had.compute.word().to_owned(), has.compute.word().to_owned()),
         ("priority", had.priority.word().to_owned(), has.priority.word().to_owned()),
-        ("failMode", had.fail_mode.word().to_owned(), has.fail_mode.word().to_owned()),
+        (FAIL_MODE, had.fail_mode.word().to_owned(), has.fail_mode.word().to_owned()),
     ];
     let other = words.into_iter().filter(|(_, was, is)| was != is);
     other.map(|(what, was, is)| format!("{what} of `{}` from {was} to {is}", new.request)).collect()

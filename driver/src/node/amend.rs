@@ -14,13 +14,13 @@ use aliquot_core::grant::Grant;
 use aliquot_core::id::ClaimUid;
 use aliquot_core::partition::Part;
 use aliquot_core::plan::Plan;
-use aliquot_core::units::Bytes;
+use aliquot_enforce::units::Ppm;
 
 use super::Node;
 use crate::checkpoint::{ClaimRecord, Phase};
 use crate::grant_file;
 use crate::prepare::{Earlier, PrepareError, PreparedClaim, run_steps};
-use crate::region::{Life, Seen, limits_of};
+use crate::region::{Watched, limits_of};
 
 impl Node {
     /// Puts the limits of a plan in the place of those that its claim was prepared with.
@@ -40,7 +40,7 @@ impl Node {
             return Err(PrepareError::NothingHeld { claim, held, asked });
         }
         let lower = Plan { grants: pairs().map(|(old, new)| lower(old, new)).collect(), ..before.clone() };
-        let lowered = self.put_lower(&before, &lower).and_then(|()| {
+        let lowered = self.put_lower(&before, &lower, cards).and_then(|()| {
             let mut next = self.journal.clone();
             next.claims.insert(uid.clone(), ClaimRecord { plan: after, phase: Phase::Prepared });
             self.write_journal(next)
@@ -62,7 +62,7 @@ impl Node {
         }
     }
 
-    fn put_lower(&self, before: &Plan, lower: &Plan) -> Result<(), PrepareError> {
+    fn put_lower(&self, before: &Plan, lower: &Plan, cards: &Inventory) -> Result<(), PrepareError> {
         if lower.grants == before.grants {
             return Ok(());
         }
@@ -71,10 +71,14 @@ impl Node {
         {
             let usage = grant_file::place(&self.grants_dir, &new.claim, &new.share).usage();
             // Books that cannot be read are no books: nobody reserves anything in them.
-            let Ok(seen) = Seen::of(&usage) else { continue };
-            let used = of_the_living(&seen);
+            let Ok(watched) = Watched::open(&usage) else { continue };
+            let (claim, request) = (before.name.clone(), new.request.clone());
+            let part = cards.card(&old.card).and_then(|card| limits_of(old, card, &card.uuid));
+            let part = part.map_or(Ppm::ALL, |limits| Ppm::new(limits.own_ppm));
+            let Ok(Some(used)) = watched.settled(part) else {
+                return Err(PrepareError::Unsettled { claim, request });
+            };
             if used > new.memory {
-                let (claim, request) = (before.name.clone(), new.request.clone());
                 let (held, asked) = (old.memory, new.memory);
                 return Err(PrepareError::InUse { claim, request, held, used, asked });
             }
@@ -108,12 +112,6 @@ fn is_newly_held(old: &Grant, new: &Grant, cards: &Inventory) -> bool {
     let (Some(old), Some(new)) = (limits(old), limits(new)) else { return false };
     let of_memory = old.memory == MemoryLimit::Unlimited && new.memory != MemoryLimit::Unlimited;
     of_memory || old.policy == ComputePolicy::Unlimited && new.policy != ComputePolicy::Unlimited
-}
-
-/// What is reserved, without what the dead held, of whom nobody took it yet.
-fn of_the_living(seen: &Seen) -> Bytes {
-    let dead = seen.processes.iter().filter(|process| process.life == Life::Dead);
-    Bytes(dead.fold(seen.total.0, |left, process| left.saturating_sub(process.used.0)))
 }
 
 /// Grants in words.

@@ -309,7 +309,12 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     assert!(seen.len() == 1 && seen[0].used >= Bytes(150), "{seen:?}");
     maker.kill().unwrap();
     maker.wait().unwrap();
-    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(100 | 103) }));
+    if tag == slot::CROWD {
+        // Known as well without a look for the dead before: they go, and what somebody has open stays.
+        assert!(matches!(watched.settled(Ppm::ALL).unwrap(), Some(Bytes(150 | 153))));
+    } else {
+        assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(100 | 103) }));
+    }
     assert_eq!((slot.used().load(Ordering::SeqCst), slot.owner().load(Ordering::SeqCst)), (50, word));
     opener.kill().unwrap();
     opener.wait().unwrap();

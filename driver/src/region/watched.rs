@@ -33,7 +33,11 @@ use super::{bytes_of, fault, open, open_to_look};
 /// Looks at a living thread between reserving and recording before it is left for later: two thousand times what a
 /// thread that runs needs.
 const LOOKS: u32 = 50;
+/// Recounts tried at most until what is reserved is known: half a second, where nobody ever stays inside.
+const TRIES: u32 = 25;
 /// Time between two of them.
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+/// Time between two looks.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
 
 /// Copies of a file at most, until two say the same of its memory: one takes some 20 µs.
@@ -182,15 +186,43 @@ impl Watched {
         if !left_frozen && !anybody_dead() && !is_owed() {
             return Ok(if self.mapping.torn() { Reaped::Torn } else { Reaped::Nobody });
         }
+        let (answer, _) = self.recounted(view, part)?;
+        Ok(answer)
+    }
+
+    /// What the living of the claim have, once nobody can reserve any more under limits that were in force before: whoever is in the
+    /// middle of a reservation is waited for, as is another reaper, and what the dead held goes back. `None`: somebody stays in the
+    /// middle of one.
+    ///
+    /// # Errors
+    /// As for [`Self::reap`].
+    pub fn settled(&self, part: Ppm) -> io::Result<Option<Bytes>> {
+        // Behind the limits that were written: who reserves from here on sees them, or is seen.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        for _ in 0..TRIES {
+            self.keep_size()?;
+            match self.recounted(self.view()?, part)? {
+                (Reaped::Later, _) => std::thread::sleep(BETWEEN_TRIES),
+                (Reaped::Torn, _) => return Ok(None),
+                (Reaped::Nobody | Reaped::Dead { .. }, total) => return Ok(Some(total)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Recounts, and says what is reserved then.
+    fn recounted(&self, view: UsageView<'_>, part: Ppm) -> io::Result<(Reaped, Bytes)> {
         let alone = REAPING.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = match self.lock(libc::F_WRLCK) {
             Ok(()) => self.reap_locked(view, part, &Processes::now()),
-            Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Reaped::Later),
+            Err(Errno::EAGAIN | Errno::EACCES) => Reaped::Later,
             Err(errno) => return Err(errno.into()),
         };
+        let total = Bytes(view.total().load(Ordering::SeqCst) & !FREEZE);
+        // Not ours where another reaper has it: then this does nothing.
         self.lock(libc::F_UNLCK)?;
         drop(alone);
-        Ok(if self.mapping.torn() { Reaped::Torn } else { answer })
+        Ok((if self.mapping.torn() { Reaped::Torn } else { answer }, total))
     }
 
     /// Freezes, recounts, frees the slots of the dead.

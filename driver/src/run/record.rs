@@ -201,7 +201,10 @@ impl Says {
                 ["where", boot, pids] => {
                     says.of = Some(Where { boot: (*boot).to_owned(), pids: (*pids).to_owned() });
                 }
-                ["command", pid, start] => says.command = pid.parse().ok().zip(start.parse().ok()),
+                // The second form is that of versions that did not say where.
+                ["command", pid, start] | [pid, start] => {
+                    says.command = pid.parse().ok().zip(start.parse().ok()).or(says.command);
+                }
                 _ => {}
             }
         }
