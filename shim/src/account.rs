@@ -336,6 +336,17 @@ impl Ledger {
         })
     }
 
+    /// Waits until the books are open. False: they stay closed, as their reaper was stopped.
+    pub(crate) fn are_open(self) -> bool {
+        (0..FROZEN_STEPS_MAX).any(|_| {
+            let is_open = self.usage.view.total().load(Ordering::SeqCst) & FREEZE == 0;
+            if !is_open {
+                self.wait_for_reaper();
+            }
+            is_open
+        })
+    }
+
     /// Held from before the books change until the vendor has taken or given back the memory and they say so: who measures
     /// then, in any process, knows that they differ from the card.
     pub(crate) fn moving(self) -> Moving {

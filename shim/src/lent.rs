@@ -224,6 +224,11 @@ impl Lent {
         self.drop_hold(ledger, Had::Memory);
     }
 
+    /// Whether it is in the books, which are open. A slot of no bytes is about to be free, or is left by a reaper that was killed.
+    fn has_bytes(self) -> bool {
+        self.slot().is_some_and(|slot| slot.used().load(Ordering::SeqCst) != 0)
+    }
+
     fn is_let_go(self) -> bool {
         self.slot().is_some_and(|slot| slot.kind().load(Ordering::SeqCst) == LET_GO)
     }

@@ -366,6 +366,11 @@ fn reap_locked(usage: Usage, part: Ppm, file: i32, own: Own) {
     if !any && total.load(Ordering::Acquire) & FREEZE == 0 && !is_owed() && !is_too_high(usage) {
         return;
     }
+    if any {
+        spare_held(usage, &mut dead, |number, slot, owner| {
+            is_dead(usage, file, (number, slot, owner), me, own)
+        });
+    }
     let all = slots(usage).filter(|(_, slot)| pid_of(*slot).0 != 0).map(|(number, slot)| Slot {
         inside: slot.inside(),
         used: slot.used(),
@@ -388,6 +393,21 @@ fn reap_locked(usage: Usage, part: Ppm, file: i32, own: Own) {
     // Counted first: who finds a slot free that was a dead one's finds that somebody died.
     usage.view.reaped().fetch_add(count, Ordering::SeqCst);
     free_slots(usage, part, &dead);
+}
+
+/// Looks once more at the lent memory among the dead: somebody may have taken hold of it since. Who does so from here on sees that
+/// the books are closed, and waits for what becomes of it.
+fn spare_held(usage: Usage, dead: &mut Set, is_dead: impl Fn(usize, SlotView<'static>, u64) -> bool) {
+    reap::freeze(usage.view.total());
+    for (number, slot) in slots(usage).filter(|(_, slot)| is_lent(*slot)) {
+        let is_spared = || !is_dead(number, slot, slot.owner().load(Ordering::SeqCst));
+        if has(dead, number)
+            && is_spared()
+            && let Some(word) = dead.get_mut(number / 64)
+        {
+            *word &= !(1 << (number % 64));
+        }
+    }
 }
 
 /// Whether the total is more than all slots together, while nobody is on the way: a reaper gave up once, or somebody wrote there.

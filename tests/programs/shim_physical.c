@@ -42,6 +42,9 @@
      reset                                 ends it, as a runtime library does
      bare                                  no context is current any more
      become <seconds>                      another program from now on, which sleeps
+     watch                                 says "held" when this process next takes hold of lent memory
+     slow <times>                          when the kernel has told this process so often that nobody holds lent memory, it says
+                                           "asked", and goes on after one more line
      shadow                                a child of the same memory for two seconds, without descriptors
      worker <way>                          forks a child, whose number is behind the code; 1: which becomes another program; 2: which
                                            closes all descriptors
@@ -50,6 +53,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -342,6 +346,33 @@ static int others(const char *word, u64 a, u64 b, u64 c)
     return strcmp(word, "burn") ? -1 : cuMipmappedArrayDestroy(arrays[a]);
 }
 
+static atomic_int slow, watched;
+
+/* What the kernel is asked for. Those locks are between the two. */
+int fcntl(int file, int command, ...)
+{
+    va_list rest;
+    va_start(rest, command);
+    long argument = va_arg(rest, long);
+    va_end(rest);
+    long answer = syscall(SYS_fcntl, file, command, argument);
+    if (answer < 0)
+        return -1;
+    struct flock *lock = (struct flock *)argument;
+    if ((command != F_GETLK && command != F_SETLK) || !(lock->l_start >> 40) || lock->l_start >> 50)
+        return (int)answer;
+    if (watched && command == F_SETLK && lock->l_type == F_RDLCK) {
+        watched = 0;
+        puts("held");
+    }
+    if (slow && command == F_GETLK && lock->l_type == F_UNLCK && !--slow) {
+        char line;
+        puts("asked");
+        while (read(0, &line, 1) == 1 && line != '\n') {}
+    }
+    return (int)answer;
+}
+
 static atomic_int asked, enough;
 
 static void *ask(void *unused)
@@ -432,6 +463,10 @@ static int one(const char *word, u64 a, u64 b, u64 c)
         return leave();
     if (!strcmp(word, "busy"))
         return pthread_create(&mover, NULL, move, NULL) ? -1 : 0;
+    if (!strcmp(word, "watch"))
+        return (watched = 1) != 1;
+    if (!strcmp(word, "slow"))
+        return (slow = (int)a) < 1;
     if (!strcmp(word, "calm"))
         return calm();
     if (!strcmp(word, "work"))

@@ -343,6 +343,42 @@ fn what_a_dead_process_had_stays_in_the_books_while_a_child_has_its_files() {
     scene.program.end();
 }
 
+/// A reaper has asked so often who holds what a dead maker exported when it is imported. What the reaper and the importer get, of
+/// more than the limit together.
+fn imported_while_reaped(times: u32) -> Option<(Scene, String, String)> {
+    let mut scene = Scene::new()?;
+    let (mut maker, mut reaper) = (scene.sibling(), scene.sibling());
+    assert_eq!(maker.say(&format!("create 1 {} 1", 3 * SIZE)), "0");
+    Scene::post(&mut maker, 1, &scene.program);
+    scene.say(&["fetch 2", "watch"]);
+    drop(maker);
+    wait_for("the dead to be found", || {
+        assert_eq!(reaper.say(&format!("slow {times}")), "0");
+        reaper.say(&format!("create 1 {} 1", 2 * SIZE)) == "asked"
+    });
+    assert_eq!(scene.program.say("import 1 2"), "held");
+    let imported = (times == 1).then(|| scene.program.hear());
+    reaper.tell("on");
+    let made = reaper.hear();
+    let imported = imported.unwrap_or_else(|| scene.program.hear());
+    reaper.end();
+    Some((scene, made, imported))
+}
+
+#[test]
+fn what_the_dead_exported_stays_in_the_books_when_it_is_imported_under_a_reapers_eyes() {
+    let Some((mut scene, made, imported)) = imported_while_reaped(1) else { return };
+    assert_eq!((made.as_str(), imported.as_str()), ("2", "0"), "it was held before the books were closed");
+    scene.both(3);
+    scene.say(&["release 1", "close 2"]);
+    scene.soon(0);
+    scene.program.end();
+    // Too late: it is off the books, and whoever is first has room.
+    let Some((scene, made, imported)) = imported_while_reaped(2) else { return };
+    assert!(made == "2" || imported == "2", "{made} {imported}");
+    scene.program.end();
+}
+
 /// Makers and importers are killed wherever they are: the books never have less than the card of what somebody has.
 #[test]
 fn whoever_of_makers_and_importers_is_killed_the_books_have_what_the_card_has() {
