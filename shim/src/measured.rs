@@ -11,6 +11,8 @@
 //! have an end: whoever is in the driver for long makes a reading doubtful and nobody wait for him. A turn that somebody died in
 //! is over after [`TURN_MILLIS_MAX`]. Other tenants of the card cannot be seen.
 //!
+//! The card is read in the current context where that is its own, else in its primary one ([`Place`]).
+//!
 //! What would be credited by what is read has to be certain ([`Watched`]): no call but the measured one is under way or began, no
 //! other process has pools or graphs, and all of them are seen to live *after* the card was read, so that none of it came back by a
 //! death. That comes to pass beside others at work as the turn has a door, which is shut for such a call: who is about to move
@@ -22,6 +24,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::account::{self, Account, Bytes, Ledger, Moving, Still};
 use crate::contexts;
 use crate::grants::GRANTS_MAX;
+use crate::overhead;
 use crate::pools;
 use crate::sizes::{self, free_now};
 use crate::sparse;
@@ -262,11 +265,37 @@ pub(crate) enum Watch {
     Aside,
 }
 
+/// Where a ledger's card is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the current context.
+    Here,
+    /// In its primary context: none is current, or another card's.
+    Primary,
+}
+
+impl Place {
+    /// `None`: nowhere.
+    fn of(ledger: Ledger) -> Option<Self> {
+        if is_current(ledger) {
+            return Some(Self::Here);
+        }
+        Self::Primary.free(ledger).map(|_| Self::Primary)
+    }
+
+    fn free(self, ledger: Ledger) -> Option<u64> {
+        match self {
+            Self::Here => free_now(),
+            Self::Primary => overhead::in_primary(ledger, free_now),
+        }
+    }
+}
+
 /// A call that is watched, from before it until the books have what it moved.
 #[must_use]
 pub(crate) struct Watched {
     ledger: Ledger,
-    before: Option<Reading>,
+    before: Option<(Place, Reading)>,
     begun: u64,
     // The books are right before others look.
     moving: Moving,
@@ -277,46 +306,48 @@ impl Watched {
     /// Before a call that gives something of a ledger's card back.
     pub(crate) fn begin(ledger: Ledger, watch: Watch) -> Self {
         let _errno = KeepErrno::new();
-        // Of another card nothing can be read.
-        let is_here = is_current(ledger);
-        let shut = (watch == Watch::Closely && is_here).then(|| Turn::take_with(ledger, Door::Shut));
+        let place = Place::of(ledger);
+        let is_close = watch == Watch::Closely && place.is_some();
+        let shut = is_close.then(|| Turn::take_with(ledger, Door::Shut));
         if shut.is_none() {
             wait_at_door(ledger);
         }
         let moving = ledger.moving();
         let is_own = shut.as_ref().is_some_and(|turn| turn.own.is_some());
-        let before = if is_here { outside(ledger, is_own) } else { None };
+        let before = place.and_then(|place| Some((place, outside(ledger, place, is_own)?)));
         Self { ledger, before, begun: sys::now(), moving, shut }
     }
 
     /// After it: what the card got back by it; `None`: nothing, or perhaps somebody else's.
     pub(crate) fn end(self, answer: i32) -> (Option<Bytes>, Moving) {
         let _errno = KeepErrno::new();
-        let given = self.before.filter(|_| answer == SUCCESS).and_then(|before| self.given(&before));
+        let given = self.before.filter(|_| answer == SUCCESS).and_then(|before| self.given(before));
         let Self { moving, shut, .. } = self;
         drop(shut);
         (given, moving)
     }
 
-    fn given(&self, before: &Reading) -> Option<Bytes> {
+    fn given(&self, (place, before): (Place, Reading)) -> Option<Bytes> {
         // At once, so that others have little time.
-        let free = free_now()?;
+        let free = place.free(self.ledger)?;
         let took = sys::now().saturating_sub(self.begun);
         let given = Bytes(free.checked_sub(before.free).filter(|bytes| *bytes > 0)?);
         let still = quiet(self.ledger).filter(|still| *still == before.still)?;
         // A context of a runtime library ends without a word, and gives back no less than it takes.
         let is_no_context = || sizes::known(self.ledger).is_some_and(|context| given < context);
-        ((still.calls.past == 0 || is_no_context()) && is_nobody_elses((free, given), took)).then_some(given)
+        let now = || place.free(self.ledger);
+        ((still.calls.past == 0 || is_no_context()) && is_nobody_elses(now, (free, given), took))
+            .then_some(given)
     }
 }
 
 /// A reading that is certain, as soon as all others are outside; where the door is not ours, at once.
-fn outside(ledger: Ledger, is_own: bool) -> Option<Reading> {
+fn outside(ledger: Ledger, place: Place, is_own: bool) -> Option<Reading> {
     let halves = IN_VAIN.load(Ordering::Relaxed).min(OUTSIDE_HALVES_MAX);
     let until = sys::now().saturating_add(if is_own { OUTSIDE_NANOS >> halves } else { 0 });
     let mut step = 0;
     loop {
-        if let Some(reading) = certain(ledger) {
+        if let Some(reading) = certain(ledger, place) {
             IN_VAIN.store(0, Ordering::Relaxed);
             return Some(reading);
         }
@@ -348,11 +379,11 @@ fn quiet(ledger: Ledger) -> Option<Still> {
 }
 
 /// Those, and free memory, which is read last: others have little time until the call.
-fn certain(ledger: Ledger) -> Option<Reading> {
-    let before = free_now()?;
+fn certain(ledger: Ledger, place: Place) -> Option<Reading> {
+    let before = place.free(ledger)?;
     let still = quiet(ledger)?;
-    let free = free_now()?;
-    (free == before && ledger.still() == still && free_now()? == free).then_some(Reading {
+    let free = place.free(ledger)?;
+    (free == before && ledger.still() == still && place.free(ledger)? == free).then_some(Reading {
         free,
         still,
         is_settled: true,
@@ -372,11 +403,11 @@ fn is_after_deaths(ledger: Ledger, reaped: u64) -> bool {
 }
 
 /// Whether for some time behind a call nobody is seen who takes or gives back just as much of the card.
-fn is_nobody_elses((free, given): (u64, Bytes), took: u64) -> bool {
+fn is_nobody_elses(now: impl Fn() -> Option<u64>, (free, given): (u64, Bytes), took: u64) -> bool {
     let until = sys::now().saturating_add(took.saturating_mul(WATCHED_TIMES).min(WATCHED_NANOS_MAX));
     let mut seen = free;
     loop {
-        let Some(free) = free_now() else { return false };
+        let Some(free) = now() else { return false };
         if free.abs_diff(seen) == given.0 {
             return false;
         }

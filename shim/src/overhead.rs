@@ -279,14 +279,33 @@ fn primary_handle(device: Device) -> Option<u64> {
     Some(handle)
 }
 
+/// Does something in the primary context of a grant's card; `None` where there is none, or it may not stay.
+pub(crate) fn in_primary<R>(ledger: Ledger, inside: impl FnOnce() -> Option<R>) -> Option<R> {
+    let has_one = |(_, primary): &(i32, &Primary)| primary.handle.load(Ordering::Acquire) != 0;
+    let (number, _) =
+        (0_i32..).zip(&PRIMARY).filter(has_one).find(|(number, _)| is_on(ledger, Device(*number)))?;
+    vendor::relaxed(|| {
+        let (_relying, mut handle) = (stays(Device(number))?, 0);
+        if vendor::cuDevicePrimaryCtxRetain(&raw mut handle, number)? != SUCCESS {
+            return None;
+        }
+        let answer = vendor::with_context(handle, inside);
+        vendor::cuDevicePrimaryCtxRelease_v2(number)?;
+        answer
+    })
+}
+
+/// Whether a card's memory is in this ledger.
+fn is_on(ledger: Ledger, device: Device) -> bool {
+    matches!(account::of(device), Account::Counted(its) if its.number() == ledger.number())
+}
+
 /// Memory of a grant is short: what went with primary contexts that ended past the hooks, as they were had, is not there any more.
 #[cold]
 pub(crate) fn find_ended(ledger: Ledger) {
     for (number, primary) in (0_i32..).zip(&PRIMARY) {
-        let is_its =
-            |device| matches!(account::of(device), Account::Counted(its) if its.number() == ledger.number());
         let handle = primary.handle.load(Ordering::Acquire);
-        if handle != 0 && is_its(Device(number)) {
+        if handle != 0 && is_on(ledger, Device(number)) {
             end_if_gone(Device(number), primary, handle);
         }
     }

@@ -41,6 +41,7 @@
      past                                  the primary context as a runtime library gets it, instead of the retained one
      reset                                 ends it, as a runtime library does
      bare                                  no context is current any more
+     here, there                           the first card's primary context is current, the second card's
      become <seconds>                      another program from now on, which sleeps
      watch                                 says "held" when this process next takes hold of lent memory
      slow <times>                          when the kernel has told this process so often that nobody holds lent memory, it says
@@ -294,6 +295,15 @@ static int adopt(void **object, int descriptor, u64 bytes)
     return 0;
 }
 
+static void *current;
+
+static int there(void)
+{
+    void *context;
+    int code = cuDevicePrimaryCtxRetain(&context, 1);
+    return code ? code : cuCtxSetCurrent(context);
+}
+
 static int others(const char *word, u64 a, u64 b, u64 c)
 {
     Picture picture = {0, {64, 64, 0, 0x20, 1, 0}, 3, {0}};
@@ -327,6 +337,10 @@ static int others(const char *word, u64 a, u64 b, u64 c)
         return reset();
     if (!strcmp(word, "bare"))
         return cuCtxSetCurrent(NULL);
+    if (!strcmp(word, "here"))
+        return cuCtxSetCurrent(current);
+    if (!strcmp(word, "there"))
+        return there();
     if (!strcmp(word, "become"))
         return become(a);
     if (!strcmp(word, "elsewhere"))
@@ -389,7 +403,6 @@ static void *ask(void *unused)
 }
 
 static pthread_t mover;
-static void *current;
 
 static void *move(void *unused)
 {

@@ -460,6 +460,35 @@ fn exported_memory_that_nobody_has_is_free_again_beside_other_processes() {
     scene.program.end();
 }
 
+/// Whoever releases need not have a context of the card: proxy threads of communication libraries have none.
+#[test]
+fn exported_memory_that_nobody_has_is_free_again_whatever_context_is_current() {
+    let Some(mut scene) = Scene::new() else { return };
+    let uuid = scene.bench.device().card(1).unwrap().facts().uuid.clone();
+    let _second = scene.tenant.grant("second", &memory_limit(&uuid, LIMIT));
+    let program = scene.sibling();
+    let mut other = std::mem::replace(&mut scene.program, program);
+    assert_eq!(other.say(&format!("create 1 {SIZE} 1")), "0");
+    for current in ["bare", "there"] {
+        scene.say(&[current]);
+        for _ in 0..8 {
+            scene.create(1);
+            assert!(scene.program.say("export 1 1").starts_with("0 "));
+            scene.say(&["close 1", "release 1"]);
+        }
+        // One that has its descriptor still.
+        scene.create(1);
+        assert!(scene.program.say("export 1 1").starts_with("0 "));
+        scene.say(&["release 1", "here"]);
+        scene.both(2);
+        // Nobody has it any more.
+        scene.say(&["import 1 1", "close 1", current, "release 1", "here"]);
+        scene.both(1);
+    }
+    other.end();
+    scene.program.end();
+}
+
 /// The other threads wait at the door, for a while: where the machine has them stand in a call for longer, some of it stays charged.
 #[test]
 fn exported_memory_that_nobody_has_is_free_again_beside_threads_and_processes_at_work() {
