@@ -18,6 +18,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 
@@ -108,7 +109,9 @@ impl Signs {
         };
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(_) => Lock::Free,
-            Err(_) => Lock::Held,
+            Err((_, Errno::EWOULDBLOCK)) => Lock::Held,
+            // A file system without locks tells of nobody; the other signs do.
+            Err(_) => Lock::Absent,
         }
     }
 
@@ -139,7 +142,8 @@ impl Signs {
 /// Opens a file that whoever may write its directory may have put there: no link is followed, and a pipe keeps nobody waiting.
 fn open_to_lock(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    OpenOptions::new().read(true).custom_flags(flags).open(path)
+    // Over a network a lock that is nobody else's wants a file that may be written.
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
 }
 
 /// Of one that lives, as seen from here.
