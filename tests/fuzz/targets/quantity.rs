@@ -11,5 +11,8 @@ fuzz_target!(|data: &[u8]| {
     let printed = quantity.to_string();
     let again: Quantity = printed.parse().expect("what we print is a quantity");
     assert_eq!(again, quantity, "{text} -> {printed}");
-    assert_eq!(again.to_string(), printed, "printing is canonical");
+    // 62.5Ki is printed as 64000, as upstream prints it, and that as 64k; from there on it stays.
+    let settled = again.to_string();
+    let last: Quantity = settled.parse().expect("what we print is a quantity");
+    assert_eq!((last, last.to_string()), (quantity, settled), "{text} -> {printed}");
 });
