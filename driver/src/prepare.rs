@@ -121,7 +121,7 @@ pub enum PrepareError {
     /// What its processes hold cannot be known: one of them stays in the middle of an allocation, or spoilt its books.
     #[error(
         "claim {claim}: request `{request}`: how much its processes use cannot be known, as one of them stays in the middle of an \
-         allocation (is it stopped?): let it go on or end it, and prepare again"
+         allocation (is it stopped?) or spoilt its books: let it go on or end it, and prepare again"
     )]
     Unsettled {
         /// Claim.

@@ -8,6 +8,8 @@
 //! Killed on the way, the next start makes the files what the journal says, before anything else is promised. What is given up
 //! is free once the journal says so, and by then nobody of the claim can reserve it any more.
 
+use std::io::ErrorKind;
+
 use aliquot_abi::limits::{ComputePolicy, MemoryLimit};
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
@@ -70,9 +72,13 @@ impl Node {
         for (old, new) in before.grants.iter().zip(&lower.grants).filter(|(old, new)| new.memory < old.memory)
         {
             let usage = grant_file::place(&self.grants_dir, &new.claim, &new.share).usage();
-            // Books that cannot be read are no books: nobody reserves anything in them.
-            let Ok(watched) = Watched::open(&usage) else { continue };
             let (claim, request) = (before.name.clone(), new.request.clone());
+            let watched = match Watched::open(&usage) {
+                Ok(watched) => watched,
+                // Where nothing is held there are no books.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(_) => return Err(PrepareError::Unsettled { claim, request }),
+            };
             let part = cards.card(&old.card).and_then(|card| limits_of(old, card, &card.uuid));
             let part = part.map_or(Ppm::ALL, |limits| Ppm::new(limits.own_ppm));
             let Ok(Some(used)) = watched.settled(part) else {
