@@ -57,7 +57,7 @@ pub(crate) enum Account {
 #[derive(Clone, Copy)]
 pub(crate) struct Ledger {
     grant: &'static Grant,
-    usage: Usage,
+    usage: &'static Usage,
 }
 
 /// They do not fit.
@@ -80,7 +80,7 @@ pub(crate) struct Private {
 
 /// A call that moves memory is on its way, until what it moved is in the books.
 #[must_use]
-pub(crate) struct Moving(Option<SlotView<'static>>);
+pub(crate) struct Moving(Option<&'static AtomicU32>);
 
 /// What this container's memory did at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ pub(crate) fn standing_as(standing: Standing) -> Account {
 /// The account of a grant.
 pub(crate) fn of_grant(grant: &'static Grant) -> Account {
     let first = grant.first();
-    match (first.memory, grant.usage, first.fail_mode) {
+    match (first.memory, &grant.usage, first.fail_mode) {
         (MemoryLimit::Unlimited, _, _) | (_, None, FailMode::Open) => Account::Uncounted,
         (MemoryLimit::Bytes(_), Some(usage), _) => Account::Counted(Ledger { grant, usage }),
         (MemoryLimit::Bytes(_), None, FailMode::Closed) => Account::Closed,
@@ -143,18 +143,23 @@ fn private(number: usize) -> Option<&'static Private> {
 }
 
 /// This process's slot in a grant, and a number that no other process of the tenant has; `None` while it can have none.
-pub(crate) fn slot(grant: &'static Grant, usage: Usage) -> Option<(u32, SlotView<'static>)> {
+pub(crate) fn slot(grant: &'static Grant) -> Option<(u32, SlotView<'static>)> {
     let private = private(grant.number)?;
-    let ledger = Ledger { grant, usage };
+    let ledger = Ledger { grant, usage: grant.usage.as_ref()? };
     let seen = private.slot.load(Ordering::Acquire);
     let slot = ledger.own_slot(private, seen).or_else(|| ledger.register(private))?;
     Some((private.slot.load(Ordering::Acquire), slot))
 }
 
+impl Moving {
+    /// Nothing is on its way.
+    pub(crate) const NOTHING: Self = Self(None);
+}
+
 impl Drop for Moving {
     fn drop(&mut self) {
-        if let Some(slot) = self.0 {
-            slot.ended().fetch_add(1, Ordering::SeqCst);
+        if let Some(ended) = self.0 {
+            ended.fetch_add(1, Ordering::SeqCst);
         }
     }
 }
@@ -236,7 +241,7 @@ impl Ledger {
             0 | REGISTERING => Own::Unknown,
             number => Own::Slot(number - 1),
         };
-        let answer = life::reap(self.usage, self.part(), own, &private.reaping);
+        let answer = life::reap(*self.usage, self.part(), own, &private.reaping);
         if answer == Reaped::Done {
             private.looked.store(begun, Ordering::Release);
         }
@@ -354,7 +359,7 @@ impl Ledger {
         if let Some(slot) = slot {
             slot.begun().fetch_add(1, Ordering::SeqCst);
         }
-        Moving(slot)
+        Moving(slot.map(SlotView::ended))
     }
 
     /// From now on memory of this process may come back to the card before the books say so.
@@ -369,14 +374,14 @@ impl Ledger {
         let view = self.usage.view;
         Still {
             total: Bytes(view.total().load(Ordering::SeqCst) & !FREEZE),
-            calls: life::calls(self.usage, self.own_number()),
+            calls: life::calls(*self.usage, self.own_number()),
             reaped: view.reaped().load(Ordering::SeqCst),
         }
     }
 
     /// Whether all other processes of the container are seen to live.
     pub(crate) fn all_live(self) -> bool {
-        life::all_live(self.usage, self.own_number())
+        life::all_live(*self.usage, self.own_number())
     }
 
     /// The number of this process's slot, or one that none has.
@@ -408,7 +413,7 @@ impl Ledger {
 
     /// The books themselves.
     pub(crate) fn usage(self) -> Usage {
-        self.usage
+        *self.usage
     }
 
     /// How managed memory is charged, as the page says now.

@@ -239,14 +239,14 @@ pub(crate) fn going_as(handle: u64, end: End, tie: Option<Tie>) -> Going {
 
 /// With a number and its former ones.
 fn each_of(tie: Tie, act: fn(Tie)) {
-    let mut numbers = [0; FORMER_MAX];
-    write(|| {
-        for (place, former) in numbers.iter_mut().zip(former(tie)) {
-            *place = former.number.load(Ordering::Acquire);
-        }
-    });
     act(tie);
-    numbers.into_iter().filter(|number| *number != 0).for_each(|number| act(Tie(number)));
+    for former in former(tie) {
+        let number = write(|| {
+            let is_still = former.later.load(Ordering::Acquire) == tie.0;
+            is_still.then(|| former.number.load(Ordering::Acquire))
+        });
+        number.into_iter().for_each(|number| act(Tie(number)));
+    }
 }
 
 impl Going {

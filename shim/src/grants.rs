@@ -33,6 +33,8 @@ const VARIABLE: &CStr = c"ALIQUOT_GRANTS";
 pub(crate) const GRANTS_MAX: usize = 32;
 /// Cards a process numbers.
 pub(crate) const DEVICES_MAX: usize = 64;
+/// Bytes of a directory's entries that are read at once; they begin at a multiple of eight, as the kernel's records do.
+const ENTRIES_BYTES: usize = 4096;
 /// Longest wait for another thread that is finding the grants, in steps of a millisecond.
 const BOOT_STEPS_MAX: u32 = 2_000;
 
@@ -257,33 +259,35 @@ enum Taken {
     Grant,
 }
 
-/// Calls `visit` for each directory in `of`. Files and what is gone by now are passed over.
+/// Calls `visit` for each directory in `of`. Files and what is gone by now are passed over. What the kernel tells goes into a
+/// mapping: it is large for the stack of whichever thread comes first.
 fn each_directory(of: &File, mut visit: impl FnMut(Result<&File, Unreadable>)) {
-    // The kernel's records are aligned to eight bytes.
-    let mut buffer = [0_u64; 256];
-    loop {
-        // SAFETY: the same memory as bytes.
-        let bytes = unsafe { core::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast::<u8>(), 2048) };
-        let filled = of.entries(bytes);
-        if filled == 0 {
-            return;
-        }
-        let mut rest = bytes.get(..filled).unwrap_or(&[]);
-        // A record: inode (8), offset (8), length (2), type (1), name and a zero byte.
-        while let (Some(low), Some(high)) = (rest.get(16), rest.get(17)) {
-            let length = usize::from(u16::from_le_bytes([*low, *high]));
-            let name = rest.get(19..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
-            if let Some(name) = name
-                && !name.to_bytes().starts_with(b".")
-            {
-                match File::find(Some(of), name, libc::O_RDONLY | libc::O_DIRECTORY) {
-                    Ok(entry) => visit(Ok(&entry)),
-                    Err(Unopened::Absent | Unopened::OtherKind) => {}
-                    Err(Unopened::Refused) => visit(Err(Unreadable)),
-                }
+    sys::with_bytes(ENTRIES_BYTES, |bytes| {
+        loop {
+            let filled = of.entries(bytes);
+            if filled == 0 {
+                return;
             }
-            rest = rest.get(length.max(19)..).unwrap_or(&[]);
+            each_in(of, bytes.get(..filled).unwrap_or(&[]), &mut visit);
         }
+    });
+}
+
+/// The same for some records of the kernel's: inode (8), offset (8), length (2), type (1), name and a zero byte.
+fn each_in(of: &File, mut rest: &[u8], visit: &mut dyn FnMut(Result<&File, Unreadable>)) {
+    while let (Some(low), Some(high)) = (rest.get(16), rest.get(17)) {
+        let length = usize::from(u16::from_le_bytes([*low, *high]));
+        let name = rest.get(19..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
+        if let Some(name) = name
+            && !name.to_bytes().starts_with(b".")
+        {
+            match File::find(Some(of), name, libc::O_RDONLY | libc::O_DIRECTORY) {
+                Ok(entry) => visit(Ok(&entry)),
+                Err(Unopened::Absent | Unopened::OtherKind) => {}
+                Err(Unopened::Refused) => visit(Err(Unreadable)),
+            }
+        }
+        rest = rest.get(length.max(19)..).unwrap_or(&[]);
     }
 }
 

@@ -17,14 +17,14 @@ mod wanted;
 use aliquot_enforce::backing::{Source, Taken};
 
 use crate::account::{self, Account, Bytes, Ledger};
-use crate::meter::{self, Ended, Kind, Meter, Running, State};
+use crate::meter::{self, Ended, Kind, Meter, State, Waiting};
 use crate::pacing::Target;
 use crate::pools::{self, Place};
 use crate::sys::{self, KeepErrno};
 use crate::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
 
-use execs::{Amounts, Does, Flight};
-use wanted::{CARDS_MAX, MEMORY_NODE, Wanted};
+use execs::{Does, Flight};
+use wanted::{Amounts, CARDS_MAX, MEMORY_NODE, NONE, Wanted};
 
 /// Turns that a trim waits for launches under way which it would take memory from.
 const TRIM_TURNS_MAX: u32 = 64;
@@ -106,19 +106,34 @@ struct Flown {
     over: Option<Ledger>,
 }
 
-/// What the driver holds of each card of a flight, in bytes; `None`: it does not say.
-type Held = [Option<u64>; CARDS_MAX];
+/// What the driver holds of each card of a flight, in bytes; no driver has [`UNTOLD`].
+type Held = Amounts;
+
+/// It does not say.
+const UNTOLD: u64 = u64::MAX;
+
+fn held_of(card: i32) -> u64 {
+    Meter::Graphs(Device(card)).reserved().unwrap_or(UNTOLD)
+}
 
 fn held(wanted: &Wanted) -> Held {
-    let mut held = [None; CARDS_MAX];
+    let mut held = NONE;
     for (place, (card, _)) in held.iter_mut().zip(wanted.each()) {
-        *place = Meter::Graphs(Device(card)).reserved();
+        *place = held_of(card);
     }
     held
 }
 
-/// What is reserved for a flight, by card.
-type Reserved = [Option<Running>; CARDS_MAX];
+/// By how much that has grown of a card which had `before`; `None`: nobody can tell.
+fn grown(card: i32, before: u64) -> Option<u64> {
+    let after = held_of(card);
+    if before == UNTOLD || after == UNTOLD { None } else { after.checked_sub(before) }
+}
+
+/// What is reserved for a flight, by the places of its cards. Large, so it lies where its caller has a place for it.
+type Reserved = [Option<Waiting>; CARDS_MAX];
+
+const NOTHING: Reserved = [const { None }; CARDS_MAX];
 
 /// Why nothing was reserved.
 enum Refusal {
@@ -137,79 +152,85 @@ impl Refusal {
     }
 }
 
-/// Reserves what a flight may take.
-fn enter(flight: &Flight) -> Result<Reserved, Refusal> {
-    let mut running = [const { None }; CARDS_MAX];
-    for (place, (card, worst)) in running.iter_mut().zip(flight.each()) {
+/// Reserves what a flight may take, in the books of `into`.
+#[inline(never)]
+fn enter(flight: &Flight, into: &mut Reserved) -> Result<(), Refusal> {
+    for (place, (card, worst)) in into.iter_mut().zip(flight.each()) {
         let (device, meter) = (Device(card), Meter::Graphs(Device(card)));
-        let ledger = match account::of(device) {
+        let refusal = match account::of(device) {
             Account::Uncounted => continue,
-            Account::Counted(ledger) => ledger,
-            Account::Closed => {
-                end_all(running, OUT_OF_MEMORY);
-                return Err(Refusal::Closed);
+            Account::Closed => Refusal::Closed,
+            Account::Counted(ledger) => {
+                *place = if !watch(device) {
+                    None
+                } else if flight.is_backed() {
+                    meter.enter_idle(ledger)
+                } else {
+                    meter.enter_now(ledger, worst)
+                };
+                if place.is_some() {
+                    continue;
+                }
+                Refusal::Full(ledger)
             }
         };
-        *place = if !watch(device) {
-            None
-        } else if flight.is_backed() {
-            meter.enter_idle(ledger)
-        } else {
-            meter.enter_now(ledger, worst)
-        };
-        if place.is_none() {
-            // Nothing was asked for.
-            end_all(running, OUT_OF_MEMORY);
-            return Err(Refusal::Full(ledger));
-        }
+        // Nothing was asked for.
+        end_all(flight, into, OUT_OF_MEMORY);
+        return Err(refusal);
     }
-    Ok(running)
+    Ok(())
 }
 
 /// Changes what is reserved of each card.
-fn each_of(reserved: &mut Reserved, amounts: &Amounts, change: impl Fn(&mut Running, Bytes)) {
-    for running in reserved.iter_mut().flatten() {
-        let is_its = |card: i32| running.meter() == Meter::Graphs(Device(card));
-        let found = amounts.iter().find(|(card, bytes)| *bytes > 0 && is_its(*card)).map(|(_, bytes)| *bytes);
-        found.into_iter().for_each(|bytes| change(running, Bytes(bytes)));
+fn each_of(reserved: &mut Reserved, amounts: &Amounts, change: impl Fn(&mut Waiting, Bytes)) {
+    for (waiting, bytes) in reserved.iter_mut().zip(amounts).filter(|(_, bytes)| **bytes > 0) {
+        waiting.iter_mut().for_each(|waiting| change(waiting, Bytes(*bytes)));
     }
 }
 
 /// What was reserved for a flight that did not take place is free again.
-fn give_back(amounts: &Amounts) {
-    for (card, bytes) in amounts.iter().filter(|(_, bytes)| *bytes > 0) {
-        if let Account::Counted(ledger) = account::of(Device(*card)) {
-            Meter::Graphs(Device(*card)).adopt(ledger, Bytes(*bytes)).end(OUT_OF_MEMORY);
+fn give_back(flight: &Flight, amounts: &Amounts) {
+    for ((card, _), bytes) in flight.wanted.each().zip(amounts).filter(|(_, bytes)| **bytes > 0) {
+        if let Account::Counted(ledger) = account::of(Device(card)) {
+            Meter::Graphs(Device(card)).adopt(ledger, Bytes(*bytes)).end(OUT_OF_MEMORY);
+        }
+    }
+}
+
+/// What it may take is in the books from now on, and what others count on becomes theirs.
+fn take_room(flight: &Flight, reserved: &mut Reserved) -> Result<(), Refusal> {
+    match enter(flight, reserved) {
+        Ok(()) => {
+            each_of(reserved, &execs::cover(flight), Waiting::hand_over);
+            Ok(())
+        }
+        Err(refusal) => {
+            // Before others are asked to give something back, as it is not under way.
+            give_back(flight, &execs::cancel(flight));
+            Err(refusal)
         }
     }
 }
 
 /// A flight begins, with what it may take in the books: at once, or in memory that another graph has, or when pools have given
-/// back what they only keep. `Ok(None)`: `begin` knows nothing of it.
+/// back what they only keep. `Ok(false)`: `begin` knows nothing of it.
+#[inline(never)]
 fn take_off(
-    begin: impl Fn() -> Option<Flight>,
-    beside: impl Fn() -> Option<Flight>,
-) -> Result<Option<(Flight, Reserved)>, Refusal> {
-    let try_with = |flight: Flight| match enter(&flight) {
-        Ok(mut reserved) => {
-            each_of(&mut reserved, &execs::cover(&flight), Running::hand_over);
-            Ok((flight, reserved))
-        }
-        Err(refusal) => {
-            // Before others are asked to give something back, as it is not under way.
-            give_back(&execs::cancel(&flight));
-            Err(refusal)
-        }
-    };
+    (flight, reserved): (&mut Flight, &mut Reserved),
+    begin: &dyn Fn(&mut Flight) -> bool,
+    beside: &dyn Fn(&mut Flight) -> bool,
+) -> Result<bool, Refusal> {
     let mut relieved = None;
     for _ in 0..=CARDS_MAX {
-        let Some(flight) = begin() else { return Ok(None) };
-        let ledger = match try_with(flight) {
+        if !begin(flight) {
+            return Ok(false);
+        }
+        let ledger = match take_room(flight, reserved) {
             Err(Refusal::Full(ledger)) if relieved != Some(ledger.number()) => ledger,
-            answer => return answer.map(Some),
+            answer => return answer.map(|()| true),
         };
-        if let Some(flight) = beside() {
-            return try_with(flight).map(Some);
+        if beside(flight) {
+            return take_room(flight, reserved).map(|()| true);
         }
         pools::relieve(ledger);
         relieved = Some(ledger.number());
@@ -218,11 +239,13 @@ fn take_off(
 }
 
 /// The vendor's call is over, with this answer: the ledger that holds more now than its limit leaves, and how it ended.
-fn end_all(running: [Option<Running>; CARDS_MAX], answer: i32) -> (Option<Ledger>, Ended) {
+#[inline(never)]
+fn end_all(flight: &Flight, reserved: &mut Reserved, answer: i32) -> (Option<Ledger>, Ended) {
     let (mut over, mut how) = (None, Ended::Fits);
-    for running in running.into_iter().flatten() {
-        let ledger = running.ledger();
-        match running.end(answer) {
+    for (place, (card, _)) in reserved.iter_mut().zip(flight.wanted.each()) {
+        let Some(waiting) = place.take() else { continue };
+        let ledger = waiting.ledger();
+        match waiting.end(Device(card), answer) {
             Ended::Fits => {}
             Ended::Grew => how = Ended::Grew,
             Ended::Over => (over, how) = (Some(ledger), Ended::Grew),
@@ -232,17 +255,18 @@ fn end_all(running: [Option<Running>; CARDS_MAX], answer: i32) -> (Option<Ledger
 }
 
 /// The vendor's call, with what it may take in the books.
-fn fly(flight: &Flight, mut reserved: Reserved, real: impl FnOnce() -> i32) -> Flown {
+#[inline(never)]
+fn fly(flight: &Flight, reserved: &mut Reserved, real: &dyn Fn() -> i32) -> Flown {
     let before = {
         let _errno = KeepErrno::new();
-        if flight.is_backed() { [None; CARDS_MAX] } else { held(&flight.wanted) }
+        if flight.is_backed() { NONE } else { held(&flight.wanted) }
     };
     let answer = real();
     let _errno = KeepErrno::new();
     if flight.is_backed() {
-        each_of(&mut reserved, &execs::land(flight), Running::take_over);
+        each_of(reserved, &execs::land(flight), Waiting::take_over);
     }
-    let (over, how) = end_all(reserved, answer);
+    let (over, how) = end_all(flight, reserved, answer);
     if flight.is_backed() && how == Ended::Grew {
         execs::doubt();
     }
@@ -252,53 +276,62 @@ fn fly(flight: &Flight, mut reserved: Reserved, real: impl FnOnce() -> i32) -> F
 
 /// Where memory came from, by what the driver held before.
 fn source(wanted: &Wanted, before: &Held) -> Source {
-    let after = held(wanted);
-    let grew =
-        |at: (&Option<u64>, &Option<u64>)| at.1.zip(*at.0).map(|(after, before)| after.checked_sub(before));
-    let grown =
-        || wanted.each().zip(before.iter().zip(&after)).map(|((_, bytes), at)| (bytes, grew(at).flatten()));
-    if grown().all(|(_, grew)| grew == Some(0)) {
-        Source::Kept
-    } else if grown().all(|(bytes, grew)| grew.is_some_and(|grew| grew >= bytes)) {
-        Source::Card
-    } else {
-        Source::Anywhere
+    let (mut is_kept, mut is_card) = (true, true);
+    for ((card, bytes), before) in wanted.each().zip(before) {
+        let grown = grown(card, *before);
+        is_kept &= grown == Some(0);
+        is_card &= grown.is_some_and(|grown| grown >= bytes);
+    }
+    match (is_kept, is_card) {
+        (true, _) => Source::Kept,
+        (false, true) => Source::Card,
+        (false, false) => Source::Anywhere,
     }
 }
 
 /// An executable graph is launched: its memory is reserved before, unless it has it.
 #[inline]
-pub(crate) fn launch(exec: u64, target: Target, real: impl FnOnce() -> i32) -> i32 {
-    if Kind::Graphs.is_there() { run(exec, target, Does::Launch, real) } else { real() }
+pub(crate) fn launch(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
+    if Kind::Graphs.is_there() { run(exec, target, Does::Launch, &real) } else { real() }
 }
 
 /// The same for an upload.
-pub(crate) fn upload(exec: u64, target: Target, real: impl FnOnce() -> i32) -> i32 {
-    if Kind::Graphs.is_there() { run(exec, target, Does::Upload, real) } else { real() }
+pub(crate) fn upload(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
+    if Kind::Graphs.is_there() { run(exec, target, Does::Upload, &real) } else { real() }
 }
 
-fn run(exec: u64, target: Target, does: Does, real: impl FnOnce() -> i32) -> i32 {
+fn run(exec: u64, target: Target, does: Does, real: &dyn Fn() -> i32) -> i32 {
+    let is_known = {
+        let _errno = KeepErrno::new();
+        execs::knows(exec) && !vendor::is_capturing(target.stream, target.mode)
+    };
+    if is_known && let Some(answer) = run_known(exec, target, does, real) {
+        return answer;
+    }
+    let answer = real();
+    changed();
+    answer
+}
+
+/// `None`: it is not known any more.
+#[inline(never)]
+fn run_known(exec: u64, target: Target, does: Does, real: &dyn Fn() -> i32) -> Option<i32> {
+    let (mut flight, mut reserved) = (Flight::NONE, NOTHING);
     let taken_off = {
         let _errno = KeepErrno::new();
-        if execs::knows(exec) && !vendor::is_capturing(target.stream, target.mode) {
-            let lane = execs::lane(target);
-            take_off(|| execs::begin(exec, lane, does), || execs::begin_beside(exec, lane))
-        } else {
-            Ok(None)
-        }
+        let lane = execs::lane(target);
+        let begin = |flight: &mut Flight| execs::begin(flight, exec, lane, does);
+        let beside = |flight: &mut Flight| execs::begin_beside(flight, lane);
+        take_off((&mut flight, &mut reserved), &begin, &beside)
     };
     match taken_off {
-        Ok(Some((flight, reserved))) => {
-            let flown = fly(&flight, reserved, real);
+        Ok(true) => {
+            let flown = fly(&flight, &mut reserved, real);
             execs::end(&flight, flown.source);
-            flown.answer
+            Some(flown.answer)
         }
-        Ok(None) => {
-            let answer = real();
-            changed();
-            answer
-        }
-        Err(refusal) => refusal.answer(),
+        Ok(false) => None,
+        Err(refusal) => Some(refusal.answer()),
     }
 }
 
@@ -312,20 +345,21 @@ pub(crate) fn instantiate(
     if exec.is_null() || !Kind::Graphs.is_there() {
         return real();
     }
-    let (wanted, taken) = {
+    let mut flight = Flight::NONE;
+    let (read, taken) = {
         let _errno = KeepErrno::new();
-        (Wanted::of(graph), execs::taken())
+        (flight.wanted.read(graph), execs::taken())
     };
-    let wanted = match wanted {
-        Ok(wanted) if wanted.is_nothing() => return real(),
-        Ok(wanted) => wanted,
+    match read {
+        Ok(()) if flight.wanted.is_nothing() => return real(),
+        Ok(()) => {}
         Err(_) => return OUT_OF_MEMORY,
-    };
+    }
     let before = exec.before();
     let made = if taken == Taken::AtLaunch && upload.is_none() {
-        make_freely(exec, wanted, real)
+        make_freely(exec, &flight.wanted, real)
     } else {
-        make(exec, wanted, upload, real)
+        make(exec, &mut flight, upload, real)
     };
     let _errno = KeepErrno::new();
     match made {
@@ -350,42 +384,47 @@ enum Made {
 }
 
 /// Instantiates with what that may take in the books.
-fn make(exec: Place, wanted: Wanted, upload: Option<Target>, real: &dyn Fn() -> i32) -> Made {
+#[inline(never)]
+fn make(exec: Place, flight: &mut Flight, upload: Option<Target>, real: &dyn Fn() -> i32) -> Made {
+    let mut reserved = NOTHING;
     let taken_off = {
         let _errno = KeepErrno::new();
         let lane = upload.and_then(execs::lane);
-        take_off(|| execs::begin_new(wanted, lane), || None)
+        let begin = |flight: &mut Flight| execs::begin_new(flight, lane);
+        take_off((flight, &mut reserved), &begin, &|_| false)
     };
-    let (mut flight, reserved) = match taken_off {
-        Ok(Some(flight)) => flight,
-        Ok(None) => return Made::Not(OUT_OF_MEMORY),
+    match taken_off {
+        Ok(true) => {}
+        Ok(false) => return Made::Not(OUT_OF_MEMORY),
         Err(refusal) => return Made::Not(refusal.answer()),
-    };
-    let flown = fly(&flight, reserved, real);
+    }
+    let flown = fly(flight, &mut reserved, real);
     let _errno = KeepErrno::new();
     let is_there = flown.answer == SUCCESS;
-    let is_noted = !is_there || execs::add(exec.read(), wanted);
+    let is_noted = !is_there || execs::add(exec.read(), &flight.wanted);
     if is_there {
         flight.made(exec.read());
     }
-    let was_alone = execs::end(&flight, flown.source);
+    let was_alone = execs::end(flight, flown.source);
     if let Some(source) = flown.source.filter(|_| was_alone && upload.is_none()) {
-        learn(&wanted, source);
+        learn(&flight.wanted, source);
     }
     Made::of(exec, flown.answer, is_noted, flown.over.or_else(|| settle().0))
 }
 
 /// Instantiates with nothing reserved, where the driver was seen to take nothing then. If it does so after all, that was wrong.
-fn make_freely(exec: Place, wanted: Wanted, real: &dyn Fn() -> i32) -> Made {
+#[inline(never)]
+fn make_freely(exec: Place, wanted: &Wanted, real: &dyn Fn() -> i32) -> Made {
     let (since, before) = {
         let _errno = KeepErrno::new();
-        (execs::moment(), held(&wanted))
+        (execs::moment(), held(wanted))
     };
     let answer = real();
     let _errno = KeepErrno::new();
     let is_noted = answer != SUCCESS || execs::add(exec.read(), wanted);
-    let mut grew = held(&wanted).into_iter().zip(before).filter_map(|(after, before)| after.zip(before));
-    let is_its = grew.any(|(after, before)| after > before) && execs::was_quiet(since);
+    let mut each = wanted.each().zip(&before);
+    let has_grown = each.any(|((card, _), before)| grown(card, *before).is_some_and(|grown| grown > 0));
+    let is_its = has_grown && execs::was_quiet(since);
     let (over, how) = settle();
     if is_its || how == Ended::Grew {
         execs::learn(Taken::AtEither);
@@ -409,9 +448,9 @@ impl Made {
 
 /// Something was instantiated, and nothing else was under way: has it its memory by now?
 fn learn(wanted: &Wanted, source: Source) {
-    let lacks = |((_, bytes), held): ((i32, u64), Option<u64>)| held.is_some_and(|held| held < bytes);
+    let lacks = |(card, bytes)| held_of(card) < bytes;
     match source {
-        Source::Kept if wanted.each().zip(held(wanted)).any(lacks) => execs::learn(Taken::AtLaunch),
+        Source::Kept if wanted.each().any(lacks) => execs::learn(Taken::AtLaunch),
         Source::Card => execs::learn(Taken::AtInstantiation),
         Source::Kept | Source::Anywhere => {}
     }
@@ -435,7 +474,8 @@ pub(crate) fn update(exec: u64, graph: u64, real: impl FnOnce() -> i32) -> i32 {
     let answer = real();
     if answer == SUCCESS && Kind::Graphs.is_there() && execs::knows(exec) {
         let _errno = KeepErrno::new();
-        if let Ok(wanted) = Wanted::of(graph) {
+        let mut wanted = Wanted::NOTHING;
+        if wanted.read(graph).is_ok() {
             execs::change(exec, &wanted);
         }
     }

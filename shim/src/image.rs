@@ -87,10 +87,17 @@ fn of_elf(read: Read<'_>) -> Option<u64> {
     Some(sum)
 }
 
+/// A block of it lies in a mapping: it is large for the stack of whichever thread loads a module.
 fn of_text(read: Read<'_>) -> Option<u64> {
-    let (mut scan, mut block, mut at) = (Scan::NEW, [0; BLOCK], 0);
+    let mut found = None;
+    sys::with_bytes(BLOCK, |block| found = of_text_by(block, read));
+    found
+}
+
+fn of_text_by(block: &mut [u8], read: Read<'_>) -> Option<u64> {
+    let (mut scan, mut at) = (Scan::NEW, 0);
     while at < TEXT_MAX {
-        let count = read(at, &mut block);
+        let count = read(at, block);
         for byte in block.iter().take(count) {
             if *byte == 0 {
                 return scan.is_ptx.then_some(scan.sum);

@@ -109,8 +109,16 @@ pub(crate) struct Running {
     ledger: Ledger,
     /// The moment at which it began; `None`: nothing began.
     begun: Option<Stamp>,
-    /// None: nothing moves by asking.
-    _moving: Option<Moving>,
+    moving: Moving,
+}
+
+/// A vendor call for graphs on its way, without what the card tells of it: of many cards' there is one each on a stack.
+pub(crate) struct Waiting {
+    ledger: Ledger,
+    /// Reserved for it.
+    worst: u64,
+    begun: Stamp,
+    moving: Moving,
 }
 
 /// How a call ended.
@@ -284,20 +292,21 @@ impl Meter {
 
     /// A call that was not made, for which another one reserved so much.
     pub(crate) fn adopt(self, ledger: Ledger, worst: Bytes) -> Running {
-        let (operation, begun, _moving) = (Operation { worst: worst.0, promised: 0 }, None, None);
-        Running { meter: self, operation, ledger, begun, _moving }
+        let operation = Operation { worst: worst.0, promised: 0 };
+        // Nothing moves by asking.
+        Running { meter: self, operation, ledger, begun: None, moving: Moving::NOTHING }
     }
 
     /// The same, where nobody is asked to give anything back.
-    pub(crate) fn enter_now(self, ledger: Ledger, worst: Bytes) -> Option<Running> {
+    pub(crate) fn enter_now(self, ledger: Ledger, worst: Bytes) -> Option<Waiting> {
         let moving = ledger.moving();
         ledger.reserve_now(worst).ok()?;
-        self.begin((ledger, moving), worst.0, |_| true)
+        self.begin((ledger, moving), worst.0, |_| true)?.wait()
     }
 
     /// A call begins that is expected to take nothing.
-    pub(crate) fn enter_idle(self, ledger: Ledger) -> Option<Running> {
-        self.begin((ledger, ledger.moving()), 0, |_| true)
+    pub(crate) fn enter_idle(self, ledger: Ledger) -> Option<Waiting> {
+        self.begin((ledger, ledger.moving()), 0, |_| true)?.wait()
     }
 
     /// Begins what `worst` is reserved for, where it is known and as `wanted`; gives that back where it is not.
@@ -318,7 +327,7 @@ impl Meter {
 
     /// `moving` is from before the books changed, as whoever measures looks at both.
     fn running(self, (ledger, moving): (Ledger, Moving), stamp: Stamp, operation: Operation) -> Running {
-        Running { meter: self, operation, ledger, begun: Some(stamp), _moving: Some(moving) }
+        Running { meter: self, operation, ledger, begun: Some(stamp), moving }
     }
 
     /// The same, as far as the room of the pool goes.
@@ -354,8 +363,7 @@ impl Meter {
     /// Puts into the books what the driver says now.
     pub(crate) fn refresh(self, ledger: Ledger) -> Ended {
         // More than the books say is charged, whatever the limit: it is held.
-        let (operation, begun, _moving) = (Operation::default(), None, None);
-        Running { meter: self, operation, ledger, begun, _moving }.end(SUCCESS)
+        self.adopt(ledger, Bytes(0)).end(SUCCESS)
     }
 }
 
@@ -365,14 +373,10 @@ impl Running {
         self.ledger
     }
 
-    /// So much of what was reserved is another one's from now on.
-    pub(crate) fn hand_over(&mut self, bytes: Bytes) {
-        self.operation.worst = self.operation.worst.saturating_sub(bytes.0);
-    }
-
-    /// So much that another one reserved is its own from now on.
-    pub(crate) fn take_over(&mut self, bytes: Bytes) {
-        self.operation.worst = self.operation.worst.saturating_add(bytes.0);
+    /// Without what its meter tells, where it has begun.
+    fn wait(self) -> Option<Waiting> {
+        let Self { operation, ledger, begun, moving, .. } = self;
+        Some(Waiting { ledger, worst: operation.worst, begun: begun?, moving })
     }
 
     /// Whose memory it takes.
@@ -432,6 +436,30 @@ impl Running {
         }
         self.ledger.charge(bytes);
         Ended::Over
+    }
+}
+
+impl Waiting {
+    /// Whose it is.
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.ledger
+    }
+
+    /// So much of what was reserved is another one's from now on.
+    pub(crate) fn hand_over(&mut self, bytes: Bytes) {
+        self.worst = self.worst.saturating_sub(bytes.0);
+    }
+
+    /// So much that another one reserved is its own from now on.
+    pub(crate) fn take_over(&mut self, bytes: Bytes) {
+        self.worst = self.worst.saturating_add(bytes.0);
+    }
+
+    /// The vendor's call for the graphs of this card is over, with this answer.
+    pub(crate) fn end(self, device: Device, answer: i32) -> Ended {
+        let Self { ledger, worst, begun, moving } = self;
+        let operation = Operation { worst, promised: 0 };
+        Running { meter: Meter::Graphs(device), operation, ledger, begun: Some(begun), moving }.end(answer)
     }
 }
 

@@ -243,14 +243,15 @@ impl Sums {
         }
     }
 
-    fn credit(self) {
-        for (grant, sum) in (0_u32..).zip(self.0).filter(|(_, sum)| *sum > 0) {
-            plain::credit(grant, Bytes(sum));
+    fn credit(&self) {
+        for (grant, sum) in (0_u32..).zip(&self.0).filter(|(_, sum)| **sum > 0) {
+            plain::credit(grant, Bytes(*sum));
         }
     }
 }
 
 /// A context ended, and with it what was loaded into it.
+#[inline(never)]
 pub(crate) fn context_ended(tie: Tie) {
     asked::ended();
     let mut sums = Sums::default();

@@ -135,27 +135,29 @@ struct HeldAll {
 }
 
 impl HeldAll {
-    fn hold(memory: &mut dyn Iterator<Item = Number>) -> Result<Self, i32> {
-        let mut all = Self { held: [Held(Number::NONE, 0); MEMORIES_MAX], count: 0 };
+    const NONE: Self = Self { held: [Held(Number::NONE, 0); MEMORIES_MAX], count: 0 };
+
+    /// In place: it is large for a stack.
+    fn hold(&mut self, memory: &mut dyn Iterator<Item = Number>) -> Result<(), i32> {
         for (number, grant) in memory.filter_map(|number| Some((number, number.grant()?))) {
-            let Some(place) = all.held.get_mut(all.count) else {
-                all.unhold();
+            let Some(place) = self.held.get_mut(self.count) else {
+                self.unhold();
                 return Err(OUT_OF_MEMORY);
             };
             match number.hold() {
                 Ok(number) => *place = Held(number, grant),
                 Err(error) => {
-                    all.unhold();
+                    self.unhold();
                     return Err(error);
                 }
             }
-            all.count += 1;
+            self.count += 1;
         }
-        Ok(all)
+        Ok(())
     }
 
     fn each(&self) -> impl Iterator<Item = Held> {
-        self.held.into_iter().take(self.count)
+        self.held.iter().copied().take(self.count)
     }
 
     fn unhold(&self) {
@@ -182,10 +184,10 @@ pub(crate) fn bind(
     memory: &mut dyn Iterator<Item = Number>,
     call: impl FnOnce() -> i32,
 ) -> i32 {
-    let held = match HeldAll::hold(memory) {
-        Ok(held) => held,
-        Err(error) => return error,
-    };
+    let mut held = HeldAll::NONE;
+    if let Err(error) = held.hold(memory) {
+        return error;
+    }
     let answer = call();
     if answer == SUCCESS {
         held.note(place);

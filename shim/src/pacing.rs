@@ -344,7 +344,7 @@ impl Meter {
 
     fn shared(&self) -> Shared<'static> {
         let view = self.usage.view;
-        let slot = account::slot(self.grant, self.usage);
+        let slot = account::slot(self.grant);
         let (process_nanos, me) = match slot {
             Some((number, slot)) => (slot.device_nanos(), number),
             // More processes than slots: told apart by number alone.

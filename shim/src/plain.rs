@@ -151,7 +151,7 @@ pub(crate) fn credit_all_of(tie: Tie) {
         };
         map.sweep(|_, held| held.tie() == tie, add);
     }
-    for (grant, sum) in (0_u32..).zip(sums).filter(|(_, sum)| *sum > 0) {
-        credit(grant, Bytes(sum));
+    for (grant, sum) in (0_u32..).zip(&sums).filter(|(_, sum)| **sum > 0) {
+        credit(grant, Bytes(*sum));
     }
 }

@@ -81,7 +81,8 @@ impl Facts {
 }
 
 fn facts(path: &CStr) -> Option<Facts> {
-    let mut text = [0_u8; 1024];
+    // More than a name and 22 numbers.
+    let mut text = [0_u8; 512];
     let length = File::open(None, path, libc::O_RDONLY)?.read(&mut text)?;
     parse_facts(text.get(..length)?)
 }
@@ -179,7 +180,7 @@ pub(crate) fn maps(pid: Pid, address: usize) -> Option<bool> {
 fn each_mapping(path: &CStr, mut visit: impl FnMut(core::ops::Range<u64>, Mapped)) -> Option<()> {
     let file = File::open(None, path, libc::O_RDONLY)?;
     let mut line = Line::default();
-    let mut text = [0_u8; 1024];
+    let mut text = [0_u8; 512];
     loop {
         let length = file.read(&mut text)?;
         if length == 0 {

@@ -206,6 +206,14 @@ pub(crate) fn with_words(count: usize, inside: impl FnOnce(&mut [u64])) {
     unmap(base, length);
 }
 
+/// The same with so many bytes.
+pub(crate) fn with_bytes(count: usize, inside: impl FnOnce(&mut [u8])) {
+    let Some(base) = map_private(count) else { return };
+    // SAFETY: a mapping of ours of that length, of zeros, of which nobody else knows.
+    inside(unsafe { core::slice::from_raw_parts_mut(base.cast().as_ptr(), count) });
+    unmap(base, count);
+}
+
 /// A variable of the environment.
 pub(crate) fn env(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: a C string.

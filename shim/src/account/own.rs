@@ -80,7 +80,7 @@ impl Ledger {
                 break;
             }
         }
-        let taken = life::take_slot(self.usage, self.part(), &private.reaping);
+        let taken = life::take_slot(*self.usage, self.part(), &private.reaping);
         let slot = taken.and_then(|taken| {
             let slot = self.usage.view.slot(usize::try_from(taken.number).ok()?)?;
             private.owner.store(taken.owner, Ordering::Release);

@@ -4,7 +4,7 @@ use core::num::NonZeroU64;
 
 use aliquot_enforce::backing::{Begun, History, Lane, Leaves, Moment, Seat, Source, Taken, Trim, Way};
 
-use super::wanted::{CARDS_MAX, Wanted};
+use super::wanted::{Amounts, CARDS_MAX, NONE, Wanted};
 use crate::account::Bytes;
 use crate::kept::{Empty, Kept, Table};
 use crate::meter;
@@ -33,7 +33,9 @@ struct Execs {
 #[derive(Clone, Copy)]
 struct Backed {
     number: u64,
-    /// By how much stores would grow if somebody took its memory.
+    /// Its cards.
+    cards: [i32; CARDS_MAX],
+    /// By how much their stores would grow if somebody took its memory.
     worst: Amounts,
     /// For which of these cards somebody has reserved that for it, a bit each.
     covered: u32,
@@ -51,30 +53,15 @@ static EXECS: Kept<Execs> = Kept::new();
 /// Before the driver has given it a handle.
 const NONE_YET: u64 = 0;
 
-/// A launch, an upload or an instantiation on its way.
-#[derive(Clone, Copy)]
+/// A launch, an upload or an instantiation on its way. Large, so it lies where its caller has a place for it.
 pub(super) struct Flight {
     exec: u64,
-    begun: Begun,
+    begun: Option<Begun>,
     pub(super) wanted: Wanted,
     /// By how much the driver's stores may grow for that.
     worst: Amounts,
     /// What others under way count on that have reserved nothing.
     beside: Amounts,
-}
-
-/// Bytes by card; 0: none.
-pub(super) type Amounts = [(i32, u64); CARDS_MAX];
-
-const NOTHING: Amounts = [(0, 0); CARDS_MAX];
-
-/// By how much stores may grow for what is wanted.
-fn worst_of(wanted: &Wanted) -> Amounts {
-    let mut worst = NOTHING;
-    for (place, (card, bytes)) in worst.iter_mut().zip(wanted.each()) {
-        *place = (card, meter::growth_of(Bytes(bytes)).map_or(u64::MAX, |worst| worst.0));
-    }
-    worst
 }
 
 /// What a flight does with allocations that nobody frees in the graph.
@@ -97,6 +84,10 @@ impl Does {
 }
 
 impl Flight {
+    /// None yet; for what nothing is known of.
+    pub(super) const NONE: Self =
+        Self { exec: NONE_YET, begun: None, wanted: Wanted::NOTHING, worst: NONE, beside: NONE };
+
     /// An instantiation made this.
     pub(super) fn made(&mut self, exec: u64) {
         self.exec = exec;
@@ -104,105 +95,108 @@ impl Flight {
 
     /// Whether it reserves nothing.
     pub(super) fn is_backed(&self) -> bool {
-        self.begun.way == Way::Backed
+        self.begun.is_some_and(|begun| begun.way == Way::Backed)
     }
 
     /// Each card, and what is to be reserved of it: by how much its store may grow, for this flight, and for those under way
     /// that count on what it may take.
     pub(super) fn each(&self) -> impl Iterator<Item = (i32, Bytes)> + '_ {
-        let cards = self.worst.iter().filter(|(_, worst)| *worst > 0);
-        cards.map(|(card, worst)| (*card, Bytes(worst.saturating_add(of_card(&self.beside, *card)))))
+        let amounts =
+            self.worst.iter().zip(&self.beside).map(|(worst, beside)| worst.saturating_add(*beside));
+        self.wanted.each().zip(amounts).map(|((card, _), bytes)| (card, Bytes(bytes)))
     }
-}
-
-fn of_card(amounts: &Amounts, card: i32) -> u64 {
-    amounts.iter().filter(|(other, _)| *other == card).fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
 }
 
 impl Execs {
-    fn begin(&mut self, exec: u64, lane: Option<Lane>, does: Does) -> Option<Flight> {
-        let known = self.table.get(exec)?;
-        let wanted = known.wanted;
+    fn begin(&mut self, flight: &mut Flight, lane: Option<Lane>, does: Does) -> bool {
         let has_place = self.backed.iter().any(|backed| backed.number == 0);
+        let Some(known) = self.table.get(flight.exec) else { return false };
+        flight.wanted = known.wanted;
         let lane = lane.filter(|_| has_place);
-        let begun = self.history.begin(&mut known.seat, lane, does.leaves(&wanted));
-        Some(self.flight(exec, begun, wanted))
+        let begun = self.history.begin(&mut known.seat, lane, does.leaves(&known.wanted));
+        self.take_off(flight, begun);
+        true
     }
 
-    fn flight(&mut self, exec: u64, begun: Begun, wanted: Wanted) -> Flight {
-        let worst = worst_of(&wanted);
-        let beside = match begun.way {
+    /// It has begun so.
+    fn take_off(&mut self, flight: &mut Flight, begun: Begun) {
+        (flight.begun, flight.worst, flight.beside) = (Some(begun), NONE, NONE);
+        for (place, (_, bytes)) in flight.worst.iter_mut().zip(flight.wanted.each()) {
+            *place = meter::growth_of(Bytes(bytes)).map_or(u64::MAX, |worst| worst.0);
+        }
+        match begun.way {
             Way::Backed => {
                 let place = self.backed.iter_mut().find(|backed| backed.number == 0);
-                place
-                    .into_iter()
-                    .for_each(|place| *place = Backed { number: begun.number, worst, covered: 0 });
-                NOTHING
+                place.into_iter().for_each(|place| place.set(begun.number, flight));
             }
-            Way::Unbacked => self.uncovered(&worst),
-        };
-        Flight { exec, begun, wanted, worst, beside }
+            Way::Unbacked => self.find_uncovered(flight),
+        }
     }
 
-    /// What those count on that have reserved nothing, of the cards that `worst` names.
-    fn uncovered(&self, worst: &Amounts) -> Amounts {
+    /// What those count on that have reserved nothing, of the cards of this flight.
+    fn find_uncovered(&self, flight: &mut Flight) {
         // Where memory is there from the instantiation on, nobody takes another one's.
         if self.history.taken() == Taken::AtInstantiation {
-            return NOTHING;
+            return;
         }
-        let mut beside = *worst;
-        for (card, bytes) in beside.iter_mut().filter(|(_, bytes)| *bytes > 0) {
+        for (place, (card, _)) in flight.beside.iter_mut().zip(flight.wanted.each()) {
             let open = self.backed.iter().filter(|backed| backed.number != 0);
-            *bytes = open.fold(0, |sum, backed| sum.saturating_add(backed.uncovered(*card)));
+            *place = open.fold(0, |sum, backed| sum.saturating_add(backed.uncovered(card)));
         }
-        beside
     }
 
     #[cold]
-    fn begin_beside(&mut self, exec: u64, lane: Option<Lane>) -> Option<Flight> {
-        let known = *self.table.get(exec)?;
-        self.backed.iter().find(|backed| backed.number == 0)?;
+    fn begin_beside(&mut self, flight: &mut Flight, lane: Option<Lane>) -> bool {
+        let Some(known) = self.table.get(flight.exec) else { return false };
+        flight.wanted = known.wanted;
+        if self.backed.iter().all(|backed| backed.number != 0) {
+            return false;
+        }
         let mut end = usize::MAX;
         while let Some((at, key, other)) = self.table.before(end) {
             end = at;
-            if key == exec || !other.wanted.serves(&known.wanted) {
+            if key == flight.exec || !other.wanted.serves(&flight.wanted) {
                 continue;
             }
-            let seat = &mut self.table.get(exec)?.seat;
-            if let Some(begun) = self.history.begin_beside(seat, lane, other.seat) {
-                return Some(self.flight(exec, begun, known.wanted));
+            let Some(known) = self.table.get(flight.exec) else { return false };
+            if let Some(begun) = self.history.begin_beside(&mut known.seat, lane, other.seat) {
+                self.take_off(flight, begun);
+                return true;
             }
         }
-        None
+        false
     }
 
     /// What `flight` reserved for others becomes theirs.
     fn cover(&mut self, flight: &Flight) -> Amounts {
-        let mut handed = flight.worst;
-        for (card, bytes) in handed.iter_mut().filter(|(_, bytes)| *bytes > 0) {
+        let mut handed = NONE;
+        for (place, (card, _)) in handed.iter_mut().zip(flight.wanted.each()) {
             let open = self.backed.iter_mut().filter(|backed| backed.number != 0);
-            *bytes = open.fold(0, |sum, backed| sum.saturating_add(backed.cover(*card)));
+            *place = open.fold(0, |sum, backed| sum.saturating_add(backed.cover(card)));
         }
         handed
     }
 
     /// The driver's call is over: what others have reserved for it.
     fn land(&mut self, flight: &Flight) -> Amounts {
-        if !flight.is_backed() {
-            return NOTHING;
-        }
-        let place = self.backed.iter_mut().find(|backed| backed.number == flight.begun.number);
-        place.map_or(NOTHING, |place| core::mem::replace(place, Backed::NONE).covered())
+        let Some(begun) = flight.begun.filter(|begun| begun.way == Way::Backed) else { return NONE };
+        let place = self.backed.iter_mut().find(|backed| backed.number == begun.number);
+        place.map_or(NONE, Backed::leave)
     }
 }
 
 impl Backed {
-    const NONE: Self = Self { number: 0, worst: NOTHING, covered: 0 };
+    fn set(&mut self, number: u64, flight: &Flight) {
+        (self.number, self.worst, self.covered) = (number, flight.worst, 0);
+        for (place, (card, _)) in self.cards.iter_mut().zip(flight.wanted.each()) {
+            *place = card;
+        }
+    }
 
     fn place(&self, card: i32) -> Option<(u32, u64)> {
-        let mut places = (0..).zip(&self.worst);
+        let mut places = (0..).zip(self.cards.iter().zip(&self.worst));
         places
-            .find(|(_, (other, bytes))| *bytes > 0 && *other == card)
+            .find(|(_, (other, bytes))| **bytes > 0 && **other == card)
             .map(|(at, (_, bytes))| (1_u32 << at, *bytes))
     }
 
@@ -216,13 +210,15 @@ impl Backed {
         bytes
     }
 
-    fn covered(&self) -> Amounts {
+    /// Its place is free again; what of it was covered.
+    fn leave(&mut self) -> Amounts {
         let mut covered = self.worst;
-        for (at, (_, bytes)) in (0..).zip(&mut covered) {
+        for (at, bytes) in (0..).zip(&mut covered) {
             if self.covered & (1_u32 << at) == 0 {
                 *bytes = 0;
             }
         }
+        (self.number, self.worst) = (0, NONE);
         covered
     }
 }
@@ -234,22 +230,24 @@ pub(super) fn lane(target: Target) -> Option<Lane> {
     NonZeroU64::new(vendor::stream_id(target.stream, target.mode)?).map(Lane)
 }
 
-/// A launch or an upload begins. `None`: nothing is known of it.
-pub(super) fn begin(exec: u64, lane: Option<Lane>, does: Does) -> Option<Flight> {
-    EXECS.with(|execs| execs.begin(exec, lane, does)).flatten()
+/// A launch or an upload begins. False: nothing is known of it.
+pub(super) fn begin(flight: &mut Flight, exec: u64, lane: Option<Lane>, does: Does) -> bool {
+    flight.exec = exec;
+    EXECS.with(|execs| execs.begin(flight, lane, does)) == Some(true)
 }
 
 /// A launch or an upload for which nothing can be reserved begins, where another graph has memory in that lane that it will get.
-pub(super) fn begin_beside(exec: u64, lane: Option<Lane>) -> Option<Flight> {
-    EXECS.with(|execs| execs.begin_beside(exec, lane)).flatten()
+pub(super) fn begin_beside(flight: &mut Flight, lane: Option<Lane>) -> bool {
+    EXECS.with(|execs| execs.begin_beside(flight, lane)) == Some(true)
 }
 
 /// An instantiation begins, with an upload in this lane.
-pub(super) fn begin_new(wanted: Wanted, lane: Option<Lane>) -> Option<Flight> {
-    EXECS.with(|execs| {
+pub(super) fn begin_new(flight: &mut Flight, lane: Option<Lane>) -> bool {
+    let begun = EXECS.with(|execs| {
         let begun = execs.history.begin_new(lane);
-        execs.flight(NONE_YET, begun, wanted)
-    })
+        execs.take_off(flight, begun);
+    });
+    begun.is_some()
 }
 
 /// Whether an executable graph has memory nodes.
@@ -257,41 +255,42 @@ pub(super) fn knows(exec: u64) -> bool {
     EXECS.with(|execs| execs.table.get(exec).is_some()) == Some(true)
 }
 
-/// It was refused by us. What others have reserved for it meanwhile.
+/// It was refused by us. What others have reserved for it meanwhile, by the places of its cards.
 pub(super) fn cancel(flight: &Flight) -> Amounts {
     let cancelled = |execs: &mut Execs| {
-        execs.history.cancel(flight.begun);
+        flight.begun.into_iter().for_each(|begun| execs.history.cancel(begun));
         execs.land(flight)
     };
-    EXECS.with(cancelled).unwrap_or(NOTHING)
+    EXECS.with(cancelled).unwrap_or(NONE)
 }
 
 /// What it wants is in the books, and what others under way count on; that becomes theirs, and is no part of its own any more.
 pub(super) fn cover(flight: &Flight) -> Amounts {
-    if flight.beside.iter().all(|(_, bytes)| *bytes == 0) {
-        return NOTHING;
+    if flight.beside.iter().all(|bytes| *bytes == 0) {
+        return NONE;
     }
-    EXECS.with(|execs| execs.cover(flight)).unwrap_or(NOTHING)
+    EXECS.with(|execs| execs.cover(flight)).unwrap_or(NONE)
 }
 
 /// The driver's call is over. What others have reserved for it.
 pub(super) fn land(flight: &Flight) -> Amounts {
-    EXECS.with(|execs| execs.land(flight)).unwrap_or(NOTHING)
+    EXECS.with(|execs| execs.land(flight)).unwrap_or(NONE)
 }
 
 /// It is over; `source` is `None` where the driver refused it. Whether nothing else was under way.
 pub(super) fn end(flight: &Flight, source: Option<Source>) -> bool {
+    let Some(begun) = flight.begun else { return false };
     let ended = |execs: &mut Execs| {
         let mut nobodys = Seat::default();
         let seat = execs.table.get(flight.exec).map_or(&mut nobodys, |known| &mut known.seat);
-        execs.history.end(flight.begun, seat, source)
+        execs.history.end(begun, seat, source)
     };
     EXECS.with(ended) == Some(true)
 }
 
 /// An instantiation is over, and there is an executable graph. False: there is no place to note it.
-pub(super) fn add(exec: u64, wanted: Wanted) -> bool {
-    EXECS.with(|execs| execs.table.set(exec, Exec { wanted, seat: Seat::default() })) == Some(true)
+pub(super) fn add(exec: u64, wanted: &Wanted) -> bool {
+    EXECS.with(|execs| execs.table.set(exec, Exec { wanted: *wanted, seat: Seat::default() })) == Some(true)
 }
 
 /// It got the nodes of another graph.

@@ -29,9 +29,17 @@ const NO_CARD: u64 = 0;
 /// What memory nodes want, by card. Zeros: there are none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
-    cards: [(i32, u64); CARDS_MAX],
+    cards: [i32; CARDS_MAX],
+    /// Of each of these; behind the last 0.
+    bytes: Amounts,
     pub(super) leaves: Leaves,
 }
+
+/// Bytes of each card, by its place in what is wanted.
+pub(super) type Amounts = [u64; CARDS_MAX];
+
+/// No bytes.
+pub(super) const NONE: Amounts = [0; CARDS_MAX];
 
 /// Why a graph was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,27 +52,29 @@ enum Met {
 }
 
 impl Wanted {
-    const NOTHING: Self = Self { cards: [(0, 0); CARDS_MAX], leaves: Leaves::Nothing };
+    pub(super) const NOTHING: Self = Self { cards: [0; CARDS_MAX], bytes: NONE, leaves: Leaves::Nothing };
 
-    /// By the nodes of a graph, and of all graphs inside it.
-    pub(super) fn of(graph: u64) -> Result<Self, Unread> {
+    /// Becomes what the nodes of a graph want, and of all graphs inside it.
+    #[inline(never)]
+    pub(super) fn read(&mut self, graph: u64) -> Result<(), Unread> {
+        *self = Self::NOTHING;
         let (mut count, mut takes) = (0_usize, false);
         walk(graph, &mut |met| {
             count += 1;
             takes |= matches!(met, Met::Taken { .. });
         })?;
         if !takes {
-            return Ok(Self::NOTHING);
+            return Ok(());
         }
         if count <= MEMORY_FEW {
-            return Self::noted(graph, &mut [0; MEMORY_FEW * NOTED]);
+            return self.note(graph, &mut [0; MEMORY_FEW * NOTED]);
         }
-        let mut wanted = Err(Unread);
-        sys::with_words(count.saturating_mul(NOTED), |words| wanted = Self::noted(graph, words));
-        wanted
+        let mut noted = Err(Unread);
+        sys::with_words(count.saturating_mul(NOTED), |words| noted = self.note(graph, words));
+        noted
     }
 
-    fn noted(graph: u64, words: &mut [u64]) -> Result<Self, Unread> {
+    fn note(&mut self, graph: u64, words: &mut [u64]) -> Result<(), Unread> {
         let (notes, _) = words.as_chunks_mut::<NOTED>();
         let mut count = 0;
         walk(graph, &mut |met| {
@@ -76,42 +86,46 @@ impl Wanted {
         // Another thread may have added nodes.
         let notes = notes.get_mut(..count).ok_or(Unread)?;
         sort(notes);
-        Self::of_notes(notes)
+        self.add_notes(notes)
     }
 
     /// By notes in order: what is freed, then what is taken, by card and address.
-    fn of_notes(notes: &[[u64; NOTED]]) -> Result<Self, Unread> {
+    fn add_notes(&mut self, notes: &[[u64; NOTED]]) -> Result<(), Unread> {
         let frees = notes.partition_point(|[card, ..]| *card == NO_CARD);
         let (freed, taken) = notes.split_at_checked(frees).ok_or(Unread)?;
-        let mut wanted = Self::NOTHING;
         let mut last = (NO_CARD, 0);
         for [card, address, end] in taken {
             let behind = if last.0 == *card { last.1 } else { 0 };
             let start = address / PAGE * PAGE;
             // Without an address nothing is known to lie at the same one.
             let is_told = *address != 0;
-            wanted.add(*card, end.saturating_sub(if is_told { start.max(behind) } else { start }))?;
+            self.add(*card, end.saturating_sub(if is_told { start.max(behind) } else { start }))?;
             last = (*card, if is_told { behind.max(*end) } else { behind });
         }
         let is_own = |address: u64| {
-            wanted.each().any(|(card, _)| {
+            self.each().any(|(card, _)| {
                 let key = (number_of(card), address);
                 taken.binary_search_by_key(&key, |[card, address, _]| (*card, *address)).is_ok()
             })
         };
         // Of each allocation of a graph one node of it frees, or none.
         if freed.iter().filter(|[_, address, _]| is_own(*address)).count() < taken.len() {
-            wanted.leaves = Leaves::Something;
+            self.leaves = Leaves::Something;
         }
-        Ok(wanted)
+        Ok(())
     }
 
     fn add(&mut self, card: u64, bytes: u64) -> Result<(), Unread> {
         let number = i32::try_from(card.wrapping_sub(1)).map_err(|_| Unread)?;
-        let place = self.cards.iter_mut().find(|(other, held)| *held == 0 || *other == number);
-        let (place, held) = place.ok_or(Unread)?;
+        let (place, held) = self.place(number).ok_or(Unread)?;
         (*place, *held) = (number, held.saturating_add(bytes));
         Ok(())
+    }
+
+    /// That of a card, or one that it may have.
+    fn place(&mut self, card: i32) -> Option<(&mut i32, &mut u64)> {
+        let mut places = self.cards.iter_mut().zip(&mut self.bytes);
+        places.find(|(other, held)| **held == 0 || **other == card)
     }
 
     /// Whether there is anything.
@@ -121,7 +135,7 @@ impl Wanted {
 
     /// Each card, and the bytes of it.
     pub(super) fn each(&self) -> impl Iterator<Item = (i32, u64)> + '_ {
-        self.cards.iter().copied().filter(|(_, bytes)| *bytes > 0)
+        self.cards.iter().copied().zip(self.bytes.iter().copied()).filter(|(_, bytes)| *bytes > 0)
     }
 
     /// Whether its memory is enough for the other one, and nothing of either outlives a launch.
@@ -133,9 +147,8 @@ impl Wanted {
     /// As much as either, of each card.
     pub(super) fn or(mut self, other: &Self) -> Self {
         for (card, bytes) in other.each() {
-            let place = self.cards.iter_mut().find(|(number, held)| *held == 0 || *number == card);
-            if let Some(place) = place {
-                *place = (card, place.1.max(bytes));
+            if let Some((number, held)) = self.place(card) {
+                (*number, *held) = (card, bytes.max(*held));
             }
         }
         if other.leaves == Leaves::Something {
@@ -282,10 +295,15 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn of_notes(notes: &[[u64; NOTED]]) -> Result<Wanted, Unread> {
+        let mut wanted = Wanted::NOTHING;
+        wanted.add_notes(notes).map(|()| wanted)
+    }
+
     fn of(met: &[Met]) -> Wanted {
         let mut notes: Vec<_> = met.iter().map(Met::note).collect();
         sort(&mut notes);
-        Wanted::of_notes(&notes).unwrap()
+        of_notes(&notes).unwrap()
     }
 
     impl Wanted {
@@ -350,7 +368,7 @@ mod tests {
         let all = |count: i32| {
             let mut notes: Vec<_> = (0..count).map(|card| taken(card, 64, 2).note()).collect();
             sort(&mut notes);
-            Wanted::of_notes(&notes).map(|wanted| wanted.each().count())
+            of_notes(&notes).map(|wanted| wanted.each().count())
         };
         assert_eq!((all(16), all(17)), (Ok(16), Err(Unread)));
     }

@@ -39,7 +39,7 @@ fn is_paced() -> bool {
     }
 }
 
-fn replay(graph: u64, target: Target, real: impl FnOnce() -> i32) -> i32 {
+fn replay(graph: u64, target: Target, real: impl Fn() -> i32) -> i32 {
     // Its turn first: nothing is reserved while it waits.
     let real = || graphs::launch(graph, target, real);
     if !is_paced() {

@@ -5,7 +5,7 @@ use super::{Known, METERS, Meter, State};
 use crate::account::{self, Account, Ledger};
 
 /// Of what is metered, so much is copied at a time, and so much is looked at for it: most programs have no more.
-const PAGE: usize = 8;
+const PAGE: usize = 4;
 const SCAN: usize = 64;
 
 /// Calls `visit` for everything metered on cards of this ledger's grant; nothing is locked meanwhile.

@@ -102,7 +102,7 @@ pub(crate) fn get_list(
     if vendor::relaxed(|| places().all(|place| load(place.read()) != OUT_OF_MEMORY)) {
         return SUCCESS;
     }
-    before.into_iter().zip(places()).for_each(|(word, place)| place.put_back(word));
+    before.iter().zip(places()).for_each(|(word, place)| place.put_back(*word));
     OUT_OF_MEMORY
 }
 

@@ -251,7 +251,7 @@ impl Meter {
         self.paced.unbilled_since.store(earliest(&self.paced.since), Ordering::Release);
         let owed = earliest(&self.paced.owed);
         if self.paced.owed_since.swap(owed, Ordering::AcqRel) != owed
-            && let Some((_, slot)) = account::slot(self.grant, self.usage)
+            && let Some((_, slot)) = account::slot(self.grant)
         {
             slot.unbilled_since().store(owed, Ordering::Release);
         }
