@@ -41,7 +41,7 @@ use crate::grants::{self, GRANTS_MAX, Grant, Usage};
 use crate::sys::{self, KeepErrno};
 use crate::vendor::{NOT_PERMITTED, SUCCESS, StreamMode};
 
-use markers::{CONTEXTS_MAX, Context};
+use markers::{CONTEXTS_MAX, Context, Work};
 pub(crate) use markers::{context_going, context_gone};
 use way::Way;
 
@@ -300,7 +300,7 @@ impl Meter {
                 terms: self.terms()?,
                 waited: Nanos(now.saturating_sub(begun)),
             };
-            let verdict = self.with_marks(target.lane(), |marks, world| {
+            let verdict = self.with_marks(Work::On(target.lane()), |marks, world| {
                 let verdict = self.paced.pace.ask(&ask, &self.shared(), marks, world);
                 if world.lacks_markers() && matches!(verdict, Verdict::Go(_)) {
                     self.paced.pace.unmarked(ask.now, ask.now, Place::Elsewhere);
@@ -324,7 +324,7 @@ impl Meter {
             self.paced.pace.refused(ticket, &self.shared());
         } else if ticket.is_marked() {
             let _errno = KeepErrno::new();
-            self.with_marks(target.lane(), |marks, world| {
+            self.with_marks(Work::On(target.lane()), |marks, world| {
                 self.paced.pace.launched(Nanos(sys::now()), ticket, marks, world);
             });
         }

@@ -9,6 +9,8 @@ calls! {
     Cuda;
     /// The card of the current context.
     fn cuCtxGetDevice(device: *mut i32);
+    /// Of any context; from 13.0 on.
+    fn cuCtxGetDevice_v2(device: *mut i32, context: u64);
     /// The current context; null where there is none.
     fn cuCtxGetCurrent(context: *mut usize);
     /// A number that no other context of the process ever has; from 12.0 on.
@@ -291,6 +293,15 @@ pub(crate) fn device_of(stream: u64) -> Option<Device> {
         return Some(Device(device));
     }
     with_context(context_of(stream)?, current_device)
+}
+
+/// The card of a context.
+pub(crate) fn device_of_context(context: u64) -> Option<Device> {
+    let mut device = 0;
+    if cuCtxGetDevice_v2(&raw mut device, context) == Some(SUCCESS) {
+        return Some(Device(device));
+    }
+    with_context(context, current_device)
 }
 
 /// The context of a stream with a name.

@@ -20,7 +20,7 @@ const fn on_thread(stream: u64) -> Target {
 hooks! {
     Cuda, Compute;
     fn cuCtxSynchronize() { waiting::wait(Waits::OnAll, cuCtxSynchronize::real) }
-    fn cuCtxSynchronize_v2(context: u64) { waiting::wait(Waits::OnAll, || cuCtxSynchronize_v2::real(context)) }
+    fn cuCtxSynchronize_v2(context: u64) { waiting::wait_in(context, || cuCtxSynchronize_v2::real(context)) }
     fn cuEventSynchronize(event: u64) { waiting::wait_for_event(|| cuEventSynchronize::real(event)) }
     fn cuStreamSynchronize(stream: u64) {
         waiting::wait(Waits::On(on(stream).lane()), || cuStreamSynchronize::real(stream))

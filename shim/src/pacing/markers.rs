@@ -53,6 +53,15 @@ struct Lent<'a> {
     events: &'a mut [u64; EVENTS],
 }
 
+/// Where work is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// On a stream; where that has no name, in the current context, or in any of the card's that has work.
+    On(u64),
+    /// In a context.
+    In(u64),
+}
+
 /// Why no markers were lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
@@ -177,52 +186,59 @@ pub(super) fn may_mark(lane: u64) -> bool {
 }
 
 impl Meter {
-    /// Lends the markers of the context that a stream is in, unless another thread has them or there is no place for them. That
+    /// Lends the markers of the context in which work is, unless another thread has them or there is no place for them. That
     /// context is current meanwhile.
     pub(super) fn with_marks<R>(
         &self,
-        lane: u64,
+        work: Work,
         inside: impl FnOnce(Option<&mut Marks>, &mut Driver<'_>) -> R,
     ) -> R {
         let mut none = [0; EVENTS];
         let relaxed = Relaxed::new();
         let current = if relaxed.allows() { vendor::current_context() } else { None };
-        let handle = if relaxed.allows() { self.context_for(lane, current) } else { None };
-        let context = handle.and_then(|handle| self.paced.context(handle).or_else(|| self.evict(handle)));
-        let Some(context) = context else {
+        let place = if relaxed.allows() { self.place_for(work, current) } else { None };
+        let Some((context, handle)) = place else {
             return inside(None, &mut self.without_markers(0, Lack::Context, &mut none));
         };
-        // The place may have become another's meanwhile.
-        let Some(mut lent) = context.lend().filter(|lent| handle.is_some_and(|it| lent.context.is_of(it)))
-        else {
-            return inside(None, &mut self.without_markers(handle.unwrap_or(0), Lack::Nothing, &mut none));
+        // The place may have become another's meanwhile, or its context have ended: who ends one waits for its markers.
+        let Some(mut lent) = context.lend().filter(|lent| lent.context.is_of(handle)) else {
+            return inside(None, &mut self.without_markers(handle, Lack::Nothing, &mut none));
         };
-        let context = handle.unwrap_or(0);
         // Ends before the markers are given back: who ends the context waits for them.
-        let Some(_inside) = Inside::of(context, current) else {
+        let Some(_inside) = Inside::of(handle, current) else {
             return inside(None, &mut self.without_markers(0, Lack::Context, &mut none));
         };
         let alive = lent.meets(&self.paced.pace);
         let mut driver =
-            Driver { usage: self.usage, context, lack: Lack::Nothing, alive, events: lent.events };
+            Driver { usage: self.usage, context: handle, lack: Lack::Nothing, alive, events: lent.events };
         let answer = inside(Some(lent.marks), &mut driver);
         self.publish(&mut lent);
         answer
     }
 
-    /// The context in which work on a stream is marked: the stream's; where it has no name the current one, or if that is none of
-    /// this card's, one that has work.
-    fn context_for(&self, lane: u64, current: Option<u64>) -> Option<u64> {
-        if vendor::is_named(lane) {
-            return vendor::context_of(lane).or(current);
+    /// The place of the context in which work is marked, and its handle.
+    fn place_for(&self, work: Work, current: Option<u64>) -> Option<(&'static Context, u64)> {
+        let handle = match work {
+            Work::In(context) => Some(context),
+            Work::On(lane) if vendor::is_named(lane) => Some(vendor::context_of(lane).or(current)?),
+            Work::On(lane) => {
+                let is_ours = || way::known(lane).is_some_and(|paced| core::ptr::eq(paced, self.paced));
+                current.filter(|_| is_ours())
+            }
+        };
+        match handle {
+            Some(handle) => {
+                let place = self.paced.context(handle).or_else(|| self.evict(handle))?;
+                Some((place, handle))
+            }
+            // None of this card's is current: one that has work. It may end at any moment, so nobody's place is taken for it.
+            None => {
+                let mut places = self.paced.contexts.iter().zip(&self.paced.since);
+                let (place, _) = places.find(|(_, since)| since.load(Ordering::Acquire) != 0)?;
+                let handle = place.handle.load(Ordering::Acquire);
+                (!matches!(handle, 0 | GIVEN_UP)).then_some((place, handle))
+            }
         }
-        let is_ours = || way::known(lane).is_some_and(|paced| core::ptr::eq(paced, self.paced));
-        current.filter(|_| is_ours()).or_else(|| {
-            let mut places = self.paced.contexts.iter().zip(&self.paced.since);
-            let busy = places.find(|(_, since)| since.load(Ordering::Acquire) != 0);
-            busy.map(|(context, _)| context.handle.load(Ordering::Acquire))
-                .filter(|handle| !matches!(*handle, 0 | GIVEN_UP))
-        })
     }
 
     fn without_markers<'a>(&self, context: u64, lack: Lack, none: &'a mut [u64; EVENTS]) -> Driver<'a> {
@@ -392,6 +408,7 @@ pub(crate) fn context_going(handle: u64, end: End) {
 
 /// A context ended.
 pub(crate) fn context_gone() {
+    way::forget_all();
     used().for_each(|meter| meter.context_gone());
 }
 

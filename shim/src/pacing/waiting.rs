@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use aliquot_enforce::pace::Waits;
 use aliquot_enforce::units::Nanos;
 
-use super::markers::{self, may_mark};
+use super::markers::{self, Work, may_mark};
 use super::way::{self, NO_STREAM, Way};
 use super::{Meter, Paced, Target, of_grant};
 use crate::sys::{self, KeepErrno};
@@ -47,6 +47,24 @@ pub(crate) fn wait(waits: Waits, real: impl FnOnce() -> i32) -> i32 {
     let answer = real();
     if answer == SUCCESS {
         meter.settle_all(waits);
+    }
+    answer
+}
+
+/// A call that returns when all work of a context is done, which need not be the current one; 0: it is.
+pub(crate) fn wait_in(context: u64, real: impl FnOnce() -> i32) -> i32 {
+    if context == 0 {
+        return wait(Waits::OnAll, real);
+    }
+    let found = {
+        let _errno = KeepErrno::new();
+        way::of_context(context).and_then(with_work)
+    };
+    let Some(meter) = found else { return real() };
+    meter.mark_in(Work::In(context), Waits::OnAll);
+    let answer = real();
+    if answer == SUCCESS {
+        meter.settle_all_in(Work::In(context), Waits::OnAll);
     }
     answer
 }
@@ -100,14 +118,19 @@ pub(crate) fn stream_going(target: Target) {
     }
     let _errno = KeepErrno::new();
     markers::stream_going(target.lane());
+    way::forget(target.lane());
 }
 
 impl Meter {
     /// Puts markers behind what the program is about to wait for.
-    #[cold]
     fn mark(&self, waits: Waits) {
+        self.mark_in(Work::On(lane_of(waits)), waits);
+    }
+
+    #[cold]
+    fn mark_in(&self, work: Work, waits: Waits) {
         let _errno = KeepErrno::new();
-        self.with_marks(lane_of(waits), |marks, world| {
+        self.with_marks(work, |marks, world| {
             if let Some(marks) = marks {
                 self.paced.pace.waits(Nanos(sys::now()), waits, marks, world, may_mark);
             }
@@ -115,11 +138,15 @@ impl Meter {
     }
 
     /// Bills what the program has waited for.
-    #[cold]
     fn settle_all(&self, waits: Waits) {
+        self.settle_all_in(Work::On(lane_of(waits)), waits);
+    }
+
+    #[cold]
+    fn settle_all_in(&self, work: Work, waits: Waits) {
         let _errno = KeepErrno::new();
         let Some(terms) = self.terms() else { return };
-        self.with_marks(lane_of(waits), |marks, world| {
+        self.with_marks(work, |marks, world| {
             let (now, shared) = (Nanos(sys::now()), self.shared());
             if let Some(marks) = marks {
                 self.paced.pace.settle_all(now, terms, &shared, marks, world);
@@ -145,7 +172,7 @@ impl Meter {
     fn settle(&self, lane: u64) {
         let _errno = KeepErrno::new();
         let Some(terms) = self.terms() else { return };
-        self.with_marks(lane, |marks, world| {
+        self.with_marks(Work::On(lane), |marks, world| {
             if let Some(marks) = marks {
                 self.paced.pace.settle(Nanos(sys::now()), terms, &self.shared(), marks, world);
             }

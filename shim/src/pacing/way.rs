@@ -43,8 +43,8 @@ const CARD_BITS: u32 = 6;
 
 const _: () = assert!(DEVICES_MAX == 1 << CARD_BITS);
 
-/// Named streams and the cards on which they are: the one above the other's bits; 0: nothing. A word that has become wrong (the
-/// driver gives handles again) lasts until the lease of that lane is used up, as the card is asked for anew then.
+/// Named streams and the cards on which they are: the one above the other's bits; 0: nothing. The driver gives handles again: a
+/// stream's word goes with it, and all do with a context and its streams.
 static NOTED: [AtomicU64; NOTED_MAX] = [const { AtomicU64::new(0) }; NOTED_MAX];
 
 #[inline]
@@ -67,6 +67,18 @@ fn note(lane: u64, device: Device) {
     if lane << CARD_BITS >> CARD_BITS == lane && card < 1 << CARD_BITS {
         place.store(lane << CARD_BITS | card, Ordering::Relaxed);
     }
+}
+
+/// A stream ends.
+pub(super) fn forget(lane: u64) {
+    if let Some(place) = place_of(lane) {
+        place.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Streams ended with their context.
+pub(super) fn forget_all() {
+    NOTED.iter().for_each(|place| place.store(0, Ordering::Relaxed));
 }
 
 #[inline]
@@ -129,6 +141,17 @@ pub(super) fn of_stream(lane: u64) -> Way {
         note(lane, device);
     }
     way
+}
+
+/// The controller of a context's card, where its compute is limited.
+pub(super) fn of_context(context: u64) -> Option<&'static Paced> {
+    if let Some(sole) = ready(SOLE.load(Ordering::Acquire)) {
+        return Some(sole);
+    }
+    match of_device(vendor::device_of_context(context)?) {
+        Way::Paced(paced) => Some(paced),
+        Way::Free | Way::Closed => None,
+    }
 }
 
 /// How many cards the process sees; 0: the driver does not say.

@@ -2,6 +2,7 @@
 
 use crate::boundary;
 use crate::code::{Answer, Code};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Which kind of object a handle names; part of the number.
@@ -34,7 +35,7 @@ struct Slots<T> {
 pub(crate) struct Registry<T> {
     tag: Tag,
     wrong: Code,
-    generations: u64,
+    generations: AtomicU64,
     slots: RwLock<Slots<T>>,
 }
 
@@ -52,14 +53,21 @@ impl<T> Registry<T> {
         Self::with(tag, wrong, 1)
     }
 
+    /// Becomes one of those; as long as nothing went, which names nothing else.
+    pub(crate) fn reuse(&self) {
+        self.generations.store(1, Ordering::Relaxed);
+    }
+
     const fn with(tag: Tag, wrong: Code, generations: u64) -> Self {
         let slots = RwLock::new(Slots { entries: Vec::new(), free: Vec::new() });
-        Self { tag, wrong, generations, slots }
+        Self { tag, wrong, generations: AtomicU64::new(generations), slots }
     }
 
     fn number(&self, index: usize, generation: u64) -> u64 {
         let index = u64::try_from(index).unwrap_or(0) + 1;
-        (self.tag as u64) << 40 | (generation % self.generations) << 28 | index << 4
+        (self.tag as u64) << 40
+            | (generation % self.generations.load(Ordering::Relaxed).max(1)) << 28
+            | index << 4
     }
 
     fn index(handle: u64) -> usize {

@@ -10,7 +10,7 @@ use crate::graph::{Capture, Effect, Op, What};
 use crate::handle::{Registry, Tag};
 use crate::process::{self, OurCard, lock};
 use crate::table::Mode;
-use aliquot_sim_device::Mark;
+use aliquot_sim_device::{Mark, StreamHandles};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -231,6 +231,9 @@ pub(crate) fn create(flags: u32, priority: i32) -> Answer<u64> {
         return Err(INVALID_VALUE);
     }
     let context = process::current()?;
+    if context.card()?.card.node().stream_handles == StreamHandles::Again {
+        STREAMS.reuse();
+    }
     let given = (flags, priority.clamp(PRIORITIES.1, PRIORITIES.0));
     let joined = Arc::clone(&context.joined);
     let make = |_| Stream::new(context.handle, context.device, joined, Role::Own, given);

@@ -38,7 +38,9 @@ pub use mapping::{OpenError, effective_user, monotonic_nanos};
 pub use mig::{
     GpuInstance, INSTANCES, Instance, MIG_DEVICES, MigDevice, MigError, Placement, compute_slices,
 };
-pub use node::{CardFacts, ComputeMode, GraphMemory, MigAccess, MigMode, Node, NodeError, StackLimits};
+pub use node::{
+    CardFacts, ComputeMode, GraphMemory, MigAccess, MigMode, Node, NodeError, StackLimits, StreamHandles,
+};
 pub use profile::{PROFILES, Profile};
 pub use xid::{Seen, Xid};
 

@@ -37,6 +37,8 @@ pub struct Node {
     pub graph_memory: GraphMemory,
     /// What becomes of a limit of stacks that is asked for.
     pub stack_limits: StackLimits,
+    /// Which handle a stream gets.
+    pub stream_handles: StreamHandles,
     /// Bytes copied or set per microsecond of device time.
     pub copy_bytes_per_micro: u64,
     /// Who may make and look at GPU instances of cards in MIG mode.
@@ -119,6 +121,16 @@ impl StackLimits {
             Self::Rounded => asked.clamp(1 << 10, 128 << 10).next_multiple_of(512),
         }
     }
+}
+
+/// Which handle the driver gives to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StreamHandles {
+    /// One that none had before, so that who uses an old one is found out.
+    Apart,
+    /// That of the last one that went.
+    Again,
 }
 
 /// Who has the vendor's capability to change instances, which is access to a device file.
@@ -209,6 +221,7 @@ impl Default for Node {
             pool_bytes: 32 * MIB,
             graph_memory: GraphMemory::Launch,
             stack_limits: StackLimits::Exact,
+            stream_handles: StreamHandles::Apart,
             copy_bytes_per_micro: 25_000,
             mig_access: MigAccess::Root,
             cards: vec![CardFacts::numbered(0), CardFacts::numbered(1)],
