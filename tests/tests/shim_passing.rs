@@ -22,6 +22,15 @@ struct Scene {
 }
 
 impl Scene {
+    /// The exports of hooks that the program can call and whose names are wanted. A structure of 64 bytes by value does not fit
+    /// it; `tests/tests/shim_ipc.rs` calls those that take one.
+    fn exports(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
+        let hooks = aliquot_shim::symbols::all().map(|hook| hook.export.to_str().unwrap());
+        let known = |export: &&str| self.arguments.get(*export).is_some_and(|letters| !letters.contains('X'));
+        let exports: BTreeSet<_> = hooks.filter(known).filter(|export| is_wanted(export)).collect();
+        exports.into_iter().collect()
+    }
+
     fn new() -> Result<Self, StoodAside> {
         run(Command::new("cc").arg("--version"))?;
         let mut python = Command::new("python3");
@@ -79,11 +88,7 @@ fn every_hook_hands_its_call_on_as_it_was() {
         Ok(scene) => scene,
         Err(StoodAside(why)) => return println!("stood aside: {why}"),
     };
-    let hooks = aliquot_shim::symbols::all().map(|hook| hook.export.to_str().unwrap());
-    let hooks: BTreeSet<_> = hooks.filter(|export| scene.arguments.contains_key(*export)).collect();
-    // A structure of 64 bytes by value does not fit the program; `tests/tests/shim_ipc.rs` calls these.
-    let exports: Vec<_> =
-        hooks.iter().copied().filter(|export| !scene.arguments[*export].contains('X')).collect();
+    let exports = scene.exports(|_| true);
     assert!(exports.len() > 250, "{}", exports.len());
     // Without a grant's part in it, and as calls that are counted and metered.
     for card in [OTHER, CARD] {
@@ -98,4 +103,75 @@ fn every_hook_hands_its_call_on_as_it_was() {
         let wrong: Vec<_> = told.iter().filter(|(export, what)| *what != expected(export)).collect();
         assert!(wrong.is_empty(), "{card}: {wrong:#?}");
     }
+}
+
+/// How the names of what a card does begin: kernels, graphs, copies, fills and prefetches.
+const WORK: [&str; 8] = [
+    "cuLaunch",
+    "cuGraphLaunch",
+    "cuMemcpy",
+    "cuMemset",
+    "cuMemPrefetch",
+    "cuMemDiscard",
+    "cuMemBatchDecompress",
+    "cuFabricCpy",
+];
+
+/// Of these, host functions are no work of a card, and lists that do not fit together are the driver's to refuse
+/// (`tests/programs/copies.h` makes right ones).
+const NO_WORK: [&str; 4] = [
+    "cuLaunchHostFunc",
+    "cuMemcpyBatchAsync",
+    "cuMemPrefetchBatchAsync",
+    "cuMemDiscardAndPrefetchBatchAsync",
+];
+
+/// How the names of what takes memory of a card begin.
+const TAKES: [&str; 15] = [
+    "cuMemAlloc",
+    "cuMemCreate",
+    "cuArrayCreate",
+    "cuArray3DCreate",
+    "cuMipmappedArrayCreate",
+    "cuCtxCreate",
+    "cuDevicePrimaryCtxRetain",
+    "cuGreenCtxCreate",
+    "cuModuleLoad",
+    "cuLibraryLoad",
+    "cuImportExternalMemory",
+    "cuModuleGetFunction",
+    "cuModuleGetGlobal",
+    "cuLibraryGet",
+    "cuGraphAddMemAllocNode",
+];
+
+/// Calls, of a grant that is closed and whose usage file is not there, answer `code`, and the driver is not called.
+fn are_refused(exports: impl Fn(&Scene) -> Vec<&'static str>, at_least: usize, code: u32) {
+    let scene = match Scene::new() {
+        Ok(scene) => scene,
+        Err(StoodAside(why)) => return println!("stood aside: {why}"),
+    };
+    let exports = exports(&scene);
+    assert!(exports.len() >= at_least, "{exports:?}");
+    let (tenant, files) = Tenant::with(&Limits { fail_mode: FailMode::Closed, ..limits(CARD) });
+    std::fs::remove_file(files.dir().join("usage")).unwrap();
+    let told = scene.told(&tenant, &exports);
+    assert_eq!(told.len(), exports.len());
+    let expected = format!("was not called, and answers {code}");
+    let wrong: Vec<_> = told.iter().filter(|(_, what)| **what != expected).collect();
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), exports.len());
+}
+
+/// That each asks the meter: a hook that only handed its call on would reach the driver.
+#[test]
+fn every_form_of_work_is_refused_where_it_cannot_be_metered() {
+    let begins = |export: &str, stems: &[&str]| stems.iter().any(|stem| export.starts_with(stem));
+    let is_work = |export: &str| begins(export, &WORK) && !begins(export, &NO_WORK);
+    are_refused(|scene| scene.exports(is_work), 120, 800);
+}
+
+#[test]
+fn every_form_of_what_takes_memory_is_out_of_memory_where_it_cannot_be_charged() {
+    let takes = |export: &str| TAKES.iter().any(|stem| export.starts_with(stem));
+    are_refused(|scene| scene.exports(|export| takes(export) && export != "cuMemAllocHost"), 36, 2);
 }
