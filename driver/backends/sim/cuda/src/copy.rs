@@ -53,6 +53,10 @@ impl End {
         }
     }
 
+    fn is_pageable(&self) -> bool {
+        matches!(self, Self::Host(address) if memory::find_host(*address).is_none())
+    }
+
     fn is_host(&self) -> bool {
         matches!(self, Self::Host(_))
     }
@@ -119,6 +123,13 @@ pub(crate) fn copy(stream: &Arc<Stream>, copy: Copy, wait: Wait) -> Answer {
     let node = process::card_of(stream)?.card.node();
     // Between two places of the host no card works.
     let nanos = if copy.target.is_host() && copy.source.is_host() { 0 } else { node.copy_nanos(bytes) };
+    // A driver stages what is not pinned, and waits for the stream where that is not there yet.
+    if stream.capture().is_none()
+        && !stream.line.is_free()
+        && (copy.target.is_pageable() || copy.source.is_pageable())
+    {
+        stream.sync()?;
+    }
     stream.run(What::Copy, nanos, Some(Arc::new(move || copy.perform())))?;
     stream.after(wait)
 }

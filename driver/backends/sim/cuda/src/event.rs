@@ -1,11 +1,12 @@
-//! Events: the moment at which the card reached a point of this process's work.
+//! Events: the moment at which the card reached a point of this process's work, and the host what held it.
 
 use crate::code::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 use crate::graph::Capture;
 use crate::handle::{Registry, Tag};
+use crate::line::Point;
 use crate::process::{self, lock};
 use crate::stream::Stream;
-use aliquot_sim_device::{Mark, monotonic_nanos};
+use aliquot_sim_device::monotonic_nanos;
 use std::sync::{Arc, Mutex};
 
 /// A flag of cuEventCreate: no time is asked for.
@@ -21,7 +22,9 @@ pub(crate) struct Event {
 
 #[derive(Default)]
 struct State {
-    recorded: Option<Mark>,
+    recorded: Option<Point>,
+    /// How often it was recorded.
+    records: u64,
     /// On the monotonic clock, once known.
     at: Option<u64>,
     captured: Option<(Arc<Capture>, u64)>,
@@ -48,9 +51,9 @@ pub(crate) fn destroy_all_of(context: u64) {
 }
 
 impl Event {
-    /// The mark it stands for; 0 before it was recorded.
-    pub(crate) fn mark(&self) -> Mark {
-        lock(&self.state).recorded.unwrap_or_default()
+    /// The point it stands for; `None`: it was never recorded.
+    pub(crate) fn point(&self) -> Option<Point> {
+        lock(&self.state).recorded.clone()
     }
 
     /// The capture it was recorded in, and the stream.
@@ -65,23 +68,24 @@ impl Event {
             return Ok(());
         }
         let seat = process::cards()?.get(stream.device).ok_or(INVALID_HANDLE)?.seat()?;
-        let mark = stream.mark();
-        let at = (seat.done() >= mark).then(monotonic_nanos);
-        *lock(&self.state) = State { recorded: Some(mark), at, captured: None };
+        let point = stream.point();
+        let at = point.is_done(seat).then(monotonic_nanos);
+        let mut state = lock(&self.state);
+        *state = State { recorded: Some(point), records: state.records + 1, at, captured: None };
         Ok(())
     }
 
     /// When the card passed it; `None`: not yet. An event that was never recorded has passed.
     fn passed(&self) -> Answer<Option<u64>> {
-        let (mark, at) = {
+        let (point, at, records) = {
             let state = lock(&self.state);
-            (state.recorded, state.at)
+            (state.recorded.clone(), state.at, state.records)
         };
-        let (Some(mark), None) = (mark, at) else { return Ok(Some(at.unwrap_or(0))) };
-        let seat = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?.seat()?;
-        let at = seat.reached(mark);
+        let (Some(point), None) = (point, at) else { return Ok(Some(at.unwrap_or(0))) };
+        let seat = process::cards()?.get(point.device()).ok_or(INVALID_HANDLE)?.seat()?;
+        let at = point.reached(seat);
         let mut state = lock(&self.state);
-        if state.recorded == Some(mark) {
+        if state.records == records {
             state.at = at;
         }
         Ok(at)
@@ -96,7 +100,7 @@ impl Event {
     pub(crate) fn sync(&self) -> Answer {
         let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
         let seat = ours.seat()?;
-        seat.wait(self.mark());
+        self.point().map_or(Ok(()), |point| point.wait())?;
         ours.well()?;
         self.passed()?;
         ours.pools.settle(seat);

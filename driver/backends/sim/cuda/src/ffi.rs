@@ -43,6 +43,7 @@ mod stubs {
     use crate::boundary::unsupported;
     include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 }
+mod word;
 
 pub(crate) use batch::*;
 pub(crate) use context::*;
@@ -58,6 +59,7 @@ pub(crate) use memory::*;
 pub(crate) use multicast::*;
 pub(crate) use stream::*;
 pub(crate) use stubs::*;
+pub(crate) use word::*;
 
 // SAFETY: the address of a function, which never changes and is only handed out.
 unsafe impl Sync for crate::table::Address {}

@@ -1,11 +1,12 @@
-//! Graphs: nodes written down. [`exec`] makes them ready and hands them in as one piece of work, [`capture`] writes work of
-//! streams down as nodes, [`store`] has the memory of memory nodes.
+//! Graphs: nodes written down. [`exec`] makes them ready and hands them in as one piece of work, or where nodes wait for the host
+//! as [`order`] says, [`capture`] writes work of streams down as nodes, [`store`] has the memory of memory nodes.
 //!
 //! A memory node has its addresses from the moment it is made: those of an allocation that is freed before it in the same
 //! graph, or new ones. Memory comes behind them as `node.toml` says.
 
 mod capture;
 mod exec;
+mod order;
 mod store;
 
 pub(crate) use capture::Capture;
@@ -18,6 +19,7 @@ use crate::heap::BIG_PAGE;
 use crate::location::Location;
 use crate::memory;
 use crate::process::{self, lock};
+use crate::word::Batch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -36,12 +38,23 @@ pub(crate) enum Op {
     Free(u64),
     /// A function on the host.
     Host(Effect),
+    /// Words that are waited for, or written.
+    Words(Batch),
     /// Another graph.
     Child(Arc<Embedded>),
     /// Another graph as it was when this one was made ready.
-    Inside(Vec<Op>),
+    Inside(Vec<Step>),
     /// Order only.
     Empty,
+}
+
+/// A node as it was when its graph was made ready.
+#[derive(Clone)]
+pub(crate) struct Step {
+    node: u64,
+    op: Op,
+    /// The nodes before it.
+    after: Vec<u64>,
 }
 
 /// Addresses that memory nodes stand for, for as long as one of them, or what it allocated, is anywhere.
@@ -107,6 +120,7 @@ fn kind(op: &Op) -> u32 {
         Op::Empty | Op::Work { what: What::Order, .. } => 5,
         Op::Alloc { .. } => 10,
         Op::Free(_) => 11,
+        Op::Words(_) => 12,
     }
 }
 
@@ -292,7 +306,7 @@ fn holds_memory(op: &Op) -> Answer<bool> {
     match op {
         Op::Alloc { .. } | Op::Free(_) => Ok(true),
         Op::Child(child) => graph_holds_memory(child.0),
-        Op::Inside(ops) => ops.iter().try_fold(false, |any, op| Ok(any || holds_memory(op)?)),
+        Op::Inside(steps) => steps.iter().try_fold(false, |any, step| Ok(any || holds_memory(&step.op)?)),
         _ => Ok(false),
     }
 }
@@ -338,13 +352,17 @@ pub(crate) fn duplicate(handle: u64) -> Answer<u64> {
     Ok(copy)
 }
 
-/// A node's work, and all that of graphs inside it, as it is now.
-fn snapshot(node: u64) -> Answer<Op> {
-    match op_of(node)? {
-        Op::Child(child) => {
-            let inside = nodes(child.0)?.into_iter().map(snapshot);
-            Ok(Op::Inside(inside.collect::<Answer<_>>()?))
-        }
-        op => Ok(op),
-    }
+/// A node, with its work and all that of graphs inside it, as it is now.
+fn snapshot(node: u64) -> Answer<Step> {
+    let after = NODES.get(node)?.after.clone();
+    let op = match op_of(node)? {
+        Op::Child(child) => Op::Inside(snapshots(child.0)?),
+        op => op,
+    };
+    Ok(Step { node, op, after })
+}
+
+/// All nodes of a graph, each behind those that it comes after.
+fn snapshots(handle: u64) -> Answer<Vec<Step>> {
+    nodes(handle)?.into_iter().map(snapshot).collect()
 }

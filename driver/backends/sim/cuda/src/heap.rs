@@ -5,12 +5,13 @@
 #![expect(unsafe_code, reason = "memfd, mmap, pread and pwrite are libc calls")]
 
 use crate::code::{Answer, INVALID_VALUE, OUT_OF_MEMORY, UNKNOWN};
+use crate::word::Width;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Addresses set aside for a card: many times its memory, so that a freed range of one size need not fit another.
 const SPAN: u64 = 4 << 40;
@@ -209,6 +210,21 @@ impl Backing {
         Ok(())
     }
 
+    /// A word.
+    pub(crate) fn load(&self, at: u64, width: Width) -> Answer<u64> {
+        let mut word = [0_u8; 8];
+        let place = u64::try_from(word.as_mut_ptr().expose_provenance()).unwrap_or(0);
+        self.read(at, place, width.bytes())?;
+        Ok(u64::from_le_bytes(word))
+    }
+
+    /// Writes a word.
+    pub(crate) fn store(&self, at: u64, width: Width, value: u64) -> Answer {
+        let word = value.to_le_bytes();
+        let place = u64::try_from(word.as_ptr().expose_provenance()).unwrap_or(0);
+        self.write(at, place, width.bytes())
+    }
+
     /// Maps the range for the host at `address`, whose reservation it replaces.
     pub(crate) fn map_for_host(&self, address: u64, bytes: u64) -> Answer {
         self.touch();
@@ -243,6 +259,33 @@ pub(crate) fn copy_host(target: u64, source: u64, bytes: u64) -> Answer {
     let scratch = Content::scratch(bytes)?;
     scratch.write_from(0, source, bytes)?;
     scratch.read_to(0, target, bytes)
+}
+
+/// The word at an aligned host address, whole, after it was written where there is something to write; a bad one is an error.
+pub(crate) fn host_word(address: u64, width: Width, write: Option<u64>) -> Answer<u64> {
+    static SEEN: OnceLock<Answer<Content>> = OnceLock::new();
+    let seen =
+        SEEN.get_or_init(|| Content::scratch(width.bytes().max(8))).as_ref().map_err(|error| *error)?;
+    seen.write_from(0, address, width.bytes())?;
+    let at = pointer(address);
+    match width {
+        Width::Four => {
+            // SAFETY: aligned, as the caller checked, and just read by the kernel: it is mapped, and what is pinned stays so.
+            let word = unsafe { AtomicU32::from_ptr(at.cast()) };
+            if let Some(value) = write {
+                word.store(u32::try_from(width.cut(value)).unwrap_or(0), Ordering::SeqCst);
+            }
+            Ok(word.load(Ordering::SeqCst).into())
+        }
+        Width::Eight => {
+            // SAFETY: as above.
+            let word = unsafe { AtomicU64::from_ptr(at.cast()) };
+            if let Some(value) = write {
+                word.store(value, Ordering::SeqCst);
+            }
+            Ok(word.load(Ordering::SeqCst))
+        }
+    }
 }
 
 fn map(address: u64, bytes: u64, access: libc::c_int, fixed: libc::c_int) -> Answer<u64> {

@@ -5,7 +5,7 @@
 //!   boundary   faults of the plan, and no panic passes
 //!   process    cuInit, cards, contexts, who is current on which thread
 //!   memory pool vmm array copy ipc       bytes: what is charged to the card, and where the content lies
-//!   stream module launch graph           time: what is handed to the card's schedule
+//!   stream line word module launch graph time: what is handed to the card's schedule
 //!   table      cuGetProcAddress over the facts of all exports
 //! ```
 //!
@@ -32,6 +32,7 @@ mod heap;
 mod image;
 mod ipc;
 mod launch;
+mod line;
 mod location;
 mod memory;
 mod module;
@@ -46,3 +47,4 @@ mod stream;
 mod table;
 mod visible;
 mod vmm;
+mod word;

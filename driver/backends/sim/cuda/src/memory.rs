@@ -7,6 +7,7 @@ use crate::heap::{self, Backing};
 use crate::ipc;
 use crate::pool::{POOLS, Pool};
 use crate::process::{self, OurCard, lock};
+use crate::word::Width;
 use aliquot_sim_device::{Kind, LetGo};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -282,6 +283,17 @@ pub(crate) fn find_host(address: u64) -> Option<(u64, u64)> {
     let host = lock(&HOST);
     let (start, (bytes, _)) = host.range(..=address).next_back()?;
     (address - start < *bytes).then_some((*start, *bytes))
+}
+
+/// The word at an address of pinned host memory, after it was written where there is something to write.
+pub(crate) fn host_word(address: u64, width: Width, write: Option<u64>) -> Answer<u64> {
+    // Locked meanwhile: what was made here is not unmapped.
+    let host = lock(&HOST);
+    let (start, (bytes, _)) = host.range(..=address).next_back().ok_or(INVALID_VALUE)?;
+    if (address - start).saturating_add(width.bytes()) > *bytes {
+        return Err(INVALID_VALUE);
+    }
+    heap::host_word(address, width, write)
 }
 
 /// cuMemGetInfo: free and total bytes.

@@ -8,6 +8,7 @@ use crate::code::{
 use crate::event;
 use crate::handle::{Registry, Tag};
 use crate::heap::{self, Heap};
+use crate::line;
 use crate::pool::Pools;
 use crate::stacks::Stacks;
 use crate::stream::{self, Stream};
@@ -453,11 +454,11 @@ pub(crate) fn context_or_current(handle: u64) -> Answer<Arc<Context>> {
 /// cuCtxSynchronize.
 pub(crate) fn synchronize(context: &Context) -> Answer {
     let ours = context.card()?;
-    for (_, stream) in stream::all_of(context.handle) {
-        stream.sync()?;
-    }
+    stream::refuse_in_captures_of(context.handle)?;
+    line::wait_for_all_of(context.handle)?;
     let seat = ours.seat()?;
     seat.wait(seat.submitted());
+    ours.well()?;
     ours.pools.settle(seat);
     Ok(())
 }

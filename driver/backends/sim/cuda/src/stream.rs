@@ -1,18 +1,20 @@
 //! Streams: order of work, capture, and waiting.
 //!
 //! A card runs what a process hands in one after the other, so order between streams holds by itself; a stream remembers the
-//! mark behind its last work, and who waits for a stream waits for that mark. Priorities are kept and change no order.
+//! mark behind its last work, and who waits for a stream waits for that mark. What waits for the host, and all behind it, is
+//! handed in later ([`crate::line`]). Priorities are kept and change no order.
 
-use crate::code::{Answer, CAPTURE_INVALIDATED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Code, NOT_READY};
+use crate::code::{Answer, CAPTURE_INVALIDATED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, NOT_READY};
 use crate::code::{INVALID_HANDLE, INVALID_VALUE};
 use crate::event::Event;
 use crate::graph::{Capture, Effect, Op, What};
 use crate::handle::{Registry, Tag};
-use crate::process::{self, OurCard, lock};
+use crate::line::{self, Line, Point, Role, Turn};
+use crate::process::{self, lock};
 use crate::table::Mode;
-use aliquot_sim_device::{Mark, StreamHandles};
+use aliquot_sim_device::StreamHandles;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Whether a call returns before its work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +31,6 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
-/// Functions on the host that a stream has still to call.
-#[derive(Default)]
-struct Hosts {
-    open: Mutex<u64>,
-    none_left: Condvar,
-}
-
 /// A stream.
 pub(crate) struct Stream {
     pub(crate) context: u64,
@@ -43,19 +38,9 @@ pub(crate) struct Stream {
     pub(crate) flags: u32,
     pub(crate) priority: i32,
     pub(crate) id: u64,
-    /// The mark behind the last work of it.
-    tail: AtomicU64,
-    /// The same over all streams that the legacy stream waits for.
-    joined: Arc<AtomicU64>,
-    role: Role,
+    /// Its work in order.
+    pub(crate) line: Arc<Line>,
     capture: Mutex<Option<Arc<Capture>>>,
-    hosts: Arc<Hosts>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Legacy,
-    Own,
 }
 
 static STREAMS: Registry<Stream> = Registry::new(Tag::Stream, INVALID_HANDLE);
@@ -78,26 +63,14 @@ impl Stream {
             flags: given.0,
             priority: given.1,
             id: next_id(),
-            tail: AtomicU64::new(0),
-            joined,
-            role,
+            line: Arc::new(Line::new(context, device, joined, role)),
             capture: Mutex::default(),
-            hosts: Arc::default(),
         }
     }
 
-    /// The mark behind everything that this stream waits for.
-    pub(crate) fn mark(&self) -> Mark {
-        let other = if self.role == Role::Legacy { self.joined.load(Ordering::Acquire) } else { 0 };
-        Mark(self.tail.load(Ordering::Acquire).max(other))
-    }
-
-    /// Work that follows comes behind `mark`.
-    pub(crate) fn join(&self, mark: Mark) {
-        self.tail.fetch_max(mark.0, Ordering::AcqRel);
-        if self.flags & NON_BLOCKING == 0 {
-            self.joined.fetch_max(mark.0, Ordering::AcqRel);
-        }
+    /// The point behind everything that this stream waits for.
+    pub(crate) fn point(&self) -> Point {
+        self.line.point()
     }
 
     /// The capture it is in.
@@ -115,9 +88,7 @@ impl Stream {
         if let Some(capture) = self.capture() {
             return capture.add(self.id, Op::Work { what, nanos, effect });
         }
-        let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
-        submit(ours, self, nanos)?;
-        effect.map_or(Ok(()), |effect| effect())
+        self.line.work(nanos, effect.map(|effect| move || effect()))
     }
 
     /// Waits, where the call is a synchronous one.
@@ -134,13 +105,8 @@ impl Stream {
         self.refuse_in_capture()?;
         let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
         let seat = ours.seat()?;
-        seat.wait(self.mark());
+        self.point().wait()?;
         ours.well()?;
-        let mut open = lock(&self.hosts.open);
-        while *open > 0 {
-            open = self.hosts.none_left.wait(open).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(open);
         ours.pools.settle(seat);
         Ok(())
     }
@@ -149,8 +115,7 @@ impl Stream {
     pub(crate) fn query(&self) -> Answer {
         self.refuse_in_capture()?;
         let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
-        let done = ours.seat()?.done() >= self.mark() && *lock(&self.hosts.open) == 0;
-        if done { Ok(()) } else { Err(NOT_READY) }
+        if self.point().is_done(ours.seat()?) { Ok(()) } else { Err(NOT_READY) }
     }
 
     /// What a capture cannot hold spoils it.
@@ -164,45 +129,15 @@ impl Stream {
         }
     }
 
-    /// Calls `function` on a thread of its own when what is in the stream now is done.
+    /// Calls `function` when what is in the stream now is done; what follows waits for its end.
     pub(crate) fn call_host(&self, function: impl FnOnce() + Send + 'static) -> Answer {
-        let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
-        let (seat, mark, hosts) = (ours.seat()?.clone(), self.mark(), Arc::clone(&self.hosts));
-        *lock(&hosts.open) += 1;
-        let run = move || {
-            seat.wait(mark);
+        let held = |turn: &Turn<'_>| {
+            turn.wait(turn.before);
             function();
-            *lock(&hosts.open) -= 1;
-            hosts.none_left.notify_all();
+            turn.before
         };
-        std::thread::Builder::new().name("sim-host-fn".into()).spawn(run).map(|_| ()).map_err(|_| {
-            *lock(&self.hosts.open) -= 1;
-            Code(304)
-        })
+        self.line.put(Vec::new(), Box::new(held))
     }
-}
-
-/// Hands `nanos` of work to the card, waiting while too much is outstanding.
-fn submit(ours: &OurCard, stream: &Stream, nanos: u64) -> Answer {
-    let seat = ours.seat()?;
-    let depth = usize::try_from(ours.card.node().queue_depth).unwrap_or(usize::MAX);
-    let full = {
-        let mut launches = lock(&ours.launches);
-        if launches.len() >= depth {
-            let done = seat.done();
-            while launches.front().is_some_and(|mark| *mark <= done) {
-                launches.pop_front();
-            }
-        }
-        if launches.len() < depth { None } else { launches.front().copied() }
-    };
-    if let Some(oldest) = full {
-        seat.wait(oldest);
-    }
-    let mark = seat.submit(nanos);
-    stream.join(mark);
-    lock(&ours.launches).push_back(mark);
-    Ok(())
 }
 
 /// The stream a handle names, for a call of `mode`.
@@ -220,7 +155,7 @@ pub(crate) fn find(handle: u64, mode: Mode) -> Answer<Arc<Stream>> {
     let mut streams = lock(&context.of_threads);
     let make = || {
         let joined = Arc::clone(&context.joined);
-        Arc::new(Stream::new(context.handle, context.device, joined, Role::Own, (0, 0)))
+        Arc::new(Stream::new(context.handle, context.device, joined, Role::Blocking, (0, 0)))
     };
     Ok(Arc::clone(streams.entry(process::thread_number()).or_insert_with(make)))
 }
@@ -236,7 +171,8 @@ pub(crate) fn create(flags: u32, priority: i32) -> Answer<u64> {
     }
     let given = (flags, priority.clamp(PRIORITIES.1, PRIORITIES.0));
     let joined = Arc::clone(&context.joined);
-    let make = |_| Stream::new(context.handle, context.device, joined, Role::Own, given);
+    let role = if flags & NON_BLOCKING == 0 { Role::Blocking } else { Role::Apart };
+    let make = |_| Stream::new(context.handle, context.device, joined, role, given);
     Ok(STREAMS.add(make).0)
 }
 
@@ -263,7 +199,7 @@ fn let_out(capture: &Arc<Capture>) {
 }
 
 /// The streams of a context that have handles.
-pub(crate) fn all_of(context: u64) -> Vec<(u64, Arc<Stream>)> {
+fn all_of(context: u64) -> Vec<(u64, Arc<Stream>)> {
     STREAMS.select(|stream| stream.context == context)
 }
 
@@ -273,6 +209,12 @@ pub(crate) fn destroy_all_of(context: u64) {
         // Another thread may have been faster.
         let _gone = destroy(handle);
     }
+    line::end_all_of(context);
+}
+
+/// A context is waited for: what a capture of it cannot hold spoils that.
+pub(crate) fn refuse_in_captures_of(context: u64) -> Answer {
+    all_of(context).into_iter().try_for_each(|(_, stream)| stream.refuse_in_capture())
 }
 
 /// cuStreamWaitEvent: an event of a capture brings the stream into it.
@@ -282,15 +224,15 @@ pub(crate) fn wait_event(stream: &Stream, event: &Event) -> Answer {
         stream.set_capture(Some(capture));
         return Ok(());
     }
-    if stream.capture().is_none() {
-        stream.join(event.mark());
+    if stream.capture().is_some() {
+        return Ok(());
     }
-    Ok(())
+    event.point().map_or(Ok(()), |point| stream.line.follow(point))
 }
 
 /// cuStreamBeginCapture.
 pub(crate) fn begin_capture(stream: &Stream) -> Answer {
-    if stream.role == Role::Legacy {
+    if stream.line.role() == Role::Legacy {
         return Err(CAPTURE_UNSUPPORTED);
     }
     if stream.capture().is_some() {

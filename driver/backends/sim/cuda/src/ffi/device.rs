@@ -48,6 +48,8 @@ fn attribute(number: i32, ours: &process::OurCard) -> i32 {
         13 => 1_980_000,
         14 => 512,
         15 | 19 | 31 | 32 | 41 | 78 | 79 | 80 | 83 | 86 | 89 | 90 | 95 | 102 | 115 => 1,
+        // Words of both widths can be waited for in every way, by either version of the calls; nothing can be flushed.
+        92..=94 | 122 | 123 => 1,
         16 => int(facts.sms),
         20 => facts.compute_mode as i32,
         21..=30 | 42..=49 | 52..=74 => 16_384,

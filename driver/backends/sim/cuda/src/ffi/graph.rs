@@ -4,6 +4,7 @@ use super::copy::Copy3d;
 use super::launch::first_parameter;
 use super::memory::PoolProps;
 use super::pointer::{In, Out};
+use super::word::batch;
 use crate::code::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::graph::{self, Op, Ownership, What};
 use crate::launch::{self, Grid};
@@ -55,6 +56,18 @@ pub(crate) struct HostNode {
     data: u64,
 }
 
+/// The vendor's node of words.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct WordsNode {
+    context: u64,
+    count: u32,
+    padding: u32,
+    described: u64,
+    flags: u32,
+    more_padding: u32,
+}
+
 /// The vendor's node of any kind: its type, then what belongs to that type.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -86,7 +99,8 @@ pub(crate) struct UpdateInfo {
 }
 
 const _: () = assert!(size_of::<KernelNode>() == 56 && size_of::<AllocNode>() == 120);
-const _: () = assert!(size_of::<AnyNode>() == 256 && size_of::<FillNode>() == 40);
+const _: () =
+    assert!(size_of::<AnyNode>() == 256 && size_of::<FillNode>() == 40 && size_of::<WordsNode>() == 32);
 
 /// Where the address stands in a memory node of any kind: behind the type, at the end of the vendor's structure.
 const ALLOC_ADDRESS_WORD: usize = (16 + 112) / 8;
@@ -130,6 +144,10 @@ fn host_op(node: &HostNode) -> Answer<Op> {
         Ok(())
     };
     Ok(Op::Host(Arc::new(effect)))
+}
+
+fn words_op(node: &WordsNode) -> Answer<Op> {
+    Ok(Op::Words(batch(In::at(node.described), node.count, node.flags)?))
 }
 
 /// An allocation inside a capture becomes a node of memory.
@@ -176,6 +194,7 @@ fn any_op(given: In<AnyNode>) -> Answer<Op> {
             graph::child_op(node.body[0], ownership)
         }
         5 => Ok(Op::Empty),
+        12 => words_op(&In::<WordsNode>::at(body).get()?),
         _ => Err(NOT_SUPPORTED),
     }
 }
@@ -242,6 +261,19 @@ exports! {
     }
     fn cuGraphAddHostNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: In<HostNode>) {
         add(node, graph, after, count, host_op(&given.get()?)?)
+    }
+    fn cuGraphHostNodeSetParams(node: u64, given: In<HostNode>) { graph::set_op(node, host_op(&given.get()?)?) }
+    fn cuGraphExecHostNodeSetParams(exec: u64, node: u64, given: In<HostNode>) {
+        graph::set_exec_op(exec, node, host_op(&given.get()?)?)
+    }
+    fn cuGraphAddBatchMemOpNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, given: In<WordsNode>) {
+        add(node, graph, after, count, words_op(&given.get()?)?)
+    }
+    fn cuGraphBatchMemOpNodeSetParams(node: u64, given: In<WordsNode>) {
+        graph::set_op(node, words_op(&given.get()?)?)
+    }
+    fn cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, given: In<WordsNode>) {
+        graph::set_exec_op(exec, node, words_op(&given.get()?)?)
     }
     fn cuGraphAddChildGraphNode(node: Out<u64>, graph: u64, after: In<u64>, count: usize, child: u64) {
         add(node, graph, after, count, graph::child_op(child, Ownership::Clone)?)

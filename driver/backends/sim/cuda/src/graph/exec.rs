@@ -1,12 +1,13 @@
-//! Executable graphs: a graph as it was, handed in as one piece of work.
+//! Executable graphs: a graph as it was, handed in as one piece of work, or in pieces where nodes wait for the host.
 //!
 //! ```text
 //!   instantiate ─▶ (upload) ─▶ launch: what an earlier launch left is freed or in the way ─▶ memory ─▶ work ─▶ what it leaves
 //! ```
 
+use super::order::{Order, holds};
 use super::store::{Need, Room};
 use super::{
-    Effect, GRAPHS, INVALID_HANDLE, Op, Place, What, graph_holds_memory, holds_memory, kind, nodes, snapshot,
+    Effect, GRAPHS, INVALID_HANDLE, Op, Place, Step, What, graph_holds_memory, holds_memory, kind, snapshots,
 };
 use crate::code::{Answer, Code, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::handle::{Registry, Tag};
@@ -30,7 +31,8 @@ enum After {
 
 /// A graph made ready to launch.
 struct Exec {
-    ops: Mutex<BTreeMap<u64, Op>>,
+    /// Each node behind those that it comes after.
+    steps: Mutex<Vec<Step>>,
     memory: Memory,
     after: After,
     /// Tells the graph that this is there.
@@ -60,16 +62,16 @@ static EXECS: Registry<Exec> = Registry::new(Tag::Exec, INVALID_HANDLE);
 static LEFT: Mutex<BTreeMap<u64, Left>> = Mutex::new(BTreeMap::new());
 
 impl Memory {
-    fn of<'a>(ops: impl IntoIterator<Item = &'a Op>) -> Self {
+    fn of(steps: &[Step]) -> Self {
         let (mut places, mut freed) = (BTreeMap::<u64, (usize, Arc<Place>, u64)>::new(), Vec::new());
-        let mut open = ops.into_iter().collect::<Vec<_>>();
-        while let Some(op) = open.pop() {
-            match op {
+        let mut open = steps.iter().collect::<Vec<_>>();
+        while let Some(step) = open.pop() {
+            match &step.op {
                 Op::Alloc { device, place, .. } => {
                     places.entry(place.address).or_insert((*device, Arc::clone(place), 0)).2 += 1;
                 }
                 Op::Free(address) => freed.push(*address),
-                Op::Inside(ops) => open.extend(ops),
+                Op::Inside(steps) => open.extend(steps),
                 _ => {}
             }
         }
@@ -128,11 +130,10 @@ pub(crate) fn instantiate(handle: u64, flags: u64) -> Answer<u64> {
         }
         *ready = Arc::downgrade(&there);
     }
-    let ops = nodes(handle)?.into_iter().map(|node| Ok((node, snapshot(node)?)));
-    let ops = ops.collect::<Answer<BTreeMap<_, _>>>()?;
-    let memory = Memory::of(ops.values());
+    let steps = snapshots(handle)?;
+    let memory = Memory::of(&steps);
     let after = if flags & AUTO_FREE == 0 { After::Asks } else { After::Frees };
-    let (made, exec) = EXECS.add(|_| Exec { ops: Mutex::new(ops), memory, after, _there: there });
+    let (made, exec) = EXECS.add(|_| Exec { steps: Mutex::new(steps), memory, after, _there: there });
     let taken = back(made, &exec);
     if taken.is_err() {
         destroy_exec(made)?;
@@ -164,12 +165,12 @@ pub(crate) fn destroy_exec(handle: u64) -> Answer {
 /// cuGraphExec…NodeSetParams.
 pub(crate) fn set_exec_op(exec: u64, node: u64, op: Op) -> Answer {
     let exec = EXECS.get(exec)?;
-    let mut ops = lock(&exec.ops);
-    let known = ops.get_mut(&node).ok_or(INVALID_VALUE)?;
-    if kind(known) != kind(&op) {
+    let mut steps = lock(&exec.steps);
+    let known = steps.iter_mut().find(|step| step.node == node).ok_or(INVALID_VALUE)?;
+    if kind(&known.op) != kind(&op) {
         return Err(INVALID_VALUE);
     }
-    *known = op;
+    known.op = op;
     Ok(())
 }
 
@@ -178,18 +179,16 @@ pub(crate) const UPDATE_FAILURE: Code = Code(910);
 
 /// cuGraphExecUpdate: takes over the work of a graph of the same make. Memory stays as it was.
 pub(crate) fn update(exec: u64, graph: u64) -> Answer {
-    let (exec, nodes) = (EXECS.get(exec)?, nodes(graph)?);
-    let mut ops = lock(&exec.ops);
-    let fresh = nodes.iter().map(|node| Ok((*node, snapshot(*node)?)));
-    let fresh = fresh.collect::<Answer<Vec<_>>>()?;
-    let same =
-        ops.len() == fresh.len() && ops.values().zip(&fresh).all(|(old, (_, new))| kind(old) == kind(new));
+    let (exec, fresh) = (EXECS.get(exec)?, snapshots(graph)?);
+    let mut steps = lock(&exec.steps);
+    let same = steps.len() == fresh.len()
+        && steps.iter().zip(&fresh).all(|(old, new)| kind(&old.op) == kind(&new.op));
     if !same {
         return Err(UPDATE_FAILURE);
     }
-    for (old, (_, new)) in ops.values_mut().zip(fresh) {
-        if !holds_memory(old)? {
-            *old = new;
+    for (old, new) in steps.iter_mut().zip(fresh) {
+        if !holds_memory(&old.op)? {
+            old.op = new.op;
         }
     }
     Ok(())
@@ -228,10 +227,10 @@ fn enter(handle: u64, exec: &Exec, stream: &Stream) -> Answer {
 }
 
 fn leave(handle: u64, exec: &Exec, stream: &Stream, handed: Handed) -> Answer {
-    let mark = (handed == Handed::Yes).then(|| stream.mark());
     for (device, need) in &exec.memory.needs {
         let ours = card(*device)?;
-        ours.pools.graphs.leave(room(ours, handle, *need, stream), *need, mark);
+        let point = (handed == Handed::Yes).then(|| stream.point());
+        ours.pools.graphs.leave(room(ours, handle, *need, stream), *need, point);
     }
     if handed == Handed::Yes {
         let mut all = lock(&LEFT);
@@ -271,7 +270,7 @@ fn clear(handle: u64, exec: &Exec) -> Answer {
 fn total(op: &Op) -> u64 {
     match op {
         Op::Work { nanos, .. } => *nanos,
-        Op::Inside(ops) => ops.iter().map(total).sum(),
+        Op::Inside(steps) => steps.iter().map(|step| total(&step.op)).sum(),
         _ => 0,
     }
 }
@@ -279,13 +278,12 @@ fn total(op: &Op) -> u64 {
 fn effects(op: &Op, all: &mut Vec<Effect>) {
     match op {
         Op::Work { effect: Some(effect), .. } => all.push(Arc::clone(effect)),
-        Op::Host(effect) => all.push(Arc::clone(effect)),
-        Op::Inside(ops) => ops.iter().for_each(|op| effects(op, all)),
+        Op::Inside(steps) => steps.iter().for_each(|step| effects(&step.op, all)),
         _ => {}
     }
 }
 
-/// cuGraphLaunch: one piece of work as long as all nodes together. Out of memory where the card has not enough for its memory
+/// cuGraphLaunch: one piece of work as long as all nodes together, unless nodes wait for the host. Out of memory where the card has not enough for its memory
 /// nodes, with nothing done.
 pub(crate) fn launch(handle: u64, stream: &Stream) -> Answer {
     let exec = EXECS.get(handle)?;
@@ -307,25 +305,21 @@ pub(crate) fn launch(handle: u64, stream: &Stream) -> Answer {
 }
 
 fn run(exec: &Exec, stream: &Stream) -> Answer {
-    let (mut nanos, mut content, mut hosts) = (0_u64, Vec::new(), Vec::new());
-    for op in lock(&exec.ops).values() {
-        nanos = nanos.saturating_add(total(op));
-        if matches!(op, Op::Host(_)) {
-            effects(op, &mut hosts);
-        } else {
-            effects(op, &mut content);
+    let steps = lock(&exec.steps);
+    if steps.iter().any(|step| holds(&step.op)) {
+        if let Some(capture) = stream.capture() {
+            return capture.add(stream.id, Op::Inside(steps.clone()));
         }
+        let order = Order::of(&steps);
+        drop(steps);
+        return stream.line.put(Vec::new(), Box::new(|turn| order.go(turn)));
     }
+    let (mut nanos, mut content) = (0_u64, Vec::new());
+    for step in &*steps {
+        nanos = nanos.saturating_add(total(&step.op));
+        effects(&step.op, &mut content);
+    }
+    drop(steps);
     let effect: Effect = Arc::new(move || content.iter().try_for_each(|effect| effect()));
-    stream.run(What::Graph, nanos, Some(effect))?;
-    if !hosts.is_empty() && stream.capture().is_none() {
-        stream.call_host(move || {
-            for host in &hosts {
-                if host().is_err() {
-                    return;
-                }
-            }
-        })?;
-    }
-    Ok(())
+    stream.run(What::Graph, nanos, Some(effect))
 }

@@ -8,8 +8,9 @@
 //! but for allocations that outlive their launch: these are pinned. What is neither pinned nor in use goes with a trim.
 
 use crate::code::Answer;
+use crate::line::Point;
 use crate::process::{OurCard, lock};
-use aliquot_sim_device::{GraphMemory, Kind, Mark};
+use aliquot_sim_device::{GraphMemory, Kind};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
@@ -31,7 +32,7 @@ pub(crate) struct Need {
     pub(crate) left: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Books {
     /// Taken from the card: whole units.
     size: u64,
@@ -41,12 +42,12 @@ struct Books {
     mapped: BTreeMap<u64, u64>,
     /// What launches that are being handed in need beside what they leave.
     scheduled: Vec<u64>,
-    /// The same of those handed in, until their marks.
-    running: Vec<(Mark, u64)>,
+    /// The same of those handed in, or in line, until they are done.
+    running: Vec<(Point, u64)>,
 }
 
 /// All rooms of a card.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Store(Mutex<BTreeMap<Room, Books>>);
 
 impl Books {
@@ -69,9 +70,9 @@ impl Books {
 impl Store {
     /// The rooms, with what is done by now.
     fn rooms(&self, ours: &OurCard) -> Answer<MutexGuard<'_, BTreeMap<Room, Books>>> {
-        let done = ours.seat()?.done();
+        let seat = ours.seat()?;
         let mut rooms = lock(&self.0);
-        rooms.values_mut().for_each(|books| books.running.retain(|(mark, _)| *mark > done));
+        rooms.values_mut().for_each(|books| books.running.retain(|(point, _)| !point.is_done(seat)));
         Ok(rooms)
     }
 
@@ -103,16 +104,16 @@ impl Store {
         Ok(())
     }
 
-    /// It was handed in, and runs until `mark`; without one it was not, or there was nothing to run.
-    pub(crate) fn leave(&self, room: Room, need: Need, mark: Option<Mark>) {
+    /// It was handed in, and runs until `point`; without one it was not, or there was nothing to run.
+    pub(crate) fn leave(&self, room: Room, need: Need, point: Option<Point>) {
         let mut rooms = lock(&self.0);
         let books = rooms.entry(room).or_default();
         let transient = need.whole - need.left;
         if let Some(at) = books.scheduled.iter().position(|bytes| *bytes == transient) {
             books.scheduled.swap_remove(at);
         }
-        match mark {
-            Some(mark) => books.running.push((mark, transient)),
+        match point {
+            Some(point) => books.running.push((point, transient)),
             None => books.pinned = books.pinned.saturating_sub(need.left),
         }
     }
