@@ -274,7 +274,7 @@ fn measure_alone(report: &mut Report, program: &Path, effort: Effort) -> Result<
     let mut rows = Vec::new();
     for (case, seen) in cases.iter().zip(all_alone(program, &cases, effort)?) {
         let (worst, counts) = off(*case, &seen);
-        // Of sixteen each learns alone, in turns with all others: it may take a window more (ARCHITECTURE, Known gaps).
+        // Of sixteen each learns alone, in turns with all others: it may take a window more.
         let (promised, _) = off(*case, &seen[usize::from(case.work.processes == 16 && seen.len() > 1)..]);
         let had: Vec<String> = seen.iter().map(|seen| format!("{:.1}", seen.had[0])).collect();
         rows.push([

@@ -22,6 +22,10 @@ pub const CELL: Nanos = Nanos(1 << CELL_BITS);
 /// Bits that hold the nanoseconds charged: a whole cell is one more than its offsets.
 const FILL_BITS: u32 = CELL_BITS + 1;
 const FILL_MASK: u32 = (1 << FILL_BITS) - 1;
+const TURN_MASK: u32 = u32::MAX >> FILL_BITS;
+/// Turns by which a cell may be later than who reports: kernels of many turns end long before they are asked about. One that was
+/// not touched for so long that it looks so is nobody's either.
+const LATER_MAX: u32 = 64;
 
 /// A stretch of time in which a process had work on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +70,7 @@ impl<'a> Cells<'a> {
         let amount = amount.min(Nanos(whole));
         let ring = u64::try_from(self.0.len()).unwrap_or(0);
         let oldest = (end.0 >> CELL_BITS).saturating_sub(ring.saturating_sub(1)) << CELL_BITS;
+        let oldest = self.taken_until(start.0.max(oldest), end.0).unwrap_or(oldest);
         let old = oldest.saturating_sub(start.0);
         let charged = scaled(amount, oldest.saturating_sub(start.0.max(counted_until.0)), whole);
         let first = start.0.max(oldest);
@@ -88,16 +93,29 @@ impl<'a> Cells<'a> {
         Nanos(charged + placed)
     }
 
+    /// Up to when cells of that time are a later turn's, where any is: somebody reported what came after them before.
+    fn taken_until(&self, from: u64, till: u64) -> Option<u64> {
+        let later = |number: &u64| {
+            let (cell, turn) = self.place(*number)?;
+            let ahead = (cell.load(Ordering::Acquire) >> FILL_BITS).wrapping_sub(turn) & TURN_MASK;
+            (1..=LATER_MAX).contains(&ahead).then_some(())
+        };
+        let mut numbers = (from >> CELL_BITS..till.div_ceil(CELL.0)).rev();
+        let last = numbers.find(|number| later(number).is_some())?;
+        Some(((last + 1) << CELL_BITS).min(till))
+    }
+
+    /// The cell of that number, and its turn round the ring.
+    fn place(&self, number: u64) -> Option<(&AtomicU32, u32)> {
+        let length = u64::try_from(self.0.len()).ok()?;
+        let (place, turn) = (number.checked_rem(length)?, number.checked_div(length)?);
+        let cell = usize::try_from(place).ok().and_then(|place| self.0.get(place))?;
+        Some((cell, u32::try_from(turn & u64::from(TURN_MASK)).unwrap_or(0)))
+    }
+
     /// Adds to one cell; what was added.
     fn fill(&self, number: u64, amount: u64) -> u64 {
-        let length = u64::try_from(self.0.len()).unwrap_or(0);
-        let (Some(place), Some(turn)) = (number.checked_rem(length), number.checked_div(length)) else {
-            return amount;
-        };
-        let Some(cell) = usize::try_from(place).ok().and_then(|place| self.0.get(place)) else {
-            return amount;
-        };
-        let turn = u32::try_from(turn & u64::from(u32::MAX >> FILL_BITS)).unwrap_or(0);
+        let Some((cell, turn)) = self.place(number) else { return amount };
         let mut added = 0;
         // Always succeeds: the closure never says no.
         let _always = cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
@@ -107,5 +125,33 @@ impl<'a> Cells<'a> {
             Some(turn << FILL_BITS | u32::try_from(full).unwrap_or(0))
         });
         added
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reports_late_is_charged_nothing_twice_and_wipes_nothing_out() {
+        let ring = [const { AtomicU32::new(0) }; 16];
+        let cells = Cells::new(&ring);
+        let at = |cell: u64| Nanos(cell * CELL.0);
+        let charge = |from: u64, till: u64, counted: u64| {
+            let (start, end) = (at(from), at(till));
+            let stretch = Stretch { start, end, amount: end.minus(start), counted_until: at(counted) };
+            cells.charge(&stretch).0 / CELL.0
+        };
+        assert_eq!([charge(1000, 1010, 0), charge(1000, 1024, 1010)], [10, 14]);
+        // Cells of 1000 to 1008 are those of 1016 to 1024 by now.
+        assert_eq!(charge(1000, 1012, 1024), 0);
+        assert_eq!(charge(1000, 1024, 1024), 0);
+        assert_eq!(
+            charge(990, 1020, 995),
+            13,
+            "up to where the ring begins nobody can tell: all that was not counted"
+        );
+        // Seconds later the ring is its own again.
+        assert_eq!([charge(2000, 2010, 1024), charge(2000, 2010, 2010)], [10, 0]);
     }
 }

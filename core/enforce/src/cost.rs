@@ -69,7 +69,7 @@ pub enum Trust {
     Exact,
     /// The cost or more.
     Bound,
-    /// More than was charged.
+    /// More than was charged. Of what was never measured it says nothing.
     Short,
     /// The cost, more or less.
     Mean,
@@ -306,6 +306,9 @@ impl Costs {
             entry.put(blend(before, nanos, trust));
             return;
         }
+        if trust == Trust::Short {
+            return;
+        }
         let free = self.places(key).find(|entry| entry.key.load(Ordering::Relaxed) == 0);
         // A full neighbourhood: one of its places, by other bits of the key.
         let turn = usize::try_from(key.0 % 8).unwrap_or(0);
@@ -353,6 +356,7 @@ const FAMILY_SCALE: u128 = 1024;
 
 fn blend(before: u64, sample: u64, trust: Trust) -> u64 {
     match trust {
+        Trust::Short if before == 0 => 0,
         _ if before == 0 => marked(sample, trust),
         // The truth ends all guessing.
         Trust::Exact if before & 1 == 1 => marked(sample, trust),
@@ -386,6 +390,17 @@ impl Default for Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_bills_were_short_of_is_no_cost_of_what_was_never_measured() {
+        let costs = Costs::new();
+        let shape = Shape::kernel(1, [64, 1, 1], [256, 1, 1]);
+        costs.learn(&shape, Nanos::from_millis(13), Trust::Short);
+        assert_eq!(costs.estimate(&shape), Estimate::Unknown);
+        costs.learn(&shape, Nanos::from_millis(200), Trust::Bound);
+        let least = Nanos::from_millis(199);
+        assert!(matches!(costs.estimate(&shape), Estimate::Measured(cost, Trust::Bound) if cost > least));
+    }
 
     #[test]
     fn a_part_of_next_to_nothing_does_not_make_long_work_cheap() {

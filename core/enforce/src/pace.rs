@@ -84,7 +84,7 @@ const LATE_WAIT_MAX: Nanos = Nanos::from_millis(20_000);
 const STUCK_AFTER: Nanos = Nanos::from_millis(500);
 /// First look at work that is late; each further one after an eighth of the time it is late.
 const LOOK_AFTER: Nanos = Nanos::from_micros(50);
-/// First look at work whose cost is known, and may be less for once; each further one after as long again.
+/// First look at work whose cost is known, and may be less for once.
 const LOOK_KNOWN: Nanos = Nanos::from_millis(2);
 /// How long another thread may be at the markers before we go on without.
 const MARKS_WAIT_MAX: Nanos = Nanos::from_millis(25);
@@ -312,7 +312,7 @@ impl Pace {
         } else {
             price
         };
-        let may = Self::catch_up(ask, price.whole(), due, shared, (&mut *marks, &mut *world));
+        let may = Self::catch_up(ask, price, due, shared, (&mut *marks, &mut *world));
         if let Err(until) = may.and_then(|()| self.pay(ask, price, due, shared, world)) {
             return self.rest(ask, price, lane, until, marks, world);
         }

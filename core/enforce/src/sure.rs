@@ -17,6 +17,9 @@ pub const STEP: Nanos = Nanos(1 << STEP_BITS);
 /// Steps of a word; the other half is the turn.
 const STEPS: u64 = 32;
 
+/// Turns by which a word may be later than who reports. One that says more was spoilt.
+const LATER_MAX: u64 = 64;
+
 /// The ring of words.
 #[derive(Clone, Copy, Debug)]
 pub struct Sure<'a>(&'a [AtomicU64]);
@@ -54,9 +57,14 @@ impl<'a> Sure<'a> {
         let Some(word) = usize::try_from(place).ok().and_then(|place| self.0.get(place)) else { return 0 };
         let turn = turn & u64::from(u32::MAX);
         let mut fresh = 0;
-        // Always succeeds: the closure never says no.
-        let _always = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
-            let held = if word >> 32 == turn { word & u64::from(u32::MAX) } else { 0 };
+        // What is older than the ring is left out.
+        let _marked = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            let ahead = (word >> 32).wrapping_sub(turn);
+            fresh = 0;
+            if (1..=LATER_MAX).contains(&ahead) {
+                return None;
+            }
+            let held = if ahead == 0 { word & u64::from(u32::MAX) } else { 0 };
             fresh = (u64::from(bits) & !held).count_ones();
             Some(turn << 32 | held | u64::from(bits))
         });
@@ -68,4 +76,24 @@ impl<'a> Sure<'a> {
 fn bits(first: u64, count: u64) -> u32 {
     let ones = if count >= STEPS { u64::from(u32::MAX) } else { (1 << count) - 1 };
     u32::try_from((ones << first) & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reports_late_marks_nothing_twice_and_wipes_nothing_out() {
+        let ring = [const { AtomicU64::new(0) }; 4];
+        let sure = Sure::new(&ring);
+        let mark = |from: u64, till: u64| sure.mark(Nanos(from * STEP.0), Nanos(till * STEP.0)).0 / STEP.0;
+        let turn = STEPS * 4;
+        assert_eq!([mark(10 * turn, 10 * turn + 20), mark(11 * turn, 11 * turn + 20)], [20, 20]);
+        // The word of both is the later one's.
+        assert_eq!(mark(10 * turn, 10 * turn + 30), 0);
+        assert_eq!([mark(11 * turn, 11 * turn + 20), mark(11 * turn, 11 * turn + 30)], [0, 10]);
+        // A word that was spoilt is not later for ever.
+        ring[0].store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(mark(12 * turn, 12 * turn + 20), 20);
+    }
 }

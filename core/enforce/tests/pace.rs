@@ -106,6 +106,36 @@ fn the_share_holds_for_every_shape_of_work_and_number_of_processes() {
     assert!(worst.is_empty(), "{worst:#?}");
 }
 
+/// Processes that begin one after the other: each may have one kernel on the card before any was measured, and no more, and once
+/// that is paid back they have their share.
+#[test]
+fn processes_that_begin_one_after_the_other_run_one_kernel_each_before_any_is_measured() {
+    println!("seed {SEED:#x}");
+    let mut wrong = Vec::new();
+    for (spread, length) in [(50, 200), (300, 100), (300, 200), (2_000, 200)] {
+        for percent in [50, 90] {
+            let processes = 16;
+            let from = |number: u64| number * spread * MILLI / processes;
+            let programs: Vec<_> = (0..processes)
+                .map(|number| Program { from: from(number), ..Program::of(length * MILLI) })
+                .collect();
+            let mut bench = Bench::new(SEED);
+            bench.tenant(Some(Ppm::new(percent * 10_000)), &programs);
+            let unmeasured = 100 * length * MILLI * processes / u64::from(percent);
+            let window = window(length * MILLI);
+            let start = spread * MILLI + unmeasured + window / 2 + SECOND;
+            bench.run(start + 3 * window);
+            let shares = [0, 1, 2].map(|at| bench.share(0, start + at * window, start + (at + 1) * window));
+            let line = format!("over {spread} ms, {length} ms, {percent} %: {shares:?} ppm");
+            println!("{line}");
+            if shares.iter().any(|share| share.abs_diff(u64::from(percent) * 10_000) > OFF_MAX) {
+                wrong.push(line);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 /// Kernels of different lengths in several streams, and processes that come late or not: what is on the books is what the card
 /// did.
 #[test]

@@ -5,6 +5,8 @@
 //!
 //! Beside other tenants it may be their turns that keep the card from it. What is guaranteed is saved meanwhile, and not lost; a loan
 //! is lost, as it is made of what others leave, and they leave nothing then.
+//!
+//! Of launches about which nothing is known, one is on the card at a time: the next waits for its bill.
 
 use super::*;
 
@@ -15,10 +17,10 @@ const LOOK_LEAST: Nanos = Nanos::from_micros(250);
 const LOOK_MOST: Nanos = Nanos::from_millis(2);
 
 impl Pace {
-    /// Whether the card is near enough for a launch of that cost; an error is when to look again.
+    /// Whether the card is near enough for a launch of that price; an error is when to look again.
     pub(super) fn catch_up(
         ask: &Ask<'_>,
-        cost: Nanos,
+        price: Price,
         due: Option<Due>,
         shared: &Shared<'_>,
         (marks, world): (&mut Marks, &mut impl World),
@@ -29,8 +31,12 @@ impl Pace {
         let charged = due
             .filter(|due| due.known != Known::Not)
             .map_or(Nanos::ZERO, |due| due.charged.plus(due.deposit));
-        let ahead = charged.minus(AHEAD_MAX.plus(cost));
-        if ahead == Nanos::ZERO || waited.max(awaited) >= STUCK_AFTER {
+        let ahead = charged.minus(AHEAD_MAX.plus(price.whole()));
+        // Charges say nothing of what the card has yet, and at a great share they are earned again before it has done any.
+        let is_unmeasured =
+            price.cost == UNKNOWN && !terms.is_free() && due.is_some_and(|due| due.known == Known::Not);
+        let most = if is_unmeasured { LATE_WAIT_MAX } else { STUCK_AFTER };
+        if (ahead == Nanos::ZERO && !is_unmeasured) || waited.max(awaited) >= most {
             return Ok(());
         }
         if terms.own != Ppm::ALL {
@@ -38,7 +44,7 @@ impl Pace {
         }
         let look = match due {
             // It may be done any moment, or take as long as was taken for it.
-            Some(due) if due.deposit > Nanos::ZERO => {
+            Some(due) if due.deposit > Nanos::ZERO || is_unmeasured => {
                 Nanos(now.minus(due.from).0 / 8).clamp(LOOK_AFTER, LOOK_MOST)
             }
             _ => ahead.clamp(LOOK_LEAST, LOOK_MOST),

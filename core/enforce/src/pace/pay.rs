@@ -110,13 +110,14 @@ impl Pace {
             wait = CORRECTED_WITHIN.max(Nanos(wait.0 / 4 * 3));
         }
         if let Some(due) = due {
-            // A bill may come any moment, and give back: look soon, then ever more seldom.
+            // A bill may come any moment, and give back: look soon, then more seldom. All the tenant waits for what it gives back.
             let taken = now.minus(due.from);
-            let look = match due.known {
-                Known::Exactly if due.late == Nanos::ZERO => taken.max(LOOK_KNOWN),
-                _ => Nanos(taken.0 / 8).max(LOOK_AFTER),
+            let least = match due.known {
+                Known::Exactly if due.late == Nanos::ZERO => LOOK_KNOWN,
+                _ => LOOK_AFTER,
             };
-            wait = wait.min(look);
+            let most = LOOK_KNOWN.max(Nanos(taken.0 / 64));
+            wait = wait.min(Nanos(taken.0 / 8).clamp(least, most));
         }
         let wait = self.look_at_unmarked(now).map_or(wait, |look| wait.min(look));
         let until = now.plus(wait.max(LOOK_AFTER));
