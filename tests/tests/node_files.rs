@@ -2,8 +2,11 @@
 
 #![expect(clippy::panic, reason = "a text that should be refused and is not fails its test")]
 
+use std::process::Command;
+
 use aliquot_backend_sim::{NodeFile, OpenError, Personality, SimNode};
 use aliquot_core::catalogue::Catalogue;
+use aliquot_tests::local::{Local, aliquot};
 
 /// Why the text is no node.
 fn refusal(text: &str) -> String {
@@ -103,4 +106,33 @@ fn a_state_directory_whose_parent_is_missing_is_not_made_up() {
     let OpenError::State(error) = error else { panic!("{error}") };
     assert!(error.to_string().contains("cannot make") && error.to_string().contains("no/such"), "{error}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Whatever way the cards of a node are described, a run's command finds its card.
+#[test]
+fn a_command_finds_the_card_of_a_node_that_is_no_built_in_one() {
+    let local = Local::new("2xt4");
+    let tenant = local.tenant(&["--memory", "1Gi"], &["work", "1000000"]);
+    assert!(local.card().facts().uuid.starts_with("GPU-"));
+    assert!(local.card().processes().iter().any(|process| process.pid == tenant.pid));
+    tenant.end();
+}
+
+#[test]
+fn a_run_on_a_card_that_no_program_could_find_is_refused() {
+    let local = Local::new("t4-2");
+    let file = local.dir().join("node.toml");
+    std::fs::write(&file, group("uuid-prefix = \"CARD-\"")).unwrap();
+    let run = || {
+        let mut command = Command::new(aliquot());
+        command.args(["run", "--memory", "1Gi", "--node"]).arg(&file).arg("--state").arg(local.state());
+        command.args(["--", "echo", "began"]).output().unwrap()
+    };
+    // Twice: the part of the first is given back.
+    for output in [run(), run()] {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(125), b"".as_slice()), "{said}");
+        assert!(said.contains("CARD-") && said.contains("`uuid-prefix`"), "{said}");
+    }
+    assert_eq!(local.records(), 0);
 }

@@ -261,7 +261,10 @@ fn reached(
     let limits = region::read(&place.limits()).map_err(failed)?;
     let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
     warn_of_others(home, node, grant, &visible, cards, terminal)?;
-    let reach = home.cards.reach(grant, &visible, cards).map_err(failed)?;
+    let reach = home.cards.reach(grant, &visible, cards).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => Failure::Node(error.to_string()),
+        _ => failed(error),
+    })?;
     if let Some(context) = reach.context {
         place.publish_context(context).map_err(failed)?;
     }

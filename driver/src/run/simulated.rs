@@ -77,6 +77,9 @@ fn directory_for(state: &Path, grant: &Grant, visible: &CardUuid, cards: &Invent
         }
         Part::Card | Part::Slot { .. } => (cards_dir(state), of_node(cards)),
     };
+    if !facts.iter().any(|facts| facts.uuid == visible.as_str() && facts.uuid_bytes().is_some()) {
+        return Err(not_shown(visible));
+    }
     ensure(&dir, &facts)?;
     Ok(dir)
 }
@@ -136,6 +139,17 @@ impl Meter for OfCard {
             processes: processes.collect(),
         })
     }
+}
+
+/// A program would find no card at all.
+fn not_shown(uuid: &CardUuid) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!(
+            "the simulated driver cannot show card {uuid}: its UUID is not \"GPU-\" and 32 hexadecimal digits in groups of 8, 4, 4, \
+             4 and 12; mend or remove `uuid` or `uuid-prefix` of its group in the node file"
+        ),
+    )
 }
 
 /// The cards of a node that the simulated libraries can show, in its order.

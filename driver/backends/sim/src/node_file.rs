@@ -56,8 +56,8 @@ pub(crate) struct CardGroup {
     pub(crate) count: u32,
     #[serde(default)]
     pub(crate) uuid: Vec<String>,
-    #[serde(default = "sim_prefix")]
-    pub(crate) uuid_prefix: String,
+    #[serde(default)]
+    pub(crate) uuid_prefix: Option<String>,
     #[serde(default)]
     pub(crate) pci: Vec<String>,
     #[serde(default)]
@@ -334,10 +334,6 @@ fn one() -> u32 {
 
 fn one_time() -> u64 {
     1
-}
-
-fn sim_prefix() -> String {
-    "SIM-".to_owned()
 }
 
 fn default_nodes() -> Vec<String> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use aliquot_core::card::{Card, Health};
 use aliquot_core::catalogue::{CardIdentity, CardModel, Catalogue};
-use aliquot_core::id::{CardUuid, TemplateName};
+use aliquot_core::id::{CardUuid, TemplateName, Vendor};
 use aliquot_core::partition::PlacementName;
 use aliquot_core::ports::PartitionAt;
 use aliquot_core::quantity::Quantity;
@@ -64,6 +64,15 @@ fn check_members(group: &CardGroup, number: usize) -> Result<(), NodeFileError> 
     }
 }
 
+/// What the vendor's own UUIDs begin with: programs look at it, and the simulated driver libraries show no other cards.
+fn prefix_of(vendor: &Vendor) -> &'static str {
+    match vendor.as_str() {
+        "nvidia" => "GPU-",
+        "huawei" => "NPU-",
+        _ => "SIM-",
+    }
+}
+
 fn sim_card(
     file: &NodeFile,
     group: &CardGroup,
@@ -76,7 +85,8 @@ fn sim_card(
         Some(_) => return Err(length("uuid", number, group)),
         None => {
             let words = format!("{}/{}/{index}", file.name, group.model);
-            name(&format!("{}{}", group.uuid_prefix, uuid_of(&words)), "uuid-prefix", number)?
+            let prefix = group.uuid_prefix.as_deref().unwrap_or_else(|| prefix_of(&model.vendor));
+            name(&format!("{prefix}{}", uuid_of(&words)), "uuid-prefix", number)?
         }
     };
     let pci = match group.entry(&group.pci, member, "pci", number)? {
