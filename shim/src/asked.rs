@@ -43,6 +43,11 @@ pub(crate) enum What {
     Itself = 3,
     /// Anything.
     Any = 4,
+    /// A reference to a texture, or to a surface.
+    Texture = 5,
+    Surface = 6,
+    /// A function with one address on all cards.
+    Unified = 7,
 }
 
 /// Numbers and bytes become a number: FNV-1a, and a last mixing.

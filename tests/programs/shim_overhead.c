@@ -18,6 +18,8 @@
                                            cuModuleLoad, cuLibraryLoadFromFile: variables of so many bytes in the image
      function <slot> <number>              cuModuleGetFunction or cuLibraryGetKernel
      kernels <slot> <way> <count>          the same ways: so many kernels in the image
+     others <slot> <way>                   the same ways: a texture, a surface and a unified function in the image
+     other <slot> <kind>                   cuModuleGetTexRef, cuModuleGetSurfRef, cuLibraryGetUnifiedFunction: 1, 2, 3
      locals <slot> <way> <bytes>           the same ways: the kernels f0, f1, f2 of so many bytes of local memory, times their number
      list <slot> <room>                    cuModuleEnumerateFunctions or cuLibraryEnumerateKernels: the code, and how many
      atonce <threads>                      threads that load modules, and get a function of 2048 bytes of local memory; how many failed
@@ -179,6 +181,21 @@ static int load_locals(u64 *module, int way, u64 bytes)
         snprintf(image + strlen(image), sizeof image - strlen(image),
                  " .visible .entry f%lu() { .local .align 8 .b8 depot[%lu]; ret; }", i, i * bytes);
     return load_image(module, way, image);
+}
+
+static int load_others(u64 *module, int way)
+{
+    return load_image(module, way, ".version 8.0 .global .texref seen; .global .surfref drawn;"
+                                   " .visible .func .attribute(.unified(1, 2)) whole() { ret; }");
+}
+
+static int named(u64 *got, u64 module, u64 kind)
+{
+    switch (kind) {
+    case 1: return CALL(cuModuleGetTexRef, got, module, "seen");
+    case 2: return CALL(cuModuleGetSurfRef, got, module, "drawn");
+    default: return CALL(cuLibraryGetUnifiedFunction, got, module, "whole");
+    }
 }
 
 enum { LISTED = 128 };
@@ -533,6 +550,15 @@ int main(void)
                 is_library[a] = is_way_of_library(b);
             }
             answer(code, out);
+        } else if (!strcmp(word, "others")) {
+            int code = load_others(&out, (int)b);
+            if (!code) {
+                modules[a] = out;
+                is_library[a] = is_way_of_library(b);
+            }
+            answer(code, out);
+        } else if (!strcmp(word, "other")) {
+            answer(named(&out, modules[a], b), out);
         } else if (!strcmp(word, "atonce")) {
             printf("%lu\n", functions_at_once(a));
         } else if (!strcmp(word, "ready")) {

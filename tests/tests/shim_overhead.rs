@@ -479,6 +479,24 @@ fn what_is_launched_from_a_list_of_functions_is_charged_and_out_of_memory_where_
     }
 }
 
+/// They load what they are of, as functions and variables do.
+#[test]
+fn references_and_unified_functions_are_charged_when_they_are_got() {
+    for (way, kind) in [(1, 1), (1, 2), (4, 3)] {
+        let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };
+        let mut program = scene.start();
+        say(&mut program, "retain 0", "0");
+        // What does not fit is not had, and is charged until it is unloaded, as the driver has loaded it.
+        for (slot, code) in [(1, "0"), (2, "2")] {
+            say(&mut program, &format!("others {slot} {way}"), "0");
+            assert_eq!(scene.books(), CONTEXT + (slot - 1) * MODULE, "kind {kind}");
+            say(&mut program, &format!("other {slot} {kind}"), code);
+            assert_eq!(scene.books(), CONTEXT + slot * MODULE, "kind {kind}");
+        }
+        program.end();
+    }
+}
+
 #[test]
 fn a_module_that_does_not_fit_is_out_of_memory_and_what_is_there_is_charged() {
     let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };

@@ -49,6 +49,16 @@ hooks! {
         let asked = Asked::of_module(What::Variable, Object(module), name);
         modules::get(Object(module), asked, Some(Place(address)), real)
     }
+    fn cuModuleGetTexRef(reference: *mut u64, module: u64, name: *const c_char) {
+        let real = || cuModuleGetTexRef::real(reference, module, name);
+        let asked = Asked::of_module(What::Texture, Object(module), name);
+        modules::get(Object(module), asked, Some(Place(reference)), real)
+    }
+    fn cuModuleGetSurfRef(reference: *mut u64, module: u64, name: *const c_char) {
+        let real = || cuModuleGetSurfRef::real(reference, module, name);
+        let asked = Asked::of_module(What::Surface, Object(module), name);
+        modules::get(Object(module), asked, Some(Place(reference)), real)
+    }
 
     fn cuLibraryLoadData(
         library: *mut u64,
@@ -104,6 +114,11 @@ hooks! {
     fn cuLibraryGetManaged(address: *mut u64, bytes: *mut usize, library: u64, name: *const c_char) {
         let real = || cuLibraryGetManaged::real(address, bytes, library, name);
         let asked = Asked::of_library(What::Variable, Object(library), name);
+        modules::get(Object(library), asked, Some(Place(address)), real)
+    }
+    fn cuLibraryGetUnifiedFunction(address: *mut u64, library: u64, name: *const c_char) {
+        let real = || cuLibraryGetUnifiedFunction::real(address, library, name);
+        let asked = Asked::of_library(What::Unified, Object(library), name);
         modules::get(Object(library), asked, Some(Place(address)), real)
     }
     fn cuKernelGetFunction(function: *mut u64, kernel: u64) {

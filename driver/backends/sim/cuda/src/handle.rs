@@ -24,6 +24,7 @@ pub(crate) enum Tag {
     External = 0x5d,
     Green = 0x5e,
     Described = 0x5f,
+    Other = 0x60,
 }
 
 struct Slots<T> {

@@ -5,6 +5,8 @@
 //! | ELF | sections named `.nv.global`, `.nv.global.…` | none |
 //! | text | `.global` of PTX that is defined in it, whatever the kernels: a type, a name, extents in numbers | what is named behind `.entry`; `.local` up to the next one, in the same way |
 //! | anything else, a file that cannot be read | none | none |
+//!
+//! A text says besides what else is got by name: what stands behind `.texref`, `.surfref` and the attribute `.unified(…)`.
 
 use crate::code::Answer;
 use std::ffi::CString;
@@ -35,6 +37,16 @@ pub(crate) struct Kernel {
 pub(crate) struct Image {
     pub(crate) variables: Variables,
     pub(crate) kernels: Vec<Kernel>,
+    pub(crate) others: Vec<(Other, String)>,
+}
+
+/// What else an image has under names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Other {
+    Texture,
+    Surface,
+    /// A function with one address on all cards.
+    Unified,
 }
 
 impl Image {
@@ -87,7 +99,7 @@ impl Image {
                 sum = sum.saturating_add(number(&section, 32, 8));
             }
         }
-        Ok(Self { variables: Variables(sum), kernels: Vec::new() })
+        Ok(Self { variables: Variables(sum), ..Self::default() })
     }
 
     fn of_text(text: &str) -> Self {
@@ -96,7 +108,12 @@ impl Image {
             let name = rest.split(['(', '{', ';']).next()?.split_whitespace().next()?;
             Some(Kernel { name: CString::new(name).ok()?, local: Local(all_defined(rest, ".local")) })
         });
-        Self { variables: Variables(all_defined(&text, ".global")), kernels: named.collect() }
+        let kinds =
+            [(Other::Texture, ".texref"), (Other::Surface, ".surfref"), (Other::Unified, ".unified(")];
+        let others =
+            kinds.into_iter().flat_map(|(kind, mark)| all_named(&text, mark).map(move |name| (kind, name)));
+        let variables = Variables(all_defined(&text, ".global"));
+        Self { variables, kernels: named.collect(), others: others.collect() }
     }
 }
 
@@ -122,6 +139,14 @@ fn without_comments(text: &str) -> String {
         }
     }
     rest
+}
+
+/// The first name behind each place with a mark.
+fn all_named(text: &str, mark: &str) -> impl Iterator<Item = String> {
+    text.split(mark).skip(1).filter_map(|rest| {
+        let mut names = rest.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        names.find(|name| name.starts_with(|letter: char| letter.is_ascii_alphabetic())).map(str::to_owned)
+    })
 }
 
 /// Bytes of the variables that a text defines in a state space.
@@ -180,6 +205,21 @@ mod tests {
             (Variables(32 + 16 + 2 + 2 + 30), vec![kernel(c"k", 0), kernel(c"l", 48)])
         );
         assert_eq!(Image::of_text("any image"), Image::default());
+        let others = Image::of_text(
+            ".global .texref seen; .visible .global .surfref drawn; .func .attribute(.unified(0xAB, 0x1)) one() { ret; }",
+        );
+        let named = |kind, name: &str| (kind, name.to_owned());
+        assert_eq!(
+            (others.variables, others.others),
+            (
+                Variables(0),
+                vec![
+                    named(Other::Texture, "seen"),
+                    named(Other::Surface, "drawn"),
+                    named(Other::Unified, "one")
+                ]
+            )
+        );
         assert_eq!((Variables(0).charged(), Variables(1).charged()), (0, 65536));
     }
 }

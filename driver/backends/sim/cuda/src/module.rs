@@ -5,9 +5,9 @@
 //! loaded when it is launched, or made ready. With `CUDA_MODULE_LOADING=EAGER` both are charged at once.
 //! It is the node's `module_bytes` and the variables of the image.
 
-use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE};
+use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND};
 use crate::handle::{Registry, Tag};
-use crate::image::{Image, Kernel, Local, Variables};
+use crate::image::{Image, Kernel, Local, Other, Variables};
 use crate::process::{self, CONTEXTS, Context, lock};
 use aliquot_sim_device::{Kind, Node};
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ pub(crate) struct Module {
     /// Card and bytes charged, by context: a library is loaded into each on its own.
     charged: Mutex<BTreeMap<u64, (usize, u64)>>,
     functions: Mutex<BTreeMap<String, u64>>,
+    others: Vec<(Other, String, u64)>,
 }
 
 /// How long a kernel runs.
@@ -47,6 +48,8 @@ pub(crate) struct Function {
 }
 
 static MODULES: Registry<Module> = Registry::new(Tag::Module, INVALID_HANDLE);
+/// What else is got by name.
+static OTHERS: Registry<()> = Registry::new(Tag::Other, INVALID_HANDLE);
 /// All functions.
 pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(Tag::Function, INVALID_HANDLE);
 
@@ -68,7 +71,7 @@ pub(crate) fn load(image: Image) -> Answer<u64> {
 
 /// Loads; an eager driver does it whole, where there is a context.
 fn add(of: u64, image: Image, current: Option<&Arc<Context>>) -> Answer<u64> {
-    let (handle, module) = MODULES.add(|_| Module::new(of, image.variables));
+    let (handle, module) = MODULES.add(|_| Module::new(of, image.variables, image.others));
     if eager()
         && let Some(context) = current
         && let Err(error) = module.charge(context)
@@ -120,6 +123,15 @@ pub(crate) fn function(handle: u64, name: CString) -> Answer<u64> {
         module.charge(&context)?;
     }
     module.function(handle, Kernel { name, local: Local::default() })
+}
+
+/// cuModuleGetTexRef and its kind, which load what they are of in the current context.
+pub(crate) fn other(handle: u64, kind: Other, name: &CString) -> Answer<u64> {
+    let module = MODULES.get(handle)?;
+    module.charge(&process::current()?)?;
+    let mut others = module.others.iter();
+    let found = others.find(|(other, own, _)| *other == kind && own.as_bytes() == name.as_bytes());
+    found.map(|(.., handle)| *handle).ok_or(NOT_FOUND)
 }
 
 /// cuModuleEnumerateFunctions, cuLibraryEnumerateKernels: what its image names and what was got of it, which loads none of them.
@@ -176,8 +188,9 @@ fn give_back(charged: impl IntoIterator<Item = (usize, u64)>) {
 }
 
 impl Module {
-    fn new(context: u64, variables: Variables) -> Self {
-        Self { context, variables, charged: Mutex::default(), functions: Mutex::default() }
+    fn new(context: u64, variables: Variables, others: Vec<(Other, String)>) -> Self {
+        let others = others.into_iter().map(|(kind, name)| (kind, name, OTHERS.add(|_| ()).0)).collect();
+        Self { context, variables, charged: Mutex::default(), functions: Mutex::default(), others }
     }
 
     /// The same name gives the same handle.
@@ -217,5 +230,6 @@ impl Module {
         for function in std::mem::take(&mut *lock(&self.functions)).into_values() {
             FUNCTIONS.forget(function);
         }
+        self.others.iter().for_each(|(.., handle)| OTHERS.forget(*handle));
     }
 }

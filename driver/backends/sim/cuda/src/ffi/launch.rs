@@ -2,7 +2,7 @@
 
 use super::pointer::{In, Out, Text};
 use crate::code::{Answer, INVALID_VALUE, NOT_FOUND};
-use crate::image::Image;
+use crate::image::{Image, Other};
 use crate::launch::{self, Grid};
 use crate::module::{self, FUNCTIONS, Function};
 use crate::process;
@@ -54,6 +54,12 @@ fn launch(function: u64, grid: &Grid, stream: u64, mode: Mode, parameters: (In<u
 fn listed(places: Out<u64>, handle: u64, room: u32) -> Answer {
     places.check()?;
     module::functions(handle, room)?.into_iter().enumerate().try_for_each(|(at, one)| places.set_at(at, one))
+}
+
+fn other(place: Out<u64>, handle: u64, kind: Other, name: Text) -> Answer {
+    place.check()?;
+    module::check(handle)?;
+    place.set(module::other(handle, kind, &name.get()?)?)
 }
 
 /// What a kernel says under the vendor's number of an attribute.
@@ -118,6 +124,16 @@ exports! {
         module::check(handle)?;
         name.get()?;
         Err(NOT_FOUND)
+    }
+
+    fn cuModuleGetTexRef(reference: Out<u64>, handle: u64, name: Text) {
+        other(reference, handle, Other::Texture, name)
+    }
+    fn cuModuleGetSurfRef(reference: Out<u64>, handle: u64, name: Text) {
+        other(reference, handle, Other::Surface, name)
+    }
+    fn cuLibraryGetUnifiedFunction(address: Out<u64>, handle: u64, name: Text) {
+        other(address, handle, Other::Unified, name)
     }
 
     fn cuLibraryLoadData(
