@@ -37,6 +37,7 @@ use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, isolation};
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::{Isolation, Part, ShareSupport};
 use aliquot_core::units::Bytes;
+use aliquot_enforce::term::UNGOVERNED;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 
@@ -55,8 +56,6 @@ pub const USAGE: &str = "usage";
 
 /// All of a card's time, in parts per million.
 pub const WHOLE_PPM: u32 = 1_000_000;
-/// What a share of best effort is granted until a governor has looked at the card: enough to begin, too little to hurt.
-const UNGOVERNED_PPM: u32 = 10_000;
 
 /// Whether something had to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +91,7 @@ pub fn limits_of(grant: &Grant, card: &Card, visible: &CardUuid) -> Option<Limit
         generation: 1,
         memory: if alone { MemoryLimit::Unlimited } else { MemoryLimit::Bytes(grant.memory.0) },
         share_ppm,
-        granted_ppm: if policy == abi::ComputePolicy::BestEffort { UNGOVERNED_PPM } else { share_ppm },
+        granted_ppm: if policy == abi::ComputePolicy::BestEffort { UNGOVERNED.parts() } else { share_ppm },
         own_ppm: WHOLE_PPM,
         policy,
         priority: match grant.settings.priority {

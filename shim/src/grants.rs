@@ -20,6 +20,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use aliquot_abi::layout;
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, MemoryLimit};
 use aliquot_abi::view::{LimitsView, UsageView};
+use aliquot_enforce::term::Until;
 
 use crate::hook::Need;
 use crate::sys::{self, File, FileId, KeepErrno, Unopened};
@@ -90,6 +91,14 @@ impl Usage {
         });
         self.file.store(found?, Ordering::Release);
         found
+    }
+
+    /// Says to who watches the file that a launch waits and nobody governs.
+    #[cold]
+    pub(crate) fn touch(self) {
+        if let Some(file) = self.file() {
+            sys::touch(file);
+        }
     }
 
     /// A number that no other grant of this process has.
@@ -433,6 +442,11 @@ impl Grant {
     /// Changes when the limits do; far cheaper than reading them.
     pub(crate) fn generation(&self) -> u64 {
         self.limits.generation()
+    }
+
+    /// Until when what is granted beyond the guarantee is.
+    pub(crate) fn lent_until(&self) -> Until {
+        Until(self.limits.lent_until())
     }
 
     /// The limits in force, where they can be read.

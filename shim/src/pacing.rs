@@ -33,6 +33,7 @@ use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::{Key, Shape};
 use aliquot_enforce::pace::{Ask, Pace, Pass, Place, Shared, Terms, Ticket, Verdict};
 use aliquot_enforce::sure::Sure;
+use aliquot_enforce::term::MISSED;
 use aliquot_enforce::units::{Nanos, Ppm};
 
 use crate::account;
@@ -67,6 +68,9 @@ struct Paced {
     owed: [AtomicU64; CONTEXTS_MAX],
     contexts: [Context; CONTEXTS_MAX],
 }
+
+/// When a governor was last asked for, by grant: apart from what launches touch.
+static MISSED_AT: [AtomicU64; GRANTS_MAX] = [const { AtomicU64::new(0) }; GRANTS_MAX];
 
 const MAKING: u32 = 1;
 const READY: u32 = 2;
@@ -297,7 +301,7 @@ impl Meter {
                 now: Nanos(now),
                 shape,
                 stream: target.lane(),
-                terms: self.terms()?,
+                terms: self.grant.lent_until().hold(Nanos(now), self.terms()?),
                 waited: Nanos(now.saturating_sub(begun)),
             };
             let verdict = self.with_marks(Work::On(target.lane()), |marks, world| {
@@ -310,10 +314,23 @@ impl Meter {
             match verdict {
                 Verdict::Go(ticket) => return Some(ticket),
                 Verdict::Wait(until) => {
+                    self.miss_governor(Nanos(now));
                     sys::wait_while(wake, seen, until.0.saturating_sub(sys::now()).max(1));
                     now = sys::now();
                 }
             }
+        }
+    }
+
+    /// Asks for another governor where the one that there was is not at it.
+    fn miss_governor(&self, now: Nanos) {
+        if !self.grant.lent_until().is_missed(now) {
+            return;
+        }
+        let Some(asked_at) = MISSED_AT.get(self.grant.number) else { return };
+        if now.minus(Nanos(asked_at.load(Ordering::Relaxed))) >= MISSED {
+            asked_at.store(now.0, Ordering::Relaxed);
+            self.usage.touch();
         }
     }
 

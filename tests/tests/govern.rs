@@ -16,9 +16,29 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-fn kill(pid: u32) {
+fn send(signal: Signal, pid: u32) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap());
-    nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
+    nix::sys::signal::kill(pid, signal).unwrap();
+}
+
+/// Processes that are stopped, and go on with the value.
+struct Stopped<const N: usize>([u32; N]);
+
+impl<const N: usize> Stopped<N> {
+    fn now(pids: [u32; N]) -> Self {
+        pids.into_iter().for_each(|pid| send(Signal::SIGSTOP, pid));
+        Self(pids)
+    }
+}
+
+impl<const N: usize> Drop for Stopped<N> {
+    fn drop(&mut self) {
+        self.0.into_iter().for_each(|pid| send(Signal::SIGCONT, pid));
+    }
+}
+
+fn kill(pid: u32) {
+    send(Signal::SIGKILL, pid);
 }
 
 #[test]
@@ -43,6 +63,38 @@ fn idle_compute_is_lent_and_taken_back_also_when_the_governor_is_killed() {
     late.end();
     drop(orphans_input);
     wait_for("the end of the orphan", || card.processes().is_empty());
+    local.settle();
+}
+
+/// Whoever governs is stopped with what it lent. Its tenants take that back themselves, and a supervisor that runs governs in its
+/// place.
+#[test]
+fn a_governor_that_is_stopped_keeps_no_owner_from_its_part_and_nobody_from_what_is_idle() {
+    let local = Local::new("h200");
+    let work = ["work", "1000000"];
+    let governor = local.tenant(&["--memory", "1Gi", "--cores", "10"], &["fill", "256"]);
+    let borrower = local.tenant(&["--memory", "1Gi", "--cores", "25", "--policy", "burst"], &work);
+    let owner = local.tenant(&["--memory", "1Gi", "--cores", "60"], &work);
+    let card = local.card();
+    let rests = Stopped::now([owner.pid]);
+    share_becomes(&card, borrower.pid, 90, 100);
+    let supervisors = Stopped::now([&governor, &borrower, &owner].map(|tenant| tenant.child.id()));
+    drop(rests);
+    share_becomes(&card, owner.pid, 57, 63);
+    // Its bills are still those of who is alone.
+    share_becomes(&card, borrower.pid, 10, 28);
+    // Who governed is still stopped.
+    send(Signal::SIGCONT, borrower.child.id());
+    share_becomes(&card, borrower.pid, 34, 43);
+    share_becomes(&card, owner.pid, 57, 63);
+    // It comes back, and is one of those who wait.
+    drop(supervisors);
+    share_becomes(&card, borrower.pid, 34, 43);
+    share_becomes(&card, owner.pid, 57, 63);
+    governor.end();
+    owner.end();
+    share_becomes(&card, borrower.pid, 90, 100);
+    borrower.end();
     local.settle();
 }
 

@@ -38,6 +38,9 @@ pub mod header {
 pub mod limits {
     /// `u32`, 0 or 1: which record is in force. Writer: agent, after the record is whole. Reader: shim.
     pub const ACTIVE: usize = 64;
+    /// `u64`, monotonic nanoseconds until which what is granted beyond the guarantee is granted; 0: as long as the record says so.
+    /// Writer: agent, later with each look at the card, so that one that is stopped lends nothing. Reader: shim.
+    pub const LENT_UNTIL: usize = 72;
     /// First byte of record 0.
     pub const RECORDS: usize = 128;
     /// Bytes of a record.
@@ -225,6 +228,7 @@ pub mod slot {
     }
 }
 
+const _: () = assert!(limits::LENT_UNTIL.is_multiple_of(8) && limits::LENT_UNTIL + 8 <= limits::RECORDS);
 const _: () = assert!(limits::RECORDS + 2 * limits::RECORD_BYTES <= limits::BYTES);
 const _: () = assert!(record::UUID + record::UUID_MAX <= record::CLAIM);
 const _: () = assert!(record::CLAIM + record::CLAIM_MAX <= record::CHECKSUM);

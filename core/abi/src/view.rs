@@ -7,12 +7,16 @@
 // UNSAFETY: shared memory is reached through a raw pointer; there is no safe way to say that other processes write it.
 #![expect(unsafe_code, reason = "mapped memory that other processes write")]
 
+mod process;
+
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use crate::layout::{KIND_LIMITS, KIND_USAGE, MAGIC, MIN_READER, VERSION, header, limits, slot, usage};
+use crate::layout::{KIND_LIMITS, KIND_USAGE, MAGIC, MIN_READER, VERSION, header, limits, usage};
 use crate::limits::{Limits, RecordFault};
+
+pub use process::SlotView;
 
 /// Why mapped bytes are not a region that this version can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +183,12 @@ impl<'a> LimitsView<'a> {
         self.0.word(record_at(active)).load(Ordering::Acquire)
     }
 
+    /// [`limits::LENT_UNTIL`]
+    #[must_use]
+    pub fn lent_until(self) -> u64 {
+        self.0.word(limits::LENT_UNTIL).load(Ordering::Acquire)
+    }
+
     fn copy(self, active: u32) -> [u8; limits::RECORD_BYTES] {
         let mut bytes = [0; limits::RECORD_BYTES];
         for (at, to) in bytes.chunks_exact_mut(8).enumerate() {
@@ -228,18 +238,16 @@ impl LimitsWriter<'_> {
         // Pairs with the loads in `read`: who sees the new index sees the whole record.
         self.0.half(limits::ACTIVE).store(next, Ordering::Release);
     }
+
+    /// Says until when what is granted beyond the guarantee is granted: [`limits::LENT_UNTIL`].
+    pub fn lend_until(&mut self, nanos: u64) {
+        self.0.word(limits::LENT_UNTIL).store(nanos, Ordering::Release);
+    }
 }
 
 /// Everybody's view of the usage file.
 #[derive(Clone, Copy)]
 pub struct UsageView<'a>(Bytes<'a>);
-
-/// One process slot.
-#[derive(Clone, Copy)]
-pub struct SlotView<'a> {
-    bytes: Bytes<'a>,
-    at: usize,
-}
 
 impl<'a> UsageView<'a> {
     /// Checks a mapping of the usage file.
@@ -408,92 +416,6 @@ impl<'a> UsageView<'a> {
     #[must_use]
     pub fn slot(self, number: usize) -> Option<SlotView<'a>> {
         let at = usage::SLOTS + number.checked_mul(usage::SLOT_BYTES)?;
-        (number < usage::SLOT_COUNT).then_some(SlotView { bytes: self.0, at })
-    }
-}
-
-impl<'a> SlotView<'a> {
-    /// [`slot::OWNER`]
-    #[must_use]
-    pub fn owner(self) -> &'a AtomicU64 {
-        self.bytes.word(self.at + slot::OWNER)
-    }
-
-    /// [`slot::START_TIME`]
-    #[must_use]
-    pub fn start_time(self) -> &'a AtomicU64 {
-        self.bytes.word(self.at + slot::START_TIME)
-    }
-
-    /// [`slot::PID_NAMESPACE`]
-    #[must_use]
-    pub fn pid_namespace(self) -> &'a AtomicU64 {
-        self.bytes.word(self.at + slot::PID_NAMESPACE)
-    }
-
-    /// [`slot::INSIDE`]
-    #[must_use]
-    pub fn inside(self) -> &'a AtomicU32 {
-        self.bytes.half(self.at + slot::INSIDE)
-    }
-
-    /// [`slot::USED`]
-    #[must_use]
-    pub fn used(self) -> &'a AtomicU64 {
-        self.bytes.word(self.at + slot::USED)
-    }
-
-    /// [`slot::DEVICE_NANOS`]
-    #[must_use]
-    pub fn device_nanos(self) -> &'a AtomicU64 {
-        self.bytes.word(self.at + slot::DEVICE_NANOS)
-    }
-
-    /// [`slot::UNBILLED_SINCE`]
-    #[must_use]
-    pub fn unbilled_since(self) -> &'a AtomicU64 {
-        self.bytes.word(self.at + slot::UNBILLED_SINCE)
-    }
-
-    /// [`slot::OWED`]
-    #[must_use]
-    pub fn owed(self) -> &'a AtomicU64 {
-        self.bytes.word(self.at + slot::OWED)
-    }
-
-    /// [`slot::SIGN`]
-    #[must_use]
-    pub fn sign(self) -> &'a AtomicU64 {
-        self.bytes.word(self.at + slot::SIGN)
-    }
-
-    /// [`slot::BEGUN`]
-    #[must_use]
-    pub fn begun(self) -> &'a AtomicU32 {
-        self.bytes.half(self.at + slot::BEGUN)
-    }
-
-    /// [`slot::ENDED`]
-    #[must_use]
-    pub fn ended(self) -> &'a AtomicU32 {
-        self.bytes.half(self.at + slot::ENDED)
-    }
-
-    /// [`slot::LOOSE`]
-    #[must_use]
-    pub fn loose(self) -> &'a AtomicU32 {
-        self.bytes.half(self.at + slot::LOOSE)
-    }
-
-    /// [`slot::KIND`]
-    #[must_use]
-    pub fn kind(self) -> &'a AtomicU32 {
-        self.bytes.half(self.at + slot::KIND)
-    }
-
-    /// [`slot::TAG`]
-    #[must_use]
-    pub fn tag(self) -> &'a AtomicU64 {
-        self.bytes.word(self.at + slot::TAG)
+        (number < usage::SLOT_COUNT).then_some(SlotView::at(self.0, at))
     }
 }

@@ -4,7 +4,8 @@
 //! The kept files are `versions/<version>-<limits|usage>.hex`: an offset and 32 bytes a line, lines of zeros left out.
 //! `ALIQUOT_GOLDEN=write` writes them anew. Files of a released version are never written anew: one that stands in a numbered
 //! section of CHANGELOG.md. No version stands there yet, so that `1-*.hex` say what version 1 is now, and were written anew
-//! when the limits record got `context_bytes`, in bytes that were zero until then; a zero there still reads as not measured.
+//! when the limits record got `context_bytes`, and the page `LENT_UNTIL`, in bytes that were zero until then; zeros there still
+//! read as not measured, and as loans without an end.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 #![expect(clippy::disallowed_methods, reason = "the kept bytes are files; the region itself does no IO")]
@@ -22,6 +23,9 @@ use aliquot_abi::view::{LimitsView, LimitsWriter, RegionFault, UsageView};
 
 /// Bytes of a line of a kept file.
 const LINE: usize = 32;
+
+/// When loans end, in the kept files.
+const LENT_UNTIL: u64 = 0x1234_5678_9abc;
 
 /// A file in memory, aligned like a mapping.
 struct File(Vec<AtomicU64>);
@@ -129,6 +133,7 @@ fn written_limits() -> File {
     let mut writer = unsafe { LimitsWriter::new(file.base(), file.size()) }.unwrap();
     writer.write(&earlier_limits());
     writer.write(&first_limits());
+    writer.lend_until(LENT_UNTIL);
     file
 }
 
@@ -232,6 +237,7 @@ fn usage_of_version_two() -> File {
 fn files_of_version_one_are_read_and_still_written_so() {
     let (limits, usage) = (kept("1-limits", &written_limits()), kept("1-usage", &written_usage()));
     assert_eq!(limits.limits().unwrap().read(), Ok(first_limits()));
+    assert_eq!(limits.limits().unwrap().lent_until(), LENT_UNTIL);
     usage_is_read(&usage);
     assert_eq!(limits.text(), written_limits().text(), "what is written as version 1 has changed");
     assert_eq!(usage.text(), written_usage().text(), "what is written as version 1 has changed");
@@ -243,6 +249,7 @@ fn longer_files_of_a_later_version_are_read_for_what_is_known_of_them() {
     let usage = kept("2-usage", &usage_of_version_two());
     assert!(limits.size() > limits::BYTES && usage.size() > usage::BYTES);
     assert_eq!(limits.limits().unwrap().read(), Ok(first_limits()));
+    assert_eq!(limits.limits().unwrap().lent_until(), LENT_UNTIL);
     usage_is_read(&usage);
 }
 

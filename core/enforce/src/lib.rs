@@ -6,7 +6,7 @@
 //! - [`pace`]: a measured share of the card's time: [`bucket`] holds it, [`cost`] foretells, [`marks`] measure, [`cells`] and
 //!   [`sure`] add up; [`unbilled`] is what a process that died could not settle;
 //! - [`share`]: what each tenant of a card may use now: the governor, which runs on the host; [`rounding`] reads what the vendor
-//!   tells it.
+//!   tells it; [`term`] is how long what it lends lasts.
 //!
 //! No allocation, no clock, no float, no system call, no `unsafe`. Time comes in as a parameter; shared words come in as
 //! borrowed atomics, so the same code runs in the shim, in the agent, and under a schedule explorer.
@@ -31,6 +31,7 @@ pub mod reap;
 pub mod rounding;
 pub mod share;
 pub mod sure;
+pub mod term;
 pub mod unbilled;
 pub mod units;
 

@@ -277,6 +277,7 @@ fn reached(
     let scope = Scope {
         visible: visible.to_string(),
         grants: node.grants_dir().to_owned(),
+        share: place.dir,
         writers: place.lock,
         election: home.state.join("governors").join(visible.as_str()),
         meter: reach.meter,

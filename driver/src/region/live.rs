@@ -5,6 +5,7 @@ use std::io;
 
 use aliquot_abi::layout::limits;
 use aliquot_abi::limits::Limits;
+use aliquot_enforce::term::Until;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::mapping::Mapping;
@@ -43,6 +44,23 @@ impl Live {
     pub fn read(&self) -> io::Result<Limits> {
         let view = self.mapping.limits().map_err(fault)?;
         view.read().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no limits record is whole"))
+    }
+
+    /// Until when what is granted beyond guarantees is.
+    ///
+    /// # Errors
+    /// The file is no limits file any more.
+    pub fn lent_until(&self) -> io::Result<Until> {
+        Ok(Until(self.mapping.limits().map_err(fault)?.lent_until()))
+    }
+
+    /// Says until when it is, beside whoever writes a record: the word has one writer, who governs the card.
+    ///
+    /// # Errors
+    /// As for [`Self::lent_until`].
+    pub fn lend(&mut self, until: Until) -> io::Result<()> {
+        self.mapping.limits_writer().map_err(fault)?.lend_until(until.0);
+        Ok(())
     }
 
     /// Puts other limits in force; `change` answers what shall be, `None`: as it is. The generation is counted here. True

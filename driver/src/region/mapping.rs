@@ -108,7 +108,7 @@ impl Mapping {
     /// As a limits file, to write it.
     pub(super) fn limits_writer(&mut self) -> Result<LimitsWriter<'_>, RegionFault> {
         // SAFETY: a writable mapping of `length` bytes that outlives the writer; `&mut` and the lock of the caller make
-        // it the only one.
+        // it the only one of records.
         unsafe { LimitsWriter::new(self.base, self.length) }
     }
 }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Every supervisor has a governor that tries for the card's lock; the one that has it serves all grants of the card, and
-//! when it lets go another takes over, which slept until then. While nobody is limited in time the governor sleeps until a tenant
+//! when it lets go another takes over, which slept until then. One that is stopped lets go of nothing: what it lent ends by itself,
+//! and a tenant that waits meanwhile tells its own supervisor, which puts an office of its own in the place of the locked one. While nobody is limited in time the governor sleeps until a tenant
 //! says so, and looks for new grants and dead processes in between; where no grant limits anything, until claims come or go
 //! or a minute is over.
 //! A governor that leaves takes its loans back.
@@ -27,12 +28,13 @@ use std::time::Duration;
 use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
 use aliquot_enforce::rounding::Rounding;
 use aliquot_enforce::share::{Lending, Measured, Next, Sample, Tenant, Terms, step};
+use aliquot_enforce::term::Until;
 use aliquot_enforce::units::{Nanos, Ppm};
 
 use super::cards::{Meter, Window};
 use crate::clock::monotonic;
 use crate::region::{Changed, Live, Place, Reaped, Watched, wait_any, wake};
-use news::{Candidate, Shared, Watch, Wish};
+use news::{Candidate, Heard, Shared, Watch, Wish};
 use owners::{Owners, Started};
 
 /// Time between two looks for new grants and dead processes.
@@ -51,6 +53,8 @@ pub struct Scope {
     pub grants: PathBuf,
     /// Locked while limits are written.
     pub writers: PathBuf,
+    /// Directory of this run's own share: its tenant says there that nobody governs.
+    pub share: PathBuf,
     /// Locked by the governor of the card.
     pub election: PathBuf,
     /// Who says how much of the card's time each process had; `None`: nobody.
@@ -141,7 +145,8 @@ impl Drop for Governor {
 
 /// The thread: tries for the card, governs while it has it.
 fn serve(mut scope: Scope, shared: &Shared) {
-    let mut candidate = Candidate::new(&scope.election);
+    let own = Place { dir: scope.share.clone(), lock: scope.writers.clone() };
+    let mut candidate = Candidate::new(&scope.election, own);
     loop {
         match shared.wish() {
             Wish::Stop => return,
@@ -155,12 +160,14 @@ fn serve(mut scope: Scope, shared: &Shared) {
         match candidate.elect() {
             Some(office) => {
                 let mut reign = Reign::new(&mut scope);
-                while shared.wish() == Wish::Run {
+                while shared.wish() == Wish::Run && office.is_held() {
                     reign.look();
                     let next = reign.step();
                     reign.wait(next, shared);
                 }
-                reign.take_loans_back();
+                if office.is_held() {
+                    reign.take_loans_back();
+                }
                 drop(reign);
                 drop(office);
             }
@@ -265,8 +272,10 @@ impl<'s> Reign<'s> {
             }
         }
         let next = step(now, &mut tenants, &samples);
+        let until = Until::behind(monotonic());
         for (grant, tenant) in governed.iter_mut().zip(tenants) {
             grant.tenant = Some(tenant);
+            grant.lend(until);
             grant.publish(tenant);
         }
         Step { next, demands }
@@ -316,7 +325,7 @@ impl<'s> Reign<'s> {
         let calm = !stirred && !limited && self.unread == 0 && self.claims.is_some();
         // What nobody tells, as a share that is made late in a claim that was there, is found within the longest sleep.
         shared.sleep(Some(if calm { CALM } else { LOOK }), self.claims.as_ref());
-        if self.claims.as_ref().is_some_and(Watch::take) {
+        if self.claims.as_ref().is_some_and(|claims| claims.take() != Heard::Nothing) {
             // The directory may be another one by now: it is watched anew, before it is looked at.
             (self.stirred_at, self.looked_at, self.claims) = (monotonic(), None, None);
         }
@@ -331,6 +340,7 @@ impl<'s> Reign<'s> {
             let Ok(now) = grant.limits.read() else { continue };
             if let Some(terms) = terms(&now) {
                 grant.publish(Tenant::new(terms));
+                grant.lend(Until::ENDLESS);
             }
         }
     }
@@ -388,6 +398,13 @@ impl Grant {
             measured.doubt = measured.doubt.plus(rounding.doubt(spent.percent, length));
         }
         measured
+    }
+
+    /// Says until when a loan lasts. Limits that cannot be written now keep what they said.
+    fn lend(&mut self, until: Until) {
+        match self.limits.lend(until) {
+            Ok(()) | Err(_) => {}
+        }
     }
 
     /// Writes what the tenant is granted where that changed, and wakes who waits for it.

@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,10 +13,12 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::sys::time::TimeSpec;
 
 use super::LOOK;
+use crate::clock::monotonic;
+use crate::region::{Live, Place};
 
 /// Tries for the card after somebody let go of it, each twice as long after the last as that after the one before: the kernel
 /// says that a file is closed a moment before it gives its lock back.
@@ -44,17 +47,44 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct Watch {
     inotify: Inotify,
+    /// On the file by which a tenant calls.
+    called: Option<WatchDescriptor>,
+}
+
+/// What a watch heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Heard {
+    Nothing,
+    /// Something happened to the path.
+    News,
+    /// A tenant called.
+    Call,
 }
 
 /// One who wants the office of the card's governor.
 #[derive(Debug)]
 pub(super) struct Candidate {
     path: PathBuf,
+    /// Its run's share.
+    own: Place,
     /// Open for as long as it waits: who opens and closes it wakes the others.
     file: Option<File>,
     /// `None`: none is to be had, and it looks at every [`LOOK`].
     watch: Option<Watch>,
+    /// Its tenant said that nobody governs.
+    called: Option<Called>,
     tries: u32,
+}
+
+/// A tenant's call that was not looked into yet.
+#[derive(Debug)]
+struct Called;
+
+/// The office of the card's governor, as long as its file has its name. It is closed when it is given up, which tells the others.
+#[derive(Debug)]
+pub(super) struct Office {
+    pub(super) path: PathBuf,
+    pub(super) file: Flock<File>,
 }
 
 // === impl Shared ===
@@ -109,65 +139,104 @@ fn wait(ready: &mut [PollFd<'_>], longest: Option<Duration>) -> nix::Result<i32>
     ppoll(ready, longest.map(TimeSpec::from_duration), None)
 }
 
+/// Whether a path names this file.
+fn is_named(path: &Path, file: &File) -> bool {
+    let id = |found: fs::Metadata| (found.dev(), found.ino());
+    let named = fs::metadata(path).map(id);
+    named.is_ok_and(|named| file.metadata().map(id).is_ok_and(|open| open == named))
+}
+
 // === impl Watch ===
 
 impl Watch {
     /// `None`: the kernel has none left for this user, or there is no such path.
-    pub(super) fn of(path: &Path, what: AddWatchFlags) -> Option<Self> {
+    fn of(path: &Path, what: AddWatchFlags) -> Option<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok()?;
         let _number: WatchDescriptor = inotify.add_watch(path, what).ok()?;
-        Some(Self { inotify })
+        Some(Self { inotify, called: None })
     }
 
-    /// Entries of a directory that come and go.
+    /// For who comes to lose an office or loses its name, and for who touches the file by which a tenant calls, if that is there.
+    fn of_office(path: &Path, calls: &Path) -> Option<Self> {
+        let watch = Self::of(path, AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ATTRIB)?;
+        let called = watch.inotify.add_watch(calls, AddWatchFlags::IN_ATTRIB).ok();
+        Some(Self { called, ..watch })
+    }
+
+    /// For entries of a directory that come and go.
     pub(super) fn of_entries(dir: &Path) -> Option<Self> {
         let come = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
         let go = AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM;
         Self::of(dir, come | go | AddWatchFlags::IN_ONLYDIR)
     }
 
-    /// Whether there was news since this was last asked.
-    pub(super) fn take(&self) -> bool {
-        let mut any = false;
+    /// What there was since this was last asked.
+    pub(super) fn take(&self) -> Heard {
+        let mut heard = Heard::Nothing;
         loop {
             match self.inotify.read_events() {
-                Ok(events) => any |= !events.is_empty(),
+                Ok(events) => heard = events.iter().map(|event| self.heard(event)).fold(heard, Heard::max),
                 Err(Errno::EINTR) => {}
                 // There are no more.
-                Err(_) => return any,
+                Err(_) => return heard,
             }
         }
+    }
+
+    fn heard(&self, event: &InotifyEvent) -> Heard {
+        if self.called == Some(event.wd) { Heard::Call } else { Heard::News }
     }
 }
 
 // === impl Candidate ===
 
 impl Candidate {
-    pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: None, watch: None, tries: TRIES }
+    pub(super) fn new(path: &Path, own: Place) -> Self {
+        Self { path: path.to_owned(), own, file: None, watch: None, called: None, tries: TRIES }
     }
 
-    /// The lock of the card, if nobody has it. It is closed when it is given up, which tells the others.
-    pub(super) fn elect(&mut self) -> Option<Flock<File>> {
-        if self.file.is_none() {
+    /// The office, if nobody has it, or who has it is not at it.
+    pub(super) fn elect(&mut self) -> Option<Office> {
+        let called = self.called.take();
+        if self.file.as_ref().is_none_or(|file| !is_named(&self.path, file)) {
             let parent = self.path.parent()?;
             if !parent.is_dir() {
                 fs::create_dir_all(parent).ok()?;
             }
             let mut options = OpenOptions::new();
             self.file = options.write(true).create(true).truncate(false).open(&self.path).ok();
+            self.watch = None;
         }
         if self.watch.is_none() {
             // Before the lock is tried: who lets go of it from now on is heard.
-            self.watch = Watch::of(&self.path, AddWatchFlags::IN_CLOSE_WRITE);
+            self.watch = Watch::of_office(&self.path, &self.own.usage());
         }
         match Flock::lock(self.file.take()?, FlockArg::LockExclusiveNonblock) {
-            Ok(office) => Some(office),
+            // It may have lost its name before it was locked: then there is another one.
+            Ok(file) => Some(Office { path: self.path.clone(), file }).filter(Office::is_held),
             Err((file, _)) => {
                 self.file = Some(file);
-                None
+                called.filter(|Called| self.is_missed()).and_then(|Called| self.take_over())
             }
         }
+    }
+
+    /// Whether nobody has governed for some time, by what the limits of the tenant that called say.
+    fn is_missed(&self) -> bool {
+        let until = Live::open(&self.own).and_then(|limits| limits.lent_until());
+        until.is_ok_and(|until| until.is_missed(monotonic()))
+    }
+
+    /// An office in the place of the one whose governor is not at it. That one has lost it when it comes back, as has who took over at
+    /// the same time and was the first.
+    fn take_over(&mut self) -> Option<Office> {
+        let new = self.path.with_extension(std::process::id().to_string());
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).open(&new).ok()?;
+        let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
+        fs::rename(&new, &self.path).ok()?;
+        (self.file, self.watch) = (None, None);
+        Some(Office { path: self.path.clone(), file })
     }
 
     /// Waits until the office may be free, or for a wish.
@@ -178,6 +247,20 @@ impl Candidate {
         let since = TRIES.saturating_sub(self.tries).min(u32::BITS - 1);
         let again = Duration::from_millis(1_u64 << since).min(TRY_AGAIN);
         shared.sleep((self.tries > 0).then_some(again), Some(watch));
-        self.tries = if watch.take() { TRIES } else { self.tries.saturating_sub(1) };
+        let heard = watch.take();
+        self.tries = match heard {
+            Heard::News | Heard::Call => TRIES,
+            Heard::Nothing => self.tries.saturating_sub(1),
+        };
+        self.called = (heard == Heard::Call).then_some(Called);
+    }
+}
+
+// === impl Office ===
+
+impl Office {
+    /// Whether nobody took it over.
+    pub(super) fn is_held(&self) -> bool {
+        is_named(&self.path, &self.file)
     }
 }

@@ -4,6 +4,9 @@ use std::time::Instant;
 
 use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Text};
 
+use nix::fcntl::{Flock, FlockArg};
+
+use super::news::Office;
 use super::*;
 use crate::disk::Disk;
 use crate::region::read;
@@ -40,6 +43,7 @@ fn scope(dir: &Path) -> Scope {
         visible: CARD.to_owned(),
         grants: dir.join("grants"),
         writers: dir.join("limits.lock"),
+        share: dir.join("grants").join("burst").join("0"),
         election: dir.join("governors").join(CARD),
         meter: None,
     }
@@ -88,6 +92,58 @@ fn idle_time_is_lent_to_burst_and_taken_back_when_the_governor_leaves() {
     wait_for("the same governor again", || granted(&burst) == 500_000);
     drop(second);
     assert_eq!(granted(&burst), 250_000);
+}
+
+/// Another process that has the office and does nothing with it; and what a tenant does that waits and is not answered.
+#[test]
+fn an_office_whose_governor_is_stopped_is_taken_over_where_a_tenant_calls_and_lost_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
+    let granted = || read(&burst.limits()).unwrap().granted_ppm;
+    let office = scope(dir.path()).election;
+    fs::create_dir_all(office.parent().unwrap()).unwrap();
+    let open = || OpenOptions::new().write(true).create(true).truncate(false).open(&office).unwrap();
+    let lock = || Flock::lock(open(), FlockArg::LockExclusiveNonblock);
+    let stopped = lock().unwrap();
+    let mut said = Live::open(&burst).unwrap();
+    // Longer than a governor does, so that a machine that stands still for a moment is no reason.
+    let mut say = || said.lend(Until(monotonic().plus(Nanos::from_millis(900)).0)).unwrap();
+    say();
+    let usage = Watched::open(&burst.usage()).unwrap();
+    is_limited(&usage);
+    let governor = Governor::start(scope(dir.path())).unwrap();
+    let call = || {
+        let file = OpenOptions::new().write(true).open(burst.usage()).unwrap();
+        let now = std::time::SystemTime::now();
+        file.set_times(fs::FileTimes::new().set_accessed(now).set_modified(now)).unwrap();
+    };
+    // Who was at it a moment ago has it.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(300) {
+        call();
+        say();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(granted(), 250_000);
+    wait_for("a loan of another governor", || {
+        call();
+        granted() == 1_000_000
+    });
+    wait_for("the end of its loans, said again and again", || said.lent_until().unwrap().0 > monotonic().0);
+    assert!(!Office::is_held(&Office { path: office.clone(), file: stopped }), "who comes back has lost it");
+    assert!(lock().is_err(), "the next one waits for who governs now");
+
+    // And so it goes for that one.
+    let other = office.with_extension("other");
+    fs::write(&other, "").unwrap();
+    fs::rename(&other, &office).unwrap();
+    let next = lock().unwrap();
+    wait_for("its end", || said.lent_until().unwrap().is_missed(monotonic()));
+    assert_eq!(granted(), 1_000_000, "what the next one lends is not taken back");
+    drop(next);
+    wait_for("its return", || !said.lent_until().unwrap().is_missed(monotonic()));
+    drop(governor);
+    assert_eq!((granted(), said.lent_until().unwrap()), (250_000, Until::ENDLESS));
 }
 
 #[test]
