@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use aliquot_tests::generate::Random;
-use aliquot_tests::local::{Local, aliquot, copy_program, wait_for};
+use aliquot_tests::local::{Local, aliquot, copy_program};
 
 fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{output:?}"))
@@ -315,40 +315,6 @@ fn a_partition_is_made_for_a_run_and_goes_with_it() {
     // A quarter of an H100 is a partition as well.
     let output = local.shell(&["--fraction", "1/4"], "echo $CUDA_VISIBLE_DEVICES");
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("MIG-"), "{output:?}");
-}
-
-#[test]
-fn a_command_keeps_its_part_when_its_supervisor_is_killed() {
-    let local = Local::new("h200");
-    let (mut child, said) = start(&local, &["--memory", "100Gi"], "echo $$; echo ready; exec sleep 600");
-    let command: u32 = said.first().unwrap().parse().unwrap();
-    kill("-KILL", child.id());
-    child.wait().unwrap();
-    let refused = local.run(&["--memory", "100Gi", "--", "true"]).output().unwrap();
-    assert_eq!(code(&refused), 125, "its command still runs: {refused:?}");
-    assert_eq!((local.claims(), local.records()), (1, 1));
-    kill("-KILL", command);
-    wait_for("its end", || has_ended(command));
-    assert_eq!(code(&local.shell(&["--memory", "100Gi"], "exit 5")), 5);
-    assert_eq!((local.claims(), local.records()), (0, 0));
-}
-
-#[test]
-fn what_a_command_leaves_running_keeps_the_part() {
-    let local = Local::new("h200");
-    // Away from its parent, its session and its group: only its environment tells whose it is.
-    let script = "setsid sh -c 'echo $$ > \"$0\"; exec sleep 600' \"$0\" < /dev/null > /dev/null 2>&1 &
-        while [ ! -s \"$0\" ]; do sleep 0.01; done; exit 6";
-    let pid_file = local.dir().join("pid");
-    let mut command = local.run(&["--memory", "100Gi", "--", "sh", "-c", script]);
-    let output = command.arg(&pid_file).output().unwrap();
-    assert_eq!(code(&output), 6, "{output:?}");
-    assert!(err(&output).contains("still runs"), "{}", err(&output));
-    assert_eq!((local.claims(), local.records()), (1, 1));
-    let left: u32 = fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
-    kill("-KILL", left);
-    wait_for("its end", || has_ended(left));
-    local.settle();
 }
 
 /// Who a command is, once it has said so.
