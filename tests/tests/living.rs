@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use aliquot_tests::local::{Local, aliquot, wait_for};
+use aliquot_tests::simulated::{StoodAside, root, run};
 
 const CARD: &str = "h200";
 
@@ -127,6 +128,32 @@ fn what_a_run_uses_is_not_released_under_it() {
     assert_eq!((code(&released), said(&released).contains("released")), (0, true), "{released:?}");
     assert_eq!((local.claims(), local.records()), (0, 0));
     assert_eq!(fs::read_dir(local.state().join("living")).unwrap().count(), 0);
+}
+
+/// Where its lock cannot even be tried nobody is taken for its supervisor, and what it holds stays.
+#[test]
+fn a_record_that_cannot_be_locked_is_nobodys_and_what_it_stands_for_stays() {
+    let local = Local::new(CARD);
+    let library = local.dir().join("no_locks.so");
+    let source = root().join("tests/programs/no_locks.c");
+    let compile = ["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"];
+    let compiled = run(Command::new("cc").args(compile).args([&library, &source]));
+    if let Err(StoodAside(why)) = compiled {
+        return println!("stood aside: {why}");
+    }
+    let (mut child, command) = waits(&local, "20Gi");
+    let input = child.stdin.take();
+    kill("-KILL", child.id());
+    child.wait().unwrap();
+    drop(input);
+    wait_for("its end", || has_ended(command));
+    let mut release = Command::new(aliquot());
+    release.args(["release", "--all", "--node", CARD, "--state"]).arg(local.state());
+    let refused = release.env("LD_PRELOAD", &library).output().unwrap();
+    assert_eq!(code(&refused), 1, "{refused:?}");
+    assert!(said(&refused).contains("cannot be looked at: No locks available"), "{refused:?}");
+    assert_eq!((local.claims(), local.records()), (1, 1));
+    local.settle();
 }
 
 #[test]

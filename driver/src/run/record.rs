@@ -21,6 +21,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use aliquot_core::id::{ClaimUid, NameError};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 
@@ -245,9 +246,14 @@ pub fn find(state: &Path, uid: &ClaimUid) -> io::Result<Option<Found>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
-    let Ok(mut file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
-        let pid = uid.as_str().strip_prefix("run-").and_then(|rest| rest.split('-').next());
-        return Ok(Some(Found::Supervised(pid.and_then(|pid| pid.parse().ok()).unwrap_or(0))));
+    let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(file) => file,
+        Err((_, Errno::EWOULDBLOCK)) => {
+            let pid = uid.as_str().strip_prefix("run-").and_then(|rest| rest.split('-').next());
+            return Ok(Some(Found::Supervised(pid.and_then(|pid| pid.parse().ok()).unwrap_or(0))));
+        }
+        // Nobody can tell whether its supervisor lives: that is for whoever reads the reason to mend.
+        Err((_, errno)) => return Err(errno.into()),
     };
     let mut bytes = Vec::new();
     Read::by_ref(&mut *file).take(RECORD_BYTES_MAX).read_to_end(&mut bytes)?;
