@@ -118,10 +118,10 @@ pub enum PrepareError {
         /// What is asked.
         asked: Bytes,
     },
-    /// What its processes hold cannot be known: one of them stays in the middle of an allocation, or spoilt its books.
+    /// What its processes hold cannot be known: one of them stays in a call that takes memory, or spoilt its books.
     #[error(
-        "claim {claim}: request `{request}`: how much its processes use cannot be known, as one of them stays in the middle of an \
-         allocation (is it stopped?) or spoilt its books: let it go on or end it, and prepare again"
+        "claim {claim}: request `{request}`: how much its processes use cannot be known, as one of them stays in a call that takes \
+         memory (does it load something large, is it stopped?) or spoilt its books: prepare again when that is over, or end it"
     )]
     Unsettled {
         /// Claim.

@@ -23,6 +23,7 @@ mod futex;
 mod live;
 mod liveness;
 mod mapping;
+mod settled;
 mod watched;
 
 use std::fs::{self, File, OpenOptions};

@@ -117,10 +117,16 @@ impl Taken<'_> {
     /// Whether its owner is in a call by its words, or has work that is not on the books.
     pub(super) fn is_unfinished(&self) -> bool {
         let slot = self.slot;
-        let is_in_call = slot.begun().load(Ordering::SeqCst) != slot.ended().load(Ordering::SeqCst);
-        is_in_call
+        self.is_in_call()
             || slot.inside().load(Ordering::SeqCst) != 0
             || slot.unbilled_since().load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether its owner is in a call that may move memory, by its words. What is over is read first: a call that ends in between is
+    /// seen as under way.
+    pub(super) fn is_in_call(&self) -> bool {
+        let ended = self.slot.ended().load(Ordering::SeqCst);
+        self.slot.begun().load(Ordering::SeqCst) != ended
     }
 
     /// Its owner is dead, and in no call any more.

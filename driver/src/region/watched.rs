@@ -33,10 +33,6 @@ use super::{bytes_of, fault, open, open_to_look};
 /// Looks at a living thread between reserving and recording before it is left for later: two thousand times what a
 /// thread that runs needs.
 const LOOKS: u32 = 50;
-/// Recounts tried at most until what is reserved is known: half a second, where nobody ever stays inside.
-const TRIES: u32 = 25;
-/// Time between two of them.
-const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 /// Time between two looks.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
 
@@ -190,24 +186,10 @@ impl Watched {
         Ok(answer)
     }
 
-    /// What the living of the claim have, once nobody can reserve any more under limits that were in force before: whoever is in the
-    /// middle of a reservation is waited for, as is another reaper, and what the dead held goes back. `None`: somebody stays in the
-    /// middle of one.
-    ///
-    /// # Errors
-    /// As for [`Self::reap`].
-    pub fn settled(&self, part: Ppm) -> io::Result<Option<Bytes>> {
-        // Behind the limits that were written: who reserves from here on sees them, or is seen.
-        std::sync::atomic::fence(Ordering::SeqCst);
-        for _ in 0..TRIES {
-            self.keep_size()?;
-            match self.recounted(self.view()?, part)? {
-                (Reaped::Later, _) => std::thread::sleep(BETWEEN_TRIES),
-                (Reaped::Torn, _) => return Ok(None),
-                (Reaped::Nobody | Reaped::Dead { .. }, total) => return Ok(Some(total)),
-            }
-        }
-        Ok(None)
+    /// Recounts, and says what is reserved then; the file has its size before.
+    pub(super) fn recounted_to_size(&self, part: Ppm) -> io::Result<(Reaped, Bytes)> {
+        self.keep_size()?;
+        self.recounted(self.view()?, part)
     }
 
     /// Recounts, and says what is reserved then.
@@ -285,7 +267,7 @@ impl Watched {
 }
 
 /// Slots that have an owner, dead or alive.
-fn taken(view: UsageView<'_>) -> impl Iterator<Item = Taken<'_>> {
+pub(super) fn taken(view: UsageView<'_>) -> impl Iterator<Item = Taken<'_>> {
     (0..usage::SLOT_COUNT).filter_map(move |number| {
         let slot = view.slot(number)?;
         let owner = slot.owner().load(Ordering::SeqCst);

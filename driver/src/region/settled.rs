@@ -1,0 +1,219 @@
+//! What a claim's processes have, once none of them goes by limits that were in force before.
+//!
+//! ```text
+//!   lower limits written ─▶ reservations begun before: recount waits for them        ┐
+//!                        ─▶ calls begun before, charged by what they took: each slot ├─▶ recount: what they have
+//!                           is seen once without a call under way                    ┘
+//! ```
+//!
+//! A call that begins later sees the limits that were written, whatever it is charged. Where a process is never without one, its
+//! calls are kept waiting at the door that is shut for measurements as well, not for long.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use aliquot_abi::view::UsageView;
+use aliquot_core::units::Bytes;
+use aliquot_enforce::units::Ppm;
+
+use super::liveness::Taken;
+use super::watched::taken;
+use super::{Reaped, Watched, wake};
+use crate::clock::monotonic;
+
+/// Recounts tried at most until what is reserved is known: half a second, where nobody ever stays inside.
+const TRIES: u32 = 25;
+/// Time between two of them.
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+/// From which of them on the door is shut for calls: those that are short are over by then.
+const SHUT_FROM: u32 = 2;
+/// Up to which it is: the tenant's processes take a door that is shut for 200 ms for one that was left so.
+const SHUT_UP_TO: u32 = 9;
+/// Looks between two tries, and time between two of them.
+const LOOKS: u32 = 100;
+const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
+/// Bit of the word by which turns are taken: the door is shut.
+const SHUT: u32 = 1;
+
+/// A slot whose owner was in a call.
+struct Call {
+    number: usize,
+    owner: u64,
+}
+
+/// The door of a container's calls, shut as long as this lives.
+struct Door<'v> {
+    word: &'v AtomicU32,
+    own: u32,
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// What the living of the claim have, once nobody can reserve or be charged any more under limits that were in force before: whoever
+    /// is in the middle of it is waited for, as is another reaper, and what the dead held goes back. `None`: somebody stays in the
+    /// middle of it.
+    ///
+    /// # Errors
+    /// As for [`Self::reap`].
+    pub fn settled(&self, part: Ppm) -> io::Result<Option<Bytes>> {
+        // Behind the limits that were written: who reserves from here on sees them, or is seen.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let mut calls: Vec<Call> = taken(self.view()?).filter_map(|taken| Call::of(&taken)).collect();
+        let mut door = None;
+        for number in 0..TRIES {
+            let view = self.view()?;
+            calls.retain(|call| call.goes_on(view));
+            let is_calm = calls.is_empty();
+            let (answer, total) = self.recounted_to_size(part)?;
+            match answer {
+                Reaped::Torn => return Ok(None),
+                Reaped::Nobody | Reaped::Dead { .. } if is_calm => return Ok(Some(total)),
+                Reaped::Nobody | Reaped::Dead { .. } | Reaped::Later => {}
+            }
+            door = match number {
+                SHUT_FROM..SHUT_UP_TO if !calls.is_empty() => door.or_else(|| Door::shut(view)),
+                _ => None,
+            };
+            wait_for(&mut calls, view);
+        }
+        drop(door);
+        Ok(None)
+    }
+}
+
+/// Waits until no call goes on, for [`BETWEEN_TRIES`] at most, and as long where there is none.
+fn wait_for(calls: &mut Vec<Call>, view: UsageView<'_>) {
+    if calls.is_empty() {
+        return std::thread::sleep(BETWEEN_TRIES);
+    }
+    for _ in 0..LOOKS {
+        std::thread::sleep(BETWEEN_LOOKS);
+        calls.retain(|call| call.goes_on(view));
+        if calls.is_empty() {
+            return;
+        }
+    }
+}
+
+// === impl Call ===
+
+impl Call {
+    fn of(taken: &Taken<'_>) -> Option<Self> {
+        let call = Self { number: taken.number, owner: taken.owner };
+        (!taken.is_lent() && taken.is_in_call()).then_some(call)
+    }
+
+    /// Whether its owner has been in calls ever since.
+    fn goes_on(&self, view: UsageView<'_>) -> bool {
+        taken(view)
+            .find(|taken| taken.number == self.number)
+            .is_some_and(|taken| taken.owner == self.owner && taken.is_in_call())
+    }
+}
+
+// === impl Door ===
+
+impl<'v> Door<'v> {
+    /// `None`: somebody measures, and calls wait for that.
+    fn shut(view: UsageView<'v>) -> Option<Self> {
+        let millis = u32::try_from((monotonic().0 / 1_000_000) & u64::from(u32::MAX)).unwrap_or(0).max(2);
+        let (word, own) = (view.measuring(), (millis - 1) | SHUT);
+        let shut = word.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
+        shut.is_ok().then_some(Self { word, own })
+    }
+}
+
+impl Drop for Door<'_> {
+    fn drop(&mut self) {
+        if self.word.compare_exchange(self.own, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            wake(self.word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use aliquot_abi::layout::usage;
+
+    use super::super::{Place, bytes_of, start_time};
+    use super::*;
+    use crate::disk::Disk;
+
+    /// Books in which this process has a slot and so many bytes.
+    fn books(dir: &tempfile::TempDir, used: u64) -> Watched {
+        let place = Place { dir: dir.path().to_owned(), lock: dir.path().join("lock") };
+        let mut image = super::super::Image::of_usage().unwrap();
+        Disk::default().place(&place.usage(), image.bytes(), crate::disk::Mode::Tenant).unwrap();
+        assert_eq!(std::fs::metadata(place.usage()).unwrap().len(), bytes_of(usage::BYTES));
+        let watched = Watched::open(&place.usage()).unwrap();
+        let (view, pid) = (watched.view().unwrap(), std::process::id());
+        let slot = view.slot(3).unwrap();
+        slot.start_time().store(start_time(pid).unwrap(), Ordering::SeqCst);
+        slot.used().store(used, Ordering::SeqCst);
+        slot.owner().store(1 << 32 | u64::from(pid), Ordering::SeqCst);
+        view.total().store(used, Ordering::SeqCst);
+        watched
+    }
+
+    #[test]
+    fn a_call_that_is_charged_when_it_returns_is_waited_for_and_not_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let watched = books(&dir, 100);
+        let view = watched.view().unwrap();
+        let slot = view.slot(3).unwrap();
+        assert_eq!(watched.settled(Ppm::ALL).unwrap(), Some(Bytes(100)));
+        slot.begun().store(7, Ordering::SeqCst);
+        slot.ended().store(6, Ordering::SeqCst);
+        let begun = Instant::now();
+        assert_eq!(watched.settled(Ppm::ALL).unwrap(), None, "it goes on");
+        assert!(
+            begun.elapsed() > BETWEEN_TRIES * (TRIES - 1) && view.measuring().load(Ordering::SeqCst) == 0
+        );
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                // As the shim does: what it took is in the books before it is over.
+                view.total().fetch_add(30, Ordering::SeqCst);
+                slot.used().fetch_add(30, Ordering::SeqCst);
+                slot.ended().fetch_add(1, Ordering::SeqCst);
+            });
+            assert_eq!(watched.settled(Ppm::ALL).unwrap(), Some(Bytes(130)));
+        });
+    }
+
+    /// A program whose calls overlap without an end, as the shim makes them: before a door that is shut they wait.
+    #[test]
+    fn who_is_never_without_a_call_is_kept_from_the_next_one_for_a_moment() {
+        let dir = tempfile::tempdir().unwrap();
+        let watched = books(&dir, 100);
+        let view = watched.view().unwrap();
+        let slot = view.slot(3).unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        slot.begun().store(1, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    if view.measuring().load(Ordering::SeqCst) & SHUT == 0 {
+                        slot.begun().fetch_add(1, Ordering::SeqCst);
+                        slot.ended().fetch_add(1, Ordering::SeqCst);
+                    } else if slot.ended().load(Ordering::SeqCst) != slot.begun().load(Ordering::SeqCst) {
+                        slot.ended().fetch_add(1, Ordering::SeqCst);
+                    }
+                    std::thread::sleep(Duration::from_micros(100));
+                    if slot.ended().load(Ordering::SeqCst) == slot.begun().load(Ordering::SeqCst)
+                        && view.measuring().load(Ordering::SeqCst) & SHUT == 0
+                    {
+                        slot.begun().fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+            let settled = watched.settled(Ppm::ALL);
+            over.store(true, Ordering::SeqCst);
+            assert_eq!(settled.unwrap(), Some(Bytes(100)));
+        });
+    }
+}
