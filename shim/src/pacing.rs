@@ -162,11 +162,11 @@ pub(crate) fn launch(
 ) -> i32 {
     if let Some(paced) = way::known(target.lane())
         && !captures::any()
-        && let Pass::Go(charged) = paced.pace.pass(key, target.lane())
+        && let Pass::Go(_) = paced.pace.pass(key, target.lane())
     {
         let answer = real();
         if answer != SUCCESS {
-            paced.pace.failed(charged);
+            paced.pace.failed(target.lane());
         }
         return answer;
     }
@@ -178,7 +178,7 @@ enum Leave {
     /// It goes, and nobody bills it.
     Free,
     /// It goes on the lease of its stream.
-    Charged(&'static Paced, Nanos),
+    Charged(&'static Paced, Target),
     /// It goes: its turn on that stream has come.
     Turn(Meter, Ticket, Target),
     /// It does not go.
@@ -208,7 +208,7 @@ fn leave(target: Target, shape: &Shape) -> Leave {
         return Leave::Free;
     }
     match paced.pace.pass(shape.key, target.lane()) {
-        Pass::Go(charged) => Leave::Charged(paced, charged),
+        Pass::Go(_) => Leave::Charged(paced, target),
         Pass::Ask => {
             let turn = paced.turn(shape, target);
             turn.map_or(Leave::Free, |(meter, ticket)| Leave::Turn(meter, ticket, target))
@@ -222,7 +222,7 @@ impl Leave {
     fn used(&self, answer: i32) {
         match self {
             Self::Free | Self::Refused => {}
-            Self::Charged(paced, charged) if answer != SUCCESS => paced.pace.failed(*charged),
+            Self::Charged(paced, target) if answer != SUCCESS => paced.pace.failed(target.lane()),
             Self::Charged(..) => {}
             Self::Turn(meter, ticket, target) => meter.settled(ticket, *target, answer),
         }
@@ -338,7 +338,8 @@ impl Meter {
     #[cold]
     fn settled(&self, ticket: &Ticket, target: Target, answer: i32) {
         if answer != SUCCESS {
-            self.paced.pace.refused(ticket, &self.shared());
+            let _errno = KeepErrno::new();
+            self.with_marks(Work::On(target.lane()), |_, _| self.paced.pace.refused(ticket, &self.shared()));
         } else if ticket.is_marked() {
             let _errno = KeepErrno::new();
             self.with_marks(Work::On(target.lane()), |marks, world| {

@@ -193,16 +193,33 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     charged: Nanos,
+    /// Taken beyond that, until its bill says.
+    deposit: Nanos,
+    counted: Option<Counted>,
     /// Where a marker is due behind it.
     mark: Option<usize>,
 }
 
 impl Ticket {
+    const fn uncounted(price: Price) -> Self {
+        Self { charged: price.cost, deposit: price.deposit, counted: None, mark: None }
+    }
+
     /// Whether [`Pace::launched`] has anything to do.
     #[must_use]
     pub const fn is_marked(&self) -> bool {
         self.mark.is_some()
     }
+}
+
+/// Where a launch is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counted {
+    stream: u64,
+    /// Place of the lane.
+    at: usize,
+    /// Tells its batch from others there.
+    opened: u32,
 }
 
 /// The controller of one process and card. Private memory; any number of threads.
@@ -269,16 +286,29 @@ impl Pace {
         Pass::Ask
     }
 
-    /// The vendor refused a launch that was charged so much.
-    pub fn failed(&self, charged: Nanos) {
-        // Back to the lease, not to the bucket: what comes of a lease ends there.
-        self.lease.fetch_add(charged.signed().min(QUANTUM.signed()), Ordering::AcqRel);
+    /// The vendor refused a launch on that stream that passed. Its batch was charged for it, and may be another by now: what is too
+    /// much comes back with the bill, and not twice.
+    pub fn failed(&self, stream: u64) {
+        if let Some((_, lane)) = self.lane(stream).filter(|(_, lane)| lane.is_open_for(stream)) {
+            lane.uncount();
+        }
     }
 
-    /// What a refused launch was charged goes back.
+    /// What a refused launch was charged goes back: now, or where another thread closed its batch meanwhile, with the bill. Who has
+    /// the markers calls it.
     pub fn refused(&self, ticket: &Ticket, shared: &Shared<'_>) {
+        if let Some(Counted { stream, at, opened }) = ticket.counted {
+            let is_its = |lane: &&Lane| lane.is_open_for(stream) && lane.opened() == opened;
+            let Some(lane) = self.lanes.get(at).filter(is_its) else { return };
+            lane.give(-ticket.charged.signed());
+            lane.withdraw(ticket.deposit);
+            lane.uncount();
+            if lane.is_empty() {
+                self.empty(lane);
+            }
+        }
         // No more than was taken a moment ago.
-        shared.bucket.add(ticket.charged.signed(), Room::MOST);
+        shared.bucket.add(ticket.charged.plus(ticket.deposit).signed(), Room::MOST);
     }
 
     /// Decides about one launch. `marks` are those of the present context; `None`: another thread is at them.
@@ -301,7 +331,7 @@ impl Pace {
         self.settle(ask.now, ask.terms, shared, marks, world);
         self.mark_unmarked(ask.now, ask.stream, marks, world);
         let Some((at, lane)) = self.lane(ask.stream) else {
-            return Verdict::Go(Ticket { charged: cost, mark: None });
+            return Verdict::Go(Ticket::uncounted(price.without_deposit()));
         };
         if lane.is_open_for(ask.stream) {
             self.take_back(lane.reclaim());
@@ -348,7 +378,8 @@ impl Pace {
         if !due {
             self.lend(lane);
         }
-        Verdict::Go(Ticket { charged: cost, mark: due.then_some(at) })
+        let counted = Some(Counted { stream: ask.stream, at, opened: lane.opened() });
+        Verdict::Go(Ticket { charged: cost, deposit: price.deposit, counted, mark: due.then_some(at) })
     }
 
     fn ask_without_marks(
@@ -368,7 +399,7 @@ impl Pace {
         if let Some((_, lane)) = self.lane(ask.stream) {
             self.probes.put_off(lane);
         }
-        Verdict::Go(Ticket { charged: price.cost, mark: None })
+        Verdict::Go(Ticket::uncounted(price))
     }
 
     /// A launch waits. Its stream will rest: what that did until now is a batch of its own. Deposits come back with their bills, and

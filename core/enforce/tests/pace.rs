@@ -136,6 +136,32 @@ fn processes_that_begin_one_after_the_other_run_one_kernel_each_before_any_is_me
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// A program whose launches the driver refuses in turns gains nothing by it.
+#[test]
+fn what_the_driver_refuses_is_given_back_once() {
+    println!("seed {SEED:#x}");
+    let mut wrong = Vec::new();
+    for (micros, percent, refused, streams) in [
+        (10, 25, 2, 1),
+        (10, 75, 3, 1),
+        (300, 25, 2, 1),
+        (300, 25, 3, 4),
+        (2_000, 25, 2, 1),
+        (2_000, 75, 2, 3),
+        (20_000, 25, 3, 4),
+        (20_000, 75, 2, 1),
+    ] {
+        let program = Program { refused, streams, ..Program::of(micros * MICRO) };
+        let (off, shares) = off(Some(percent), percent, &[program], SEED);
+        let line = format!("{micros} us, {percent} %, one of {refused} refused: {shares:?} ppm");
+        println!("{line}");
+        if off > OFF_MAX {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 /// Kernels of different lengths in several streams, and processes that come late or not: what is on the books is what the card
 /// did.
 #[test]

@@ -178,9 +178,9 @@ impl Run<'_> {
         let (waited, refused) = (feed.byte(), feed.byte() % 16 == 0);
         let waited = if waited > 250 { WAIT_MAX } else { Nanos::from_millis(u64::from(waited)) };
         self.with(who, |pace, marks, shared, now| {
-            if let Pass::Go(charged) = pace.pass(shape.key, stream) {
+            if let Pass::Go(_) = pace.pass(shape.key, stream) {
                 if refused {
-                    pace.failed(charged);
+                    pace.failed(stream);
                 }
                 return;
             }

@@ -119,6 +119,23 @@ impl Lane {
         self.seen.store(self.seen.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// A launch that was counted did not run.
+    pub(super) fn uncount(&self) {
+        if !self.is_empty() {
+            self.seen.store(self.seen.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Tells its batch from those before and after: launches that there were when it opened.
+    pub(super) fn opened(&self) -> u32 {
+        self.seen_before.load(Ordering::Relaxed)
+    }
+
+    /// Whether no launch is in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.seen.load(Ordering::Relaxed) == self.seen_before.load(Ordering::Relaxed)
+    }
+
     /// Launches before the one that is to be measured by itself.
     #[inline]
     pub(super) fn probe_in(&self) -> u32 {
@@ -166,6 +183,11 @@ impl Lane {
             self.deposit.store(self.deposited().plus(deposit).0, Ordering::Relaxed);
             self.set(BOUNDED_COST);
         }
+    }
+
+    /// What was deposited goes elsewhere.
+    pub(super) fn withdraw(&self, deposit: Nanos) {
+        self.deposit.store(self.deposited().minus(deposit).0, Ordering::Relaxed);
     }
 
     /// Lease that it may still be given, up to a marker after so much.

@@ -67,12 +67,21 @@ pub(crate) struct Program {
     pub(crate) till: u64,
     /// How long it works and rests in turns; `None`: it never rests.
     pub(crate) turns: Option<(u64, u64)>,
+    /// The driver refuses the last of so many launches; 0: none.
+    pub(crate) refused: u64,
 }
 
 impl Program {
     pub(crate) fn of(length: u64) -> Self {
         let kernels = vec![(1, 64, length)];
-        Self { kernels, streams: 1, depth: 1024, pause: 0, from: 0, till: u64::MAX, turns: None }
+        Self { kernels, streams: 1, depth: 1024, pause: 0, from: 0, till: u64::MAX, turns: None, refused: 0 }
+    }
+
+    fn launch(&self, number: u64) -> (Shape, u64) {
+        match self.kernels[number as usize % self.kernels.len()] {
+            (graph, 0, length) => (Shape::graph(graph), length),
+            (function, blocks, length) => (Shape::kernel(function, [blocks, 1, 1], [256, 1, 1]), length),
+        }
     }
 
     /// When it works again, where it rests now.
@@ -411,13 +420,8 @@ impl Bench {
             process.ready_at = at.max(now + MICRO) + self.random.below(10 * MICRO);
             return;
         }
-        let number = process.launched as usize;
-        let (function, blocks, length) = process.program.kernels[number % process.program.kernels.len()];
+        let (shape, length) = process.program.launch(process.launched);
         let stream = process.launched % process.program.streams;
-        let shape = match blocks {
-            0 => Shape::graph(function),
-            blocks => Shape::kernel(function, [blocks, 1, 1], [256, 1, 1]),
-        };
         let region = &self.regions[process.tenant];
         let shared = region.shared(&process.nanos, seat as u32 + 1);
         let (guaranteed, granted) = (region.guaranteed, Ppm::new(region.granted));
@@ -443,13 +447,19 @@ impl Bench {
         if process.ready_at <= now {
             process.waiting_since = None;
             driver.device.play(driver.now);
-            let work = &mut driver.device.works[seat];
-            work.submitted += length;
-            process.outstanding.push_back(work.submitted);
             process.launched += 1;
             driver.now += LAUNCH;
-            if let Some(ticket) = ticket {
-                process.pace.launched(Nanos(driver.now), &ticket, Some(&mut process.marks), &mut driver);
+            let is_refused = process.launched.checked_rem(process.program.refused) == Some(0);
+            let work = &mut driver.device.works[seat];
+            work.submitted += if is_refused { 0 } else { length };
+            process.outstanding.push_back(work.submitted);
+            match ticket {
+                Some(ticket) if is_refused => process.pace.refused(&ticket, &shared),
+                None if is_refused => process.pace.failed(stream),
+                Some(ticket) => {
+                    process.pace.launched(Nanos(driver.now), &ticket, Some(&mut process.marks), &mut driver);
+                }
+                None => {}
             }
             process.ready_at = driver.now + self.random.below(process.program.pause);
         }
