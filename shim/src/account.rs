@@ -16,11 +16,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit};
 use aliquot_abi::view::SlotView;
-use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation};
+use aliquot_enforce::memory::{Books, Release, Reservation, bytes_in};
 use aliquot_enforce::units::Ppm;
 
 use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
-use crate::life::{self, Calls, Own, Reaped};
+use crate::life::{self, Calls, Manners, Own, Reaped};
 use crate::sys::{self, KeepErrno};
 use crate::vendor::{Device, OUT_OF_MEMORY};
 
@@ -76,6 +76,8 @@ pub(crate) struct Private {
     apart: AtomicU64,
     /// When the last look at the dead began, in nanoseconds of the monotonic clock.
     looked: AtomicU64,
+    /// And since when somebody else has been at it; 0: nobody was.
+    elsewhere: AtomicU64,
 }
 
 /// A call that moves memory is on its way, until what it moved is in the books.
@@ -96,8 +98,8 @@ const REGISTERING: u32 = u32::MAX;
 const LOOK_NANOS: u64 = 1_000_000;
 /// And when somebody asks what is free.
 const LOOK_FOR_REPORT_NANOS: u64 = 50_000_000;
-/// Waits for another process that looks for the dead, before its work is taken as done.
-const ELSEWHERE_STEPS_MAX: u32 = 50;
+/// Longest wait for somebody else who looks for the dead, before his work is done over: he may have been stopped.
+const ELSEWHERE_NANOS_MAX: u64 = 5_000_000;
 
 static PRIVATE: AtomicPtr<Private> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -203,17 +205,14 @@ impl Ledger {
     #[cold]
     fn reserve_again(self, books: &Books<'_>, bytes: Bytes) -> Result<(), OutOfMemory> {
         let _errno = KeepErrno::new();
-        let (mut looked, mut elsewhere) = (!self.is_time_to_look(LOOK_NANOS), 0);
+        let mut looked = !self.is_time_to_look(LOOK_NANOS);
         for _ in 0..FROZEN_STEPS_MAX {
             match books.reserve_under(bytes.0, || self.limit().0) {
                 Reservation::Granted => return Ok(()),
-                Reservation::Denied { .. } if looked || elsewhere == ELSEWHERE_STEPS_MAX => {
-                    return Err(OutOfMemory);
-                }
+                Reservation::Denied { .. } if looked => return Err(OutOfMemory),
                 Reservation::Denied { .. } => {
                     // The second answer is the true one only if the reaper's work is done.
                     looked = self.wait_for_reaper() == Reaped::Done;
-                    elsewhere += 1;
                 }
                 Reservation::Frozen => {
                     self.wait_for_reaper();
@@ -233,7 +232,7 @@ impl Ledger {
         answer
     }
 
-    /// Has the dead give back what they held, if nobody else is at it.
+    /// Has the dead give back what they held, if nobody else is at it, or has been for long.
     pub(crate) fn look(self) -> Reaped {
         let Some(private) = private(self.grant.number) else { return Reaped::Done };
         let begun = sys::now();
@@ -241,10 +240,17 @@ impl Ledger {
             0 | REGISTERING => Own::Unknown,
             number => Own::Slot(number - 1),
         };
-        let answer = life::reap(*self.usage, self.part(), own, &private.reaping);
+        let since = match private.elsewhere.load(Ordering::Acquire) {
+            0 => begun,
+            since => since,
+        };
+        let is_patient = begun.saturating_sub(since) <= ELSEWHERE_NANOS_MAX;
+        let manners = if is_patient { Manners::Waits } else { Manners::Goes };
+        let answer = life::reap(*self.usage, self.part(), own, (&private.reaping, manners));
         if answer == Reaped::Done {
             private.looked.store(begun, Ordering::Release);
         }
+        private.elsewhere.store(if answer == Reaped::Done { 0 } else { since }, Ordering::Release);
         answer
     }
 
@@ -290,7 +296,7 @@ impl Ledger {
         }
     }
 
-    /// Takes off the books what a recount held up, as it is over in a moment. If its reaper was stopped, the next one does it.
+    /// Takes off the books what a recount held up, as it is over in a moment.
     #[cold]
     fn pay(self, books: &Books<'_>) {
         let _errno = KeepErrno::new();
@@ -341,17 +347,6 @@ impl Ledger {
         })
     }
 
-    /// Waits until the books are open. False: they stay closed, as their reaper was stopped.
-    pub(crate) fn are_open(self) -> bool {
-        (0..FROZEN_STEPS_MAX).any(|_| {
-            let is_open = self.usage.view.total().load(Ordering::SeqCst) & FREEZE == 0;
-            if !is_open {
-                self.wait_for_reaper();
-            }
-            is_open
-        })
-    }
-
     /// Held from before the books change until the vendor has taken or given back the memory and they say so: who measures
     /// then, in any process, knows that they differ from the card.
     pub(crate) fn moving(self) -> Moving {
@@ -373,7 +368,7 @@ impl Ledger {
     pub(crate) fn still(self) -> Still {
         let view = self.usage.view;
         Still {
-            total: Bytes(view.total().load(Ordering::SeqCst) & !FREEZE),
+            total: Bytes(bytes_in(view.total().load(Ordering::SeqCst))),
             calls: life::calls(*self.usage, self.own_number()),
             reaped: view.reaped().load(Ordering::SeqCst),
         }
@@ -399,7 +394,7 @@ impl Ledger {
     /// shows no less than what this process holds itself.
     pub(crate) fn free(self) -> Bytes {
         let Some(private) = private(self.grant.number) else { return Bytes(0) };
-        let total = || self.usage.view.total().load(Ordering::Acquire) & !FREEZE;
+        let total = || bytes_in(self.usage.view.total().load(Ordering::Acquire));
         let own = private.own.load(Ordering::Acquire);
         // Where nobody else holds anything, nobody dead does.
         if total() > own && self.is_time_to_look(LOOK_FOR_REPORT_NANOS) {

@@ -13,6 +13,9 @@
 //! the vendor closed; the maker unlocks after the vendor freed. Whoever unlocks last, of those who let go, empties the slot; of
 //! two at once, who see each other, neither does, and the slot is dead.
 //!
+//! Nobody can look whether there is a lock and act by it at one moment. So who has locked counts itself in the owner word, and who
+//! found no lock (a reaper, or the last who lets go) marks that word only as it was before it looked: one of the two fails, and knows.
+//!
 //! Physical memory that was exported ([`descriptor`]) goes the same way, and its importers are openers.
 //!
 //! An opener whose grant has no such slot is of another grant, or the maker is: it pays nothing, and when the maker has freed
@@ -24,7 +27,7 @@ mod opened;
 
 use core::sync::atomic::Ordering;
 
-use aliquot_abi::layout::slot::{CROWD, LET_GO, lock_of_lent};
+use aliquot_abi::layout::slot::{CLOSING, CROWD, GONE, LET_GO, freed, held_again, lock_of_lent};
 use aliquot_abi::view::SlotView;
 
 pub(crate) use crowd::settle;
@@ -43,6 +46,7 @@ use crate::sys::{self, KeepErrno};
 pub(crate) struct Lent {
     usage: Usage,
     number: u32,
+    /// The word without its process and marks.
     owner: u64,
     room: Room,
 }
@@ -130,7 +134,12 @@ impl Lent {
     pub(crate) fn of(usage: Usage, number: usize, owner: u64) -> Option<Self> {
         let is_crowd = usage.view.slot(number)?.tag().load(Ordering::Acquire) == CROWD;
         let room = if is_crowd { Room::Crowd } else { Room::One };
-        Some(Self { usage, number: u32::try_from(number).ok()?, owner, room })
+        Some(Self { usage, number: u32::try_from(number).ok()?, owner: freed(owner), room })
+    }
+
+    /// One that was taken, or found.
+    fn at(usage: Usage, taken: Taken, room: Room) -> Self {
+        Self { usage, number: taken.number, owner: freed(taken.owner), room }
     }
 
     /// What this process made, and has there.
@@ -151,8 +160,14 @@ impl Lent {
 
     /// The slot, if it is still this memory's.
     fn slot(self) -> Option<SlotView<'static>> {
+        self.slot_and_word().map(|(slot, _)| slot)
+    }
+
+    /// The same, and its owner word.
+    fn slot_and_word(self) -> Option<(SlotView<'static>, u64)> {
         let slot = self.usage.view.slot(usize::try_from(self.number).ok()?)?;
-        (slot.owner().load(Ordering::SeqCst) == self.owner).then_some(slot)
+        let word = slot.owner().load(Ordering::SeqCst);
+        (freed(word) == self.owner && word != self.owner && word & GONE == 0).then_some((slot, word))
     }
 
     /// One more hold of this process; the caller keeps other threads out. False: it cannot be had.
@@ -200,7 +215,7 @@ impl Lent {
                 return false;
             }
             // While the lock is held nobody takes the slot for dead, so that it is emptied once.
-            if had == Had::Memory && self.is_let_go() && !self.is_held_elsewhere() {
+            if had == Had::Memory && self.is_let_go() && self.closes() {
                 self.empty(ledger);
             }
             self.unlock();
@@ -224,9 +239,24 @@ impl Lent {
         self.drop_hold(ledger, Had::Memory);
     }
 
-    /// Whether it is in the books, which are open. A slot of no bytes is about to be free, or is left by a reaper that was killed.
-    fn has_bytes(self) -> bool {
-        self.slot().is_some_and(|slot| slot.used().load(Ordering::SeqCst) != 0)
+    /// Whether this process, which has the lock, is the last who had it: then nobody takes hold of it any more.
+    fn closes(self) -> bool {
+        let Some((slot, word)) = self.slot_and_word() else { return false };
+        let close =
+            || slot.owner().compare_exchange(word, word | CLOSING, Ordering::SeqCst, Ordering::SeqCst);
+        !self.is_held_elsewhere() && close().is_ok()
+    }
+
+    /// Whether it is still this memory's and stays so, now that this process has the lock.
+    fn stays(self, tag: Tag) -> bool {
+        let Some(slot) = self.slot().filter(|slot| slot.tag().load(Ordering::SeqCst) == tag.0) else {
+            return false;
+        };
+        let counted = |word: u64| {
+            let is_it = freed(word) == self.owner && word != self.owner && word & (GONE | CLOSING) == 0;
+            is_it.then(|| held_again(word))
+        };
+        slot.owner().fetch_update(Ordering::SeqCst, Ordering::SeqCst, counted).is_ok()
     }
 
     fn is_let_go(self) -> bool {
@@ -240,12 +270,10 @@ impl Lent {
     /// Nobody has it any more: its bytes go back, and others may have the slot. What cannot be done while the books are closed
     /// is left to whoever looks for the dead.
     fn empty(self, ledger: Ledger) {
-        let Some(slot) = self.slot() else { return };
+        let Some((slot, word)) = self.slot_and_word() else { return };
         if ledger.take_back(slot.used()) {
-            let nobody = self.owner & !0xffff_ffff;
             // Written over by somebody: it is his.
-            let _freed =
-                slot.owner().compare_exchange(self.owner, nobody, Ordering::SeqCst, Ordering::SeqCst);
+            let _freed = slot.owner().compare_exchange(word, self.owner, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 
@@ -253,18 +281,17 @@ impl Lent {
     fn find(ledger: Ledger, tag: Tag) -> Option<Self> {
         let usage = ledger.usage();
         let found = life::lent(usage, tag.0)?;
-        let lent = Self { usage, number: found.number, owner: found.owner, room: Room::One };
+        let lent = Self::at(usage, found, Room::One);
         // A slot is taken before there is any lock: with the first one the process shows its sign, and drops all locks for that.
         let _has_sign = ledger.has_books();
         if !life::one_at_a_time(|| lent.hold()) {
             return None;
         }
-        // Somebody may just have emptied it, who saw no hold: then the vendor has let go of the memory, too.
-        let is_there = lent.slot().is_some_and(|slot| slot.tag().load(Ordering::SeqCst) == tag.0);
-        if !is_there {
+        let stays = lent.stays(tag);
+        if !stays {
             lent.drop_hold(ledger, Had::Nothing);
         }
-        is_there.then_some(lent)
+        stays.then_some(lent)
     }
 }
 
@@ -401,7 +428,7 @@ fn take_slot(usage: Usage, tag: Tag) -> Option<Lent> {
         if let Some(earlier) = held.take() {
             earlier.unlock();
         }
-        let lent = Lent { usage, number: taken.number, owner: taken.owner, room: Room::One };
+        let lent = Lent::at(usage, taken, Room::One);
         held = lent.hold().then_some(lent);
         held.is_some()
     };

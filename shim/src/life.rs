@@ -19,17 +19,13 @@
 //! maker lives and has it. A crowd lives as long as its maker, or as anybody holds the lock of all crowds.
 
 mod holders;
+mod reaper;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use aliquot_abi::layout::{self, slot::CROWD, slot::LENT, slot::LET_GO};
+use aliquot_abi::layout::{self, slot::CLOSING, slot::CROWD, slot::GONE, slot::LENT, slot::LET_GO};
 use aliquot_abi::view::SlotView;
-use aliquot_enforce::bucket::Bucket;
-use aliquot_enforce::cells::Cells;
-use aliquot_enforce::memory::FREEZE;
-use aliquot_enforce::reap::{self, Owner, Recount, Slot};
-use aliquot_enforce::unbilled;
-use aliquot_enforce::units::{Nanos, Ppm};
+use aliquot_enforce::units::Ppm;
 
 use crate::account::Loose;
 use crate::grants::Usage;
@@ -39,9 +35,10 @@ use crate::process::{self, Pid, Start, State};
 use crate::sys;
 
 pub(crate) use holders::{Holder, holders};
+pub(crate) use reaper::{Manners, Reaped, reap};
 
 /// A thread of this process takes a slot, or changes what it holds of lent memory: record locks do not keep threads apart.
-static TAKING: AtomicU32 = AtomicU32::new(0);
+static TAKING: Turns = Turns::new();
 /// Turns of the processor given away meanwhile.
 const TAKING_TURNS_MAX: u32 = 100_000;
 /// Sleeps after them for another thread of this process, and how long each is: longer than books are ever closed.
@@ -50,20 +47,6 @@ const TAKING_SLEEP_NANOS: u64 = 1_000_000;
 
 /// Slots that memory gets none of, of its own: a process that begins is to find one, however much is lent.
 const KEPT: usize = 128;
-
-/// Byte of the usage file whose lock makes a reaper.
-const REAPER: u64 = 0;
-/// Longest wait for a living thread inside; it is there for some nanoseconds, unless it was stopped or has no processor.
-const BUSY_NANOS_MAX: u64 = 5_000_000;
-
-/// What came of a look at the dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reaped {
-    /// The books are right, as far as anybody can tell.
-    Done,
-    /// Somebody else is at it.
-    Elsewhere,
-}
 
 /// The slot of this image of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,34 +90,52 @@ fn pid_of(slot: SlotView<'_>) -> Pid {
 
 /// The process of an owner word; 0: nobody's.
 fn pid_in(owner: u64) -> Pid {
-    Pid(u32::try_from(owner & 0xffff_ffff).unwrap_or(0))
+    Pid(layout::slot::pid_in(owner))
 }
 
-/// Runs `inside` in one thread of this process at a time.
+/// Takes slots, and holds of lent memory, in one thread of this process at a time.
 pub(crate) fn one_at_a_time<R>(inside: impl FnOnce() -> R) -> R {
-    let (me, mut turns, mut sleeps) = (sys::pid(), 0, 0);
-    loop {
-        match TAKING.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => break,
-            Err(_) if turns < TAKING_TURNS_MAX => {
-                turns += 1;
-                sys::yield_now();
-            }
-            // Another thread, which waits for the books: they are open again in less.
-            Err(holder) if holder == me && sleeps < TAKING_SLEEPS_MAX => {
-                sleeps += 1;
-                sys::wait_while(&TAKING, holder, TAKING_SLEEP_NANOS);
-            }
-            // The holder was in another process, of which this one is a fork.
-            Err(_) => {
-                TAKING.store(me, Ordering::Relaxed);
-                break;
+    TAKING.alone(inside)
+}
+
+/// Turns of the threads of a process: it holds the number of the process that has one, or 0.
+pub(crate) struct Turns(AtomicU32);
+
+impl Turns {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Runs `inside` in one thread of this process at a time.
+    pub(crate) fn alone<R>(&self, inside: impl FnOnce() -> R) -> R {
+        self.take();
+        let answer = inside();
+        self.0.store(0, Ordering::Release);
+        answer
+    }
+
+    fn take(&self) {
+        let (me, mut turns, mut sleeps) = (sys::pid(), 0, 0);
+        loop {
+            match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(_) if turns < TAKING_TURNS_MAX => {
+                    turns += 1;
+                    sys::yield_now();
+                }
+                // Another thread, which waits for the books: they are open again in less.
+                Err(holder) if holder == me && sleeps < TAKING_SLEEPS_MAX => {
+                    sleeps += 1;
+                    sys::wait_while(&self.0, holder, TAKING_SLEEP_NANOS);
+                }
+                // The holder was in another process, of which this one is a fork.
+                Err(_) => {
+                    self.0.store(me, Ordering::Relaxed);
+                    break;
+                }
             }
         }
     }
-    let answer = inside();
-    TAKING.store(0, Ordering::Release);
-    answer
 }
 
 /// Takes a free slot for this process, which has none. `None`: all are taken by the living.
@@ -147,11 +148,11 @@ pub(crate) fn take_slot(usage: Usage, part: Ppm, reaping: &AtomicU32) -> Option<
     // What an earlier image of this process held is not this one's; and who died with work on the card is billed before
     // anybody launches.
     if slots(usage).any(|(_, slot)| pid_of(slot) == me.pid || is_unbilled(slot)) {
-        reap(usage, part, Own::None, reaping);
+        reap(usage, part, Own::None, (reaping, Manners::Waits));
     }
     let take = || one_at_a_time(|| take_free(usage, me, Use::Process));
     take().or_else(|| {
-        reap(usage, part, Own::None, reaping);
+        reap(usage, part, Own::None, (reaping, Manners::Waits));
         take()
     })
 }
@@ -308,164 +309,12 @@ pub(crate) fn all_live(usage: Usage, own: u32) -> bool {
     slots(usage).filter(is_other).all(lives)
 }
 
-/// Gives back what the dead held, bills what they left on the card, of which `part` is the tenant's, and opens books that a dead
-/// reaper left closed. `reaping` keeps the threads of this process apart, which record locks do not.
-pub(crate) fn reap(usage: Usage, part: Ppm, own: Own, reaping: &AtomicU32) -> Reaped {
-    let Some(file) = usage.file() else { return Reaped::Done };
-    if reaping.swap(1, Ordering::AcqRel) != 0 {
-        return Reaped::Elsewhere;
-    }
-    let answer = if sys::lock_byte(file, REAPER) {
-        reap_locked(usage, part, file, own);
-        sys::unlock_byte(file, REAPER);
-        sys::wake_all(usage.view.wake());
-        Reaped::Done
-    } else {
-        Reaped::Elsewhere
-    };
-    reaping.store(0, Ordering::Release);
-    answer
-}
-
-/// One bit a slot.
-type Set = [u64; layout::usage::SLOT_COUNT / 64];
-
-fn has(set: &Set, number: usize) -> bool {
-    set.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
-}
-
-fn reap_locked(usage: Usage, part: Ppm, file: i32, own: Own) {
-    let (mut dead, me) = ([0_u64; layout::usage::SLOT_COUNT / 64], Identity::own());
-    if let Own::Slot(number) = own {
-        // A program that closed all descriptors lost its lock with them.
-        sys::lock_byte(file, lock_place(usize::try_from(number).unwrap_or(usize::MAX)));
-    }
-    let (mut any, mut count) = (false, 0);
-    for (number, slot) in slots(usage) {
-        let owner = slot.owner().load(Ordering::SeqCst);
-        if pid_in(owner).0 == 0 || !is_dead(usage, file, (number, slot, owner), me, own) {
-            continue;
-        }
-        let is_left = pid_in(owner) != me.pid && leaves_files(file, slot);
-        // A slot of lent memory is freed by whoever lets go last, and another may have it at once: that one was not judged.
-        if slot.owner().load(Ordering::SeqCst) != owner {
-            continue;
-        }
-        if is_left {
-            leave(usage, part, slot);
-            continue;
-        }
-        if let Some(word) = dead.get_mut(number / 64) {
-            *word |= 1 << (number % 64);
-        }
-        any = true;
-        count += u64::from(!is_lent(slot));
-    }
-    let total = usage.view.total();
-    let is_owed = || slots(usage).any(|(_, slot)| slot.owed().load(Ordering::SeqCst) != 0);
-    if !any && total.load(Ordering::Acquire) & FREEZE == 0 && !is_owed() && !is_too_high(usage) {
-        return;
-    }
-    if any {
-        spare_held(usage, &mut dead, |number, slot, owner| {
-            is_dead(usage, file, (number, slot, owner), me, own)
-        });
-    }
-    let all = slots(usage).filter(|(_, slot)| pid_of(*slot).0 != 0).map(|(number, slot)| Slot {
-        inside: slot.inside(),
-        used: slot.used(),
-        owed: slot.owed(),
-        owner: if has(&dead, number) { Owner::Dead } else { Owner::Alive },
-    });
-    let begun = sys::now();
-    loop {
-        if let Recount::Done { .. } = reap::recount(total, all.clone()) {
-            break;
-        }
-        if sys::now().saturating_sub(begun) > BUSY_NANOS_MAX {
-            // Somebody was stopped inside: what the dead had recorded goes back all the same.
-            reap::give_back(total, all.clone());
-            reap::thaw(total);
-            break;
-        }
-        sys::yield_now();
-    }
-    // Counted first: who finds a slot free that was a dead one's finds that somebody died.
-    usage.view.reaped().fetch_add(count, Ordering::SeqCst);
-    free_slots(usage, part, &dead);
-}
-
-/// Looks once more at the lent memory among the dead: somebody may have taken hold of it since. Who does so from here on sees that
-/// the books are closed, and waits for what becomes of it.
-fn spare_held(usage: Usage, dead: &mut Set, is_dead: impl Fn(usize, SlotView<'static>, u64) -> bool) {
-    reap::freeze(usage.view.total());
-    for (number, slot) in slots(usage).filter(|(_, slot)| is_lent(*slot)) {
-        let is_spared = || !is_dead(number, slot, slot.owner().load(Ordering::SeqCst));
-        if has(dead, number)
-            && is_spared()
-            && let Some(word) = dead.get_mut(number / 64)
-        {
-            *word &= !(1 << (number % 64));
-        }
-    }
-}
-
-/// Whether the total is more than all slots together, while nobody is on the way: a reaper gave up once, or somebody wrote there.
-fn is_too_high(usage: Usage) -> bool {
-    let total = usage.view.total().load(Ordering::SeqCst);
-    let mut sum = 0_u64;
-    for (_, slot) in slots(usage) {
-        if pid_of(slot).0 == 0 {
-            continue;
-        }
-        if slot.inside().load(Ordering::SeqCst) != 0 {
-            return false;
-        }
-        sum = sum.saturating_add(slot.used().load(Ordering::SeqCst));
-    }
-    total > sum && usage.view.total().load(Ordering::SeqCst) == total
-}
-
-/// Whether the memory of a dead owner is where it was, as a forked child has the driver's files.
-fn leaves_files(file: i32, slot: SlotView<'_>) -> bool {
-    slot.kind().load(Ordering::Acquire) != LET_GO
-        && presence::has_files(file, slot.sign().load(Ordering::Acquire))
-}
-
-/// Its owner is in no call any more, and what it had put on the card is billed.
-fn leave(usage: Usage, part: Ppm, slot: SlotView<'_>) {
-    slot.inside().store(0, Ordering::SeqCst);
-    slot.ended().store(slot.begun().load(Ordering::SeqCst), Ordering::SeqCst);
-    if is_unbilled(slot) {
-        unbilled::Pass::new(Nanos(sys::now())).bill(slot.unbilled_since(), part, &billed(usage));
-    }
-}
-
-fn billed(usage: Usage) -> unbilled::Books<'static> {
-    let view = usage.view;
-    unbilled::Books {
-        bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
-        cells: Cells::new(view.cells()),
-        device_nanos: view.device_nanos(),
-    }
-}
-
-fn free_slots(usage: Usage, part: Ppm, dead: &Set) {
-    let mut pass = unbilled::Pass::new(Nanos(sys::now()));
-    let books = billed(usage);
-    for (_, slot) in slots(usage).filter(|(number, _)| has(dead, *number)) {
-        pass.bill(slot.unbilled_since(), part, &books);
-        slot.start_time().store(0, Ordering::Release);
-        slot.pid_namespace().store(0, Ordering::Release);
-        slot.owner().fetch_and(!0xffff_ffff, Ordering::AcqRel);
-    }
-}
-
 /// The slot of memory that is lent under this tag, whether its maker has it or not: who has it open may open it again.
 pub(crate) fn lent(usage: Usage, tag: u64) -> Option<Taken> {
     slots(usage).find_map(|(number, slot)| {
         let owner = slot.owner().load(Ordering::SeqCst);
-        let is_it = owner & 0xffff_ffff != 0 && is_lent(slot) && slot.tag().load(Ordering::SeqCst) == tag;
+        let is_there = pid_in(owner).0 != 0 && owner & (GONE | CLOSING) == 0;
+        let is_it = is_there && is_lent(slot) && slot.tag().load(Ordering::SeqCst) == tag;
         is_it.then_some(Taken { number: u32::try_from(number).ok()?, owner })
     })
 }

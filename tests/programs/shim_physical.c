@@ -44,8 +44,8 @@
      here, there                           the first card's primary context is current, the second card's
      become <seconds>                      another program from now on, which sleeps
      watch                                 says "held" when this process next takes hold of lent memory
-     slow <times>                          when the kernel has told this process so often that nobody holds lent memory, it says
-                                           "asked", and goes on after one more line
+     slow <times>                          when the kernel has told this process so often that nobody holds lent memory, or let it
+                                           reap, it says "asked", and goes on after one more line
      shadow                                a child of the same memory for two seconds, without descriptors
      worker <way>                          forks a child, whose number is behind the code; 1: which becomes another program; 2: which
                                            closes all descriptors
@@ -362,6 +362,13 @@ static int others(const char *word, u64 a, u64 b, u64 c)
 
 static atomic_int slow, watched;
 
+static void wait_for_a_line(const char *word)
+{
+    char line;
+    puts(word);
+    while (read(0, &line, 1) == 1 && line != '\n') {}
+}
+
 /* What the kernel is asked for. Those locks are between the two. */
 int fcntl(int file, int command, ...)
 {
@@ -373,17 +380,19 @@ int fcntl(int file, int command, ...)
     if (answer < 0)
         return -1;
     struct flock *lock = (struct flock *)argument;
-    if ((command != F_GETLK && command != F_SETLK) || !(lock->l_start >> 40) || lock->l_start >> 50)
+    if (command != F_GETLK && command != F_SETLK)
+        return (int)answer;
+    int takes = command == F_SETLK && lock->l_type == F_WRLCK;
+    if (takes && !lock->l_start && slow && !--slow)
+        wait_for_a_line("asked");
+    if (!(lock->l_start >> 40) || lock->l_start >> 50)
         return (int)answer;
     if (watched && command == F_SETLK && lock->l_type == F_RDLCK) {
         watched = 0;
         puts("held");
     }
-    if (slow && command == F_GETLK && lock->l_type == F_UNLCK && !--slow) {
-        char line;
-        puts("asked");
-        while (read(0, &line, 1) == 1 && line != '\n') {}
-    }
+    if (slow && command == F_GETLK && lock->l_type == F_UNLCK && !--slow)
+        wait_for_a_line("asked");
     return (int)answer;
 }
 

@@ -5,7 +5,7 @@
 
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
-use aliquot_enforce::memory::FREEZE;
+use aliquot_enforce::memory::bytes_in;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -189,7 +189,7 @@ impl Scene {
     /// They cannot be read.
     #[must_use]
     pub fn booked(&self, card: usize) -> u64 {
-        self.files[card].counter(usage::TOTAL) & !FREEZE
+        bytes_in(self.files[card].counter(usage::TOTAL))
     }
 
     /// The limit in force.
@@ -215,7 +215,7 @@ impl Scene {
         let files = &self.files[card];
         let slots = (0..usage::SLOT_COUNT).map(|number| usage::SLOTS + number * usage::SLOT_BYTES);
         let let_go = slots.filter(|at| {
-            files.counter(at + slot::OWNER) & 0xffff_ffff != 0
+            slot::pid_in(files.counter(at + slot::OWNER)) != 0
                 && files.counter(at + slot::INSIDE) >> 32 == u64::from(slot::LET_GO)
         });
         let_go.map(|at| files.counter(at + slot::USED)).sum()

@@ -91,7 +91,7 @@ impl Scene {
     fn slots_of(&self, process: &Process, of: Of) -> Vec<usize> {
         let word = |at: usize| self.files.counter(at);
         let kind = |at: usize| if word(at + slot::INSIDE) >> 32 == 0 { Of::Process } else { Of::Lent };
-        let its = |at: &usize| word(*at) & 0xffff_ffff == u64::from(process.0.pid()) && kind(*at) == of;
+        let its = |at: &usize| slot::pid_in(word(*at)) == process.0.pid() && kind(*at) == of;
         let slots = (0..usage::SLOT_COUNT).map(|number| usage::SLOTS + number * usage::SLOT_BYTES);
         slots.filter(its).collect()
     }

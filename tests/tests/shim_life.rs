@@ -10,6 +10,8 @@ use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -65,9 +67,9 @@ impl Scene {
 
     /// The slot of a process.
     fn slot_of(&self, pid: u32) -> usize {
-        let owner = |at: usize| self.files.counter(at) & 0xffff_ffff;
+        let owner = |at: usize| slot::pid_in(self.files.counter(at));
         let all = (0..usage::SLOT_COUNT).map(|number| usage::SLOTS + number * usage::SLOT_BYTES);
-        all.into_iter().find(|at| owner(at + slot::OWNER) == u64::from(pid)).unwrap()
+        all.into_iter().find(|at| owner(at + slot::OWNER) == pid).unwrap()
     }
 
     /// Writes a slot that nobody took.
@@ -251,17 +253,40 @@ fn a_process_of_another_pid_namespace_is_left_to_the_node() {
 fn what_is_freed_while_the_books_are_closed_is_everybodys_when_they_open() {
     let Some(scene) = Scene::new() else { return };
     let (mut first, mut second) = (scene.holding(MOST), scene.start());
-    // A reaper that was stopped at its work, for longer than a free waits for it.
+    // A reaper that was stopped at its work, and does not go on.
     let file = scene.usage();
     lock(&file, 0, 1);
     scene.files.set_counter(usage::TOTAL, MOST | FREEZE);
     assert_eq!(soon(|| first.say("free")), GRANTED, "frees reach the driver");
-    assert_eq!(scene.total() & !FREEZE, MOST);
-    scene.files.set_counter(usage::TOTAL, MOST);
-    drop(file);
+    assert_eq!(scene.total(), 0);
     // The first never calls again.
     granted(&mut second, MOST);
     assert_eq!(scene.total(), MOST);
+}
+
+/// It has found somebody dead, has the lock of all reapers, and may have closed the books.
+#[test]
+fn who_is_stopped_while_it_reaps_keeps_nothing_from_its_siblings() {
+    let Some(scene) = Scene::new() else { return };
+    let (mut stopped, victim, mut sibling) = (scene.holding(512), scene.holding(MOST), scene.holding(512));
+    assert_eq!(stopped.say("halt"), "0");
+    drop(victim);
+    stopped.tell(&format!("alloc {MOST}"));
+    let told = waitpid(stopped.process(), Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert!(matches!(told, WaitStatus::Stopped(_, Signal::SIGSTOP)), "{told:?}");
+    granted(&mut sibling, MOST);
+    assert_eq!(scene.total(), MOST + 1024);
+    scene.files.set_counter(usage::TOTAL, scene.total() | FREEZE);
+    granted(&mut sibling, 512);
+    assert_eq!(sibling.say("free"), GRANTED);
+    assert_eq!(scene.total(), MOST + 1024);
+    // Nor does it harm them when it goes on with what it was at.
+    kill(stopped.process(), Signal::SIGCONT).unwrap();
+    assert_eq!(stopped.hear(), REFUSED);
+    assert_eq!(scene.total(), MOST + 1024);
+    assert_eq!(sibling.say("free"), GRANTED);
+    granted(&mut stopped, MOST);
+    assert_eq!((scene.total(), scene.files.counter(usage::HIGH_WATER)), (MOST + 1024, MOST + 1536));
 }
 
 /// A process in a pid namespace of its own, which is killed with the value; `None`: none can be made here.
@@ -356,11 +381,11 @@ fn books_that_a_dead_reaper_left_closed_open_again() {
     let file = scene.usage();
     lock(&file, 0, 1);
     scene.files.set_counter(usage::TOTAL, FREEZE | 1024);
-    assert_eq!(soon(|| process.say("alloc 512")), REFUSED);
-    assert_eq!(process.say("free"), GRANTED);
-    drop(file);
     assert_eq!(soon(|| process.say("alloc 512")), GRANTED);
+    scene.files.set_counter(usage::TOTAL, FREEZE | 1536);
+    assert_eq!(soon(|| process.say("free")), GRANTED);
     assert_eq!(scene.total(), 1024);
+    drop(file);
 }
 
 #[test]

@@ -343,39 +343,62 @@ fn what_a_dead_process_had_stays_in_the_books_while_a_child_has_its_files() {
     scene.program.end();
 }
 
-/// A reaper has asked so often who holds what a dead maker exported when it is imported. What the reaper and the importer get, of
-/// more than the limit together.
-fn imported_while_reaped(times: u32) -> Option<(Scene, String, String)> {
-    let mut scene = Scene::new()?;
-    let (mut maker, mut reaper) = (scene.sibling(), scene.sibling());
+/// A maker that is dead, and that posted what it exported to each of these; nobody has imported it.
+fn left_behind(scene: &Scene, heirs: &[&Talk]) {
+    let mut maker = scene.sibling();
     assert_eq!(maker.say(&format!("create 1 {} 1", 3 * SIZE)), "0");
-    Scene::post(&mut maker, 1, &scene.program);
+    for heir in heirs {
+        Scene::post(&mut maker, 1, heir);
+    }
+}
+
+/// A reaper has asked who holds what a dead maker exported, or has marked it as well, when it is imported, and does not go on before
+/// that is done. It has nothing of what it reaped for: there is no room for both.
+fn imported_while_reaped(asked: u32) -> Option<()> {
+    let mut scene = Scene::new()?;
+    let mut reaper = scene.sibling();
+    left_behind(&scene, &[&scene.program]);
     scene.say(&["fetch 2", "watch"]);
-    drop(maker);
     wait_for("the dead to be found", || {
-        assert_eq!(reaper.say(&format!("slow {times}")), "0");
+        assert_eq!(reaper.say(&format!("slow {asked}")), "0");
         reaper.say(&format!("create 1 {} 1", 2 * SIZE)) == "asked"
     });
     assert_eq!(scene.program.say("import 1 2"), "held");
-    let imported = (times == 1).then(|| scene.program.hear());
+    assert_eq!(scene.program.hear(), "0", "whoever is stopped");
     reaper.tell("on");
-    let made = reaper.hear();
-    let imported = imported.unwrap_or_else(|| scene.program.hear());
+    assert_eq!(reaper.hear(), "2");
+    scene.both(3);
+    scene.say(&["release 1", "close 2"]);
+    scene.soon(0);
     reaper.end();
-    Some((scene, made, imported))
+    scene.program.end();
+    Some(())
 }
 
 #[test]
 fn what_the_dead_exported_stays_in_the_books_when_it_is_imported_under_a_reapers_eyes() {
-    let Some((mut scene, made, imported)) = imported_while_reaped(1) else { return };
-    assert_eq!((made.as_str(), imported.as_str()), ("2", "0"), "it was held before the books were closed");
+    let Some(()) = imported_while_reaped(1) else { return };
+    imported_while_reaped(2);
+}
+
+/// The last who had it found no other hold, and takes it off the books next.
+#[test]
+fn what_is_imported_while_its_last_holder_lets_go_stays_in_the_books() {
+    let Some(mut scene) = Scene::new() else { return };
+    let mut last = scene.sibling();
+    left_behind(&scene, &[&scene.program, &last]);
+    assert_eq!(fetch(&mut last, 1), "0");
+    scene.say(&["fetch 2", "watch"]);
+    scene.both(3);
+    assert_eq!(last.say("slow 1"), "0");
+    assert_eq!(last.say("release 1"), "asked");
+    assert_eq!((scene.program.say("import 1 2"), scene.program.hear()), ("held".into(), "0".into()));
+    last.tell("on");
+    assert_eq!(last.hear(), "0");
     scene.both(3);
     scene.say(&["release 1", "close 2"]);
     scene.soon(0);
-    scene.program.end();
-    // Too late: it is off the books, and whoever is first has room.
-    let Some((scene, made, imported)) = imported_while_reaped(2) else { return };
-    assert!(made == "2" || imported == "2", "{made} {imported}");
+    last.end();
     scene.program.end();
 }
 

@@ -123,10 +123,11 @@ fn seed() -> u64 {
 }
 
 impl Scene {
-    /// What all slots say, which is what the total says.
+    /// What all slots say that have an owner, which is what the total says.
     fn in_slots(&self) -> u64 {
-        let used = |number| self.files.counter(usage::SLOTS + number * usage::SLOT_BYTES + slot::USED);
-        (0..usage::SLOT_COUNT).map(used).sum()
+        let word = |number, word| self.files.counter(usage::SLOTS + number * usage::SLOT_BYTES + word);
+        let taken = (0..usage::SLOT_COUNT).filter(|number| slot::pid_in(word(*number, slot::OWNER)) != 0);
+        taken.map(|number| word(number, slot::USED)).sum()
     }
 
     /// Books and card agree to the byte but for what is imported, which is on the card in any case, and for what the books may have

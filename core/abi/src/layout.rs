@@ -90,7 +90,8 @@ pub mod record {
 
 /// Offsets in the usage file. Writers: the tenant's processes. Readers: they and the agent.
 pub mod usage {
-    /// `u64`, bytes reserved by all processes; the top bit freezes reservations while a reaper recounts.
+    /// `u64`, bytes reserved by all processes; the top bit freezes reservations while a reaper recounts, and the fifteen below it
+    /// say then which closing of the books that is ([`CLOSINGS`]).
     pub const TOTAL: usize = 64;
     /// `u64`, greatest value of `total`.
     pub const HIGH_WATER: usize = 128;
@@ -109,6 +110,8 @@ pub mod usage {
     /// `u64`, bytes of device memory plus one that a context takes on this card, as one of the tenant's processes measured it;
     /// 0: none did. What the limits say goes before.
     pub const CONTEXT_BYTES: usize = 168;
+    /// `u64`, how often the books were closed, so that who closed them finds out that somebody else did so since.
+    pub const CLOSINGS: usize = 176;
     /// `i64`, device nanoseconds that may still be used before launches wait; negative is debt. Writers: the tenant's
     /// processes, and the agent, which adds what their bills were off by.
     pub const CREDIT_NANOS: usize = 192;
@@ -166,8 +169,36 @@ pub mod usage {
 /// one allocation that its maker lets other processes open, and that outlives its maker's free and its maker, or of all those of
 /// its maker that have no slot of their own.
 pub mod slot {
-    /// `u64`, `generation << 32 | pid`; pid 0 is a free slot. The generation grows with each owner.
+    /// `u64`, `generation << 32 | marks | pid`; pid 0 is a free slot. The generation grows with each owner.
     pub const OWNER: usize = 0;
+    /// The bits of [`OWNER`] that name a process: no kernel has higher numbers.
+    pub const PID: u64 = (1 << 22) - 1;
+    /// A mark of [`OWNER`]: the owner was found dead. It stays so, and the slot is freed by whoever next reaps.
+    pub const GONE: u64 = 1 << 31;
+    /// A mark of [`OWNER`], of lent memory: the last who had it lets go of it, and nobody takes hold of it any more.
+    pub const CLOSING: u64 = 1 << 30;
+    /// The least of the bits of [`OWNER`] that count, of lent memory, how often somebody took hold of it: whoever had found nobody
+    /// to hold it before finds another word than he saw.
+    const HOLD: u64 = 1 << 22;
+
+    /// The process of an owner word; 0: the slot is free.
+    #[must_use]
+    pub const fn pid_in(owner: u64) -> u32 {
+        (owner & PID) as u32
+    }
+
+    /// The same owner's slot, free: the next one counts on from it.
+    #[must_use]
+    pub const fn freed(owner: u64) -> u64 {
+        owner >> 32 << 32
+    }
+
+    /// The word once somebody more took hold of it.
+    #[must_use]
+    pub const fn held_again(owner: u64) -> u64 {
+        let counts = CLOSING - HOLD;
+        owner & !counts | owner.wrapping_add(HOLD) & counts
+    }
     /// `u64`, start time of the owner in clock ticks since boot: tells it from a later process with its pid.
     pub const START_TIME: usize = 8;
     /// `u64`, inode of the owner's pid namespace: `pid` means something only there.
@@ -203,8 +234,8 @@ pub mod slot {
     /// `u64`, a byte of the file on which the owner holds a lock that it can lose by nothing but its end, in [`SIGNS`]; 0: it has
     /// none. In slots of lent memory it is the maker's.
     pub const SIGN: usize = 80;
-    /// `u64`, bytes that the owner gave back while the books were closed: still in [`USED`] and in the total until it or whoever
-    /// recounts takes them off.
+    /// `u64`, bytes that the owner gave back while the books were closed: still in [`USED`] and in the total until it takes them
+    /// off.
     pub const OWED: usize = 88;
     /// The byte of the file on which there is a lock as long as the owner of this [`SIGN`], or a child that it forked, has the
     /// descriptors that the owner had when it first took a slot: a driver's among them, which keep a dead owner's memory. `None`:

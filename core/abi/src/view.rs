@@ -310,6 +310,12 @@ impl<'a> UsageView<'a> {
         self.0.word(usage::REAPED)
     }
 
+    /// [`usage::CLOSINGS`]
+    #[must_use]
+    pub fn closings(self) -> &'a AtomicU64 {
+        self.0.word(usage::CLOSINGS)
+    }
+
     /// [`usage::CREDIT_NANOS`]
     #[must_use]
     pub fn credit_nanos(self) -> &'a AtomicI64 {

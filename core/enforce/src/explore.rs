@@ -108,6 +108,21 @@ macro_rules! atomic {
             ///
             /// # Errors
             /// The word is not `current`.
+            pub fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                step();
+                self.0.compare_exchange(current, new, success, failure)
+            }
+
+            /// As the processor's.
+            ///
+            /// # Errors
+            /// The word is not `current`.
             pub fn compare_exchange_weak(
                 &self,
                 current: $value,

@@ -9,7 +9,7 @@
 //! `total` is the sum over all processes and the word that reservations race on; `used` is the truth for one process.
 //! Between moving `total` and recording `used` a thread is *inside*; a process killed there leaves `total` too high,
 //! which refuses too much and never grants too much, until [`crate::reap`] recounts. While a reaper recounts, the top
-//! bit of `total` is set and nobody gets in.
+//! bit of `total` is set and nobody gets in; the bits below it say then which closing of the books it is.
 //!
 //! Memory that other processes may open is *set apart* into a slot of its own, as it may outlive the process that made it.
 //!
@@ -20,6 +20,14 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Top bit of `total`: a reaper is recounting.
 pub const FREEZE: u64 = 1 << 63;
+/// Bits of `total` that are bytes while it is set. More is never reserved.
+pub const BYTES: u64 = (1 << 48) - 1;
+
+/// The bytes that a `total` says are reserved, whether the books are closed or not.
+#[must_use]
+pub const fn bytes_in(total: u64) -> u64 {
+    if total & FREEZE == 0 { total } else { total & BYTES }
+}
 
 /// The words of one process's books; shared ones lie in the region, `own` and `apart` in private memory.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +44,7 @@ pub struct Books<'a> {
     pub own: &'a AtomicU64,
     /// Private: those of them that slots of their own stand for.
     pub apart: &'a AtomicU64,
-    /// Shared, this process's slot: bytes given back while frozen, not yet taken off `used` and `total`; a recount does it, too.
+    /// Shared, this process's slot: bytes given back while frozen, not yet taken off `used` and `total`.
     pub owed: &'a AtomicU64,
 }
 
@@ -59,7 +67,7 @@ pub enum Reservation {
 pub enum Release {
     /// The bytes are off the books.
     Done,
-    /// A reaper is at work: they go off the books with the next operation, or the next recount.
+    /// A reaper is at work: they go off the books with the next operation.
     Owed,
 }
 
@@ -97,7 +105,7 @@ impl Books<'_> {
         let apart = self.apart.load(Ordering::Acquire);
         match self.own.load(Ordering::Acquire).saturating_sub(apart) {
             0 => Reservation::Granted,
-            bytes => self.reserve_shared(bytes, || FREEZE - 1).0,
+            bytes => self.reserve_shared(bytes, || BYTES).0,
         }
     }
 
@@ -111,7 +119,7 @@ impl Books<'_> {
             if seen & FREEZE != 0 {
                 break Reservation::Frozen;
             }
-            let Some(sum) = seen.checked_add(bytes).filter(|sum| *sum <= limit && sum & FREEZE == 0) else {
+            let Some(sum) = seen.checked_add(bytes).filter(|sum| *sum <= limit.min(BYTES)) else {
                 break Reservation::Denied { free: limit.saturating_sub(seen) };
             };
             match self.total.compare_exchange_weak(seen, sum, Ordering::SeqCst, Ordering::SeqCst) {
@@ -219,7 +227,7 @@ impl Books<'_> {
     /// Bytes that could be reserved now under `limit`, for reports; 0 when the shared words hold nonsense.
     #[must_use]
     pub fn free(&self, limit: u64) -> u64 {
-        let shared = limit.saturating_sub(self.total.load(Ordering::Acquire) & !FREEZE);
+        let shared = limit.saturating_sub(bytes_in(self.total.load(Ordering::Acquire)));
         shared.min(limit.saturating_sub(self.own.load(Ordering::Acquire)))
     }
 }
@@ -230,11 +238,12 @@ fn subtract(word: &AtomicU64, bytes: u64) {
     let _before = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
 }
 
-/// Subtracts without passing zero and without touching [`FREEZE`]; a hostile word may hold anything.
-pub(crate) fn saturating_take(word: &AtomicU64, bytes: u64) {
+/// Subtracts without passing zero and without touching what says that books are closed; a hostile word may hold anything.
+fn saturating_take(word: &AtomicU64, bytes: u64) {
     let mut seen = word.load(Ordering::SeqCst);
     loop {
-        let next = (seen & !FREEZE).saturating_sub(bytes) | (seen & FREEZE);
+        let held = bytes_in(seen);
+        let next = held.saturating_sub(bytes) | (seen - held);
         match word.compare_exchange_weak(seen, next, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => return,
             Err(now) => seen = now,

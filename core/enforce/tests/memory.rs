@@ -6,17 +6,32 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation};
-use aliquot_enforce::reap::{Owner, Recount, Slot, freeze, recount, thaw};
+use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
 use proptest::prelude::*;
 
 #[derive(Default)]
 struct Shared {
     total: AtomicU64,
     high_water: AtomicU64,
+    closings: AtomicU64,
 }
+
+impl Shared {
+    fn close(&self) -> Closing {
+        Closing::begin(&self.total, &self.closings)
+    }
+
+    fn recount<'a>(&self, slots: impl Iterator<Item = Slot<'a>> + Clone) -> Recount {
+        self.close().recount(&self.total, slots)
+    }
+}
+
+/// Its slot is free then.
+const DEAD: Owner = Owner::Dead(0);
 
 #[derive(Default)]
 struct Process {
+    word: AtomicU64,
     inside: AtomicU32,
     used: AtomicU64,
     own: AtomicU64,
@@ -38,7 +53,8 @@ impl Process {
     }
 
     fn slot(&self, owner: Owner) -> Slot<'_> {
-        Slot { inside: &self.inside, used: &self.used, owed: &self.owed, owner }
+        let seen = self.word.load(Ordering::SeqCst);
+        Slot { inside: &self.inside, used: &self.used, word: &self.word, seen, owner }
     }
 }
 
@@ -70,10 +86,11 @@ fn frozen_books_owe_what_is_released_and_pay_later() {
     let (shared, process) = (Shared::default(), Process::default());
     let books = process.books(&shared);
     assert_eq!(books.reserve(10, 100), Reservation::Granted);
-    freeze(&shared.total);
+    let closing = shared.close();
     assert_eq!(books.reserve(1, 100), Reservation::Frozen);
     assert_eq!(books.release(10), Release::Owed);
-    thaw(&shared.total);
+    assert_eq!(books.free(100), 90, "what is reserved is told all the same");
+    closing.open_as_they_are(&shared.total);
     assert_eq!(books.reserve(100, 100), Reservation::Granted);
     assert_eq!(shared.total.load(Ordering::Relaxed), 100);
 }
@@ -143,12 +160,51 @@ fn the_dead_give_back_everything_and_the_living_keep_theirs() {
     // Killed between moving `total` and recording it.
     dead.inside.store(1, Ordering::Relaxed);
     shared.total.fetch_add(10, Ordering::Relaxed);
-    let slots = [living.slot(Owner::Alive), dead.slot(Owner::Dead)];
-    assert_eq!(recount(&shared.total, slots.into_iter()), Recount::Done { total: 30, returned: 60 });
+    let slots = [living.slot(Owner::Alive), dead.slot(DEAD)];
+    assert_eq!(shared.recount(slots.into_iter()), Recount::Done { total: 30, returned: 60 });
     assert_eq!(living.books(&shared).reserve(70, 100), Reservation::Granted);
     living.inside.store(1, Ordering::Relaxed);
-    assert_eq!(recount(&shared.total, [living.slot(Owner::Alive)].into_iter()), Recount::Busy);
+    assert_eq!(shared.recount([living.slot(Owner::Alive)].into_iter()), Recount::Busy);
     assert_eq!(living.books(&shared).reserve(0, 100), Reservation::Frozen);
+}
+
+/// One was stopped at its work, and goes on when another has done it.
+#[test]
+fn a_reaper_that_goes_on_late_changes_nothing() {
+    let shared = Shared::default();
+    let (living, dead) = (Process::default(), Process::default());
+    assert_eq!(living.books(&shared).reserve(30, 100), Reservation::Granted);
+    assert_eq!(dead.books(&shared).reserve(60, 100), Reservation::Granted);
+    dead.word.store(7, Ordering::Relaxed);
+    let slots = || [living.slot(Owner::Alive), Slot { seen: 7, ..dead.slot(DEAD) }].into_iter();
+    let (first, second, third) = (shared.close(), shared.close(), slots());
+    assert_eq!(first.recount(&shared.total, slots()), Recount::Overtaken);
+    // The dead one's slot is free by then, and its bytes are in no sum.
+    assert_eq!(second.recount(&shared.total, slots()), Recount::Done { total: 30, returned: 0 });
+    assert_eq!(living.books(&shared).reserve(70, 100), Reservation::Granted);
+    for late in [first, second] {
+        assert_eq!(late.recount(&shared.total, third.clone()), Recount::Overtaken);
+        assert_eq!(late.give_back(&shared.total, third.clone()), 0);
+        late.open_as_they_are(&shared.total);
+        // Also where somebody closed them meanwhile, with as much in them.
+        let closing = shared.close();
+        assert_eq!(late.recount(&shared.total, third.clone()), Recount::Overtaken);
+        assert_eq!(living.books(&shared).reserve(0, 100), Reservation::Frozen);
+        closing.open_as_they_are(&shared.total);
+    }
+    assert_eq!(shared.total.load(Ordering::Relaxed), 100);
+}
+
+/// A hostile total is not taken for one closing or another for ever.
+#[test]
+fn whatever_stands_there_books_can_be_closed_and_opened() {
+    for hostile in [0, 1, FREEZE, FREEZE - 1, u64::MAX, FREEZE | 0xffff << 47] {
+        let shared = Shared::default();
+        shared.total.store(hostile, Ordering::Relaxed);
+        shared.closings.store(hostile, Ordering::Relaxed);
+        assert_eq!(shared.recount(std::iter::empty()), Recount::Done { total: 0, returned: 0 });
+        assert_eq!(shared.total.load(Ordering::Relaxed), 0);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -179,7 +235,7 @@ proptest! {
         let shared = Shared::default();
         let mut processes: Vec<Process> = (0..3).map(|_| Process::default()).collect();
         let apart: [AtomicU64; 3] = Default::default();
-        let (nobody, nothing) = (AtomicU32::new(0), AtomicU64::new(0));
+        let (nobody, word) = (AtomicU32::new(0), AtomicU64::new(0));
         let (mut model, mut lent, mut limit) = ([0_u64; 3], [0_u64; 3], 500);
         for (at, action) in actions.into_iter().enumerate() {
             let who = at % 3;
@@ -187,8 +243,8 @@ proptest! {
             // Its own slot is dead; and so is what it lends, where nobody else has it open.
             let slots = |gone: Owner| -> Vec<Slot<'_>> {
                 let judged = |number, owner| if number == who { owner } else { Owner::Alive };
-                let own = processes.iter().enumerate().map(|(n, p)| p.slot(judged(n, Owner::Dead)));
-                let others = apart.iter().enumerate().map(|(n, used)| Slot { inside: &nobody, used, owed: &nothing, owner: judged(n, gone) });
+                let own = processes.iter().enumerate().map(|(n, p)| p.slot(judged(n, DEAD)));
+                let others = apart.iter().enumerate().map(|(n, used)| Slot { inside: &nobody, used, word: &word, seen: 0, owner: judged(n, gone) });
                 own.chain(others).collect()
             };
             match action {
@@ -217,14 +273,17 @@ proptest! {
                 }
                 Action::Rob => {
                     let (returned, total) = (model[who], model.iter().chain(&lent).sum::<u64>() - model[who]);
-                    prop_assert_eq!(recount(&shared.total, slots(Owner::Alive).into_iter()), Recount::Done { total, returned });
+                    prop_assert_eq!(shared.recount(slots(Owner::Alive).into_iter()), Recount::Done { total, returned });
+                    // Who takes a slot begins with nothing in it.
+                    processes[who].used.store(0, Ordering::Relaxed);
                     prop_assert_eq!(books.restore(), Reservation::Granted);
                 }
                 Action::Kill => {
                     let returned = std::mem::take(&mut model[who]) + std::mem::take(&mut lent[who]);
                     let total = model.iter().chain(&lent).sum();
-                    prop_assert_eq!(recount(&shared.total, slots(Owner::Dead).into_iter()), Recount::Done { total, returned });
+                    prop_assert_eq!(shared.recount(slots(DEAD).into_iter()), Recount::Done { total, returned });
                     processes[who] = Process::default();
+                    apart[who].store(0, Ordering::Relaxed);
                 }
             }
             prop_assert_eq!(shared.total.load(Ordering::Relaxed), model.iter().chain(&lent).sum::<u64>());

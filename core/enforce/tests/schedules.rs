@@ -6,27 +6,33 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use aliquot_enforce::explore::{AtomicU32, AtomicU64, Killed, die_after};
 use aliquot_enforce::memory::{Books, Release, Reservation};
-use aliquot_enforce::reap::{Owner, Recount, Slot, give_back, recount, thaw};
+use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
 use shuttle::rand::{Rng, thread_rng};
 
 const LIMIT: u64 = 10;
 const ROUNDS: usize = 3;
+/// Looks of a later process whether a slot is free.
+const LOOKS: u32 = 40;
 
 #[derive(Default)]
 struct World {
     total: AtomicU64,
     high_water: AtomicU64,
+    closings: AtomicU64,
     processes: [Process; 3],
     /// Slots of memory that is lent, one for each round of a process.
     apart: [[AtomicU64; ROUNDS]; 3],
     nobody_inside: AtomicU32,
-    nothing: AtomicU64,
+    /// Their words: 0 until they are free, which nobody takes anew here.
+    words: [[AtomicU64; ROUNDS]; 3],
     /// What is really held, as the vendor would count it; plain words of the test, not explored.
     held: std::sync::Mutex<[u64; 3]>,
-    dead: std::sync::Mutex<[bool; 3]>,
+    /// How many owners of each slot died: the owner word counts them, and is even where the slot is free.
+    dead: std::sync::Mutex<[u64; 3]>,
     lent: std::sync::Mutex<[[Lent; ROUNDS]; 3]>,
 }
 
@@ -44,6 +50,7 @@ enum Lent {
 
 #[derive(Default)]
 struct Process {
+    word: AtomicU64,
     inside: AtomicU32,
     used: AtomicU64,
     own: AtomicU64,
@@ -78,19 +85,25 @@ impl World {
         self.lent.lock().unwrap().iter().flatten().map(bytes).sum()
     }
 
-    fn slots(&self, dead: [bool; 3]) -> Vec<Slot<'_>> {
-        let owner = |gone| if gone { Owner::Dead } else { Owner::Alive };
-        let lent = *self.lent.lock().unwrap();
-        let apart = self.apart.iter().flatten().zip(lent.iter().flatten()).enumerate();
-        let apart = apart.map(|(number, (used, lent))| {
-            let gone = *lent == Lent::LetGo || (dead[number / ROUNDS] && *lent == Lent::Had);
-            Slot { inside: &self.nobody_inside, used, owed: &self.nothing, owner: owner(gone) }
+    fn slots(&self) -> impl Iterator<Item = Slot<'_>> + Clone {
+        let processes = (0..3).filter_map(|who| {
+            let process = &self.processes[who];
+            let seen = process.word.load(Ordering::SeqCst);
+            let (is_free, is_dead) = (seen % 2 == 0, seen / 2 < self.dead.lock().unwrap()[who]);
+            let owner = if is_dead { Owner::Dead(seen + 1) } else { Owner::Alive };
+            let (inside, used, word) = (&process.inside, &process.used, &process.word);
+            (!is_free).then_some(Slot { inside, used, word, seen, owner })
         });
-        let processes = self.processes.iter().zip(dead);
-        processes
-            .map(|(p, gone)| Slot { inside: &p.inside, used: &p.used, owed: &p.owed, owner: owner(gone) })
-            .chain(apart)
-            .collect()
+        let apart = (0..3 * ROUNDS).filter_map(|number| {
+            let (who, round) = (number / ROUNDS, number % ROUNDS);
+            let lent = self.lent.lock().unwrap()[who][round];
+            let gone = lent == Lent::LetGo || (self.dead.lock().unwrap()[who] > 0 && lent == Lent::Had);
+            let owner = if gone { Owner::Dead(1) } else { Owner::Alive };
+            let (inside, used, word) =
+                (&self.nobody_inside, &self.apart[who][round], &self.words[who][round]);
+            (word.load(Ordering::SeqCst) == 0).then_some(Slot { inside, used, word, seen: 0, owner })
+        });
+        processes.chain(apart)
     }
 
     /// Lends what it holds: others may have it open, and somebody lets go of it.
@@ -136,56 +149,107 @@ fn process(world: &World, who: usize, killed_at: Option<u32>) {
     }
 }
 
+/// A later process takes the slot of one that was killed, once that is free; it neither lends nor dies.
+fn successor(world: &World, who: usize) {
+    let slot = &world.processes[who];
+    for _ in 0..LOOKS {
+        let seen = slot.word.load(Ordering::SeqCst);
+        if seen % 2 != 0 {
+            shuttle::thread::yield_now();
+            continue;
+        }
+        slot.used.store(0, Ordering::SeqCst);
+        slot.inside.store(0, Ordering::SeqCst);
+        slot.owed.store(0, Ordering::SeqCst);
+        assert!(slot.word.compare_exchange(seen, seen + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok());
+        let (own, apart) = (AtomicU64::new(0), AtomicU64::new(0));
+        let books = Books { own: &own, apart: &apart, ..world.books(who) };
+        for _ in 0..ROUNDS {
+            let bytes = thread_rng().gen_range(1..6_u64);
+            if books.reserve(bytes, LIMIT) == Reservation::Granted {
+                world.hold(who, bytes);
+                shuttle::thread::yield_now();
+                world.held.lock().unwrap()[who] -= bytes;
+                books.release(bytes);
+            }
+        }
+        let _owed = books.release(0);
+        return;
+    }
+}
+
+/// Reapers wait for nobody: each may be killed at any access, or stopped until others have done the same work.
+fn reaper(world: &World, killed_at: Option<u32>) {
+    if let Some(accesses) = killed_at {
+        die_after(accesses);
+    }
+    for _ in 0..3 {
+        let closing = Closing::begin(&world.total, &world.closings);
+        // Who dies while we wait is seen as dead at the next look.
+        while closing.recount(&world.total, world.slots()) == Recount::Busy {
+            if thread_rng().gen_bool(0.2) {
+                // Somebody may have been stopped inside: the dead give back without him.
+                closing.give_back(&world.total, world.slots());
+                break;
+            }
+            shuttle::thread::yield_now();
+        }
+        shuttle::thread::yield_now();
+    }
+}
+
+/// Runs it until it ends or is killed.
+fn survives(act: impl FnOnce()) -> bool {
+    let end = catch_unwind(AssertUnwindSafe(act));
+    if let Err(payload) = &end {
+        assert!(payload.is::<Killed>(), "it failed by itself");
+    }
+    end.is_ok()
+}
+
 fn scenario() {
     let world = Arc::new(World::default());
-    let threads: Vec<_> = (0..3)
+    world.processes.iter().for_each(|process| process.word.store(1, Ordering::SeqCst));
+    let killed_at = |most| thread_rng().gen_bool(0.5).then(|| thread_rng().gen_range(0..most));
+    let mut threads: Vec<_> = (0..3)
         .map(|who| {
-            let world = Arc::clone(&world);
-            let killed_at = thread_rng().gen_bool(0.5).then(|| thread_rng().gen_range(0..24));
+            let (world, killed_at) = (Arc::clone(&world), killed_at(24));
             shuttle::thread::spawn(move || {
-                let end = catch_unwind(AssertUnwindSafe(|| process(&world, who, killed_at)));
-                if let Err(payload) = end {
-                    assert!(payload.is::<Killed>(), "a process failed by itself");
-                    // The driver takes a dead process's memory back by itself.
-                    world.held.lock().unwrap()[who] = 0;
-                    world.dead.lock().unwrap()[who] = true;
+                if survives(|| process(&world, who, killed_at)) {
+                    return;
                 }
+                // The driver takes a dead process's memory back by itself.
+                world.held.lock().unwrap()[who] = 0;
+                world.dead.lock().unwrap()[who] = 1;
+                let after = Arc::clone(&world);
+                shuttle::thread::spawn(move || successor(&after, who)).join().unwrap();
             })
         })
         .collect();
-    let reaper = {
-        let world = Arc::clone(&world);
+    threads.extend((0..2).map(|_| {
+        let (world, killed_at) = (Arc::clone(&world), killed_at(60));
         shuttle::thread::spawn(move || {
-            for _ in 0..4 {
-                // Who dies while we wait is seen as dead at the next look.
-                loop {
-                    let dead = *world.dead.lock().unwrap();
-                    if recount(&world.total, world.slots(dead).into_iter()) != Recount::Busy {
-                        break;
-                    }
-                    if thread_rng().gen_bool(0.2) {
-                        // Somebody may have been stopped inside: the dead give back without him.
-                        give_back(&world.total, world.slots(dead).into_iter());
-                        thaw(&world.total);
-                        break;
-                    }
-                    shuttle::thread::yield_now();
-                }
-                shuttle::thread::yield_now();
-            }
+            survives(|| reaper(&world, killed_at));
         })
-    };
+    }));
     for thread in threads {
         thread.join().unwrap();
     }
-    reaper.join().unwrap();
-    // Who owes something may never call again.
-    let dead = *world.dead.lock().unwrap();
-    let expected = world.held.lock().unwrap().iter().sum::<u64>() + world.open();
-    match recount(&world.total, world.slots(dead).into_iter()) {
-        Recount::Done { total, .. } => assert_eq!(total, expected, "books and truth differ at the end"),
-        Recount::Busy => panic!("a living process is still inside"),
+    // Who owes something pays it with its next call; one that lives makes one.
+    let closing = Closing::begin(&world.total, &world.closings);
+    match closing.recount(&world.total, world.slots()) {
+        Recount::Done { .. } => {}
+        other => panic!("{other:?} where nobody is inside and nobody else reaps"),
     }
+    for (who, process) in world.processes.iter().enumerate() {
+        let word = process.word.load(Ordering::SeqCst);
+        if word % 2 != 0 {
+            assert_eq!(world.books(who).release(0), Release::Done);
+        }
+    }
+    let expected = world.held.lock().unwrap().iter().sum::<u64>() + world.open();
+    let total = world.total.load(Ordering::SeqCst);
+    assert_eq!(total, expected, "books and truth differ at the end");
 }
 
 #[test]

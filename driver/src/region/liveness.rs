@@ -24,7 +24,6 @@ use std::sync::atomic::Ordering;
 
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::view::SlotView;
-use aliquot_enforce::reap::Owner;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
@@ -56,9 +55,7 @@ pub(super) struct Processes {
 
 /// Process id of an owner word.
 pub(super) const fn pid_of(owner: u64) -> u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "the pid is the lower half")]
-    let pid = owner as u32;
-    pid
+    slot::pid_in(owner)
 }
 
 /// This process's pid namespace; 0 where it cannot be told.
@@ -79,7 +76,7 @@ pub(super) enum Fate {
 
 impl Taken<'_> {
     /// Whether the slot's bytes are held.
-    pub(super) fn liveness(&self, usage: &File, processes: &Processes) -> Owner {
+    pub(super) fn is_held(&self, usage: &File, processes: &Processes) -> bool {
         self.fate(usage, processes).holds()
     }
 
@@ -91,6 +88,9 @@ impl Taken<'_> {
     }
 
     fn owner_is(&self, usage: &File, processes: &Processes) -> Fate {
+        if self.owner & slot::GONE != 0 {
+            return Fate::Gone;
+        }
         if is_locked(usage, self.lock()) {
             return Fate::Lives;
         }
@@ -114,12 +114,10 @@ impl Taken<'_> {
         }
     }
 
-    /// Whether its owner is in a call by its words, or has work that is not on the books.
+    /// Whether its owner is in a call of the driver by its words, or has work that is not on the books.
     pub(super) fn is_unfinished(&self) -> bool {
         let slot = self.slot;
-        self.is_in_call()
-            || slot.inside().load(Ordering::SeqCst) != 0
-            || slot.unbilled_since().load(Ordering::SeqCst) != 0
+        self.is_in_call() || slot.unbilled_since().load(Ordering::SeqCst) != 0
     }
 
     /// Whether its owner is in a call that may move memory, by its words. What is over is read first: a call that ends in between is
@@ -129,10 +127,18 @@ impl Taken<'_> {
         self.slot.begun().load(Ordering::SeqCst) != ended
     }
 
-    /// Its owner is dead, and in no call any more.
+    /// Its owner is dead, and in no call any more. A reaper that was stopped meanwhile changes nobody else's words.
     pub(super) fn leave_calls(&self) {
-        self.slot.inside().store(0, Ordering::SeqCst);
-        self.slot.ended().store(self.slot.begun().load(Ordering::SeqCst), Ordering::SeqCst);
+        let (begun, ended) = (self.slot.begun(), self.slot.ended());
+        let (to, from) = (begun.load(Ordering::SeqCst), ended.load(Ordering::SeqCst));
+        let _is_another_owners = ended.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Its owner is found dead for good: nobody takes hold of it any more. False: somebody did since it was looked at.
+    pub(super) fn mark_gone(&self) -> bool {
+        let (seen, marked) = (self.owner, self.owner | slot::GONE);
+        seen == marked
+            || self.slot.owner().compare_exchange(seen, marked, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Whether somebody has the files that the owner had, and with them the driver's: a child that it forked may. What the owner
@@ -220,11 +226,8 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 
 impl Fate {
     /// Whether the owner's bytes stay.
-    pub(super) fn holds(self) -> Owner {
-        match self {
-            Self::Lives | Self::Left => Owner::Alive,
-            Self::Gone => Owner::Dead,
-        }
+    pub(super) fn holds(self) -> bool {
+        matches!(self, Self::Lives | Self::Left)
     }
 }
 

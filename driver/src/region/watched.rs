@@ -15,8 +15,8 @@ use aliquot_abi::view::UsageView;
 use aliquot_core::units::Bytes;
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
-use aliquot_enforce::memory::FREEZE;
-use aliquot_enforce::reap::{Owner, Recount, Slot, freeze, recount, thaw};
+use aliquot_enforce::memory::{FREEZE, bytes_in};
+use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
 use aliquot_enforce::unbilled;
 use aliquot_enforce::units::Ppm;
 use nix::errno::Errno;
@@ -35,6 +35,8 @@ use super::{bytes_of, fault, open, open_to_look};
 const LOOKS: u32 = 50;
 /// Time between two looks.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
+/// Looks at another reaper's lock before its work is done over: it may have been stopped.
+const MANNERS: u32 = 50;
 
 /// Copies of a file at most, until two say the same of its memory: one takes some 20 µs.
 const COPIES_MAX: u32 = 32;
@@ -156,7 +158,7 @@ impl Watched {
     /// The file is no usage file any more.
     pub fn anybody_lives(&self) -> io::Result<bool> {
         let processes = Processes::now();
-        Ok(taken(self.view()?).any(|t| t.liveness(&self.file, &processes) == Owner::Alive))
+        Ok(taken(self.view()?).any(|t| t.is_held(&self.file, &processes)))
     }
 
     /// Looks for dead processes, gives back what they held, and bills what they left on the card, of which `part` is the
@@ -177,9 +179,7 @@ impl Watched {
             Fate::Left => t.is_unfinished(),
             Fate::Gone => true,
         };
-        let anybody_dead = || taken(view).any(|t| is_dead(&t));
-        let is_owed = || taken(view).any(|t| t.slot.owed().load(Ordering::SeqCst) != 0);
-        if !left_frozen && !anybody_dead() && !is_owed() {
+        if !left_frozen && !taken(view).any(|t| is_dead(&t)) {
             return Ok(if self.mapping.torn() { Reaped::Torn } else { Reaped::Nobody });
         }
         let (answer, _) = self.recounted(view, part)?;
@@ -195,62 +195,80 @@ impl Watched {
     /// Recounts, and says what is reserved then.
     fn recounted(&self, view: UsageView<'_>, part: Ppm) -> io::Result<(Reaped, Bytes)> {
         let alone = REAPING.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = match self.lock(libc::F_WRLCK) {
-            Ok(()) => self.reap_locked(view, part, &Processes::now()),
-            Err(Errno::EAGAIN | Errno::EACCES) => Reaped::Later,
-            Err(errno) => return Err(errno.into()),
-        };
-        let total = Bytes(view.total().load(Ordering::SeqCst) & !FREEZE);
+        self.wait_for_others()?;
+        let answer = self.settle(view, part, &Processes::now());
+        let total = Bytes(bytes_in(view.total().load(Ordering::SeqCst)));
         // Not ours where another reaper has it: then this does nothing.
         self.lock(libc::F_UNLCK)?;
         drop(alone);
         Ok((if self.mapping.torn() { Reaped::Torn } else { answer }, total))
     }
 
-    /// Freezes, recounts, frees the slots of the dead.
-    fn reap_locked(&self, view: UsageView<'_>, part: Ppm, processes: &Processes) -> Reaped {
-        // From here on nobody's reservation goes through, so who is found now is everybody who holds anything.
-        freeze(view.total());
-        let slots: Vec<(Taken<'_>, Fate)> = taken(view).map(|t| (t, t.fate(&self.file, processes))).collect();
-        let of = |fate: Fate| slots.iter().filter(move |(_, found)| *found == fate).map(|(taken, _)| *taken);
-        of(Fate::Left).for_each(|taken| taken.leave_calls());
-        let seen = slots.iter().map(|(t, fate)| Slot {
-            inside: t.slot.inside(),
-            used: t.slot.used(),
-            owed: t.slot.owed(),
-            owner: fate.holds(),
-        });
+    /// Takes the lock of all reapers, or waits for who has it, not for ever: two at once do the same work, and harm nobody.
+    fn wait_for_others(&self) -> io::Result<()> {
+        for _ in 0..MANNERS {
+            match self.lock(libc::F_WRLCK) {
+                Ok(()) => return Ok(()),
+                Err(Errno::EAGAIN | Errno::EACCES) => std::thread::sleep(BETWEEN_LOOKS),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks the dead, closes the books, recounts, and opens them with the slots of the dead free.
+    fn settle(&self, view: UsageView<'_>, part: Ppm, processes: &Processes) -> Reaped {
+        let books = unbilled::Books {
+            bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
+            cells: Cells::new(view.cells()),
+            device_nanos: view.device_nanos(),
+        };
+        let (mut pass, mut dead) = (unbilled::Pass::new(monotonic()), 0_u32);
+        for taken in taken(view) {
+            match taken.fate(&self.file, processes) {
+                Fate::Lives => continue,
+                Fate::Left => taken.leave_calls(),
+                Fate::Gone if !taken.mark_gone() => continue,
+                Fate::Gone => dead += u32::from(!taken.is_lent()),
+            }
+            pass.bill(taken.slot.unbilled_since(), part, &books);
+        }
+        // Counted first: who finds a slot free that was a dead one's finds that somebody died.
+        view.reaped().fetch_add(u64::from(dead), Ordering::SeqCst);
+        let slots = taken(view).map(|t| self.as_counted(&t, processes));
+        let closing = Closing::begin(view.total(), view.closings());
         let mut looks = 0;
         let returned = loop {
-            match recount(view.total(), seen.clone()) {
+            match closing.recount(view.total(), slots.clone()) {
                 Recount::Done { returned, .. } => break returned,
                 Recount::Busy if looks < LOOKS => {
                     looks += 1;
                     std::thread::sleep(BETWEEN_LOOKS);
                 }
                 Recount::Busy => {
-                    thaw(view.total());
+                    // Somebody was stopped inside: what the dead had recorded goes back all the same.
+                    closing.give_back(view.total(), slots);
                     return Reaped::Later;
                 }
+                Recount::Overtaken => return Reaped::Later,
             }
         };
-        let dead = of(Fate::Gone).fold(0_u32, |sum, taken| sum + u32::from(!taken.is_lent()));
-        // Counted first: who finds a slot free that was a dead one's finds that somebody died.
-        view.reaped().fetch_add(u64::from(dead), Ordering::SeqCst);
-        let books = unbilled::Books {
-            bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
-            cells: Cells::new(view.cells()),
-            device_nanos: view.device_nanos(),
-        };
-        let mut pass = unbilled::Pass::new(monotonic());
-        for taken in of(Fate::Gone).chain(of(Fate::Left)) {
-            pass.bill(taken.slot.unbilled_since(), part, &books);
-        }
-        of(Fate::Gone).for_each(free);
         match dead {
             0 if returned == 0 => Reaped::Nobody,
             processes => Reaped::Dead { processes, returned: Bytes(returned) },
         }
+    }
+
+    /// A slot as a recount takes it: who is marked is gone, and who is not was judged to live, or begun to since.
+    fn as_counted<'a>(&self, taken: &Taken<'a>, processes: &Processes) -> Slot<'a> {
+        let (slot, seen) = (taken.slot, taken.owner);
+        let is_inside = || slot.inside().load(Ordering::SeqCst) != 0;
+        let owner = match seen & slot::GONE {
+            0 if is_inside() && taken.fate(&self.file, processes) != Fate::Lives => Owner::Left,
+            0 => Owner::Alive,
+            _ => Owner::Dead(slot::freed(seen)),
+        };
+        Slot { inside: slot.inside(), used: slot.used(), word: slot.owner(), seen, owner }
     }
 
     /// A tenant may give its file any length: what is too long fills our disk, what is too short has holes.
@@ -267,25 +285,12 @@ impl Watched {
 }
 
 /// Slots that have an owner, dead or alive.
-pub(super) fn taken(view: UsageView<'_>) -> impl Iterator<Item = Taken<'_>> {
+pub(super) fn taken(view: UsageView<'_>) -> impl Iterator<Item = Taken<'_>> + Clone {
     (0..usage::SLOT_COUNT).filter_map(move |number| {
         let slot = view.slot(number)?;
         let owner = slot.owner().load(Ordering::SeqCst);
         (pid_of(owner) != 0).then_some(Taken { number, slot, owner })
     })
-}
-
-/// Makes a dead process's slot free for the next one. The generation stays, so that the next owner counts on from it.
-fn free(taken: Taken<'_>) {
-    let slot = taken.slot;
-    slot.start_time().store(0, Ordering::SeqCst);
-    slot.pid_namespace().store(0, Ordering::SeqCst);
-    slot.device_nanos().store(0, Ordering::SeqCst);
-    let nobody = taken.owner & !u64::from(u32::MAX);
-    match slot.owner().compare_exchange(taken.owner, nobody, Ordering::SeqCst, Ordering::SeqCst) {
-        // A tenant that changed the word meanwhile has only itself to deceive.
-        Ok(_) | Err(_) => {}
-    }
 }
 
 // === impl Seen ===
@@ -319,7 +324,7 @@ impl Seen {
         });
         Ok(Self {
             length,
-            total: Bytes(word(view.total()) & !FREEZE),
+            total: Bytes(bytes_in(word(view.total()))),
             high_water: Bytes(word(view.high_water())),
             denied: word(view.denied()),
             reaped: word(view.reaped()),
@@ -346,7 +351,7 @@ impl Holdings {
             (t.number, t.owner, kind, t.slot.used().load(Ordering::Relaxed))
         };
         Self {
-            total: view.total().load(Ordering::Relaxed) & !FREEZE,
+            total: bytes_in(view.total().load(Ordering::Relaxed)),
             slots: taken(view).map(of_slot).collect(),
         }
     }

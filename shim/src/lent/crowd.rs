@@ -11,7 +11,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use aliquot_abi::layout::slot::CROWD;
+use aliquot_abi::layout::slot::{CROWD, freed};
 
 use super::{Lent, Room};
 use crate::account::{self, Account, Bytes, Ledger};
@@ -76,7 +76,7 @@ pub(super) fn of(ledger: Ledger) -> Option<Lent> {
     // Noted before anybody sees the slot, as its own process's reaper knows it by this alone. What an earlier one had left was
     // taken away with it.
     let mut note = |taken: Taken| {
-        let crowd = Crowd { owner: taken.owner, left: Bytes(0), number: taken.number };
+        let crowd = Crowd { owner: freed(taken.owner), left: Bytes(0), number: taken.number };
         CROWDS.insert(key(ledger), crowd).is_ok()
     };
     let taken = life::take_for_lent(ledger.usage(), CROWD, &mut note);

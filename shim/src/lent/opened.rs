@@ -99,19 +99,10 @@ pub(crate) fn importing(mark: Option<Mark>) -> Result<Option<Hold>, i32> {
     let Some(mark) = mark else {
         return Ok(crowd::hold_all().then_some(Hold::Crowds));
     };
-    if let Some(found) = Hold::of_slot(mark.tag()) {
-        let Hold::One(lent, ledger) = found else { return Ok(Some(found)) };
-        // A reaper that had found it dead before asks again once the books are closed: what is in them when they are open, it spared.
-        let is_open = ledger.are_open();
-        if is_open && lent.has_bytes() {
-            return Ok(Some(found));
-        }
-        found.drop(Had::Nothing);
-        if !is_open {
-            return Err(ledger.refuse());
-        }
+    match Hold::of_slot(mark.tag()) {
+        None => Ok(adopt(mark, crowd::ledgers())?.map(|(lent, ledger)| Hold::One(lent, ledger))),
+        found => Ok(found),
     }
-    Ok(adopt(mark, crowd::ledgers())?.map(|(lent, ledger)| Hold::One(lent, ledger)))
 }
 
 /// The vendor imported it, and this process has it under this key.

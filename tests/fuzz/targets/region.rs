@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use aliquot_abi::layout::{KIND_LIMITS, KIND_USAGE, MAGIC, VERSION, header, limits, record, usage};
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Text};
 use aliquot_abi::view::{LimitsFault, LimitsView, LimitsWriter, RegionFault, UsageView};
-use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation};
-use aliquot_enforce::reap::{Owner, Recount, Slot, freeze, recount, thaw};
+use aliquot_enforce::memory::{BYTES, Books, FREEZE, Release, Reservation, bytes_in};
+use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
 
 use feed::Feed;
 use libfuzzer_sys::fuzz_target;
@@ -354,7 +354,7 @@ impl World {
         if !self.spoiled {
             let granted = answer == Reservation::Granted;
             let fits =
-                granted || self.sum().checked_add(bytes).is_some_and(|sum| sum <= self.limit && sum < FREEZE);
+                granted || self.sum().checked_add(bytes).is_some_and(|sum| sum <= self.limit.min(BYTES));
             assert!(fits == granted || frozen, "{bytes} bytes fit and were refused: {answer:?}");
             assert!(!granted || self.sum() <= self.limit, "all together passed the limit");
         }
@@ -386,7 +386,7 @@ impl World {
             assert_eq!(slot.owed().load(Relaxed), process.unpaid);
             assert_eq!(slot.used().load(Relaxed), process.held + process.unpaid);
             assert_eq!(slot.inside().load(Relaxed), 0);
-            assert_eq!(self.view.total().load(Relaxed) & !FREEZE, self.sum());
+            assert_eq!(bytes_in(self.view.total().load(Relaxed)), self.sum());
         }
     }
 
@@ -404,27 +404,37 @@ impl World {
         let all = last > 250 && !std::mem::replace(&mut self.walked, true);
         let count = if all { 8 * PROCESSES } else { PROCESSES };
         let view = self.view;
-        let owner = |number: usize| match number < 8 && dead >> number & 1 != 0 {
-            true => Owner::Dead,
-            false => Owner::Alive,
-        };
+        let is_dead = |number: usize| number < 8 && dead >> number & 1 != 0;
         let slots = (0..count).filter_map(|number| {
             let slot = view.slot(number)?;
-            Some(Slot { inside: slot.inside(), used: slot.used(), owed: slot.owed(), owner: owner(number) })
+            let seen = slot.owner().load(Relaxed);
+            let owner = if is_dead(number) { Owner::Dead(!seen) } else { Owner::Alive };
+            Some(Slot { inside: slot.inside(), used: slot.used(), word: slot.owner(), seen, owner })
         });
         let busy = slots.clone().any(|s| s.owner == Owner::Alive && s.inside.load(Relaxed) != 0);
         let living = slots.clone().filter(|s| s.owner == Owner::Alive);
-        let left = |s: Slot<'_>| s.used.load(Relaxed).saturating_sub(s.owed.load(Relaxed));
-        let living = living.fold(0_u64, |sum, s| sum.saturating_add(left(s))).min(FREEZE - 1);
-        match recount(view.total(), slots.clone()) {
+        let living = living.fold(0_u64, |sum, s| sum.saturating_add(s.used.load(Relaxed))).min(BYTES);
+        let before: Vec<u64> = slots.clone().map(|s| s.seen).collect();
+        let earlier = Closing::begin(view.total(), view.closings());
+        let closing = Closing::begin(view.total(), view.closings());
+        assert!(matches!(earlier.recount(view.total(), std::iter::empty()), Recount::Overtaken));
+        match closing.recount(view.total(), slots.clone()) {
             Recount::Busy => assert!(busy && self.frozen()),
+            Recount::Overtaken => panic!("nobody else is here"),
             Recount::Done { total, .. } => {
                 assert!(!busy && !self.frozen());
                 assert_eq!((total, self.usage.word(usage::TOTAL)), (living, living));
-                let mut gone = slots.filter(|s| s.owner == Owner::Dead);
-                assert!(gone.all(|s| s.used.load(Relaxed) == 0 && s.inside.load(Relaxed) == 0));
-                self.processes.iter_mut().for_each(|process| process.unpaid = 0);
-                for number in (0..PROCESSES).filter(|number| owner(*number) == Owner::Dead) {
+                let freed = before.iter().zip(0..).all(|(seen, number)| {
+                    let now = view.slot(number).map(|slot| slot.owner().load(Relaxed));
+                    now == Some(if is_dead(number) { !*seen } else { *seen })
+                });
+                assert!(freed, "the dead ones' slots alone are free");
+                for number in (0..PROCESSES).filter(|number| is_dead(*number)) {
+                    // Who takes a slot begins with nothing in it.
+                    let slot = view.slot(number).expect("there are more slots");
+                    slot.used().store(0, Relaxed);
+                    slot.owed().store(0, Relaxed);
+                    slot.inside().store(0, Relaxed);
                     self.processes[number] = Process::default();
                 }
                 (0..PROCESSES).for_each(|number| self.check_books(number));
@@ -434,7 +444,10 @@ impl World {
 
     fn freeze_or_thaw(&self, feed: &mut Feed<'_>) {
         let total = self.view.total();
-        if feed.byte() % 4 == 0 { freeze(total) } else { thaw(total) }
+        let closing = Closing::begin(total, self.view.closings());
+        if feed.byte() % 4 != 0 {
+            closing.open_as_they_are(total);
+        }
     }
 }
 
