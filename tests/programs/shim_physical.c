@@ -46,6 +46,7 @@
      watch                                 says "held" when this process next takes hold of lent memory
      slow <times>                          when the kernel has told this process so often that nobody holds lent memory, or let it
                                            reap, it says "asked", and goes on after one more line
+     pause                                 the same where it is about to pay for what the dead exported, or to take a slot
      shadow                                a child of the same memory for two seconds, without descriptors
      worker <way>                          forks a child, whose number is behind the code; 1: which becomes another program; 2: which
                                            closes all descriptors
@@ -360,7 +361,7 @@ static int others(const char *word, u64 a, u64 b, u64 c)
     return strcmp(word, "burn") ? -1 : cuMipmappedArrayDestroy(arrays[a]);
 }
 
-static atomic_int slow, watched;
+static atomic_int slow, watched, pausing;
 
 static void wait_for_a_line(const char *word)
 {
@@ -383,6 +384,10 @@ int fcntl(int file, int command, ...)
     if (command != F_GETLK && command != F_SETLK)
         return (int)answer;
     int takes = command == F_SETLK && lock->l_type == F_WRLCK;
+    if (takes && lock->l_start && pausing) {
+        pausing = 0;
+        wait_for_a_line("paused");
+    }
     if (takes && !lock->l_start && slow && !--slow)
         wait_for_a_line("asked");
     if (!(lock->l_start >> 40) || lock->l_start >> 50)
@@ -489,6 +494,8 @@ static int one(const char *word, u64 a, u64 b, u64 c)
         return (watched = 1) != 1;
     if (!strcmp(word, "slow"))
         return (slow = (int)a) < 1;
+    if (!strcmp(word, "pause"))
+        return (pausing = 1) != 1;
     if (!strcmp(word, "calm"))
         return calm();
     if (!strcmp(word, "work"))

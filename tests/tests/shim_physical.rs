@@ -12,7 +12,7 @@ use aliquot_tests::talk::Talk;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const SIZE: u64 = 8 << 20;
 const LIMIT: u64 = 4 * SIZE;
@@ -379,6 +379,33 @@ fn imported_while_reaped(asked: u32) -> Option<()> {
 fn what_the_dead_exported_stays_in_the_books_when_it_is_imported_under_a_reapers_eyes() {
     let Some(()) = imported_while_reaped(1) else { return };
     imported_while_reaped(2);
+}
+
+/// Both hold one slot, which one of them pays for; there is no room for it twice.
+#[test]
+fn who_imports_at_once_what_the_dead_exported_pays_once() {
+    let Some(mut scene) = Scene::new() else { return };
+    let mut other = scene.sibling();
+    assert_eq!(other.say("plain 1 512"), "0");
+    scene.say(&["plain 1 512"]);
+    left_behind(&scene, &[&scene.program, &other]);
+    assert_eq!(other.say("fetch 2"), "0");
+    scene.say(&["fetch 2"]);
+    wait_for("the dead to be found", || scene.books_and_card().0 == 1024);
+    scene.say(&["pause"]);
+    assert_eq!(scene.program.say("import 1 2"), "paused");
+    other.tell("import 1 2");
+    // Time to pay for it, for one that does not know of the first.
+    std::thread::sleep(Duration::from_millis(20));
+    scene.program.tell("on");
+    assert_eq!((scene.program.hear(), other.hear()), ("0".into(), "0".into()));
+    assert_eq!(scene.books_and_card(), (3 * SIZE + 1024, 3 * SIZE + 1024));
+    scene.say(&["release 1", "close 2"]);
+    assert_eq!(scene.books_and_card(), (3 * SIZE + 1024, 3 * SIZE + 1024));
+    assert_eq!((other.say("release 1"), other.say("close 2")), ("0".into(), "0".into()));
+    wait_for("what nobody has", || scene.books_and_card() == (1024, 1024));
+    other.end();
+    scene.program.end();
 }
 
 /// The last who had it found no other hold, and takes it off the books next.

@@ -153,6 +153,9 @@ pub mod usage {
     pub const LENT_LOCKS: u64 = 1 << 40;
     /// The one whose record lock tells that somebody has memory open that was lent in a crowd ([`super::slot::CROWD`]).
     pub const CROWD_LOCK: u64 = LENT_LOCKS - 1;
+    /// First of the bytes behind the file whose record locks keep processes apart that pay for memory which the dead exported
+    /// ([`super::slot::lock_of_adopter`]).
+    pub const ADOPTERS: u64 = 1 << 45;
     /// First of the bytes behind the file whose locks are signs that processes live ([`super::slot::SIGN`]).
     pub const SIGNS: u64 = 1 << 50;
     /// First byte of slot 0.
@@ -246,6 +249,12 @@ pub mod slot {
     }
     /// What [`SIGN`] may be.
     pub const SIGNS: core::ops::Range<u64> = super::usage::SIGNS..super::usage::SIGNS + (1 << 50);
+
+    /// The byte that a process locks while it pays for memory of this [`TAG`] that nobody had when its maker ended.
+    #[must_use]
+    pub const fn lock_of_adopter(tag: u64) -> u64 {
+        super::usage::ADOPTERS + (tag & 0xff_ffff)
+    }
 
     /// The byte on which the maker and everybody who has lent memory open hold a shared record lock, while slot `number` has the
     /// owner word `owner`. Another owner has another byte, so that no lock is ever taken for a later one's. Of crowds it is one

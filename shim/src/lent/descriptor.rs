@@ -17,15 +17,16 @@ use super::{Entry, Lent, MADE, Room, Tag, move_bytes, move_out, take_any, take_s
 use crate::account::{Bytes, Ledger};
 use crate::alloc_map::{Key, Tie};
 use crate::grants::Usage;
-use crate::life;
+use crate::life::{self, Turns};
 use crate::measured::wait_at_door;
 use crate::plain;
+use crate::pools;
 use crate::process;
 use crate::sys::{self, KeepErrno};
 use crate::vendor::OUT_OF_MEMORY;
 
-use aliquot_abi::layout::slot::LET_GO;
-use core::sync::atomic::Ordering;
+use aliquot_abi::layout::slot::{LET_GO, lock_of_adopter};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The byte that is locked: which slot of which grant had the memory, and how much it is.
 ///
@@ -37,6 +38,13 @@ const MARKED: u64 = 1 << 62;
 /// Bytes of physical memory come in multiples of it.
 const UNIT: u64 = 64 << 10;
 const UNITS_MAX: u64 = (1 << 26) - 1;
+/// Waits for another process that pays for the same memory, and how long each is.
+const ADOPTED_ELSEWHERE_MAX: u32 = 10_000;
+const ADOPTED_STEP_NANOS: u64 = 100_000;
+
+/// A thread of this process pays for what the dead exported: record locks do not keep threads apart.
+static ADOPTING: Turns = Turns::new();
+
 /// Turns given away for a thread that exports the same memory for the first time.
 const TURNS_MAX: u32 = 10_000;
 
@@ -133,16 +141,61 @@ pub(super) fn adopt(
     let Some(ledger) = ledgers.find(|ledger| mark.is_of(ledger.usage())) else { return Ok(None) };
     wait_at_door(ledger);
     let _moving = ledger.moving();
-    ledger.reserve(mark.bytes()).map_err(|_| ledger.refuse())?;
-    let lent = life::one_at_a_time(|| take_slot(ledger.usage(), mark.tag()));
+    // A slot for this process is taken before other threads are kept from taking one.
+    if !ledger.has_books() {
+        return Err(ledger.refuse());
+    }
+    let mut is_relieved = false;
+    for _ in 0..ADOPTED_ELSEWHERE_MAX {
+        match ADOPTING.alone(|| adopt_alone(mark, ledger)) {
+            Adopted::Has(lent) => return Ok(Some((lent, ledger))),
+            Adopted::Elsewhere => sys::wait_while(&AtomicU32::new(0), 0, ADOPTED_STEP_NANOS),
+            Adopted::OutOfMemory if is_relieved => break,
+            // The driver is asked to give back what pools keep, which no other importer waits for.
+            Adopted::OutOfMemory => {
+                pools::relieve(ledger);
+                is_relieved = true;
+            }
+        }
+    }
+    Err(ledger.refuse())
+}
+
+/// What came of it.
+enum Adopted {
+    /// This process holds its slot.
+    Has(Lent),
+    /// Another process is at the same memory, or at some that is taken for it.
+    Elsewhere,
+    /// It does not fit, or there is no slot.
+    OutOfMemory,
+}
+
+/// One process at a time pays for one memory: the next one finds its slot.
+fn adopt_alone(mark: Mark, ledger: Ledger) -> Adopted {
+    let Some(file) = ledger.usage().file() else { return Adopted::OutOfMemory };
+    let byte = lock_of_adopter(mark.tag().0);
+    if !sys::lock_byte(file, byte) {
+        return Adopted::Elsewhere;
+    }
+    let found = Lent::find(ledger, mark.tag()).or_else(|| pay(mark, ledger));
+    sys::unlock_byte(file, byte);
+    found.map_or(Adopted::OutOfMemory, Adopted::Has)
+}
+
+fn pay(mark: Mark, ledger: Ledger) -> Option<Lent> {
+    ledger.reserve_now(mark.bytes()).ok()?;
+    // Nobody finds it before it has the bytes.
+    let lent = life::one_at_a_time(|| take_slot(ledger.usage(), Tag(MARKED)));
     let Some(lent) = lent.filter(|lent| move_bytes(ledger, *lent, mark.bytes())) else {
         ledger.release(mark.bytes());
         lent.into_iter().for_each(|lent| lent.let_go(ledger));
-        return Err(ledger.refuse());
+        return None;
     };
     ledger.let_go(mark.bytes());
     if let Some(slot) = lent.slot() {
         slot.kind().store(LET_GO, Ordering::SeqCst);
+        slot.tag().store(mark.0, Ordering::SeqCst);
     }
-    Ok(Some((lent, ledger)))
+    Some(lent)
 }
