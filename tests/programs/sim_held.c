@@ -1,6 +1,8 @@
 /* What waits for the host, and what waits behind it. One scene a run, named by the argument. Prints OK, or where it stopped.
  *
  *   order legacy threads waited destroyed words errors writes batch graph branches captured memory event cards ended quiet
+ *   frees    memory of cuMemAlloc freed in a held stream, where it is back when the stream is there
+ *   at_once  the same where it is back when the call returns
  *   stay     holds a stream until it is killed */
 #include "check.h"
 #include <dirent.h>
@@ -338,6 +340,26 @@ static void memory(void) {
     CHECK(cuStreamSynchronize(s) == 0 && cuDeviceGraphMemTrim(0) == 0 && used() == before);
 }
 
+/* Memory that is freed in the order of a stream: back at the stream's end, a wait's, an event's, or when nobody asks. */
+static void frees(int later) {
+    H s = stream(APART), other = stream(APART), a, b, c;
+    size_t before = used();
+    struct gate gate = {0}, again = {0};
+    CHECK(cuMemAlloc_v2(&a, 8 << 20) == 0 && cuMemAlloc_v2(&b, 8 << 20) == 0 && cuMemAlloc_v2(&c, 8 << 20) == 0);
+    CHECK(cuMemFreeAsync(a, s) == 0 && used() == before + (16 << 20));
+    CHECK(cuLaunchHostFunc(s, pass, &gate) == 0 && cuMemFreeAsync(b, s) == 0 && cuMemFreeAsync(b, s) == 1);
+    entered(&gate);
+    CHECK(cuStreamSynchronize(other) == 0 && used() == before + (later ? 16 << 20 : 8 << 20));
+    CHECK(cuMemFreeAsync(c, other) == 0 && used() == before + (later ? 8 << 20 : 0));
+    gate.open = 1;
+    CHECK(cuStreamSynchronize(s) == 0 && used() == before);
+    CHECK(cuMemAlloc_v2(&a, 8 << 20) == 0 && cuLaunchHostFunc(s, pass, &again) == 0 && cuMemFreeAsync(a, s) == 0);
+    H behind = recorded(s);
+    again.open = 1;
+    CHECK(cuEventSynchronize(behind) == 0 && used() == before);
+    while (threads()) usleep(500);
+}
+
 /* A stream that waits for an event behind held work waits with it. */
 static void of_event(void) {
     H held = stream(APART), other = stream(APART), third = stream(APART);
@@ -421,6 +443,8 @@ int main(int count, char **arguments) {
     else if (!strcmp(scene, "branches")) branches();
     else if (!strcmp(scene, "captured")) captured();
     else if (!strcmp(scene, "memory")) memory();
+    else if (!strcmp(scene, "frees")) frees(1);
+    else if (!strcmp(scene, "at_once")) frees(0);
     else if (!strcmp(scene, "event")) of_event();
     else if (!strcmp(scene, "cards")) cards(context);
     else if (!strcmp(scene, "ended")) ended(context);

@@ -85,6 +85,12 @@ fn graphs_go_in_the_order_of_their_nodes_and_hold_no_branch_for_another() {
 }
 
 #[test]
+fn memory_that_is_freed_in_a_held_stream_is_back_as_the_node_says() {
+    check("async_frees = \"stream\"\n", &["frees"]);
+    check("", &["at_once"]);
+}
+
+#[test]
 fn who_waits_for_an_event_behind_held_work_waits_with_it_on_whichever_card() {
     check("", &["event", "cards"]);
 }

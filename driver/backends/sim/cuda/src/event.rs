@@ -4,6 +4,7 @@ use crate::code::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 use crate::graph::Capture;
 use crate::handle::{Registry, Tag};
 use crate::line::Point;
+use crate::memory;
 use crate::process::{self, lock};
 use crate::stream::Stream;
 use aliquot_sim_device::monotonic_nanos;
@@ -103,6 +104,7 @@ impl Event {
         self.point().map_or(Ok(()), |point| point.wait())?;
         ours.well()?;
         self.passed()?;
+        memory::settle_freed();
         ours.pools.settle(seat);
         Ok(())
     }

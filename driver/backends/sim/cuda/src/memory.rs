@@ -5,11 +5,14 @@ use crate::external::External;
 use crate::graph;
 use crate::heap::{self, Backing};
 use crate::ipc;
+use crate::line::{Point, Turn};
 use crate::pool::{POOLS, Pool};
 use crate::process::{self, OurCard, lock};
+use crate::stream::Stream;
 use crate::word::Width;
-use aliquot_sim_device::{Kind, LetGo};
+use aliquot_sim_device::{AsyncFrees, Kind, LetGo};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Who pays for an allocation.
@@ -161,7 +164,7 @@ pub(crate) fn allocate_from(pool: u64, context: u64, bytes: u64) -> Answer<u64> 
     with_its_context(address, id, context)
 }
 
-/// cuMemFree and cuMemFreeAsync: either takes what the other side made.
+/// cuMemFree, and cuMemFreeAsync: either takes what the other side made.
 pub(crate) fn free(address: u64) -> Answer {
     if address == 0 {
         return Ok(());
@@ -173,6 +176,45 @@ pub(crate) fn free(address: u64) -> Answer {
     let freed = remove(address, ends)?;
     release(&freed);
     Ok(())
+}
+
+/// What was freed in the order of a stream that is not there yet: until then it is on the card.
+static LEAVING: Mutex<Vec<(Point, Allocation)>> = Mutex::new(Vec::new());
+static ANY_LEAVING: AtomicBool = AtomicBool::new(false);
+
+/// cuMemFreeAsync. Memory of cuMemAlloc is back at once, or when the stream is there; blocks of pools are the pool's at once.
+pub(crate) fn free_in_order(address: u64, stream: &Stream) -> Answer {
+    let ours = process::card_of(stream)?;
+    let point = stream.point();
+    let is_plain = |payer: &Payer| matches!(payer, Payer::Card(..));
+    let waits = ours.card.node().async_frees == AsyncFrees::Stream
+        && lock(&DEVICE).by_address.get(&address).is_some_and(|found| is_plain(&found.payer))
+        && !point.is_done(ours.seat()?);
+    if !waits {
+        return free(address);
+    }
+    let freed = remove(address, is_plain)?;
+    lock(&LEAVING).push((point.clone(), freed));
+    ANY_LEAVING.store(true, Ordering::Release);
+    let gone = |turn: &Turn<'_>| {
+        turn.wait(turn.before);
+        settle_freed();
+        turn.before
+    };
+    stream.aside().put(vec![point], Box::new(gone))
+}
+
+/// Gives back what was freed in streams that are there by now.
+pub(crate) fn settle_freed() {
+    if !ANY_LEAVING.load(Ordering::Acquire) {
+        return;
+    }
+    let is_there = |point: &Point| {
+        let card = process::cards().ok().and_then(|cards| cards.get(point.device()));
+        card.and_then(|ours| ours.seat().ok()).is_none_or(|seat| point.is_done(seat))
+    };
+    let gone = lock(&LEAVING).extract_if(.., |(point, _)| is_there(point)).collect::<Vec<_>>();
+    gone.iter().for_each(|(_, freed)| release(freed));
 }
 
 fn release(freed: &Allocation) {
@@ -222,6 +264,8 @@ pub(crate) fn free_all_of(context: u64) {
         ours
     };
     ours.values().for_each(release);
+    let leaving = lock(&LEAVING).extract_if(.., |(_, freed)| freed.context == context).collect::<Vec<_>>();
+    leaving.iter().for_each(|(_, freed)| release(freed));
 }
 
 /// Addresses and content that a graph's memory node stands for.
@@ -301,6 +345,7 @@ pub(crate) fn info() -> Answer<(u64, u64)> {
     let ours = process::current_card()?;
     ours.well()?;
     crate::vmm::collect();
+    settle_freed();
     let total = ours.card.facts().memory_bytes;
     Ok((total.saturating_sub(ours.card.in_use()), total))
 }

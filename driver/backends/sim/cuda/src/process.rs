@@ -243,6 +243,7 @@ impl OurCard {
     pub(crate) fn take(&self, kind: Kind, bytes: u64) -> Answer {
         let seat = self.seat()?;
         crate::vmm::collect();
+        crate::memory::settle_freed();
         if seat.take(kind, bytes).is_ok() {
             return Ok(());
         }
@@ -459,6 +460,7 @@ pub(crate) fn synchronize(context: &Context) -> Answer {
     let seat = ours.seat()?;
     seat.wait(seat.submitted());
     ours.well()?;
+    crate::memory::settle_freed();
     ours.pools.settle(seat);
     Ok(())
 }

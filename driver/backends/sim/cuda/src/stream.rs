@@ -10,11 +10,12 @@ use crate::event::Event;
 use crate::graph::{Capture, Effect, Op, What};
 use crate::handle::{Registry, Tag};
 use crate::line::{self, Line, Point, Role, Turn};
+use crate::memory;
 use crate::process::{self, lock};
 use crate::table::Mode;
 use aliquot_sim_device::StreamHandles;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Whether a call returns before its work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub(crate) struct Stream {
     pub(crate) id: u64,
     /// Its work in order.
     pub(crate) line: Arc<Line>,
+    /// What is to be done when it is somewhere, and holds nothing of it.
+    aside: OnceLock<Arc<Line>>,
     capture: Mutex<Option<Arc<Capture>>>,
 }
 
@@ -64,6 +67,7 @@ impl Stream {
             priority: given.1,
             id: next_id(),
             line: Arc::new(Line::new(context, device, joined, role)),
+            aside: OnceLock::new(),
             capture: Mutex::default(),
         }
     }
@@ -71,6 +75,11 @@ impl Stream {
     /// The point behind everything that this stream waits for.
     pub(crate) fn point(&self) -> Point {
         self.line.point()
+    }
+
+    /// A line that follows this stream's and that nothing waits for but the context.
+    pub(crate) fn aside(&self) -> &Arc<Line> {
+        self.aside.get_or_init(|| Arc::new(Line::new(self.context, self.device, Arc::default(), Role::Apart)))
     }
 
     /// The capture it is in.
@@ -107,6 +116,7 @@ impl Stream {
         let seat = ours.seat()?;
         self.point().wait()?;
         ours.well()?;
+        memory::settle_freed();
         ours.pools.settle(seat);
         Ok(())
     }

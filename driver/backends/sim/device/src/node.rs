@@ -39,6 +39,8 @@ pub struct Node {
     pub stack_limits: StackLimits,
     /// Which handle a stream gets.
     pub stream_handles: StreamHandles,
+    /// When what cuMemFreeAsync frees of cuMemAlloc is back.
+    pub async_frees: AsyncFrees,
     /// Bytes copied or set per microsecond of device time.
     pub copy_bytes_per_micro: u64,
     /// Who may make and look at GPU instances of cards in MIG mode.
@@ -133,6 +135,17 @@ pub enum StreamHandles {
     Again,
 }
 
+/// When memory of cuMemAlloc is back that cuMemFreeAsync frees: the vendor's documents put the free into the stream, and do not say
+/// when the card has the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AsyncFrees {
+    /// When the call returns.
+    Call,
+    /// When its stream is there.
+    Stream,
+}
+
 /// Who has the vendor's capability to change instances, which is access to a device file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -222,6 +235,7 @@ impl Default for Node {
             graph_memory: GraphMemory::Launch,
             stack_limits: StackLimits::Exact,
             stream_handles: StreamHandles::Apart,
+            async_frees: AsyncFrees::Call,
             copy_bytes_per_micro: 25_000,
             mig_access: MigAccess::Root,
             cards: vec![CardFacts::numbered(0), CardFacts::numbered(1)],

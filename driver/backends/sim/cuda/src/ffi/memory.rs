@@ -387,7 +387,7 @@ streamed! {
         if let Some(capture) = stream.capture() {
             return capture.add_free(stream.id, address);
         }
-        memory::free(address)
+        memory::free_in_order(address, &stream)
     }
 }
 
