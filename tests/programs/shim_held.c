@@ -1,0 +1,73 @@
+/* A tenant whose streams wait for the host; says how many kernels it launched, how long the longest launch took and how long all.
+   usage: shim_held SCENE NANOSECONDS ROUNDS */
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+
+typedef uint64_t H;
+int cuInit(unsigned), cuDevicePrimaryCtxRetain(H *, int), cuCtxSetCurrent(H), cuMemHostAlloc(void **, size_t, unsigned);
+int cuModuleLoadData(H *, const void *), cuModuleGetFunction(H *, H, const char *), cuStreamCreate(H *, unsigned), cuStreamSynchronize(H);
+int cuLaunchKernel(H, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, H, void **, void **);
+int cuLaunchHostFunc(H, void (*)(void *), void *), cuStreamWaitValue32_v2(H, H, uint32_t, unsigned);
+
+enum { APART = 1, EQUAL = 1 };
+
+static H function, held;
+static volatile uint32_t *words;
+static uint64_t nanos, longest, count;
+
+static uint64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+static void rest(uint64_t nanos) {
+    struct timespec time = {(time_t)(nanos / 1000000000u), (long)(nanos % 1000000000u)};
+    nanosleep(&time, NULL);
+}
+static void launch(H stream) {
+    void *parameters[] = {&nanos};
+    uint64_t begun = now();
+    CHECK(cuLaunchKernel(function, 4, 1, 1, 64, 1, 1, 0, stream, parameters, NULL) == 0);
+    if (now() - begun > longest) longest = now() - begun;
+    count++;
+}
+static H word(int at) { return (H)(uintptr_t)(words + at); }
+/* Most of the time a stream waits for a word, with one kernel behind it. */
+static void words_in_turn(uint64_t rounds) {
+    for (uint32_t round = 1; round <= rounds; round++) {
+        CHECK(cuStreamWaitValue32_v2(held, word(0), round, EQUAL) == 0);
+        launch(held);
+        rest(20000000);
+        words[0] = round;
+        CHECK(cuStreamSynchronize(held) == 0);
+    }
+}
+
+/* The same with a function. */
+static void resting(void *data) { (void)data; rest(20000000); }
+static void functions(uint64_t rounds) {
+    for (uint64_t round = 0; round < rounds; round++) {
+        CHECK(cuLaunchHostFunc(held, resting, 0) == 0);
+        launch(held);
+        CHECK(cuStreamSynchronize(held) == 0);
+    }
+}
+
+int main(int argc, char **argv) {
+    H context, module;
+    CHECK(argc == 4 && cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
+    CHECK(cuModuleLoadData(&module, "image") == 0 && cuModuleGetFunction(&function, module, "kp") == 0);
+    CHECK(cuStreamCreate(&held, APART) == 0 && cuMemHostAlloc((void **)&words, 4096, 0) == 0);
+    nanos = strtoull(argv[2], NULL, 10);
+    uint64_t begun = now(), rounds = strtoull(argv[3], NULL, 10);
+    if (!strcmp(argv[1], "rounds")) words_in_turn(rounds);
+    else if (!strcmp(argv[1], "functions")) functions(rounds);
+    else CHECK(!"a scene that is known");
+    /* Kernels, the longest launch and the time of all, in milliseconds. */
+    printf("ok %llu %llu %llu\n", (unsigned long long)count, (unsigned long long)(longest / 1000000), (unsigned long long)((now() - begun) / 1000000));
+    return 0;
+}
