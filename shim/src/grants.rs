@@ -10,6 +10,7 @@
 //! | a root without a usable grant, or a grant whose limits cannot be read | closed: allocations are refused |
 //! | limits, but a usage file that cannot be used | the fail mode of the limits |
 //! | grants, but none for the card that a call means | closed, unless every grant says open |
+//! | several grants of one card | the largest |
 
 // UNSAFETY: mapped files become views, whose constructors have contracts.
 #![expect(unsafe_code, reason = "views of mappings are made by contract")]
@@ -51,6 +52,8 @@ pub(crate) struct Grant {
     pub(crate) usage: Option<Usage>,
     /// As at the beginning; what is not limited then stays so for this process.
     first: Limits,
+    /// There is a larger one of the same card.
+    is_beside: bool,
 }
 
 /// The usage file of a grant.
@@ -254,6 +257,31 @@ fn find(world: &mut World) {
         Err(Unreadable) => world.broken = true,
     });
     world.broken |= world.count == 0;
+    look_beside(world);
+}
+
+/// Of several grants of one card, a program has the largest, and of equal ones the one with the lowest number of its file: the order
+/// in which a file system lists them is not the same everywhere.
+fn look_beside(world: &mut World) {
+    let size = |grant: &Grant| {
+        let memory = match grant.first.memory {
+            MemoryLimit::Unlimited => u64::MAX,
+            MemoryLimit::Bytes(bytes) => bytes,
+        };
+        let compute = match grant.first.policy {
+            ComputePolicy::Unlimited => u32::MAX,
+            _ => grant.first.share_ppm,
+        };
+        (memory, compute, core::cmp::Reverse(grant.usage.map(Usage::inode)))
+    };
+    for place in 0..world.count {
+        let Some(Some(one)) = world.grants.get(place) else { continue };
+        let larger = |other: &Grant| other.uuid == one.uuid && size(other) > size(one);
+        let is_beside = world.grants.iter().flatten().any(larger);
+        if let Some(Some(one)) = world.grants.get_mut(place) {
+            one.is_beside = is_beside;
+        }
+    }
 }
 
 /// There is something that may be a directory and cannot be opened.
@@ -323,7 +351,7 @@ fn take(world: &mut World, directory: &File) -> Taken {
         return Taken::Grant;
     };
     let usage = usage(directory, world.count);
-    *place = Some(Grant { number: world.count, uuid, limits, usage, first });
+    *place = Some(Grant { number: world.count, uuid, limits, usage, first, is_beside: false });
     world.count += 1;
     Taken::Grant
 }
@@ -408,7 +436,7 @@ pub(crate) fn grant(number: usize) -> Option<&'static Grant> {
 
 /// The grant of a card.
 pub(crate) fn by_uuid(uuid: &[u8; 16]) -> Option<&'static Grant> {
-    world()?.grants.iter().flatten().find(|grant| grant.uuid == *uuid)
+    world()?.grants.iter().flatten().find(|grant| grant.uuid == *uuid && !grant.is_beside)
 }
 
 /// How a card of this UUID stands, where no driver numbers cards (NVML).

@@ -93,3 +93,20 @@ fn on_an_old_c_library_limits_are_as_exact_as_on_a_new_one() {
         run_on(Bench::on_an_old_c_library(), mode, |_| {});
     }
 }
+
+/// In whichever order a file system lists them.
+#[test]
+fn of_several_grants_of_a_card_the_largest_counts() {
+    for [small, large] in [["1", "2"], ["2", "1"], ["small", "large"], ["large", "small"]] {
+        let (bench, program) = match compiled(Ok(Bench::new())) {
+            Ok(both) => both,
+            Err(StoodAside(why)) => return println!("stood aside: {why}"),
+        };
+        let tenant = Tenant::new();
+        let grant = |claim: &str, bytes: u64| tenant.grant(claim, &limits(&bench, bytes));
+        let (small, large) = (grant(small, LIMIT / 4), grant(large, LIMIT));
+        let output = tenant.command(&bench, &program).arg("exact").arg(LIMIT.to_string()).output().unwrap();
+        assert_eq!(said(&output), "ok\n");
+        assert_eq!((small.counter(usage::HIGH_WATER), large.counter(usage::HIGH_WATER)), (0, LIMIT));
+    }
+}

@@ -2,12 +2,13 @@
 
 mod again;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::grant::{Grant, Spelled as _};
 use aliquot_core::id::ClaimUid;
+use aliquot_core::partition::Part;
 use serde_json::{Value, json};
 
 use crate::node::{Access, Node};
@@ -83,6 +84,14 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
                 Ok(claim) => Done::prepare(&mut node, &claim),
                 Err(why) => Done::refused(name_of(claim), why),
             });
+            if let Some(Done { result: Ok(prepared), .. }) = done.last()
+                && let Some(record) = node.claim(&prepared.uid)
+            {
+                for words in of_one_part(&record.plan.grants) {
+                    let claim = name_of(claim);
+                    terminal.last_note(format_args!("warning: {claim}: {words}"));
+                }
+            }
             for note in node.take_notes() {
                 terminal.last_note(format_args!("warning: {note}"));
             }
@@ -101,6 +110,28 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
 
 fn name_of(claim: &ResourceClaim) -> String {
     format!("{}/{}", claim.namespace, claim.name)
+}
+
+/// What is said of shares of one part that one claim holds. A program is told of cards, not of shares, so that one that is given
+/// both cannot say which it means (`shim/src/grants.rs`).
+fn of_one_part(grants: &[Grant]) -> Vec<String> {
+    let mut parts: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+    for grant in grants {
+        let partition = match &grant.part {
+            Part::Partition { template, placement } => Some((template, placement)),
+            Part::Card | Part::Slot { .. } => None,
+        };
+        parts.entry((&grant.card, partition)).or_default().push(&grant.request);
+    }
+    let several = parts.into_iter().filter(|(_, requests)| requests.len() > 1);
+    let words = several.map(|((card, _), requests)| {
+        let requests = requests.join("`, `");
+        format!(
+            "requests `{requests}` hold shares of the same part of card {card}: a container that is given more than one of them has the \
+             largest alone; ask for one share, or give each container one request"
+        )
+    });
+    words.collect()
 }
 
 /// Who runs keeps the one with which it began.
