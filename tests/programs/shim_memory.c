@@ -10,6 +10,10 @@ extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCur
 extern int cuMemAlloc_v2(Pointer *, size_t), cuMemFree_v2(Pointer), cuMemGetInfo_v2(size_t *, size_t *);
 extern int cuMemAllocPitch_v2(Pointer *, size_t *, size_t, size_t, unsigned);
 extern int cuMemAllocManaged(Pointer *, size_t, unsigned);
+extern int cuMemFreeAsync(Pointer, void *), cuMemFreeAsync_ptsz(Pointer, void *);
+extern int cuDevicePrimaryCtxReset(int), cuDevicePrimaryCtxReset_v2(int);
+extern int cuDevicePrimaryCtxRelease(int), cuDevicePrimaryCtxRelease_v2(int);
+extern int cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *);
 
 typedef struct {
     size_t width, height, depth;
@@ -94,9 +98,12 @@ static void errors(void)
 static void managed(void)
 {
     Pointer address = 0;
-    CHECK(cuMemAllocManaged(&address, 100000, 1) == 0 && left() == limit - 100352);
-    memset((void *)(uintptr_t)address, 7, 100000);
-    CHECK(cuMemFree_v2(address) == 0 && left() == limit);
+    /* For streams of every card, and for the host. */
+    for (unsigned attached = 1; attached <= 2; attached++) {
+        CHECK(cuMemAllocManaged(&address, 100000, attached) == 0 && left() == limit - 100352);
+        memset((void *)(uintptr_t)address, 7, 100000);
+        CHECK(cuMemFree_v2(address) == 0 && left() == limit);
+    }
     /* Small ones lie beside each other, and each is mapped for itself. */
     Pointer small[3];
     CHECK(cuMemAlloc_v2(&small[0], 1) == 0 && cuMemAllocManaged(&small[1], 1, 1) == 0);
@@ -184,12 +191,56 @@ static void physical(void)
     CHECK(cuMemUnmap(at, size) == INVALID_VALUE && left() == limit);
 }
 
-/* Memory is taken from the card that is named, not from the current one. */
+/* Memory is taken from the card that is named, by itself or by a domain of it, not from the current one. */
 static void other_card(void)
 {
-    Properties second = {1, 0, 1, 1};
+    Properties second = {1, 0, 1, 1}, part = {1, 0, 6, 0}, part_of_second = {1, 0, 6, 1};
     uint64_t handle = 42;
     CHECK(cuMemCreate(&handle, limit, &second, 0) == OUT_OF_MEMORY && handle == 42 && left() == limit);
+    CHECK(cuMemCreate(&handle, limit, &part_of_second, 0) == OUT_OF_MEMORY && handle == 42 && left() == limit);
+    CHECK(cuMemCreate(&handle, limit, &part, 0) == 0 && left() == 0 && cuMemRelease(handle) == 0 && left() == limit);
+}
+
+/* What was had without an order of streams may be given back in one. */
+static void freed_in_order(void)
+{
+    int (*const frees[])(Pointer, void *) = {cuMemFreeAsync, cuMemFreeAsync_ptsz};
+    for (size_t at = 0; at < sizeof frees / sizeof *frees; at++) {
+        Pointer address = 0;
+        CHECK(cuMemAlloc_v2(&address, limit) == 0 && left() == 0);
+        CHECK(frees[at](address, NULL) == 0 && left() == limit);
+        CHECK(frees[at](address, NULL) == INVALID_VALUE && left() == limit);
+    }
+}
+
+/* Everything in the current context, of every kind that ends with it. */
+static void fill(void)
+{
+    const Deep shape = {1024, 1024, 0, 0x20, 1, 0};
+    Pointer address = 0;
+    void *array = NULL, *levels = NULL;
+    CHECK(cuMemAlloc_v2(&address, 1 << 20) == 0 && left() == limit - (1 << 20));
+    CHECK(cuArray3DCreate_v2(&array, &shape) == 0 && left() == limit - (5 << 20));
+    CHECK(cuMipmappedArrayCreate(&levels, &shape, 1) == 0 && left() == limit - (9 << 20));
+}
+
+/* What was had in a context goes with it, in whichever way that ends. */
+static void ended(void)
+{
+    int (*const ends[])(int) = {cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxRelease,
+                                cuDevicePrimaryCtxRelease_v2};
+    void *primary = NULL, *own = NULL, *beside = NULL;
+    CHECK(cuCtxCreate_v2(&beside, 0, 0) == 0);
+    for (size_t at = 0; at < sizeof ends / sizeof *ends; at++) {
+        CHECK(cuDevicePrimaryCtxRetain(&primary, 0) == 0 && cuCtxSetCurrent(primary) == 0);
+        /* The program has it once from its beginning. */
+        CHECK(at > 0 || cuDevicePrimaryCtxRelease_v2(0) == 0);
+        fill();
+        CHECK(ends[at](0) == 0 && cuCtxSetCurrent(beside) == 0 && left() == limit);
+    }
+    CHECK(cuCtxCreate_v2(&own, 0, 0) == 0);
+    fill();
+    CHECK(cuCtxDestroy_v2(own) == 0 && cuCtxSetCurrent(beside) == 0 && left() == limit);
 }
 
 int main(int count, char **arguments)
@@ -203,7 +254,8 @@ int main(int count, char **arguments)
         void (*run)(void);
     } modes[] = {{"exact", exact},     {"pitched", pitched}, {"errors", errors},
                  {"managed", managed}, {"managed-free", managed_free},
-                 {"arrays", arrays},   {"physical", physical}, {"other-card", other_card}};
+                 {"arrays", arrays},   {"physical", physical}, {"other-card", other_card},
+                 {"freed-in-order", freed_in_order}, {"ended", ended}};
     for (size_t at = 0; at < sizeof modes / sizeof *modes; at++) {
         if (!strcmp(mode, modes[at].name)) {
             modes[at].run();

@@ -88,6 +88,16 @@ fn physical_memory_is_charged_to_the_card_that_it_names() {
 }
 
 #[test]
+fn what_is_freed_in_the_order_of_a_stream_is_free_again() {
+    run("freed-in-order", |_| {});
+}
+
+#[test]
+fn what_was_had_in_a_context_is_free_again_when_it_ends() {
+    run("ended", |_| {});
+}
+
+#[test]
 fn on_an_old_c_library_limits_are_as_exact_as_on_a_new_one() {
     for mode in ["exact", "pitched", "errors", "managed", "arrays", "physical", "other-card"] {
         run_on(Bench::on_an_old_c_library(), mode, |_| {});
