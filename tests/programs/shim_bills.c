@@ -15,6 +15,8 @@ extern int cuModuleLoadData(Handle *, const void *), cuModuleGetFunction(Handle 
 extern int cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
 extern int cuStreamCreate(Handle *, unsigned), cuStreamSynchronize(Handle), cuStreamDestroy_v2(Handle), cuCtxSynchronize(void);
 extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle, Handle *), cuStreamQuery(Handle);
+extern int cuStreamBeginCapture_v2_ptsz(Handle, unsigned), cuStreamEndCapture_ptsz(Handle, Handle *);
+extern int cuLaunchKernel_ptsz(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
 extern int cuStreamWaitEvent(Handle, Handle, unsigned), cuGraphGetNodes(Handle, Handle *, size_t *), cuCtxDestroy_v2(Handle);
 extern int cuEventCreate(Handle *, unsigned), cuEventRecord(Handle, Handle), cuEventSynchronize(Handle);
 
@@ -117,6 +119,18 @@ static void capture_joined(uint64_t nanos)
     CHECK(cuStreamEndCapture(other, &graph) == 0 && cuGraphGetNodes(graph, NULL, &nodes) == 0 && nodes == FEW);
 }
 
+/* The same in the thread's default stream. */
+static void capture_of_thread(uint64_t nanos)
+{
+    void *parameters[] = { &nanos };
+    Handle graph;
+    size_t nodes = 0;
+    CHECK(cuStreamBeginCapture_v2_ptsz(NULL, 2) == 0);
+    for (; number < FEW; number++)
+        CHECK(cuLaunchKernel_ptsz(function, 4, 1, 1, 64, 1, 1, 0, NULL, parameters, NULL) == 0);
+    CHECK(cuStreamEndCapture_ptsz(NULL, &graph) == 0 && cuGraphGetNodes(graph, NULL, &nodes) == 0 && nodes == FEW);
+}
+
 /* A capture is lost with the context that its stream was in; then a kernel. */
 static void capture_lost_with_context(uint64_t nanos)
 {
@@ -215,7 +229,8 @@ int main(int count, char **words)
         void (*play)(uint64_t);
     } scenes[] = { { "once", once }, { "once_by_event", once_by_event }, { "once_by_asking", once_by_asking },
         { "once_in_silence", once_in_silence }, { "grows", grows }, { "captured", captured }, { "capture_lost", capture_lost },
-        { "capture_joined", capture_joined }, { "capture_lost_with_context", capture_lost_with_context },
+        { "capture_joined", capture_joined }, { "capture_of_thread", capture_of_thread },
+        { "capture_lost_with_context", capture_lost_with_context },
         { "events", events }, { "two_lengths", two_lengths }, { "many_contexts", many_contexts },
         { "contexts_at_work", contexts_at_work }, { "unknown_by_threads", unknown_by_threads } };
     CHECK(count == 4);

@@ -15,6 +15,7 @@
      info                          cuMemGetInfo: free
      work <nanos>                  a kernel of that length; not waited for
      capture <bytes> [<pool>]      an allocation in a capture, which is dropped
+     captureown <bytes> [<pool>]   the same in the thread's default stream, by the functions for that
      graph <slot> <bytes> [<kind> <number>]   a graph that allocates, on the first card or there, and frees, instantiated
      launch <slot>, undo <slot>    cuGraphLaunch, cuGraphExecDestroy
      graphtrim                     cuDeviceGraphMemTrim
@@ -162,6 +163,15 @@ int main(void)
                    : b && pools[b] ? CALL(cuMemAllocFromPoolAsync, &out, (size_t)a, pools[b], stream)
                                    : CALL(cuMemAllocAsync, &out, (size_t)a, stream);
             int end = CALL(cuStreamEndCapture, stream, &graph);
+            end = end ? end : CALL(cuGraphDestroy, graph);
+            answer(code ? code : end, out);
+        } else if (!strcmp(word, "captureown")) {
+            void *graph = NULL;
+            int code = CALL(cuStreamBeginCapture_v2_ptsz, NULL, 0u);
+            code = code             ? code
+                   : b && pools[b] ? CALL(cuMemAllocFromPoolAsync_ptsz, &out, (size_t)a, pools[b], NULL)
+                                   : CALL(cuMemAllocAsync_ptsz, &out, (size_t)a, NULL);
+            int end = CALL(cuStreamEndCapture_ptsz, NULL, &graph);
             end = end ? end : CALL(cuGraphDestroy, graph);
             answer(code ? code : end, out);
         } else if (!strcmp(word, "graph")) {

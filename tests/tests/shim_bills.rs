@@ -123,16 +123,25 @@ fn a_function_of_two_lengths_is_billed_what_it_took() {
     }
 }
 
-/// What is written down is not run: nothing is charged for it, however many streams join the capture and end.
-#[test]
-fn a_stream_that_joined_a_capture_and_ends_does_not_end_it() {
+/// Plays a scene in which everything is written down, and so nothing is run: nothing is charged for it.
+fn costs_nothing(name: &str) {
     let Some(scene) = scene() else { return };
     let card = scene.bench.card();
     let (tenant, files) = Tenant::with(&cap(&card));
-    scene.play(tenant.command(&scene.bench, &scene.program), "capture_joined", 5 * MILLI, 0);
+    scene.play(tenant.command(&scene.bench, &scene.program), name, 5 * MILLI, 0);
     let charged =
         [usage::CREDIT_NANOS, usage::DEVICE_NANOS, usage::REFILLED_AT].map(|word| files.counter(word));
     assert_eq!((charged, card.busy_nanos()), ([0; 3], 0), "credit, device time, refilled; what the card did");
+}
+
+#[test]
+fn a_stream_that_joined_a_capture_and_ends_does_not_end_it() {
+    costs_nothing("capture_joined");
+}
+
+#[test]
+fn what_is_captured_in_the_default_stream_of_a_thread_costs_nothing() {
+    costs_nothing("capture_of_thread");
 }
 
 /// A process that asked the driver about a capture after it was lost would be killed.

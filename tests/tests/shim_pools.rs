@@ -169,7 +169,9 @@ fn the_pool_of_a_card_is_charged_to_it_wherever_it_is_named() {
         both("nonsense 4660 1", "1", [3, 4]);
         both("context 1", "0", [3, 4]);
         // Written down in a capture it takes nothing.
-        both(&format!("capture {LIMIT} 3"), "0", [3, 4]);
+        for (capture, pool) in [("capture", "3"), ("capture", ""), ("captureown", "3"), ("captureown", "")] {
+            both(&format!("{capture} {LIMIT} {pool}"), "0", [3, 4]);
+        }
         both("freeasync 2", "0", [3, 4]);
         both("sync", "0", [0, 4]);
         let device = scene.bench.device();
