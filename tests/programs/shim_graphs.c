@@ -13,7 +13,9 @@
      again <slot>, clone <slot>, embed <slot>, remove <slot>, double <slot>   what the vendor refuses of a graph with memory
                                            nodes: a second instantiation, a copy, a child that is not moved, the removal of a
                                            node, a second free
-     launch <slot> <stream>, upload <slot> <stream>, undo <slot>, free <slot>, update <slot> <bytes>, trim
+                                           stream 9 is the thread's default one, by the functions for that
+     launch <slot> <stream>, upload <slot> <stream>, undo <slot>, free <slot>, trim
+     update <slot> <bytes> <version>       cuGraphExecUpdate, _v2: with the nodes of one that frees what it allocates
      capture-launch <slot> <stream>        a launch into a capture, which is dropped
      crowd <count> <bytes>                 so many of `inside`; how many there were until one was refused, and its code
      renew <stream>                        another stream in its place, with its handle where the driver gives that again
@@ -23,7 +25,7 @@
      held                                  what the driver holds for graphs, and what is mapped of it */
 #include "opened.h"
 
-enum { SLOTS = 64, STREAMS = 4, BESIDE = 3 };
+enum { SLOTS = 64, STREAMS = 4, OWN = 9, BESIDE = 3 };
 
 typedef struct { unsigned allocation, handles, kind; int number; u64 rest[9]; } Props;
 typedef struct { Props pool; void *access; u64 accesses, bytes, address; } Node;
@@ -106,12 +108,14 @@ static void make(u64 slot, int code, u64 flags)
     answer(code, out);
 }
 
-static void upload_at_once(u64 slot, u64 bytes, void *stream)
+static void upload_at_once(u64 slot, u64 bytes, u64 stream)
 {
     u64 out = UNTOUCHED;
-    Instantiation given = {2, stream, NULL, 9, 0};
+    Instantiation given = {2, stream == OWN ? NULL : streams[stream % STREAMS], NULL, 9, 0};
     int code = inside(&graphs[slot], bytes, &addresses[slot]);
-    code = code ? code : CALL(cuGraphInstantiateWithParams, &out, graphs[slot], &given);
+    code = code            ? code
+           : stream == OWN ? CALL(cuGraphInstantiateWithParams_ptsz, &out, graphs[slot], &given)
+                           : CALL(cuGraphInstantiateWithParams, &out, graphs[slot], &given);
     if (!code)
         execs[slot] = (void *)out;
     answer(code, out);
@@ -156,12 +160,15 @@ static int capture_launch(u64 slot, void *stream)
     return code;
 }
 
-static int update(u64 slot, u64 bytes)
+static int update(u64 slot, u64 bytes, u64 version)
 {
     u64 told[3] = {0}, address = 0;
-    void *graph = NULL;
+    void *graph = NULL, *failed = NULL;
+    unsigned result = 0;
     int code = inside(&graph, bytes, &address);
-    return code ? code : CALL(cuGraphExecUpdate_v2, execs[slot], graph, told);
+    return code           ? code
+           : version == 1 ? CALL(cuGraphExecUpdate, execs[slot], graph, &failed, &result)
+                          : CALL(cuGraphExecUpdate_v2, execs[slot], graph, told);
 }
 
 static int busy(void *stream, u64 nanos)
@@ -202,17 +209,17 @@ static void handle(const char *word, u64 a, u64 b, u64 c)
         int code = CALL(cuGraphCreate, &graphs[a], 0u);
         make(a, code ? code : add_free(&node, graphs[a], NULL, addresses[b]), 0);
     } else if (!strcmp(word, "upload-at-once"))
-        upload_at_once(a, b, streams[c % STREAMS]);
+        upload_at_once(a, b, c);
     else if (!strcmp(word, "launch"))
-        answer(CALL(cuGraphLaunch, execs[a], stream), out);
+        answer(b == OWN ? CALL(cuGraphLaunch_ptsz, execs[a], NULL) : CALL(cuGraphLaunch, execs[a], stream), out);
     else if (!strcmp(word, "upload"))
-        answer(CALL(cuGraphUpload, execs[a], stream), out);
+        answer(b == OWN ? CALL(cuGraphUpload_ptsz, execs[a], NULL) : CALL(cuGraphUpload, execs[a], stream), out);
     else if (!strcmp(word, "undo"))
         answer(CALL(cuGraphExecDestroy, execs[a]), out);
     else if (!strcmp(word, "free"))
         answer(CALL(cuMemFreeAsync, addresses[a], streams[0]), out);
     else if (!strcmp(word, "update"))
-        answer(update(a, b), out);
+        answer(update(a, b, c), out);
     else if (!strcmp(word, "capture-launch"))
         answer(capture_launch(a, stream), out);
     else if (!strcmp(word, "trim"))

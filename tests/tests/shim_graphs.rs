@@ -261,11 +261,11 @@ fn what_does_not_fit_is_refused_before_the_driver_takes_any_of_it() {
             let before = (scene.settled(), scene.denied());
             scene.say(&form, if at_once { "2" } else { "0" });
             if !at_once {
-                scene.say("upload 0 0", "2");
-                scene.say("launch 0 0", "2");
-                scene.say("launch 0 1", "2");
+                for line in ["upload 0 0", "upload 0 9", "launch 0 0", "launch 0 1", "launch 0 9"] {
+                    scene.say(line, "2");
+                }
             }
-            let refused = if at_once { 1 } else { 3 };
+            let refused = if at_once { 1 } else { 5 };
             assert_eq!((scene.settled(), scene.denied()), (before.0, before.1 + refused), "{form}");
             scene.say("release 0", "0");
             if at_once {
@@ -288,20 +288,27 @@ fn what_does_not_fit_is_refused_before_the_driver_takes_any_of_it() {
 
 #[test]
 fn a_graph_that_was_instantiated_with_an_upload_is_reserved_before_that() {
-    let Some(mut scene) = Scene::new("launch") else { return };
-    scene.say("inside 63 1", "0");
-    scene.say(&format!("alloc 0 {}", 2 * UNIT), "0");
-    scene.say(&format!("upload-at-once 0 {} 0", 3 * UNIT), "2");
-    scene.say("release 0", "0");
-    scene.say(&format!("upload-at-once 0 {} 0", 3 * UNIT), "0");
-    assert_eq!((scene.settled(), scene.denied()), (3 * UNIT, 1));
-    // It has its memory: there is no room for it to be had again, as it is at work.
-    scene.say(&format!("busy 0 {LONG}"), "0");
-    scene.say("launch 0 0", "0");
-    scene.say("launch 0 0", "0");
-    scene.say("launch 0 1", "2");
-    assert_eq!((scene.settled(), scene.denied()), (3 * UNIT, 2));
-    scene.end();
+    for stream in [0, 9] {
+        let Some(mut scene) = Scene::new("launch") else { return };
+        let upload = format!("upload-at-once 0 {} {stream}", 3 * UNIT);
+        scene.say("inside 63 1", "0");
+        scene.say(&format!("alloc 0 {}", 2 * UNIT), "0");
+        scene.say(&upload, "2");
+        scene.say("release 0", "0");
+        scene.say(&upload, "0");
+        assert_eq!((scene.settled(), scene.denied()), (3 * UNIT, 1));
+        // It has its memory: there is no room for it to be had again, as it is at work.
+        if stream == 0 {
+            scene.say(&format!("busy 0 {LONG}"), "0");
+        }
+        scene.say(&format!("launch 0 {stream}"), "0");
+        scene.say(&format!("launch 0 {stream}"), "0");
+        if stream == 0 {
+            scene.say("launch 0 1", "2");
+            assert_eq!((scene.settled(), scene.denied()), (3 * UNIT, 2));
+        }
+        scene.end();
+    }
 }
 
 #[test]
@@ -391,6 +398,23 @@ fn a_trim_costs_graphs_their_memory_and_an_update_does_not_give_them_more() {
         scene.say("release 0", "0");
         scene.say("launch 0 0", "0");
         assert_eq!((scene.settled(), scene.denied()), (3 * UNIT, 1));
+        scene.end();
+    }
+}
+
+/// A driver may take what they say; the simulated one keeps what the graph has.
+#[test]
+fn a_graph_that_was_updated_is_reserved_what_its_new_nodes_want() {
+    for version in [1, 2] {
+        let Some(mut scene) = Scene::new("launch") else { return };
+        scene.say(&format!("inside 0 {UNIT}"), "0");
+        scene.say("launch 0 0", "0");
+        scene.say(&format!("update 0 {} {version}", 3 * UNIT), "0");
+        scene.say(&format!("alloc 0 {}", 2 * UNIT), "0");
+        scene.say("launch 0 0", "2");
+        scene.say("release 0", "0");
+        scene.say("launch 0 0", "0");
+        assert_eq!((scene.settled(), scene.denied()), (UNIT, 1));
         scene.end();
     }
 }
