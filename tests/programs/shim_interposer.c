@@ -46,6 +46,19 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device) {
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 64UL << 30; return device; }
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device) { (void)device; for (int i = 0; i < 16; i++) uuid[i] = 1; return 0; }
 int cuNotYetInvented(void) { return 7; }
+static int address(const char *symbol, void **found) {
+    *found = strcmp(symbol, "cuNotYetInvented") ? NULL : (void *)cuNotYetInvented;
+    return *found ? 0 : 500;
+}
+int cuGetProcAddress(const char *symbol, void **found, int version, unsigned long long flags) {
+    (void)version, (void)flags;
+    return address(symbol, found);
+}
+int cuGetProcAddress_v2(const char *symbol, void **found, int version, unsigned long long flags, int *status) {
+    (void)version, (void)flags;
+    *status = 0;
+    return address(symbol, found);
+}
 #endif
 
 #ifdef LATE

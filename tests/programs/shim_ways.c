@@ -141,6 +141,13 @@ int main(int argc, char **argv) {
         int (*call)(void) = (int (*)(void))dlsym(driver, "cuNotYetInvented");
         printf("%d\n", call ? call() : -1);
         return 0;
+    } else if (!strcmp(way, "unknown-address")) {
+        void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+        int (*one)(void) = NULL, (*two)(void) = NULL, status = 7;
+        int code = ((int (*)(const char *, void *, int, unsigned long long))dlsym(driver, "cuGetProcAddress"))("cuNotYetInvented", &one, 13000, 0);
+        code |= ((int (*)(const char *, void *, int, unsigned long long, int *))dlsym(driver, "cuGetProcAddress_v2"))("cuNotYetInvented", &two, 13000, 0, &status);
+        printf("%d %d %d %d\n", code, status, one ? one() : -1, two ? two() : -1);
+        return 0;
     } else if (!strcmp(way, "plugin")) {
         /* Loaded with the driver, unloaded, and loaded again elsewhere. */
         for (int time = 0; time < 2; time++) {

@@ -331,10 +331,13 @@ fn finds_versions_and_counts_what_is_unknown(ways: &Ways) {
     };
     assert_eq!(ours(&["unknown"]), "7\n");
     assert_eq!(files.counter(usage::UNKNOWN_SYMBOLS), 1);
+    // As runtime libraries ask, by both versions.
+    assert_eq!(ours(&["unknown-address"]), "0 0 7 7\n");
+    assert_eq!(files.counter(usage::UNKNOWN_SYMBOLS), 3);
     assert_eq!(ours(&["versioned", "CUDA_2"]), "null told\n");
     assert_eq!(ways.bare(&["versioned", "CUDA_1"]), (64_u64 << 30).to_string());
     assert_eq!(ours(&["versioned", "CUDA_1"]), format!("{LIMIT}\n"));
-    assert_eq!(files.counter(usage::UNKNOWN_SYMBOLS), 1);
+    assert_eq!(files.counter(usage::UNKNOWN_SYMBOLS), 3);
 }
 
 #[test]
