@@ -94,6 +94,30 @@ fn idle_time_is_lent_to_burst_and_taken_back_when_the_governor_leaves() {
     assert_eq!(granted(&burst), 250_000);
 }
 
+/// As `aliquot prepare` changes them, while it governs.
+#[test]
+fn a_governor_lends_by_the_shares_that_are_in_force_now() {
+    let dir = tempfile::tempdir().unwrap();
+    let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
+    let cap = grant(dir.path(), "cap", &limits(ComputePolicy::Cap, 500_000, CARD));
+    let granted = |place: &Place| read(&place.limits()).unwrap().granted_ppm;
+    let _governor = Governor::start(scope(dir.path())).unwrap();
+    let usages = [&burst, &cap].map(|place| Watched::open(&place.usage()).unwrap());
+    usages.iter().for_each(is_limited);
+    wait_for("a loan", || granted(&burst) == 500_000);
+    let change = |place: &Place, policy, share_ppm| {
+        let change = |now: &Limits| Limits { policy, share_ppm, granted_ppm: share_ppm, ..*now };
+        place.change(|now| now.map(change)).unwrap();
+    };
+    change(&cap, ComputePolicy::Cap, 100_000);
+    wait_for("what the other one gave up", || granted(&burst) == 900_000);
+    assert_eq!(granted(&cap), 100_000);
+    change(&cap, ComputePolicy::Cap, 600_000);
+    wait_for("the end of that loan", || granted(&burst) == 400_000);
+    change(&burst, ComputePolicy::Cap, 250_000);
+    wait_for("the end of every loan", || granted(&burst) == 250_000);
+}
+
 /// Another process that has the office and does nothing with it; and what a tenant does that waits and is not answered.
 #[test]
 fn an_office_whose_governor_is_stopped_is_taken_over_where_a_tenant_calls_and_lost_for_good() {
