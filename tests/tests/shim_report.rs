@@ -26,9 +26,13 @@ struct Scene {
     card: String,
 }
 
+/// What drivers keep of a card for themselves, which is no part of a grant.
+const NODE: &str = "reserved_bytes = 500000000\n";
+
 /// `None` where there is no compiler, and the test says so.
 fn scene(limits: impl Fn(&str) -> Limits) -> Option<Scene> {
     let bench = Bench::new();
+    bench.write("node.toml", NODE);
     let [program, watcher] = programs(&bench)?;
     let card = bench.card().facts().uuid.clone();
     let (tenant, files) = Tenant::with(&limits(&card));
@@ -131,6 +135,44 @@ fn a_card_that_is_short_of_memory_shows_what_it_has() {
     let shown = numbers(&user.say("nvml 0"));
     assert_eq!((shown[0], shown[1], shown[2]), (70 << 30, card[1], (70 << 30) - card[1]));
     assert_eq!(numbers(&user.say("cuda"))[..2], [card[1], 70 << 30]);
+}
+
+/// The bare card shows what it has, and what its driver keeps of it.
+#[test]
+fn a_limit_beyond_the_card_is_shown_as_the_card() {
+    let Some(scene) = scene(|card| memory_limit(card, 1 << 40)) else { return };
+    let (mut user, mut stranger) = (scene.user(), scene.stranger());
+    let bare = stranger.say("cuda");
+    assert_eq!(user.say("cuda"), bare);
+    let (shown, card) = (numbers(&user.say("nvml 0")), numbers(&stranger.say("nvml 0")));
+    assert_eq!(shown[..3], card[..3]);
+    assert_eq!((shown[3], shown[6], card[3], card[6]), (card[0], 0, card[0], 500_000_000));
+}
+
+/// Those that draw, and those that compute through an MPS server.
+#[test]
+fn every_list_of_processes_has_the_containers_and_nobody_elses() {
+    let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return };
+    let (mut user, mut stranger) = (scene.user(), scene.stranger());
+    assert_eq!((user.say("take 1000"), stranger.say("take 1000")), ("0".into(), "0".into()));
+    let mut node = NODE.to_owned();
+    for pid in [user.pid(), stranger.pid()] {
+        for (card, does) in [(0, "graphics"), (0, "mps"), (1, "graphics"), (1, "mps")] {
+            node += &format!("[[process]]\npid = {pid}\ncard = {card}\ndoes = \"{does}\"\nbytes = 1048576\n");
+        }
+    }
+    scene.bench.write("node.toml", &node);
+    let ours = vec![(u64::from(user.pid()), scene.booked())];
+    let told = |talk: &mut Talk, card: u32| lists(&talk.say(&format!("processes {card}")));
+    let mut monitor = scene.monitor();
+    assert!(told(&mut monitor, 0).iter().all(|list| *list == ours));
+    assert!(told(&mut monitor, 1).iter().all(Vec::is_empty));
+    // As the driver has them.
+    let mut bare = Talk::start(scene.bench.command(&scene.watcher).arg("nvml"));
+    for card in [0, 1] {
+        let lists = told(&mut bare, card);
+        assert!(lists[3..9].iter().all(|list| list.len() == 2), "{lists:?}");
+    }
 }
 
 #[test]

@@ -39,8 +39,8 @@ pub use mig::{
     GpuInstance, INSTANCES, Instance, MIG_DEVICES, MigDevice, MigError, Placement, compute_slices,
 };
 pub use node::{
-    AsyncFrees, CardFacts, ComputeMode, GraphMemory, MigAccess, MigMode, Node, NodeError, StackLimits,
-    StreamHandles,
+    AsyncFrees, CardFacts, ComputeMode, Does, GraphMemory, Listed, MigAccess, MigMode, Node, NodeError,
+    StackLimits, StreamHandles,
 };
 pub use profile::{PROFILES, Profile};
 pub use xid::{Seen, Xid};

@@ -43,8 +43,13 @@ pub struct Node {
     pub async_frees: AsyncFrees,
     /// Bytes copied or set per microsecond of device time.
     pub copy_bytes_per_micro: u64,
+    /// What the driver keeps of each card beside its memory, in bytes: NVML alone tells of it.
+    pub reserved_bytes: u64,
     /// Who may make and look at GPU instances of cards in MIG mode.
     pub mig_access: MigAccess,
+    /// Processes that NVML lists beside those that compute.
+    #[serde(rename = "process")]
+    pub listed: Vec<Listed>,
     /// The cards, in index order.
     #[serde(rename = "card")]
     pub cards: Vec<CardFacts>,
@@ -76,6 +81,31 @@ pub struct CardFacts {
     pub compute_mode: ComputeMode,
     /// Serial number.
     pub serial: String,
+}
+
+/// A process that does something else on a card than to compute by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listed {
+    /// The process.
+    pub pid: u32,
+    /// The card, by its place.
+    #[serde(default)]
+    pub card: usize,
+    /// What it does.
+    pub does: Does,
+    /// What it holds for that, in bytes.
+    pub bytes: u64,
+}
+
+/// In which of NVML's lists a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Does {
+    /// It draws.
+    Graphics,
+    /// It computes through an MPS server.
+    Mps,
 }
 
 /// How memory nodes of graphs come to memory.
@@ -237,7 +267,9 @@ impl Default for Node {
             stream_handles: StreamHandles::Apart,
             async_frees: AsyncFrees::Call,
             copy_bytes_per_micro: 25_000,
+            reserved_bytes: 0,
             mig_access: MigAccess::Root,
+            listed: Vec::new(),
             cards: vec![CardFacts::numbered(0), CardFacts::numbered(1)],
         }
     }

@@ -1,9 +1,9 @@
 //! Memory, utilisation and processes, as the cards' books have them.
 
-use super::pointer::{In, Out};
+use super::pointer::Out;
 use crate::code::{Answer, INSUFFICIENT_SIZE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, VERSION_MISMATCH};
 use crate::library;
-use aliquot_sim_device::{Card, MigDevice, MigMode, Process};
+use aliquot_sim_device::{Card, Does, Listed, MigDevice, MigMode, Process};
 
 /// The vendor's memory information, first version.
 #[derive(Clone, Copy)]
@@ -140,14 +140,21 @@ fn parts(handle: u64) -> Answer<Vec<(Card, Option<MigDevice>)>> {
     Ok(devices.into_iter().filter_map(part).collect())
 }
 
+/// What of a card its driver keeps; a MIG device's is the whole card's.
+fn reserved(handle: u64) -> Answer<u64> {
+    let (card, device) = library::part(handle)?;
+    Ok(if device.is_none() { card.node().reserved_bytes } else { 0 })
+}
+
+/// What the driver keeps is used, as the first version has it.
 fn memory(handle: u64) -> Answer<Memory> {
     let used = |(card, _): &(Card, Option<MigDevice>)| {
         // At once, as whoever asks here may have just killed somebody.
         card.reap();
         card.in_use()
     };
-    let used = parts(handle)?.iter().map(used).sum();
-    let total = library::part(handle)?.0.facts().memory_bytes;
+    let used = parts(handle)?.iter().map(used).sum::<u64>() + reserved(handle)?;
+    let total = library::part(handle)?.0.facts().memory_bytes + reserved(handle)?;
     Ok(Memory { total, free: total.saturating_sub(used), used })
 }
 
@@ -203,10 +210,23 @@ fn compute_v2(handle: u64, count: Out<u32>, list: Out<ProcessV2>) -> Answer {
     fill(&on_card(handle)?.iter().map(second_version).collect::<Vec<_>>(), count, list)
 }
 
-/// Nobody draws here, and no MPS server runs.
-fn nobody(handle: u64, count: Out<u32>) -> Answer {
-    library::part(handle)?;
-    count.set(0)
+/// Who does this on a whole card, as `node.toml` says.
+fn listed(handle: u64, does: Does) -> Answer<Vec<Listed>> {
+    let (card, device) = library::part(handle)?;
+    let is_one = |one: &&Listed| device.is_none() && one.card == card.index() && one.does == does;
+    Ok(card.node().listed.iter().filter(is_one).copied().collect())
+}
+
+fn others_v1(handle: u64, does: Does, count: Out<u32>, list: Out<ProcessV1>) -> Answer {
+    let entry = |one: Listed| ProcessV1 { pid: one.pid, padding: 0, used: one.bytes };
+    fill(&listed(handle, does)?.into_iter().map(entry).collect::<Vec<_>>(), count, list)
+}
+
+fn others_v2(handle: u64, does: Does, count: Out<u32>, list: Out<ProcessV2>) -> Answer {
+    let (gpu_instance, compute_instance) = (NO_INSTANCE, NO_INSTANCE);
+    let entry =
+        |one: Listed| ProcessV2 { pid: one.pid, padding: 0, used: one.bytes, gpu_instance, compute_instance };
+    fill(&listed(handle, does)?.into_iter().map(entry).collect::<Vec<_>>(), count, list)
 }
 
 exports! {
@@ -215,13 +235,14 @@ exports! {
         if info.cast::<u32>().get()? != MEMORY_V2 {
             return Err(VERSION_MISMATCH);
         }
-        let Memory { total, free, used } = memory(handle)?;
-        info.set(MemoryV2 { version: MEMORY_V2, padding: 0, total, reserved: 0, free, used })
+        let (Memory { total, free, used }, reserved) = (memory(handle)?, reserved(handle)?);
+        info.set(MemoryV2 { version: MEMORY_V2, padding: 0, total, reserved, free, used: used - reserved })
     }
     fn nvmlDeviceGetMemoryLimits_v1(handle: u64, limits: Out<MemoryLimits>) {
         let name_space = limits.get()?.name_space;
         // Nobody has set any.
-        limits.set(MemoryLimits { name_space, soft: 0, hard: u64::MAX, used: memory(handle)?.used })
+        let used = memory(handle)?.used - reserved(handle)?;
+        limits.set(MemoryLimits { name_space, soft: 0, hard: u64::MAX, used })
     }
     fn nvmlDeviceGetRunningProcessDetailList(handle: u64, details: Out<DetailList>) {
         let asked = details.get()?;
@@ -273,14 +294,22 @@ exports! {
     fn nvmlDeviceGetComputeRunningProcesses_v3(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
         compute_v2(handle, count, list)
     }
-    fn nvmlDeviceGetGraphicsRunningProcesses(handle: u64, count: Out<u32>, _list: In<u8>) { nobody(handle, count) }
-    fn nvmlDeviceGetGraphicsRunningProcesses_v2(handle: u64, count: Out<u32>, _list: In<u8>) { nobody(handle, count) }
-    fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: u64, count: Out<u32>, _list: In<u8>) { nobody(handle, count) }
-    fn nvmlDeviceGetMPSComputeRunningProcesses(handle: u64, count: Out<u32>, _list: In<u8>) { nobody(handle, count) }
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: u64, count: Out<u32>, _list: In<u8>) {
-        nobody(handle, count)
+    fn nvmlDeviceGetGraphicsRunningProcesses(handle: u64, count: Out<u32>, list: Out<ProcessV1>) {
+        others_v1(handle, Does::Graphics, count, list)
     }
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: u64, count: Out<u32>, _list: In<u8>) {
-        nobody(handle, count)
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
+        others_v2(handle, Does::Graphics, count, list)
+    }
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
+        others_v2(handle, Does::Graphics, count, list)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses(handle: u64, count: Out<u32>, list: Out<ProcessV1>) {
+        others_v1(handle, Does::Mps, count, list)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
+        others_v2(handle, Does::Mps, count, list)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
+        others_v2(handle, Does::Mps, count, list)
     }
 }
