@@ -13,7 +13,7 @@ use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 const PROCESSES: u64 = 16;
 const THREADS: u64 = 64;
