@@ -57,7 +57,9 @@ impl Until {
         self.is_over(now.minus(MISSED)) && self.is_over(now)
     }
 
-    const fn is_over(self, now: Nanos) -> bool {
+    /// Whether what was lent has ended.
+    #[must_use]
+    pub const fn is_over(self, now: Nanos) -> bool {
         let ended = now.0 >= self.0;
         self.0 != 0 && (ended || self.0 - now.0 > LONGEST.0)
     }

@@ -26,6 +26,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
+use aliquot_abi::view::UsageView;
 use aliquot_enforce::rounding::Rounding;
 use aliquot_enforce::share::{Lending, Measured, Next, Sample, Tenant, Terms, step};
 use aliquot_enforce::term::Until;
@@ -400,10 +401,15 @@ impl Grant {
         measured
     }
 
-    /// Says until when a loan lasts. Limits that cannot be written now keep what they said.
+    /// Says until when a loan lasts. Limits that cannot be written now keep what they said. Who waits by its guarantee, as the step
+    /// before is over, is woken: at a hundredth of the card that may be for a second.
     fn lend(&mut self, until: Until) {
+        let was_over = self.limits.lent_until().is_ok_and(|until| until.is_over(monotonic()));
         match self.limits.lend(until) {
             Ok(()) | Err(_) => {}
+        }
+        if let (true, Ok(view)) = (was_over, self.usage.view()) {
+            wake_tenant(view);
         }
     }
 
@@ -422,10 +428,15 @@ impl Grant {
             view.credit_nanos().fetch_add(tenant.correction(), Ordering::AcqRel);
         }
         if changed == Changed::Yes {
-            view.wake().fetch_add(1, Ordering::AcqRel);
-            wake(view.wake());
+            wake_tenant(view);
         }
     }
+}
+
+/// Has launches that wait look at their limits again.
+fn wake_tenant(view: UsageView<'_>) {
+    view.wake().fetch_add(1, Ordering::AcqRel);
+    wake(view.wake());
 }
 
 /// What a tenant was promised; `None`: all of the card.

@@ -156,11 +156,11 @@ impl Watch {
         Some(Self { inotify, called: None })
     }
 
-    /// For who comes to lose an office or loses its name, and for who touches the file by which a tenant calls, if that is there.
+    /// For who comes to lose an office or loses its name, and for who touches the file by which a tenant calls.
     fn of_office(path: &Path, calls: &Path) -> Option<Self> {
         let watch = Self::of(path, AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ATTRIB)?;
-        let called = watch.inotify.add_watch(calls, AddWatchFlags::IN_ATTRIB).ok();
-        Some(Self { called, ..watch })
+        let called = watch.inotify.add_watch(calls, AddWatchFlags::IN_ATTRIB).ok()?;
+        Some(Self { called: Some(called), ..watch })
     }
 
     /// For entries of a directory that come and go.
@@ -195,7 +195,8 @@ impl Candidate {
         Self { path: path.to_owned(), own, file: None, watch: None, called: None, tries: TRIES }
     }
 
-    /// The office, if nobody has it, or who has it is not at it.
+    /// The office, if nobody has it, or who has it is not at it. Where no watch is to be had a tenant's call is not heard, and it is
+    /// looked at as often as anything else.
     pub(super) fn elect(&mut self) -> Option<Office> {
         let called = self.called.take();
         if self.file.as_ref().is_none_or(|file| !is_named(&self.path, file)) {
@@ -216,7 +217,8 @@ impl Candidate {
             Ok(file) => Some(Office { path: self.path.clone(), file }).filter(Office::is_held),
             Err((file, _)) => {
                 self.file = Some(file);
-                called.filter(|Called| self.is_missed()).and_then(|Called| self.take_over())
+                let asks = called.is_some() || self.watch.is_none();
+                if asks && self.is_missed() { self.take_over() } else { None }
             }
         }
     }

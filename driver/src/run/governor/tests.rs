@@ -1,4 +1,4 @@
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Text};
 
 use nix::fcntl::{Flock, FlockArg};
 
-use super::news::Office;
+use super::news::{Candidate, Office};
 use super::*;
 use crate::disk::Disk;
 use crate::region::read;
@@ -168,6 +168,44 @@ fn an_office_whose_governor_is_stopped_is_taken_over_where_a_tenant_calls_and_lo
     wait_for("its return", || !said.lent_until().unwrap().is_missed(monotonic()));
     drop(governor);
     assert_eq!((granted(), said.lent_until().unwrap()), (250_000, Until::ENDLESS));
+}
+
+#[test]
+fn an_office_whose_governor_is_stopped_is_taken_over_also_where_no_call_can_be_heard() {
+    let dir = tempfile::tempdir().unwrap();
+    let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
+    let office = scope(dir.path()).election;
+    fs::create_dir_all(office.parent().unwrap()).unwrap();
+    let stopped = Flock::lock(File::create(&office).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+    let mut said = Live::open(&burst).unwrap();
+    // As where the kernel has no watch left for this user.
+    fs::remove_file(burst.usage()).unwrap();
+    let mut candidate = Candidate::new(&office, burst);
+    assert!(candidate.elect().is_none(), "nobody says that who governs is not at it");
+    said.lend(Until(1)).unwrap();
+    assert!(candidate.elect().is_some_and(|taken| taken.is_held()));
+    assert!(!Office::is_held(&Office { path: office, file: stopped }));
+}
+
+/// Meanwhile a launch went by its guarantee, and sleeps for as long as that takes.
+#[test]
+fn who_waits_because_a_step_came_late_is_woken_by_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
+    let granted = || read(&burst.limits()).unwrap().granted_ppm;
+    let usage = Watched::open(&burst.usage()).unwrap();
+    is_limited(&usage);
+    let _governor = Governor::start(scope(dir.path())).unwrap();
+    wait_for("a loan", || granted() == 1_000_000);
+    let mut said = Live::open(&burst).unwrap();
+    let wake = usage.view().unwrap().wake();
+    let woken = wake.load(Ordering::SeqCst);
+    // Again and again: it may be said anew in that very moment.
+    wait_for("a look at the limits", || {
+        said.lend(Until(1)).unwrap();
+        wake.load(Ordering::SeqCst) != woken
+    });
+    assert_eq!(granted(), 1_000_000, "which are what they were");
 }
 
 #[test]
