@@ -76,8 +76,10 @@ pub(crate) struct Private {
     apart: AtomicU64,
     /// When the last look at the dead began, in nanoseconds of the monotonic clock.
     looked: AtomicU64,
-    /// And since when somebody else has been at it; 0: nobody was.
+    /// And since when somebody else has been at it, and did not get on; 0: nobody was.
     elsewhere: AtomicU64,
+    /// How often the books were closed then.
+    closings: AtomicU64,
 }
 
 /// A call that moves memory is on its way, until what it moved is in the books.
@@ -240,9 +242,12 @@ impl Ledger {
             0 | REGISTERING => Own::Unknown,
             number => Own::Slot(number - 1),
         };
+        // Who closed the books since is not stopped, or was not long ago: over his head nobody would ever be done.
+        let closings = self.usage.view.closings().load(Ordering::Acquire);
+        let is_new = private.closings.swap(closings, Ordering::AcqRel) != closings;
         let since = match private.elsewhere.load(Ordering::Acquire) {
-            0 => begun,
-            since => since,
+            since if since != 0 && !is_new => since,
+            _ => begun,
         };
         let is_patient = begun.saturating_sub(since) <= ELSEWHERE_NANOS_MAX;
         let manners = if is_patient { Manners::Waits } else { Manners::Goes };

@@ -370,6 +370,25 @@ fn somebody_stopped_on_the_way_does_not_hold_up_what_the_dead_give_back() {
     assert_eq!(scene.total(), MOST + 512);
 }
 
+/// One is stopped with the lock of all reapers and one on its way; all others have the dead give back in their stead, at once.
+#[test]
+fn who_reaps_at_once_past_somebody_stopped_does_not_hold_up_the_others() {
+    let Some(scene) = Scene::new() else { return };
+    let stopped = scene.holding(512);
+    scene.files.set_counter(scene.slot_of(stopped.pid()) + slot::INSIDE, 1);
+    let mut siblings: Vec<_> = (0..6).map(|_| scene.holding(512)).collect();
+    let victim = scene.holding(MOST);
+    let file = scene.usage();
+    lock(&file, 0, 1);
+    drop(victim);
+    let part = MOST / 6;
+    siblings.iter_mut().for_each(|sibling| sibling.tell(&format!("alloc {part}")));
+    let told: Vec<_> = siblings.iter_mut().map(Talk::hear).collect();
+    assert_eq!(told, [GRANTED; 6]);
+    assert_eq!(scene.total(), MOST + 7 * 512);
+    drop(file);
+}
+
 #[test]
 fn books_that_a_dead_reaper_left_closed_open_again() {
     let Some(scene) = Scene::new() else { return };

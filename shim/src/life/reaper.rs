@@ -30,6 +30,8 @@ use crate::sys;
 const REAPER: u64 = 0;
 /// Longest wait for a living thread inside; it is there for some nanoseconds, unless it was stopped or has no processor.
 const BUSY_NANOS_MAX: u64 = 5_000_000;
+/// The same for who does another's work over, who waited already: less than anybody waits for him, or none would end.
+const BUSY_AGAIN_NANOS_MAX: u64 = 1_000_000;
 
 /// What came of a look at the dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +88,7 @@ fn look(usage: Usage, part: Ppm, (file, manners): (i32, Manners), own: Own) -> R
     if !has_lock && manners == Manners::Waits {
         return Reaped::Elsewhere;
     }
-    let answer = settle(usage, part, (file, me), own);
+    let answer = settle(usage, part, (file, manners, me), own);
     if has_lock {
         sys::unlock_byte(file, REAPER);
     }
@@ -126,8 +128,12 @@ fn fate(usage: Usage, file: i32, (number, slot): (usize, SlotView<'_>), me: Iden
 }
 
 /// Recounts, with all that are marked left out.
-fn settle(usage: Usage, part: Ppm, (file, me): (i32, Identity), own: Own) -> Reaped {
+fn settle(usage: Usage, part: Ppm, (file, manners, me): (i32, Manners, Identity), own: Own) -> Reaped {
     let (total, begun) = (usage.view.total(), sys::now());
+    let busy_max = match manners {
+        Manners::Waits => BUSY_NANOS_MAX,
+        Manners::Goes => BUSY_AGAIN_NANOS_MAX,
+    };
     bill_gone(usage, part);
     let all = slots(usage).filter_map(|(number, slot)| {
         let seen = slot.owner().load(Ordering::SeqCst);
@@ -147,7 +153,7 @@ fn settle(usage: Usage, part: Ppm, (file, me): (i32, Identity), own: Own) -> Rea
             Recount::Overtaken => return Reaped::Elsewhere,
             Recount::Busy => {}
         }
-        if sys::now().saturating_sub(begun) > BUSY_NANOS_MAX {
+        if sys::now().saturating_sub(begun) > busy_max {
             // Somebody was stopped inside: what the dead had recorded goes back all the same.
             closing.give_back(total, all);
             return Reaped::Done;
