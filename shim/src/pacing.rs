@@ -31,7 +31,7 @@ use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::{Key, Shape};
-use aliquot_enforce::pace::{Ask, Pace, Pass, Place, Shared, Terms, Ticket, Verdict};
+use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Ticket, Verdict};
 use aliquot_enforce::sure::Sure;
 use aliquot_enforce::term::MISSED;
 use aliquot_enforce::units::{Nanos, Ppm};
@@ -241,7 +241,9 @@ pub(crate) fn launch_on_several(
             Way::Paced(paced) => {
                 if !captures::holds(target) && paced.pace.pass(shape.key, target.lane()) == Pass::Ask {
                     // Nothing is marked: no ticket is kept for each stream.
-                    paced.turn(&shape, target);
+                    if let Some((meter, ticket)) = paced.turn(&shape, target) {
+                        meter.paced.pace.went(Nanos(sys::now()), &ticket);
+                    }
                 }
             }
         }
@@ -305,11 +307,12 @@ impl Meter {
                 waited: Nanos(now.saturating_sub(begun)),
             };
             let verdict = self.with_marks(Work::On(target.lane()), |marks, world| {
-                let verdict = self.paced.pace.ask(&ask, &self.shared(), marks, world);
-                if world.lacks_markers() && matches!(verdict, Verdict::Go(_)) {
-                    self.paced.pace.unmarked(ask.now, ask.now, Place::Elsewhere);
+                match self.paced.pace.ask(&ask, &self.shared(), marks, world) {
+                    Verdict::Go(ticket) if world.lacks_markers() => {
+                        Verdict::Go(ticket.without_markers(ask.now))
+                    }
+                    verdict => verdict,
                 }
-                verdict
             });
             match verdict {
                 Verdict::Go(ticket) => return Some(ticket),
@@ -345,6 +348,8 @@ impl Meter {
             self.with_marks(Work::On(target.lane()), |marks, world| {
                 self.paced.pace.launched(Nanos(sys::now()), ticket, marks, world);
             });
+        } else {
+            self.paced.pace.went(Nanos(sys::now()), ticket);
         }
     }
 

@@ -18,9 +18,11 @@ extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle,
 extern int cuStreamBeginCapture_v2_ptsz(Handle, unsigned), cuStreamEndCapture_ptsz(Handle, Handle *);
 extern int cuLaunchKernel_ptsz(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
 extern int cuStreamWaitEvent(Handle, Handle, unsigned), cuGraphGetNodes(Handle, Handle *, size_t *), cuCtxDestroy_v2(Handle);
+extern int cuMemAlloc_v2(uint64_t *, size_t), cuMemcpyHtoD_v2(uint64_t, const void *, size_t);
+extern int cuMemsetD8_v2(uint64_t, unsigned char, size_t);
 extern int cuEventCreate(Handle *, unsigned), cuEventRecord(Handle, Handle), cuEventSynchronize(Handle);
 
-enum { SHORT = 20000, CONTEXTS = 12, FEW = 20, MANY = 200, THREADS = 4, EACH = 2, GIVE_UP = 90 };
+enum { SHORT = 20000, CONTEXTS = 12, FEW = 20, MANY = 200, THREADS = 4, EACH = 2, GIVE_UP = 90, NO_CONTEXT = 201 };
 
 static Handle first, module, function, stream, other;
 static uint64_t number, until;
@@ -222,6 +224,35 @@ static void unknown_by_threads(uint64_t nanos)
         CHECK(pthread_join(threads[one], NULL) == 0);
 }
 
+/* A thread that has no context: the driver refuses whatever it is asked for. */
+static void *without_context(void *given)
+{
+    static char bytes[FEW << 10];
+    uint64_t *address = given;
+    for (unsigned one = 1; one < FEW; one++) {
+        Handle fresh;
+        char name[32];
+        snprintf(name, sizeof name, "k_%u", SHORT + one);
+        CHECK(cuModuleGetFunction(&fresh, module, name) == 0);
+        CHECK(cuLaunchKernel(fresh, 4, 1, 1, 64, 1, 1, 0, NULL, NULL, NULL) == NO_CONTEXT);
+        CHECK(cuMemcpyHtoD_v2(*address, bytes, one << 10) == NO_CONTEXT);
+        CHECK(cuMemsetD8_v2(*address, 1, one << 10) == NO_CONTEXT);
+    }
+    return NULL;
+}
+
+/* Nobody waits for what is refused. */
+static void refused(uint64_t nanos)
+{
+    pthread_t thread;
+    uint64_t address;
+    alarm(GIVE_UP);
+    CHECK(cuMemAlloc_v2(&address, FEW << 10) == 0);
+    once(nanos);
+    CHECK(pthread_create(&thread, NULL, without_context, &address) == 0 && pthread_join(thread, NULL) == 0);
+    once(nanos);
+}
+
 int main(int count, char **words)
 {
     static const struct {
@@ -232,7 +263,8 @@ int main(int count, char **words)
         { "capture_joined", capture_joined }, { "capture_of_thread", capture_of_thread },
         { "capture_lost_with_context", capture_lost_with_context },
         { "events", events }, { "two_lengths", two_lengths }, { "many_contexts", many_contexts },
-        { "contexts_at_work", contexts_at_work }, { "unknown_by_threads", unknown_by_threads } };
+        { "contexts_at_work", contexts_at_work }, { "unknown_by_threads", unknown_by_threads },
+        { "refused", refused } };
     CHECK(count == 4);
     void (*play)(uint64_t) = NULL;
     for (size_t scene = 0; scene < sizeof scenes / sizeof *scenes; scene++)

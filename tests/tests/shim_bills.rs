@@ -182,6 +182,19 @@ fn launches_without_markers_do_not_stop_the_program() {
     println!("unknown by threads: {spent:?}");
 }
 
+/// What the driver refuses is no work, also where no marker could be behind it: the clock billed 20 s of the card for each, and the
+/// next one waited until they were paid back. The program gives up after 90 s.
+#[test]
+fn what_is_refused_for_want_of_a_context_is_not_billed() {
+    let Some(scene) = scene() else { return };
+    let card = scene.bench.card();
+    let (tenant, files) = Tenant::with(&cap(&card));
+    scene.play(tenant.command(&scene.bench, &scene.program), "refused", MILLI, 0);
+    let billed = files.counter(usage::DEVICE_NANOS);
+    println!("{billed} ns billed, of {} ns that the card worked", card.busy_nanos());
+    assert!(billed < 1_000 * MILLI, "{billed} ns");
+}
+
 /// Without the shim the same scenes fill the card.
 #[test]
 fn without_the_shim_the_same_checks_fail() {

@@ -198,17 +198,26 @@ pub struct Ticket {
     counted: Option<Counted>,
     /// Where a marker is due behind it.
     mark: Option<usize>,
+    /// Since when and where it is work that no marker will be behind.
+    unmarked: Option<(Nanos, Place)>,
 }
 
 impl Ticket {
     const fn uncounted(price: Price) -> Self {
-        Self { charged: price.cost, deposit: price.deposit, counted: None, mark: None }
+        Self { charged: price.cost, deposit: price.deposit, counted: None, mark: None, unmarked: None }
     }
 
-    /// Whether [`Pace::launched`] has anything to do.
+    /// Whether [`Pace::launched`] has a marker to put.
     #[must_use]
     pub const fn is_marked(&self) -> bool {
         self.mark.is_some()
+    }
+
+    /// No marker will be behind it: there are none of its context. Asked about at that moment.
+    #[must_use]
+    pub const fn without_markers(mut self, now: Nanos) -> Self {
+        self.unmarked = Some((now, Place::Elsewhere));
+        self
     }
 }
 
@@ -379,7 +388,8 @@ impl Pace {
             self.lend(lane);
         }
         let counted = Some(Counted { stream: ask.stream, at, opened: lane.opened() });
-        Verdict::Go(Ticket { charged: cost, deposit: price.deposit, counted, mark: due.then_some(at) })
+        let mark = due.then_some(at);
+        Verdict::Go(Ticket { charged: cost, deposit: price.deposit, counted, mark, unmarked: None })
     }
 
     fn ask_without_marks(
@@ -393,13 +403,12 @@ impl Pace {
         if let Err(until) = self.pay(ask, price, None, shared, world) {
             return Verdict::Wait(until);
         }
-        if known == Known::Not {
-            self.unmarked(ask.now, ask.now, Place::Stream { context: world.context(), stream: ask.stream });
-        }
         if let Some((_, lane)) = self.lane(ask.stream) {
             self.probes.put_off(lane);
         }
-        Verdict::Go(Ticket::uncounted(price))
+        let place = Place::Stream { context: world.context(), stream: ask.stream };
+        let unmarked = (known == Known::Not).then_some((ask.now, place));
+        Verdict::Go(Ticket { unmarked, ..Ticket::uncounted(price) })
     }
 
     /// A launch waits. Its stream will rest: what that did until now is a batch of its own. Deposits come back with their bills, and
@@ -436,8 +445,17 @@ impl Pace {
         self.take_back(batch.deposit.signed());
     }
 
-    /// After the vendor call of a launch with a ticket: puts the marker that is due. `now` is a moment after the call.
+    /// After the vendor call of a launch with a ticket that went to the card at `now` at the latest: what will have no marker is
+    /// billed by the clock from when it may have begun. A launch that the vendor refuses is no work.
+    pub fn went(&self, now: Nanos, ticket: &Ticket) {
+        if let Some((since, place)) = ticket.unmarked {
+            self.unmarked(since, now, place);
+        }
+    }
+
+    /// The same, and puts the marker that is due. `now` is a moment after the call.
     pub fn launched(&self, now: Nanos, ticket: &Ticket, marks: Option<&mut Marks>, world: &mut impl World) {
+        self.went(now, ticket);
         if let (Some(at), Some(marks)) = (ticket.mark, marks)
             && let Some(lane) = self.lanes.get(at)
         {

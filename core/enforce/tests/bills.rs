@@ -299,6 +299,29 @@ fn work_without_a_marker_stops_nobody_once_it_is_done() {
     }
 }
 
+/// What no marker will be behind is the clock's once the driver took it, whoever has the markers. What it refuses never is.
+#[test]
+fn the_clock_bills_nothing_of_what_is_refused() {
+    for is_lacking in [false, true] {
+        let books = Books::new();
+        let mut process = Process::new(&books, 1, 100);
+        let (shape, shared) = (Shape::kernel(1, [64, 1, 1], [64, 1, 1]), books.shared(1));
+        let now = Nanos(process.card.now);
+        let ask = Ask { now, shape: &shape, stream: 7, terms: process.terms, waited: Nanos::MAX };
+        let Verdict::Go(ticket) = process.pace.ask(&ask, &shared, None, &mut process.card) else {
+            panic!("it has waited for long enough");
+        };
+        let ticket = if is_lacking { ticket.without_markers(now) } else { ticket };
+        process.pace.refused(&ticket, &shared);
+        assert!(!process.pace.has_unmarked(), "refused, lacking {is_lacking}");
+        process.pace.launched(Nanos(process.card.now + MICRO), &ticket, None, &mut process.card);
+        assert!(process.pace.has_unmarked(), "taken, lacking {is_lacking}");
+        process.card.now += 5 * MILLI;
+        process.waits();
+        assert_eq!(books.booked(), 5, "from when it may have begun, lacking {is_lacking}");
+    }
+}
+
 /// Nothing can be put behind work on the default stream while a capture is open.
 #[test]
 fn work_on_a_stream_that_takes_no_marker_now_stops_nobody() {
