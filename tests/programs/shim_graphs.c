@@ -8,6 +8,7 @@
      many <slot> <bytes> <count>           the same, by nodes without order
      child <slot> <bytes> <depth>          one that frees what it allocates, moved into a graph with some nodes, that into another one, ...; 0 bytes: none
      captured <slot> <bytes>               an allocation, captured
+     beside <slot> <other> <bytes>         a launch of the other one, and an allocation behind it, captured
      upload-at-once <slot> <bytes> <stream>   cuGraphInstantiateWithParams
      freeing <slot> <other>                a graph that frees what the other one allocates
      again <slot>, clone <slot>, embed <slot>, remove <slot>, double <slot>   what the vendor refuses of a graph with memory
@@ -204,6 +205,11 @@ static void handle(const char *word, u64 a, u64 b, u64 c)
     else if (!strcmp(word, "captured")) {
         int code = CALL(cuStreamBeginCapture_v2, streams[0], 0u);
         code = code ? code : CALL(cuMemAllocAsync, &addresses[a], (size_t)b, streams[0]);
+        make(a, code ? code : CALL(cuStreamEndCapture, streams[0], &graphs[a]), 0);
+    } else if (!strcmp(word, "beside")) {
+        int code = CALL(cuStreamBeginCapture_v2, streams[0], 0u);
+        code = code ? code : CALL(cuGraphLaunch, execs[b], streams[0]);
+        code = code ? code : CALL(cuMemAllocAsync, &addresses[a], (size_t)c, streams[0]);
         make(a, code ? code : CALL(cuStreamEndCapture, streams[0], &graphs[a]), 0);
     } else if (!strcmp(word, "freeing")) {
         int code = CALL(cuGraphCreate, &graphs[a], 0u);

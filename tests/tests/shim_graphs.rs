@@ -438,6 +438,22 @@ fn graphs_are_read_however_deep_they_lie_in_each_other() {
     scene.end();
 }
 
+/// The driver writes a launch down as a graph inside the captured one, which has nodes like any.
+#[test]
+fn a_captured_launch_of_another_graph_is_read_beside_an_allocation() {
+    let Some(mut scene) = Scene::new("launch") else { return };
+    // Graphs inside each other, without memory nodes.
+    scene.say("child 63 0 3", "0");
+    scene.say(&format!("beside 0 63 {UNIT}"), "0");
+    scene.say("launch 0 0", "0");
+    assert_eq!(scene.settled(), UNIT);
+    scene.say(&format!("beside 1 63 {LIMIT}"), "0");
+    scene.say("launch 1 0", "2");
+    assert_eq!((scene.settled(), scene.denied()), (UNIT, 1));
+    scene.say("launch 63 0", "0");
+    scene.end();
+}
+
 #[test]
 fn more_graphs_than_are_noted_are_refused() {
     let Some(mut scene) = Scene::new("launch") else { return };

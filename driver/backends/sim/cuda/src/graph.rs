@@ -103,7 +103,7 @@ pub(crate) enum What {
     Copy,
     /// A fill.
     Fill,
-    /// A graph, launched while another is captured.
+    /// A graph. Launched into a capture it is a child of the one that is captured.
     Graph,
     /// Nothing but its place in the order.
     Order,
@@ -116,8 +116,8 @@ fn kind(op: &Op) -> u32 {
         Op::Work { what: What::Copy, .. } => 1,
         Op::Work { what: What::Fill, .. } => 2,
         Op::Host(_) => 3,
-        Op::Child(_) | Op::Inside(_) | Op::Work { what: What::Graph, .. } => 4,
-        Op::Empty | Op::Work { what: What::Order, .. } => 5,
+        Op::Child(_) | Op::Inside(_) => 4,
+        Op::Empty | Op::Work { what: What::Graph | What::Order, .. } => 5,
         Op::Alloc { .. } => 10,
         Op::Free(_) => 11,
         Op::Words(_) => 12,
@@ -322,6 +322,23 @@ pub(crate) fn child_op(handle: u64, ownership: Ownership) -> Answer<Op> {
         Ownership::Move if GRAPHS.get(handle)?.moved.swap(true, Ordering::Relaxed) => Err(INVALID_VALUE),
         Ownership::Move => Ok(Op::Child(Arc::new(Embedded(handle)))),
     }
+}
+
+/// What a launch is where it is captured: a node with a graph of its own, of the nodes that the executable graph has now.
+fn launched_op(steps: &[Step]) -> Answer<Op> {
+    let handle = create()?;
+    // From here on it goes where nobody has it.
+    let embedded = Arc::new(Embedded(handle));
+    let mut fresh = BTreeMap::new();
+    for step in steps {
+        let after = step.after.iter().filter_map(|node| fresh.get(node).copied()).collect::<Vec<_>>();
+        let op = match &step.op {
+            Op::Inside(steps) => launched_op(steps)?,
+            op => op.clone(),
+        };
+        fresh.insert(step.node, add(handle, &after, op)?);
+    }
+    Ok(Op::Child(embedded))
 }
 
 /// cuGraphChildGraphNodeGetGraph.

@@ -7,7 +7,8 @@
 use super::order::{Order, holds};
 use super::store::{Need, Room};
 use super::{
-    Effect, GRAPHS, INVALID_HANDLE, Op, Place, Step, What, graph_holds_memory, holds_memory, kind, snapshots,
+    Effect, GRAPHS, INVALID_HANDLE, Op, Place, Step, What, graph_holds_memory, holds_memory, kind,
+    launched_op, snapshots,
 };
 use crate::code::{Answer, Code, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::handle::{Registry, Tag};
@@ -306,10 +307,10 @@ pub(crate) fn launch(handle: u64, stream: &Stream) -> Answer {
 
 fn run(exec: &Exec, stream: &Stream) -> Answer {
     let steps = lock(&exec.steps);
+    if let Some(capture) = stream.capture() {
+        return capture.add(stream.id, launched_op(&steps)?);
+    }
     if steps.iter().any(|step| holds(&step.op)) {
-        if let Some(capture) = stream.capture() {
-            return capture.add(stream.id, Op::Inside(steps.clone()));
-        }
         let order = Order::of(&steps);
         drop(steps);
         return stream.line.put(Vec::new(), Box::new(|turn| order.go(turn)));
