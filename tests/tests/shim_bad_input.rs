@@ -104,6 +104,26 @@ impl Scene {
     }
 }
 
+/// How mount namespaces are made here.
+struct Unshare(&'static [&'static str]);
+
+impl Unshare {
+    /// `None`: not at all, and the test says so.
+    fn found() -> Option<Self> {
+        let ways: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
+        let can = |way: &&[&str]| {
+            let tried =
+                Command::new("unshare").args(*way).args(["mount", "-t", "tmpfs", "x", "/run"]).output();
+            tried.is_ok_and(|tried| tried.status.success())
+        };
+        let found = ways.into_iter().find(can).map(Self);
+        if found.is_none() {
+            println!("stood aside: nothing can be mounted");
+        }
+        found
+    }
+}
+
 fn overwrite(file: PathBuf, at: usize, bytes: &[u8]) {
     let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
     file.write_all_at(bytes, u64::try_from(at).unwrap()).unwrap();
@@ -150,6 +170,34 @@ fn a_place_of_grants_that_is_named_and_not_usable_is_closed() {
     pipe(&at("pipe"));
     for name in ["absent", "file", "empty", "endless", "pipe"] {
         assert_eq!(scene.pointed(Some(&at(name))), Verdict::Closed, "{name}");
+    }
+}
+
+/// The variable is the tenant's own: it counts where the container has no place of grants, and not where that cannot be opened.
+#[test]
+fn the_containers_place_of_grants_goes_before_the_variable() {
+    let Some(scene) = scene() else { return };
+    let Some(unshare) = Unshare::found() else { return };
+    let (generous, _files) = Tenant::with(&memory_limit(&scene.card, 32 * LIMIT));
+    let (container, _others) = Tenant::with(&memory_limit(&scene.card, LIMIT));
+    let own = format!("mkdir grants && mount --bind {} grants", container.grants().display());
+    // Root may open what is closed to everybody, unless it has no capabilities.
+    let closed = r#"mkdir -m 0 grants && set -- setpriv --inh-caps=-all --bounding-set=-all "$@""#;
+    for (place, verdict) in [
+        ("true", Verdict::Open),
+        (own.as_str(), Verdict::Held),
+        ("mkdir grants", Verdict::Closed),
+        ("touch grants", Verdict::Closed),
+        ("ln -s grants grants", Verdict::Closed),
+        ("mkfifo grants", Verdict::Closed),
+        (closed, Verdict::Closed),
+    ] {
+        let script = format!(
+            r#"mount -t tmpfs aliquot /run && mkdir /run/aliquot && cd /run/aliquot && {place} && cd / && exec "$@""#
+        );
+        let mut command = generous.command(&scene.bench, "unshare");
+        command.args(unshare.0).args(["sh", "-c", &script, "sh"]).arg(&scene.verdict);
+        assert_eq!(scene.try_out(&mut command), verdict, "{place}");
     }
 }
 
