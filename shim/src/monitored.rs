@@ -6,8 +6,9 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::account::{self, Account};
 use crate::grants::{self, Standing};
+use crate::processes::Instances;
 use crate::sys::KeepErrno;
-use crate::vendor::{SUCCESS, nvmlDeviceGetUUID};
+use crate::vendor::{SUCCESS, nvmlDeviceGetComputeInstanceId, nvmlDeviceGetGpuInstanceId, nvmlDeviceGetUUID};
 
 /// A card, as NVML names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,16 @@ fn remember(handle: usize, standing: Standing) {
     if taken.map_or_else(|found| found == handle, |_| true) {
         known.code.store(standing.code(), Ordering::Release);
     }
+}
+
+/// The MIG instances that a handle stands for.
+pub(crate) fn instances(card: Handle) -> Instances {
+    let _errno = KeepErrno::new();
+    let mut found = Instances::NONE;
+    // NVML refuses it of a whole card.
+    let is_part = nvmlDeviceGetGpuInstanceId(card.0, &raw mut found.gpu) == Some(SUCCESS)
+        && nvmlDeviceGetComputeInstanceId(card.0, &raw mut found.compute) == Some(SUCCESS);
+    if is_part { found } else { Instances::NONE }
 }
 
 /// Forgets everything: the next NVML may use handles in another way.

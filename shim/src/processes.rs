@@ -9,13 +9,30 @@ use crate::account::Ledger;
 use crate::life::{self, Holder};
 use crate::process::Pid;
 use crate::shown;
-use crate::sys::KeepErrno;
+use crate::sys::{KeepErrno, with_bytes};
 use crate::vendor::SUCCESS;
 
 /// NVML_ERROR_INSUFFICIENT_SIZE
 pub(crate) const INSUFFICIENT_SIZE: i32 = 7;
+/// NVML_ERROR_MEMORY
+const NO_MEMORY: i32 = 20;
 /// NVML's number for no MIG instance.
 const NO_INSTANCE: u32 = u32::MAX;
+/// Places for processes that come while a list is asked for, and how often one is asked for.
+const SPARE: u32 = 16;
+const TRIES_MAX: u32 = 4;
+
+/// The MIG instances that a card is, each by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instances {
+    pub(crate) gpu: u32,
+    pub(crate) compute: u32,
+}
+
+impl Instances {
+    /// A whole card's.
+    pub(crate) const NONE: Self = Self { gpu: NO_INSTANCE, compute: NO_INSTANCE };
+}
 
 /// nvmlProcessInfo_v1_t
 #[derive(Clone, Copy)]
@@ -100,12 +117,12 @@ impl Entry for Named {
 
 /// An entry that the books alone can make.
 pub(crate) trait Booked: Entry {
-    /// One for a process of the books.
-    fn of(holder: Holder) -> Self;
+    /// One for a process of the books, on a card that is these instances.
+    fn of(holder: Holder, instances: Instances) -> Self;
 }
 
 impl Booked for Process1 {
-    fn of(holder: Holder) -> Self {
+    fn of(holder: Holder, _instances: Instances) -> Self {
         Self { pid: holder.pid.0, padding: 0, used: holder.bytes }
     }
 }
@@ -120,8 +137,8 @@ impl Entry for Process1 {
 }
 
 impl Booked for Process2 {
-    fn of(holder: Holder) -> Self {
-        let (gpu_instance, compute_instance) = (NO_INSTANCE, NO_INSTANCE);
+    fn of(holder: Holder, instances: Instances) -> Self {
+        let Instances { gpu: gpu_instance, compute: compute_instance } = instances;
         Self { pid: holder.pid.0, padding: 0, used: holder.bytes, gpu_instance, compute_instance }
     }
 }
@@ -182,14 +199,19 @@ pub(crate) fn is_ours(ledger: Option<Ledger>, pid: Pid) -> bool {
 }
 
 /// Writes the list into `room` places; how many there are, and NVML's answer.
-pub(crate) fn write<E: Booked>(ledger: Option<Ledger>, room: u32, list: *mut E) -> (u32, i32) {
+pub(crate) fn write<E: Booked>(
+    ledger: Option<Ledger>,
+    room: u32,
+    list: *mut E,
+    instances: Instances,
+) -> (u32, i32) {
     let _errno = KeepErrno::new();
     let room = if list.is_null() { 0 } else { usize::try_from(room).unwrap_or(0) };
     let mut count = 0_usize;
     for holder in holders(ledger) {
         if count < room {
             // SAFETY: below the number of places that the caller said the list has.
-            unsafe { list.add(count).write_unaligned(E::of(holder)) };
+            unsafe { list.add(count).write_unaligned(E::of(holder, instances)) };
         }
         count += 1;
     }
@@ -210,6 +232,49 @@ pub(crate) fn keep_ours<E: Entry>(ledger: Option<Ledger>, count: u32, list: *mut
         kept += 1;
     }
     u32::try_from(kept).unwrap_or(0)
+}
+
+/// Has a list written elsewhere that NVML has some `found` entries for, and the grant's of these into the `room` places of a
+/// caller's; how many there are, and NVML's answer.
+pub(crate) fn read_ours<E: Entry>(
+    ledger: Option<Ledger>,
+    mut found: u32,
+    (room, list): (u32, *mut E),
+    ask: &dyn Fn(*mut u32, *mut E) -> i32,
+) -> (u32, i32) {
+    let (mut kept, mut answer) = (0, INSUFFICIENT_SIZE);
+    for _ in 0..TRIES_MAX {
+        let places = found.saturating_add(SPARE);
+        answer = NO_MEMORY;
+        let bytes = usize::try_from(places).unwrap_or(usize::MAX).saturating_mul(size_of::<E>());
+        with_bytes(bytes, |bytes| {
+            let own = bytes.as_mut_ptr().cast::<E>();
+            found = places;
+            answer = ask(&raw mut found, own);
+            if answer == SUCCESS {
+                kept = keep_ours(ledger, found.min(places), own);
+                copy(own, kept, (room, list));
+            }
+        });
+        if answer != INSUFFICIENT_SIZE {
+            break;
+        }
+    }
+    let is_short = kept > 0 && (list.is_null() || kept > room);
+    (kept, if answer == SUCCESS && is_short { INSUFFICIENT_SIZE } else { answer })
+}
+
+/// Copies entries to where there is room for all of them.
+fn copy<E: Entry>(entries: *const E, count: u32, (room, list): (u32, *mut E)) {
+    if list.is_null() || count > room {
+        return;
+    }
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the caller has just had that many entries written.
+        let entry = unsafe { entries.add(index).read_unaligned() };
+        // SAFETY: below the number of places that the caller said the list has.
+        unsafe { list.add(index).write_unaligned(entry) };
+    }
 }
 
 /// Shows the use of the multiprocessors as a part of the granted time.

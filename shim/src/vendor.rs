@@ -90,6 +90,9 @@ calls! {
     Nvml;
     /// The card's UUID as text, or that of a MIG instance.
     fn nvmlDeviceGetUUID(device: *mut c_void, uuid: *mut u8, length: u32);
+    /// Of the handle of a MIG device alone.
+    fn nvmlDeviceGetGpuInstanceId(device: *mut c_void, id: *mut u32);
+    fn nvmlDeviceGetComputeInstanceId(device: *mut c_void, id: *mut u32);
 }
 
 /// The vendor's description of a memory node.

@@ -15,6 +15,9 @@
  *   processes CARD   prints pid:bytes by each version of each list, the versions apart by bars
  *   work CARD        prints pid:percent by both calls, a bar between them
  *   run NANOS        launches a kernel of that length, prints the driver's answer
+ *   counted CARD        for each list of others than who computes, the answer and how many there are where there is no room at all;
+ *                       then the answer, the number and the process for a list of accounting with room for one
+ *   instances UUID      prints pid:GPU instance/compute instance of who computes on a MIG device
  *   accounted CARD PID  prints the answer and the processes of the list of accounting, a bar, and the answers about the process
  *   uninitialised    prints what NVML answers when it was shut down
  * With an argument it never touches CUDA; made with WATCHES it is not linked to it either, and has none of the lines from "on" to
@@ -132,6 +135,39 @@ static int run(unsigned long long nanos) {
         kernel, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL);
 }
 
+static void counted(U card) {
+    static const char *const names[] = {"nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses_v2",
+        "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses",
+        "nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetAccountingPids"};
+    unsigned count = 0, pid = 0;
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        int code = CALL(nvml, names[n], (U, unsigned *, void *))(card, &count, NULL);
+        printf("%d %u|", code, count);
+        count = 0;
+    }
+    int code = CALL(nvml, "nvmlDeviceGetProcessUtilization", (U, Sample *, unsigned *, U))(card, NULL, &count, 0);
+    Info info = { sizeof info | 1 << 24, 0, 0, NULL };
+    Detail detail = { 0x1000018, 0, 0, NULL };
+    printf("%d %u|", code, count);
+    code = CALL(nvml, "nvmlDeviceGetProcessesUtilizationInfo", (U, Info *))(card, &info);
+    printf("%d %u|", code, info.count);
+    code = CALL(nvml, "nvmlDeviceGetRunningProcessDetailList", (U, Detail *))(card, &detail);
+    printf("%d %u|", code, detail.count);
+    count = 1;
+    code = CALL(nvml, "nvmlDeviceGetAccountingPids", (U, unsigned *, unsigned *))(card, &count, &pid);
+    printf("%d %u %u\n", code, count, pid);
+}
+
+static void instances(const char *uuid) {
+    P2 room[64];
+    unsigned count = 64;
+    U card = 0;
+    must(CALL(nvml, "nvmlDeviceGetHandleByUUID", (const char *, U *))(uuid, &card), "by UUID");
+    must(CALL(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", (U, unsigned *, P2 *))(card, &count, room), "processes");
+    for (unsigned n = 0; n < count; n++) printf("%s%u:%u/%u", n ? " " : "", room[n].pid, room[n].gi, room[n].ci);
+    puts("");
+}
+
 static void accounted(U card, unsigned pid) {
     unsigned pids[64], count = 64;
     U figures[8] = {0}, again[8] = {0};
@@ -187,6 +223,8 @@ int main(int argc, char **argv) {
         else if (sscanf(line, "%63s", word) == 1 && !strcmp(word, "uninitialised")) {
             U card = device(0), count = 0;
             M1 one = { 1, 2, 3 };
+        else if (sscanf(line, "instances %63s", word) == 1) instances(word);
+        else if (sscanf(line, "counted %d", &number) == 1) counted(device(number));
             must(CALL(nvml, "nvmlShutdown", (void))(), "shutdown");
             int a = CALL(nvml, "nvmlDeviceGetMemoryInfo", (U, M1 *))(card, &one);
             int b = CALL(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", (U, unsigned *, void *))(card, (unsigned *)&count, NULL);

@@ -249,6 +249,25 @@ fn accounting_tells_of_the_containers_processes_and_of_nobody_else() {
     assert!(bare.ends_with("| 0 0 1") && bare.contains(&other.to_string()), "{bare}");
 }
 
+/// NVML says how many there are where a list is too short: of everybody on the card.
+#[test]
+fn how_many_processes_there_are_is_said_of_the_containers_own() {
+    let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return };
+    let (mut user, mut monitor) = (scene.user(), scene.monitor());
+    let mut strangers = [scene.stranger(), scene.stranger()];
+    for talk in [&mut user].into_iter().chain(&mut strangers) {
+        assert_eq!(talk.say("take 1000"), "0");
+    }
+    let lists = |drawn: &str, there: u32| [drawn; 6].join("|") + &format!("|7 {there}").repeat(4) + "|";
+    let ours = lists("0 0", 1) + &format!("0 1 {}", user.pid());
+    for talk in [&mut user, &mut monitor] {
+        assert_eq!(talk.say("counted 0"), ours);
+    }
+    assert_eq!(strangers[0].say("counted 0"), lists("0 0", 3) + "7 3 0");
+    // Of a card that no grant names nobody is told about.
+    assert_eq!(monitor.say("counted 1"), "0 0|".repeat(7) + "6 0|6 0|0 0|0 0 0");
+}
+
 #[test]
 fn refusals_of_nvml_stay_its_own() {
     let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return };

@@ -202,6 +202,9 @@ fn an_instance_is_held_to_its_grant_however_it_is_named() {
         assert!(told.contains(&format!(" {total} {total} ")), "{visible}: {told}");
         assert_eq!(talk.say(&format!("take {total}")), "2", "{visible}: the context is in it");
         assert_eq!(talk.say("take 1073741824"), "0", "{visible}");
+        let (device, uuid) = if grant == 1 { (one, &first) } else { (two, &second) };
+        let there = format!("{}:{}/{}", talk.pid(), device.gpu.id, device.compute.id);
+        assert_eq!(talk.say(&format!("instances {uuid}")), there, "{visible}");
     }
 }
 

@@ -129,37 +129,37 @@ hooks! {
         computing(Handle(device), count, list, nvmlDeviceGetComputeRunningProcesses_v3::real)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses(device: *mut c_void, count: *mut u32, list: *mut Process1) {
-        let answer = nvmlDeviceGetGraphicsRunningProcesses::real(device, count, list);
-        ours_alone(answer, Handle(device), count, list)
+        listed(Handle(device), count, list, nvmlDeviceGetGraphicsRunningProcesses::real)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: *mut c_void, count: *mut u32, list: *mut Process2) {
-        let answer = nvmlDeviceGetGraphicsRunningProcesses_v2::real(device, count, list);
-        ours_alone(answer, Handle(device), count, list)
+        listed(Handle(device), count, list, nvmlDeviceGetGraphicsRunningProcesses_v2::real)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: *mut c_void, count: *mut u32, list: *mut Process2) {
-        let answer = nvmlDeviceGetGraphicsRunningProcesses_v3::real(device, count, list);
-        ours_alone(answer, Handle(device), count, list)
+        listed(Handle(device), count, list, nvmlDeviceGetGraphicsRunningProcesses_v3::real)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses(device: *mut c_void, count: *mut u32, list: *mut Process1) {
-        let answer = nvmlDeviceGetMPSComputeRunningProcesses::real(device, count, list);
-        ours_alone(answer, Handle(device), count, list)
+        listed(Handle(device), count, list, nvmlDeviceGetMPSComputeRunningProcesses::real)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses_v2(device: *mut c_void, count: *mut u32, list: *mut Process2) {
-        let answer = nvmlDeviceGetMPSComputeRunningProcesses_v2::real(device, count, list);
-        ours_alone(answer, Handle(device), count, list)
+        listed(Handle(device), count, list, nvmlDeviceGetMPSComputeRunningProcesses_v2::real)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: *mut c_void, count: *mut u32, list: *mut Process2) {
-        let answer = nvmlDeviceGetMPSComputeRunningProcesses_v3::real(device, count, list);
-        ours_alone(answer, Handle(device), count, list)
+        listed(Handle(device), count, list, nvmlDeviceGetMPSComputeRunningProcesses_v3::real)
     }
     fn nvmlDeviceGetRunningProcessDetailList(device: *mut c_void, details: *mut DetailList) {
-        let answer = nvmlDeviceGetRunningProcessDetailList::real(device, details);
-        if answer != SUCCESS || details.is_null() {
-            return answer;
+        if details.is_null() {
+            return nvmlDeviceGetRunningProcessDetailList::real(device, details);
         }
-        // SAFETY: not null, and NVML accepted it as such a structure.
-        let (count, list) = unsafe { (&raw mut (*details).count, (*details).list) };
-        ours_alone(answer, Handle(device), count, list)
+        // SAFETY: not null: the caller's structure. What is read is used once NVML accepted it as such a one.
+        let places = unsafe { Places::of(&raw mut (*details).count, (*details).list) };
+        ours_alone(Handle(device), &places, &|count, list| {
+            // SAFETY: as above; the caller waits for this call.
+            unsafe { ((*details).count, (*details).list) = (*count, list) };
+            let answer = nvmlDeviceGetRunningProcessDetailList::real(device, details);
+            // SAFETY: as above.
+            unsafe { (*count, (*details).list) = ((*details).count, places.list) };
+            answer
+        })
     }
     fn nvmlDeviceGetProcessUtilization(
         device: *mut c_void,
@@ -167,21 +167,27 @@ hooks! {
         count: *mut u32,
         since: u64,
     ) {
-        let answer = nvmlDeviceGetProcessUtilization::real(device, list, count, since);
-        work_of_ours(answer, Handle(device), count, list)
+        work_of_ours(Handle(device), &Places::of(count, list), &|count, list| {
+            nvmlDeviceGetProcessUtilization::real(device, list, count, since)
+        })
     }
     fn nvmlDeviceGetProcessesUtilizationInfo(device: *mut c_void, info: *mut Utilizations) {
-        let answer = nvmlDeviceGetProcessesUtilizationInfo::real(device, info);
-        if answer != SUCCESS || info.is_null() {
-            return answer;
+        if info.is_null() {
+            return nvmlDeviceGetProcessesUtilizationInfo::real(device, info);
         }
-        // SAFETY: not null, and NVML accepted it as such a structure.
-        let (count, list) = unsafe { (&raw mut (*info).count, (*info).list) };
-        work_of_ours(answer, Handle(device), count, list)
+        // SAFETY: not null: the caller's structure. What is read is used once NVML accepted it as such a one.
+        let places = unsafe { Places::of(&raw mut (*info).count, (*info).list) };
+        work_of_ours(Handle(device), &places, &|count, list| {
+            // SAFETY: as above; the caller waits for this call.
+            unsafe { ((*info).count, (*info).list) = (*count, list) };
+            let answer = nvmlDeviceGetProcessesUtilizationInfo::real(device, info);
+            // SAFETY: as above.
+            unsafe { (*count, (*info).list) = ((*info).count, places.list) };
+            answer
+        })
     }
     fn nvmlDeviceGetAccountingPids(device: *mut c_void, count: *mut u32, pids: *mut Named) {
-        let answer = nvmlDeviceGetAccountingPids::real(device, count, pids);
-        ours_alone(answer, Handle(device), count, pids)
+        listed(Handle(device), count, pids, nvmlDeviceGetAccountingPids::real)
     }
     fn nvmlDeviceGetAccountingStats(device: *mut c_void, pid: u32, figures: *mut Figures1) {
         if is_shown(Handle(device), pid) {
@@ -270,42 +276,68 @@ fn booked<E: Booked>(
     crate::pools::refresh();
     // SAFETY: not null: the caller's number of places, in and out.
     let room = unsafe { count.read() };
-    let (found, answer) = processes::write(ledger, room, list);
+    let (found, answer) = processes::write(ledger, room, list, monitored::instances(card));
     // SAFETY: as above.
     unsafe { count.write(found) };
     answer
 }
 
-/// Takes away what is not the container's from a list that NVML has just written.
-fn ours_alone<E: Entry>(answer: i32, card: Handle, count: *mut u32, list: *mut E) -> i32 {
-    if answer != SUCCESS || count.is_null() || list.is_null() {
-        return answer;
+/// A caller's list, and how many entries it has room for.
+struct Places<E> {
+    count: *mut u32,
+    list: *mut E,
+    room: u32,
+}
+
+impl<E> Places<E> {
+    fn of(count: *mut u32, list: *mut E) -> Self {
+        // SAFETY: not null: the caller's number of places.
+        let room = if count.is_null() { 0 } else { unsafe { count.read_unaligned() } };
+        Self { count, list, room }
     }
+}
+
+/// A list of NVML's with what is the container's alone.
+fn listed<E: Entry>(card: Handle, count: *mut u32, list: *mut E, real: List<E>) -> i32 {
+    ours_alone(card, &Places::of(count, list), &|count, list| real(card.0, count, list))
+}
+
+/// What NVML answers to `ask`, with what is not the container's left out: also of how many there are.
+fn ours_alone<E: Entry>(card: Handle, places: &Places<E>, ask: &dyn Fn(*mut u32, *mut E) -> i32) -> i32 {
+    let answer = ask(places.count, places.list);
     let ledger = match monitored::account(card) {
         Account::Uncounted => return answer,
         Account::Counted(ledger) => Some(ledger),
         Account::Closed => None,
     };
+    if places.count.is_null() || !matches!(answer, SUCCESS | processes::INSUFFICIENT_SIZE) {
+        return answer;
+    }
     crate::pools::refresh();
     // SAFETY: not null, and NVML has just written it.
-    let found = unsafe { count.read() };
-    let kept = processes::keep_ours(ledger, found, list);
+    let found = unsafe { places.count.read_unaligned() };
+    let (kept, answer) = if answer == SUCCESS && (found == 0 || !places.list.is_null()) {
+        (processes::keep_ours(ledger, found, places.list), answer)
+    } else {
+        // NVML said how many there are of everybody.
+        processes::read_ours(ledger, found, (places.room, places.list), ask)
+    };
     // SAFETY: as above.
-    unsafe { count.write(kept) };
+    unsafe { places.count.write_unaligned(kept) };
     answer
 }
 
 /// The same for a list of what processes did: as parts of the granted time, where time is limited.
-fn work_of_ours<E: Entry>(answer: i32, card: Handle, count: *mut u32, list: *mut E) -> i32 {
-    let answer = ours_alone(answer, card, count, list);
-    if answer != SUCCESS || count.is_null() || list.is_null() {
+fn work_of_ours<E: Entry>(card: Handle, places: &Places<E>, ask: &dyn Fn(*mut u32, *mut E) -> i32) -> i32 {
+    let answer = ours_alone(card, places, ask);
+    if answer != SUCCESS || places.count.is_null() {
         return answer;
     }
     // SAFETY: not null, and NVML or we have just written it.
-    let found = unsafe { count.read() };
+    let found = unsafe { places.count.read_unaligned() };
     if let Standing::Granted(grant) = monitored::standing(card) {
-        processes::show_as_share(&grant.limits(), found, list);
+        processes::show_as_share(&grant.limits(), found, places.list);
     }
     // NVML's way to say that nobody did anything.
-    if found == 0 { NOT_FOUND } else { answer }
+    if found == 0 && !matches!(monitored::account(card), Account::Uncounted) { NOT_FOUND } else { answer }
 }
