@@ -15,6 +15,8 @@
 // UNSAFETY: mapped files become views, whose constructors have contracts.
 #![expect(unsafe_code, reason = "views of mappings are made by contract")]
 
+mod last;
+
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -26,6 +28,7 @@ use aliquot_enforce::term::Until;
 use crate::hook::Need;
 use crate::sys::{self, File, FileId, KeepErrno, Unopened};
 use crate::vendor::{self, Device};
+use last::Last;
 
 /// Where a container finds its grants.
 const ROOT: &CStr = c"/run/aliquot/grants";
@@ -64,6 +67,9 @@ pub(crate) struct Usage {
     /// Kept open for record locks, unless the program closed it.
     file: &'static AtomicI32,
 }
+
+/// Limits as last read, by grant.
+static LAST: [Last; GRANTS_MAX] = [const { Last::new() }; GRANTS_MAX];
 
 /// Descriptors of usage files, by grant.
 static FILES: [AtomicI32; GRANTS_MAX] = [const { AtomicI32::new(-1) }; GRANTS_MAX];
@@ -482,9 +488,17 @@ impl Grant {
         self.limits.read().ok()
     }
 
-    /// The limits in force; those of the beginning where the page cannot be read.
+    /// The limits in force; while the page cannot be read, those that were read last.
     pub(crate) fn limits(&self) -> Limits {
-        self.read().unwrap_or(self.first)
+        let last = LAST.get(self.number);
+        match (self.read(), last) {
+            (Some(limits), Some(last)) => {
+                last.note(&limits);
+                limits
+            }
+            (Some(limits), None) => limits,
+            (None, last) => last.map_or(self.first, |last| last.over(&self.first)),
+        }
     }
 }
 

@@ -211,6 +211,11 @@ int main(int argc, char **argv) {
             int code = CALL(cuda, "cuMemAlloc_v2", (U *, size_t))(&held[last], bytes);
             if (!code) last++;
             printf("%d\n", code);
+        } else if (sscanf(line, "managed %llu", &bytes) == 1) {
+            U address = 0;
+            int code = CALL(cuda, "cuMemAllocManaged", (U *, size_t, unsigned))(&address, bytes, 1);
+            if (!code) must(CALL(cuda, "cuMemFree_v2", (U))(address), "free");
+            printf("%d\n", code);
         } else if (!strncmp(line, "give", 4)) {
             printf("%d\n", first < last ? CALL(cuda, "cuMemFree_v2", (U))(held[first++]) : 0);
         } else if (is_of_families(line)) {
@@ -218,13 +223,13 @@ int main(int argc, char **argv) {
         else if (sscanf(line, "nvml %d", &number) == 1) show_nvml(device(number));
         else if (sscanf(line, "processes %d", &number) == 1) processes(device(number));
         else if (sscanf(line, "accounted %d %u", &number, &pid) == 2) accounted(device(number), pid);
+        else if (sscanf(line, "instances %63s", word) == 1) instances(word);
+        else if (sscanf(line, "counted %d", &number) == 1) counted(device(number));
         else if (sscanf(line, "work %d", &number) == 1) work(device(number));
         else if (sscanf(line, "run %llu", &bytes) == 1) printf("%d\n", run(bytes));
         else if (sscanf(line, "%63s", word) == 1 && !strcmp(word, "uninitialised")) {
             U card = device(0), count = 0;
             M1 one = { 1, 2, 3 };
-        else if (sscanf(line, "instances %63s", word) == 1) instances(word);
-        else if (sscanf(line, "counted %d", &number) == 1) counted(device(number));
             must(CALL(nvml, "nvmlShutdown", (void))(), "shutdown");
             int a = CALL(nvml, "nvmlDeviceGetMemoryInfo", (U, M1 *))(card, &one);
             int b = CALL(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", (U, unsigned *, void *))(card, (unsigned *)&count, NULL);

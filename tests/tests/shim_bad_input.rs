@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::{header, limits, usage};
-use aliquot_abi::limits::{ComputePolicy, FailMode, Limits};
+use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy};
 use aliquot_tests::local::opened_to_everybody;
 use aliquot_tests::preload::{Tenant, memory_limit, unlimited};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
@@ -457,6 +457,23 @@ fn limits_that_turn_to_noise_stay_as_they_were_read_last() {
         assert_eq!(talk.say(&format!("take {}", LIMIT + 1)), "2", "{seed}");
     }
     assert_eq!((talk.say("take 1048576"), talk.say("give")), ("0".into(), "0".into()));
+}
+
+/// The same of how managed memory is charged, which is free first, charged then, and noise in the end.
+#[test]
+fn settings_that_turn_to_noise_stay_as_they_were_read_last() {
+    let Some(scene) = scene() else { return };
+    let free = Limits { managed: ManagedPolicy::Free, ..memory_limit(&scene.card, LIMIT) };
+    let (tenant, files) = Tenant::with(&free);
+    let mut talk = Talk::start(&mut tenant.command(&scene.bench, &scene.program));
+    let large = format!("managed {}", 2 * LIMIT);
+    assert_eq!(talk.say(&large), "0", "free");
+    files.change(&Limits { generation: 2, ..memory_limit(&scene.card, LIMIT) });
+    assert_eq!(talk.say(&large), "2", "charged");
+    for seed in 1..20 {
+        overwrite(files.dir().join("limits"), 64, &noise(seed, 4032));
+        assert_eq!(talk.say(&large), "2", "{seed}");
+    }
 }
 
 #[test]
