@@ -57,6 +57,7 @@ fn the_exit_code_is_the_commands() {
         (vec!["--", "no-such-program"], 127, "cannot run no-such-program"),
         (vec!["--", "/etc/passwd"], 126, "cannot run /etc/passwd"),
         (vec!["--memory", "1000Gi", "--", "true"], 125, "too little `memory` left"),
+        (vec!["--memory", "1000Gi", "--", "true"], 125, "ask for --memory "),
         (vec!["--memory", "none", "--", "true"], 125, "expected an amount of memory"),
         (vec!["--memory", "-5Gi", "--", "true"], 125, "expected an amount of memory"),
         (vec!["--memory", "1e30", "--", "true"], 125, "these are 4Ei or more, which no card has"),

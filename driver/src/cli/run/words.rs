@@ -4,7 +4,7 @@ use aliquot_abi::limits::{CONTEXT_BYTES_PRESUMED, MemoryLimit};
 use aliquot_core::allocate::Change;
 use aliquot_core::card::{Card, Inventory};
 use aliquot_core::id::CardUuid;
-use aliquot_core::offer::DRIVER;
+use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER};
 use aliquot_core::quantity::Quantity;
 use aliquot_core::units::Bytes;
 
@@ -61,7 +61,16 @@ pub(super) fn listed(cards: &[&Card]) -> String {
 
 /// A change that would give the run a place, as options say it; `None`: no option stands for it.
 pub(super) fn in_options(change: &Change) -> Option<String> {
-    let Change::DropSelector { expression, .. } = change else { return Some(change.to_string()) };
+    let expression = match change {
+        Change::LowerCapacity { capacity, from, to, .. } => {
+            let options = [(CAPACITY_MEMORY, "--memory"), (CAPACITY_CORES, "--cores")];
+            let (_, option) = options.into_iter().find(|(name, _)| name == capacity)?;
+            let instead = from.map(|from| format!(" instead of {from}")).unwrap_or_default();
+            return Some(format!("ask for {option} {to}{instead}"));
+        }
+        Change::DropSelector { expression, .. } => expression,
+        _ => return Some(change.to_string()),
+    };
     let of = |test: &str| expression.starts_with(&format!("device.attributes[\"{DRIVER}\"].{test} "));
     let words = [
         ("parentUUID ==", "leave out --card"),
@@ -109,6 +118,19 @@ mod tests {
         assert_eq!(drop("parentUUID in [\"x\"]").as_deref(), Some(shown));
         assert_eq!(drop("profile == \"x\"").as_deref(), Some("leave out --template"));
         assert_eq!(["vendor == 1", "type == 1", "model == 1"].map(drop), [None, None, None]);
+        let lower = |capacity: &str, from: Option<&str>, to: &str| {
+            in_options(&Change::LowerCapacity {
+                claim: "local/a".to_owned(),
+                request: "run".to_owned(),
+                capacity: capacity.to_owned(),
+                from: from.map(|from| from.parse().unwrap()),
+                to: to.parse().unwrap(),
+            })
+        };
+        let memory = lower("memory", Some("16Gi"), "15Gi");
+        assert_eq!(memory.as_deref(), Some("ask for --memory 15Gi instead of 16Gi"));
+        assert_eq!(lower("cores", None, "30").as_deref(), Some("ask for --cores 30"));
+        assert_eq!(lower("planes", None, "30"), None);
         let other = Change::AnotherNode { node: "n1".to_owned() };
         assert_eq!(in_options(&other), Some(other.to_string()));
     }
