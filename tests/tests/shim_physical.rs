@@ -408,17 +408,21 @@ fn who_imports_at_once_what_the_dead_exported_pays_once() {
     scene.program.end();
 }
 
-/// The last who had it found no other hold, and takes it off the books next.
-#[test]
-fn what_is_imported_while_its_last_holder_lets_go_stays_in_the_books() {
-    let Some(mut scene) = Scene::new() else { return };
+/// Whether its last holder was stopped in the moment in which it asked who else has it.
+fn is_imported_while_its_last_holder_lets_go() -> bool {
+    let Some(mut scene) = Scene::new() else { return true };
     let mut last = scene.sibling();
     left_behind(&scene, &[&scene.program, &last]);
     assert_eq!(fetch(&mut last, 1), "0");
     scene.say(&["fetch 2", "watch"]);
     scene.both(3);
     assert_eq!(last.say("slow 1"), "0");
-    assert_eq!(last.say("release 1"), "asked");
+    // Where others are at work on the card in that moment, what is released stays in the books, and nobody is asked.
+    if last.say("release 1") != "asked" {
+        last.end();
+        scene.program.end();
+        return false;
+    }
     assert_eq!((scene.program.say("import 1 2"), scene.program.hear()), ("held".into(), "0".into()));
     last.tell("on");
     assert_eq!(last.hear(), "0");
@@ -427,6 +431,13 @@ fn what_is_imported_while_its_last_holder_lets_go_stays_in_the_books() {
     scene.soon(0);
     last.end();
     scene.program.end();
+    true
+}
+
+/// The last who had it found no other hold, and takes it off the books next.
+#[test]
+fn what_is_imported_while_its_last_holder_lets_go_stays_in_the_books() {
+    assert!((0..12).any(|_| is_imported_while_its_last_holder_lets_go()), "it never asked");
 }
 
 /// Makers and importers are killed wherever they are: the books never have less than the card of what somebody has.
