@@ -154,7 +154,8 @@ pub enum Next {
 /// One tenant of the card, as the governor knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenant {
-    terms: Terms,
+    /// What was promised. It may be changed between two steps.
+    pub terms: Terms,
     granted: Ppm,
     own: Ppm,
     /// Share used lately.
@@ -294,11 +295,6 @@ impl Tenant {
             gap: 0,
             correction: 0,
         }
-    }
-
-    /// Changes what was promised, from the next step on.
-    pub fn set_terms(&mut self, terms: Terms) {
-        self.terms = terms;
     }
 
     /// What it may use now: `granted_ppm` of its limits.

@@ -227,12 +227,7 @@ impl<'s> Reign<'s> {
             }
         });
         self.unread += before - self.grants.len();
-        for grant in self.grants.values_mut() {
-            grant.owners.forget(now);
-            if let (Some(tenant), Ok(limits)) = (&mut grant.tenant, grant.limits.read()) {
-                terms(&limits).into_iter().for_each(|terms| tenant.set_terms(terms));
-            }
-        }
+        self.grants.values_mut().for_each(|grant| grant.owners.forget(now));
     }
 
     /// What lies in a share's directory.
@@ -258,6 +253,7 @@ impl<'s> Reign<'s> {
     /// One step of all tenants.
     fn step(&mut self) -> Step {
         let now = monotonic();
+        self.grants.values_mut().for_each(Grant::renew);
         let window = self.window(now);
         let mut governed: Vec<&mut Grant> =
             self.grants.values_mut().filter(|grant| grant.tenant.is_some()).collect();
@@ -362,6 +358,13 @@ impl Grant {
         self.tenant.map_or(Ppm::ALL, |tenant| tenant.own())
     }
 
+    /// Takes the terms that are in force now.
+    fn renew(&mut self) {
+        if let (Some(tenant), Ok(limits)) = (&mut self.tenant, self.limits.read()) {
+            terms(&limits).into_iter().for_each(|terms| tenant.terms = terms);
+        }
+    }
+
     /// Whether the dead are to give back what they held. Limits that cannot be read may say anything.
     fn limits_memory(&self) -> bool {
         !self.limits.read().is_ok_and(|now| now.memory == MemoryLimit::Unlimited)
@@ -413,12 +416,13 @@ impl Grant {
         }
     }
 
-    /// Writes what the tenant is granted where that changed, and wakes who waits for it.
+    /// Writes what the tenant is granted where that changed, and wakes who waits for it. Limits whose terms changed since they were
+    /// read say by themselves what is granted, until the next step.
     fn publish(&mut self, tenant: Tenant) {
         let (granted_ppm, own_ppm) = (tenant.granted().parts(), tenant.own().parts());
         let change = |now: &Limits| {
             let same = now.granted_ppm == granted_ppm && now.own_ppm == own_ppm;
-            (!same).then_some(Limits { granted_ppm, own_ppm, ..*now })
+            (!same && terms(now) == Some(tenant.terms)).then_some(Limits { granted_ppm, own_ppm, ..*now })
         };
         let same = self.limits.read().is_ok_and(|now| change(&now).is_none());
         // Limits that cannot be written now stay as they are, and the next step tries again.

@@ -118,6 +118,44 @@ fn a_governor_lends_by_the_shares_that_are_in_force_now() {
     wait_for("the end of every loan", || granted(&burst) == 250_000);
 }
 
+/// Whenever it happens: between two steps, or while one is about to say what it decided.
+#[test]
+fn a_share_that_is_changed_is_never_what_an_earlier_one_lent() {
+    let dir = tempfile::tempdir().unwrap();
+    let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
+    let in_force = || {
+        let now = read(&burst.limits()).unwrap();
+        (now.policy, now.share_ppm, now.granted_ppm)
+    };
+    let change = |policy, share_ppm| {
+        let change = |now: &Limits| Limits { policy, share_ppm, granted_ppm: share_ppm, ..*now };
+        burst.change(|now| now.map(change)).unwrap();
+    };
+    is_limited(&Watched::open(&burst.usage()).unwrap());
+    let mut scope = scope(dir.path());
+    let mut reign = Reign::new(&mut scope);
+    reign.look();
+    reign.step();
+    assert_eq!(in_force(), (ComputePolicy::Burst, 250_000, 1_000_000), "it borrows");
+    change(ComputePolicy::Cap, 100_000);
+    reign.step();
+    assert_eq!(in_force(), (ComputePolicy::Cap, 100_000, 100_000), "the next step goes by it");
+    change(ComputePolicy::Burst, 300_000);
+    reign.step();
+    assert_eq!(in_force(), (ComputePolicy::Burst, 300_000, 1_000_000), "and by this");
+    let grant = reign.grants.values_mut().next().unwrap();
+    let decided = grant.tenant.unwrap();
+    for (policy, share_ppm) in [(ComputePolicy::Cap, 300_000), (ComputePolicy::Unlimited, 1_000_000)] {
+        change(policy, share_ppm);
+        grant.publish(Tenant::new(Terms { guaranteed: Ppm::new(999_999), ..decided.terms }));
+        grant.publish(decided);
+        assert_eq!(in_force(), (policy, share_ppm, share_ppm), "what was decided before is no more");
+    }
+    change(ComputePolicy::Burst, 300_000);
+    grant.publish(decided);
+    assert_eq!(in_force(), (ComputePolicy::Burst, 300_000, 1_000_000));
+}
+
 /// Another process that has the office and does nothing with it; and what a tenant does that waits and is not answered.
 #[test]
 fn an_office_whose_governor_is_stopped_is_taken_over_where_a_tenant_calls_and_lost_for_good() {
