@@ -45,6 +45,9 @@ const TAKING_TURNS_MAX: u32 = 100_000;
 const TAKING_SLEEPS_MAX: u32 = 2_000;
 const TAKING_SLEEP_NANOS: u64 = 1_000_000;
 
+/// Looks for dead owners of slots, of which each waits at most for a moment: so often that who is stopped at it is overtaken.
+const LOOKS_MAX: u32 = 1_000;
+
 /// Slots that memory gets none of, of its own: a process that begins is to find one, however much is lent.
 const KEPT: usize = 128;
 
@@ -138,8 +141,14 @@ impl Turns {
     }
 }
 
-/// Takes a free slot for this process, which has none. `None`: all are taken by the living.
-pub(crate) fn take_slot(usage: Usage, part: Ppm, reaping: &AtomicU32) -> Option<Taken> {
+/// Takes a free slot for this process, which has none. Where all are taken, `look` has the dead give theirs back, or waits for who is
+/// at it. `None`: all are taken by the living.
+pub(crate) fn take_slot(
+    usage: Usage,
+    part: Ppm,
+    reaping: &AtomicU32,
+    look: impl Fn() -> Reaped,
+) -> Option<Taken> {
     let me = Identity::own();
     // Before any record lock.
     if let Some(start) = process::own_start() {
@@ -151,10 +160,16 @@ pub(crate) fn take_slot(usage: Usage, part: Ppm, reaping: &AtomicU32) -> Option<
         reap(usage, part, Own::None, (reaping, Manners::Waits));
     }
     let take = || one_at_a_time(|| take_free(usage, me, Use::Process));
-    take().or_else(|| {
-        reap(usage, part, Own::None, (reaping, Manners::Waits));
-        take()
-    })
+    for _ in 0..LOOKS_MAX {
+        let taken = take();
+        if taken.is_some() {
+            return taken;
+        }
+        if look() == Reaped::Done {
+            break;
+        }
+    }
+    take()
 }
 
 /// Takes a free slot for memory of this process that others open by a handle of this tag. Answers without one where all are

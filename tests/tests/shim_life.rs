@@ -358,6 +358,22 @@ fn without_a_slot_nothing_is_had_and_with_one_again_everything() {
     assert_eq!(scene.total(), 512);
 }
 
+/// All places are of the dead, and who looks for the dead is stopped at it.
+#[test]
+fn who_is_stopped_while_it_reaps_keeps_no_slot_from_who_begins() {
+    let Some(scene) = Scene::new() else { return };
+    let me = std::process::id();
+    // This test lives, but neither maps the file nor has the lock of a slot.
+    let dead = Forged { pid: me, start: start_of(me), namespace: namespace(), used: 0 };
+    (0..usage::SLOT_COUNT).for_each(|number| scene.forge(number, dead));
+    let file = scene.usage();
+    lock(&file, 0, 1);
+    let mut process = scene.start();
+    assert_eq!(soon(|| process.say("alloc 512")), GRANTED);
+    assert_eq!(scene.total(), 512);
+    drop(file);
+}
+
 #[test]
 fn somebody_stopped_on_the_way_does_not_hold_up_what_the_dead_give_back() {
     let Some(scene) = Scene::new() else { return };

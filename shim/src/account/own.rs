@@ -80,7 +80,8 @@ impl Ledger {
                 break;
             }
         }
-        let taken = life::take_slot(*self.usage, self.part(), &private.reaping);
+        let look = || self.wait_for_reaper();
+        let taken = life::take_slot(*self.usage, self.part(), &private.reaping, look);
         let slot = taken.and_then(|taken| {
             let slot = self.usage.view.slot(usize::try_from(taken.number).ok()?)?;
             private.owner.store(taken.owner, Ordering::Release);
