@@ -34,6 +34,7 @@ use aliquot_enforce::units::{Nanos, Ppm};
 
 use super::cards::{Meter, Window};
 use crate::clock::monotonic;
+use crate::disk::Disk;
 use crate::region::{Changed, Live, Place, Reaped, Watched, wait_any, wake};
 use news::{Candidate, Heard, Shared, Watch, Wish};
 use owners::{Owners, Started};
@@ -147,7 +148,7 @@ impl Drop for Governor {
 /// The thread: tries for the card, governs while it has it.
 fn serve(mut scope: Scope, shared: &Shared) {
     let own = Place { dir: scope.share.clone(), lock: scope.writers.clone() };
-    let mut candidate = Candidate::new(&scope.election, own);
+    let mut candidate = Candidate::new(&scope.election, own, Disk::default());
     loop {
         match shared.wish() {
             Wish::Stop => return,

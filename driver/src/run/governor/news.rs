@@ -4,13 +4,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
@@ -18,6 +20,7 @@ use nix::sys::time::TimeSpec;
 
 use super::LOOK;
 use crate::clock::monotonic;
+use crate::disk::Disk;
 use crate::region::{Live, Place};
 
 /// Tries for the card after somebody let go of it, each twice as long after the last as that after the one before: the kernel
@@ -62,11 +65,11 @@ pub(super) enum Heard {
 }
 
 /// One who wants the office of the card's governor.
-#[derive(Debug)]
 pub(super) struct Candidate {
     path: PathBuf,
     /// Its run's share.
     own: Place,
+    disk: Disk,
     /// Open for as long as it waits: who opens and closes it wakes the others.
     file: Option<File>,
     /// `None`: none is to be had, and it looks at every [`LOOK`].
@@ -191,13 +194,19 @@ impl Watch {
 // === impl Candidate ===
 
 impl Candidate {
-    pub(super) fn new(path: &Path, own: Place) -> Self {
-        Self { path: path.to_owned(), own, file: None, watch: None, called: None, tries: TRIES }
+    pub(super) fn new(path: &Path, own: Place, disk: Disk) -> Self {
+        Self { path: path.to_owned(), own, disk, file: None, watch: None, called: None, tries: TRIES }
     }
 
     /// The office, if nobody has it, or who has it is not at it. Where no watch is to be had a tenant's call is not heard, and it is
     /// looked at as often as anything else.
     pub(super) fn elect(&mut self) -> Option<Office> {
+        let office = self.win()?;
+        self.clear();
+        Some(office)
+    }
+
+    fn win(&mut self) -> Option<Office> {
         let called = self.called.take();
         if self.file.as_ref().is_none_or(|file| !is_named(&self.path, file)) {
             let parent = self.path.parent()?;
@@ -232,13 +241,41 @@ impl Candidate {
     /// An office in the place of the one whose governor is not at it. That one has lost it when it comes back, as has who took over at
     /// the same time and was the first.
     fn take_over(&mut self) -> Option<Office> {
-        let new = self.path.with_extension(std::process::id().to_string());
+        let mut new = self.path.clone().into_os_string();
+        new.push(format!(".{}", std::process::id()));
+        self.disk.before("make an office").ok()?;
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).open(&new).ok()?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
+        self.disk.before("name an office").ok()?;
         fs::rename(&new, &self.path).ok()?;
         (self.file, self.watch) = (None, None);
         Some(Office { path: self.path.clone(), file })
+    }
+
+    /// Takes away what was made to take the office over by who was killed before it had its name: nobody has that locked. Who is at it
+    /// just now and loses it so does not take over from who governs.
+    fn clear(&self) {
+        let (Some(parent), Some(name)) = (self.path.parent(), self.path.file_name()) else { return };
+        let is_new = |found: &fs::DirEntry| {
+            let found = found.file_name();
+            let number =
+                found.as_bytes().strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
+            number.is_some_and(|number| number.iter().all(u8::is_ascii_digit))
+        };
+        for found in fs::read_dir(parent).into_iter().flatten().flatten().filter(is_new) {
+            let mut options = OpenOptions::new();
+            let Ok(file) =
+                options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(found.path())
+            else {
+                continue;
+            };
+            let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { continue };
+            if is_named(&found.path(), &file) {
+                // What cannot be removed is tried again by the next one.
+                let _stays = fs::remove_file(found.path());
+            }
+        }
     }
 
     /// Waits until the office may be free, or for a wish.

@@ -1,5 +1,5 @@
 use std::fs::{File, OpenOptions};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Instant;
 
 use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Text};
@@ -8,7 +8,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::news::{Candidate, Office};
 use super::*;
-use crate::disk::Disk;
+use crate::disk::Seam;
 use crate::region::read;
 use crate::run::cards::Spent;
 
@@ -218,11 +218,73 @@ fn an_office_whose_governor_is_stopped_is_taken_over_also_where_no_call_can_be_h
     let mut said = Live::open(&burst).unwrap();
     // As where the kernel has no watch left for this user.
     fs::remove_file(burst.usage()).unwrap();
-    let mut candidate = Candidate::new(&office, burst);
+    let mut candidate = Candidate::new(&office, burst, Disk::default());
     assert!(candidate.elect().is_none(), "nobody says that who governs is not at it");
     said.lend(Until(1)).unwrap();
     assert!(candidate.elect().is_some_and(|taken| taken.is_held()));
     assert!(!Office::is_held(&Office { path: office, file: stopped }));
+}
+
+/// The world stops before the effect that is so far away.
+struct StopsAfter(AtomicUsize);
+
+impl Seam for StopsAfter {
+    fn before(&self, effect: &str) -> io::Result<()> {
+        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        left.map(drop).map_err(|_| io::Error::other(effect.to_owned()))
+    }
+
+    fn bytes(&self, _effect: &str, length: usize) -> usize {
+        length
+    }
+}
+
+/// At each place, by a process of another number; and the next one has the office as it comes, or takes it over as well.
+#[test]
+fn what_is_left_by_who_is_killed_while_it_takes_an_office_over_goes_with_the_next_one() {
+    let mut left_behind = 0;
+    for (places, is_free) in [(0, true), (0, false), (1, true), (1, false), (2, true), (2, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
+        let office = scope(dir.path()).election;
+        let offices = office.parent().unwrap();
+        fs::create_dir_all(offices).unwrap();
+        let stopped = Flock::lock(File::create(&office).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+        // As where the kernel has no watch left for this user; who governs has not for long.
+        fs::remove_file(burst.usage()).unwrap();
+        Live::open(&burst).unwrap().lend(Until(1)).unwrap();
+        let disk = Disk::new(Arc::new(StopsAfter(AtomicUsize::new(places))));
+        let killed = Candidate::new(&office, burst.clone(), disk).elect();
+        assert_eq!(killed.is_some(), places == 2);
+        drop(killed);
+        let of = |number: u32| offices.join(format!("{CARD}.{number}"));
+        if fs::rename(of(std::process::id()), of(1)).is_ok() {
+            left_behind += 1;
+        }
+        // Another one is at it just now, and what is of another card, or none of ours, is nobody's to remove.
+        let at_it = Flock::lock(File::create(of(2)).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+        let others = ["GPU-another.3", "notes"].map(|name| offices.join(name));
+        others.iter().for_each(|other| fs::write(other, "").unwrap());
+        if is_free {
+            drop(stopped);
+        }
+        let mut expected = vec![office.clone(), of(2)];
+        expected.extend(others);
+        expected.sort();
+        let there = || {
+            let mut there: Vec<_> =
+                fs::read_dir(offices).unwrap().map(|found| found.unwrap().path()).collect();
+            there.sort();
+            there
+        };
+        let mut next = Candidate::new(&office, burst, Disk::default());
+        // Locks that were let go may be there for a moment yet.
+        wait_for("the next governor, and nothing of the one before", || {
+            next.elect().is_some_and(|held| held.is_held()) && there() == expected
+        });
+        drop(at_it);
+    }
+    assert_eq!(left_behind, 2, "killed between the two effects");
 }
 
 /// Meanwhile a launch went by its guarantee, and sleeps for as long as that takes.
