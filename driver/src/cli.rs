@@ -109,6 +109,12 @@ enum Command {
     },
 }
 
+/// Whether these arguments are those of a program that uses a card as any tenant does. `args` begins with the name of the program.
+#[must_use]
+pub fn is_tenant(args: &[OsString]) -> bool {
+    args.get(1).is_some_and(|name| name == "demo-tenant")
+}
+
 /// Runs one command; the answer is its exit code. `args` begins with the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();

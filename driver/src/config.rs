@@ -7,12 +7,17 @@
 //! | `XDG_STATE_HOME`, `HOME` | environment of an ordinary user | where local runs keep their state: `aliquot` below the first, else `.local/state/aliquot` below the second; root's is in `/var/lib/aliquot` |
 //! | `LD_PRELOAD`, `LD_LIBRARY_PATH` | environment of `aliquot run` | kept for the command, behind what the run puts there |
 //! | all but `LD_PRELOAD`, `LD_AUDIT`, `ALIQUOT_GRANTS` and `CUDA_…` | environment | that of the process that shows what a context takes |
+//! | `ALIQUOT_GRANTS` | environment of every command | left behind: what is started in a run asks the driver itself about its cards, not the shim |
 //! | `CUDA_VISIBLE_DEVICES` | environment of `aliquot run` | the cards among which a run without `--card` chooses; the command is shown its own |
+
+// UNSAFETY: the environment has no lock; who may change it, `leave_grants` leaves to its caller.
+#![expect(unsafe_code, reason = "a variable of the environment is taken away")]
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use crate::cli::{Colour, Screen};
+use crate::run::record::GRANTS_VARIABLE;
 
 /// Where root keeps the state of local runs.
 const ROOT_STATE: &str = "/var/lib/aliquot";
@@ -63,6 +68,16 @@ pub fn without_preloads() -> impl Iterator<Item = (OsString, OsString)> {
             && !name.as_encoded_bytes().starts_with(b"CUDA_")
     };
     std::env::vars_os().filter(move |(name, _)| is_other(name))
+}
+
+/// Leaves the grants of the run in which this program was started: the shim in this process then hides nothing of a card, whose
+/// size and processes would else be the grant's, and be taken for the card's by the ledger.
+///
+/// # Safety
+/// No other thread reads or changes the environment meanwhile.
+pub unsafe fn leave_grants() {
+    // SAFETY: the caller's word.
+    unsafe { std::env::remove_var(GRANTS_VARIABLE) };
 }
 
 /// A list variable of the environment with something before what stands there.

@@ -169,6 +169,43 @@ fn runs_share_a_card_on_one_ledger() {
 }
 
 #[test]
+fn a_run_in_a_run_leaves_the_outer_one_its_limit_and_sees_the_card_as_it_is() {
+    let machine = Machine::of("[[card]]");
+    // The inner one is there while a program of the outer one takes what it can get.
+    let script = r#"limits=$(echo $ALIQUOT_GRANTS/*/limits); cp $limits before; mkfifo hold
+        "$0" devices --state "$1" -o json >devices; "$0" top --state "$1" -o json --interval 0 >top
+        "$0" run --state "$1" --memory 1Gi -- sh -c 'echo; read end' <hold >inner & exec 3>hold
+        until [ -s inner ]; do sleep 0.1; done
+        "$0" demo-tenant fill 16384; cmp $limits before; exec 3>&-; wait"#;
+    let mut run = machine.aliquot("run", &["--memory", "4Gi", "--", "sh", "-c", script]);
+    run.arg(aliquot()).arg(machine.state()).current_dir(machine.dir()).stdin(Stdio::null());
+    let output = run.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with("filled") && said.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{said}");
+    assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
+    let highest = machine.bench.card().high_water();
+    assert!(highest <= 4 * GIB && highest > 3 * GIB, "{highest} bytes of {}", 4 * GIB);
+
+    let seen =
+        |file: &str| serde_json::from_slice::<Value>(&fs::read(machine.dir().join(file)).unwrap()).unwrap();
+    let card = &seen("devices")["nodes"][0]["cards"][0];
+    assert_eq!(
+        (card["memory"].as_str(), card["inUse"][0]["memory"].as_str()),
+        (Some("81559Mi"), Some("81559Mi"))
+    );
+    let card = &seen("top")["cards"][0];
+    assert_eq!(
+        (card["memoryBytes"].as_u64(), card["driver"]["usedBytes"].as_u64()),
+        (Some(81_559 << 20), Some(0))
+    );
+    let share = &card["shares"][0];
+    assert_eq!(
+        (share["memory"]["limitBytes"].as_u64(), share["unknownSymbols"].as_u64()),
+        (Some(4 * GIB), Some(0))
+    );
+}
+
+#[test]
 fn who_holds_what_was_promised_is_named() {
     let machine = Machine::of("[[card]]");
     let run = |memory: &str| machine.aliquot("run", &["--memory", memory, "--", "true"]).output().unwrap();

@@ -84,7 +84,9 @@ const ONLY: &[(&str, &[&str])] = &[
         "unsafe {",
         &[
             "driver/backends/",
+            "driver/src/bin/aliquot.rs",
             "driver/src/cli/demo/tenant.rs",
+            "driver/src/config.rs",
             "driver/src/region/futex.rs",
             "driver/src/region/mapping.rs",
             "driver/src/run/supervise.rs",

@@ -1,12 +1,20 @@
 //! The `aliquot` command; the work is in the library.
 
+use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
-use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
-use aliquot_driver::config::{colours, screen};
+use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, is_tenant, run};
+use aliquot_driver::config::{colours, leave_grants, screen};
 
+// UNSAFETY: the environment can be changed by who knows that nobody else reads it; that is here alone.
+#[expect(unsafe_code, reason = "the environment is changed before anything else begins")]
 fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    if !is_tenant(&args) {
+        // SAFETY: this is the first that the program does, in its one thread.
+        unsafe { leave_grants() };
+    }
     let colour = if io::stdout().is_terminal() { colours() } else { Colour::Off };
     let mut out = BufWriter::new(io::stdout().lock());
     let mut err = io::stderr();
@@ -19,7 +27,7 @@ fn main() -> ExitCode {
         progress: if io::stderr().is_terminal() { Progress::On } else { Progress::Off },
         screen: if io::stdout().is_terminal() { screen() } else { Screen::None },
     };
-    let code = run(std::env::args_os(), &mut terminal);
+    let code = run(args, &mut terminal);
     match out.flush() {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::from(3),
         _ => ExitCode::from(code),
