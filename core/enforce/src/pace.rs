@@ -296,10 +296,10 @@ impl Pace {
     }
 
     /// The vendor refused a launch on that stream that passed. Its batch was charged for it, and may be another by now: what is too
-    /// much comes back with the bill, and not twice.
+    /// much comes back with the bill, and not twice. The launch that opened a batch had asked, and is in it.
     pub fn failed(&self, stream: u64) {
         if let Some((_, lane)) = self.lane(stream).filter(|(_, lane)| lane.is_open_for(stream)) {
-            lane.uncount();
+            lane.uncount(1);
         }
     }
 
@@ -311,7 +311,7 @@ impl Pace {
             let Some(lane) = self.lanes.get(at).filter(is_its) else { return };
             lane.give(-ticket.charged.signed());
             lane.withdraw(ticket.deposit);
-            lane.uncount();
+            lane.uncount(0);
             if lane.is_empty() {
                 self.empty(lane);
             }

@@ -322,6 +322,33 @@ fn the_clock_bills_nothing_of_what_is_refused() {
     }
 }
 
+/// Two threads on one stream: what one is refused is told when the batch that it was in is over, and another thread's launch is
+/// alone in the next one.
+#[test]
+fn a_launch_is_billed_whatever_another_thread_is_refused_on_its_stream() {
+    let books = Books::new();
+    let mut process = Process::new(&books, 1, 100);
+    (0..20).for_each(|_| process.launches(1, 20 * MICRO));
+    let known = Shape::kernel(1, [64, 1, 1], [64, 1, 1]);
+    let passed = (0..10).filter(|_| process.pace.pass(known.key, 7) != Pass::Ask).count();
+    assert!(passed > 0, "on the lease of its stream");
+    let (shape, shared) = (Shape::kernel(2, [64, 1, 1], [64, 1, 1]), books.shared(1));
+    process.card.now = process.card.now.max(process.card.done_at) + 100 * MILLI;
+    process.looks();
+    let (before, now) = (books.booked(), Nanos(process.card.now));
+    let ask = Ask { now, shape: &shape, stream: 7, terms: process.terms, waited: Nanos::MAX };
+    let verdict = process.pace.ask(&ask, &shared, Some(&mut process.marks), &mut process.card);
+    let Verdict::Go(ticket) = verdict else { panic!("it has waited for long enough") };
+    (0..passed).for_each(|_| process.pace.failed(7));
+    process.card.done_at = process.card.now + 200 * MILLI;
+    process.card.now += MICRO;
+    process.pace.launched(Nanos(process.card.now), &ticket, Some(&mut process.marks), &mut process.card);
+    process.card.now = process.card.done_at;
+    process.looks();
+    let billed = books.booked() - before;
+    assert!((200..=202).contains(&billed), "{billed} of 200 ms");
+}
+
 /// Nothing can be put behind work on the default stream while a capture is open.
 #[test]
 fn work_on_a_stream_that_takes_no_marker_now_stops_nobody() {

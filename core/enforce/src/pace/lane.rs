@@ -32,6 +32,8 @@ pub(super) struct Lane {
     /// What its launches took beyond their charges, as they may be far longer; comes back with the bill. Who holds the markers
     /// alone touches it, in device nanoseconds.
     deposit: AtomicU64,
+    /// Of its launches since it opened, those that the vendor refused.
+    refused: AtomicU32,
 }
 
 const _: () = assert!(core::mem::offset_of!(Lane, deposit) == 64, "behind the line that launches touch");
@@ -61,6 +63,7 @@ impl Lane {
             probe_at: AtomicU32::new(0),
             state: AtomicU32::new(0),
             deposit: AtomicU64::new(0),
+            refused: AtomicU32::new(0),
         }
     }
 
@@ -119,11 +122,23 @@ impl Lane {
         self.seen.store(self.seen.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// A launch that was counted did not run.
-    pub(super) fn uncount(&self) {
-        if !self.is_empty() {
-            self.seen.store(self.seen.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
-        }
+    /// A launch that was counted did not run; of those that ran so many are left at least.
+    pub(super) fn uncount(&self, least: u32) {
+        let counted = self.counted();
+        let more = |refused: u32| (counted.saturating_sub(refused) > least).then(|| refused + 1);
+        // Threads may have been refused more than they were counted.
+        let _may_be = self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
+    /// Launches since it opened, for one of which it did. A thread may have put back a count from before that.
+    fn counted(&self) -> u32 {
+        let counted = self.seen().wrapping_sub(self.opened());
+        if counted > PROBE_NEVER { 1 } else { counted.max(1) }
+    }
+
+    /// Launches in it that ran, as far as is known.
+    fn launches(&self) -> u32 {
+        if self.is_open() { self.counted().saturating_sub(self.refused.load(Ordering::Relaxed)) } else { 0 }
     }
 
     /// Tells its batch from those before and after: launches that there were when it opened.
@@ -133,7 +148,7 @@ impl Lane {
 
     /// Whether no launch is in it.
     pub(super) fn is_empty(&self) -> bool {
-        self.seen.load(Ordering::Relaxed) == self.seen_before.load(Ordering::Relaxed)
+        self.launches() == 0
     }
 
     /// Launches before the one that is to be measured by itself.
@@ -216,6 +231,7 @@ impl Lane {
         self.blocks.store(blocks, Ordering::Relaxed);
         self.seen_before.store(self.seen.load(Ordering::Relaxed), Ordering::Relaxed);
         self.given.store(0, Ordering::Relaxed);
+        self.refused.store(0, Ordering::Relaxed);
         self.state.store(OPEN, Ordering::Relaxed);
     }
 
@@ -227,10 +243,7 @@ impl Lane {
             stream: self.stream.load(Ordering::Relaxed),
             charged,
             deposit: Nanos(self.deposit.swap(0, Ordering::Relaxed)),
-            launches: self
-                .seen
-                .load(Ordering::Relaxed)
-                .wrapping_sub(self.seen_before.load(Ordering::Relaxed)),
+            launches: self.launches(),
             shape: if self.has(MIXED) { None } else { Shape::from_numbers(numbers) },
             known: if self.has(UNKNOWN_COST) {
                 Known::Not
@@ -242,5 +255,52 @@ impl Lane {
         };
         self.state.store(0, Ordering::Relaxed);
         (batch, self.left.swap(0, Ordering::Relaxed).max(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape::kernel(1, [1, 1, 1], [1, 1, 1]);
+
+    /// What a batch has of launches, where three were counted, another thread puts back an older count, and so many are refused.
+    fn launches(before: u32, put_back: i32, refused: u32) -> u32 {
+        let lane = Lane::new();
+        lane.seen.store(before, Ordering::Relaxed);
+        lane.open_for(7, &SHAPE);
+        (0..3).for_each(|_| lane.count(SHAPE.key));
+        lane.seen.store(before.wrapping_add_signed(put_back), Ordering::Relaxed);
+        (0..refused).for_each(|_| lane.uncount(1));
+        lane.close().0.launches
+    }
+
+    #[test]
+    fn counts_that_threads_lose_for_each_other_leave_one_launch_at_least_and_never_billions() {
+        for before in [0, 1, u32::MAX / 2, u32::MAX - 1, u32::MAX] {
+            for (put_back, refused, left) in
+                [(3, 0, 3), (3, 1, 2), (3, 2, 1), (3, 9, 1), (1, 2, 1), (0, 0, 1), (-1, 0, 1), (-9, 5, 1)]
+            {
+                assert_eq!(launches(before, put_back, refused), left, "{before} {put_back} {refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_is_handed_out_once_and_is_empty_where_the_one_that_opened_it_was_refused() {
+        let lane = Lane::new();
+        assert_eq!(lane.close().0.launches, 0, "never opened");
+        lane.open_for(7, &SHAPE);
+        lane.count(SHAPE.key);
+        assert!(!lane.is_empty());
+        assert_eq!([lane.close().0.launches, lane.close().0.launches], [1, 0]);
+        lane.open_for(7, &SHAPE);
+        lane.count(SHAPE.key);
+        (0..2).for_each(|_| lane.uncount(0));
+        assert!(lane.is_empty());
+        assert_eq!(lane.close().0.launches, 0);
+        lane.open_for(7, &SHAPE);
+        lane.count(SHAPE.key);
+        assert_eq!(lane.close().0.launches, 1, "as if none had been refused before");
     }
 }
