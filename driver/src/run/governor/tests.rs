@@ -197,9 +197,9 @@ fn an_office_whose_governor_is_stopped_is_taken_over_where_a_tenant_calls_and_lo
 
     // And so it goes for that one.
     let other = office.with_extension("other");
-    fs::write(&other, "").unwrap();
+    // Locked before it has the name: who loses the office tries for the next one at once.
+    let next = Flock::lock(File::create(&other).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
     fs::rename(&other, &office).unwrap();
-    let next = lock().unwrap();
     wait_for("its end", || said.lent_until().unwrap().is_missed(monotonic()));
     assert_eq!(granted(), 1_000_000, "what the next one lends is not taken back");
     drop(next);
