@@ -118,10 +118,11 @@ pub enum PrepareError {
         /// What is asked.
         asked: Bytes,
     },
-    /// What its processes hold cannot be known: one of them stays in a call that takes memory, or spoilt its books.
+    /// What its processes hold cannot be known: one of them stays in a call that takes memory, spoilt its books or has a lease on them.
     #[error(
         "claim {claim}: request `{request}`: how much its processes use cannot be known, as one of them stays in a call that takes \
-         memory (does it load something large, is it stopped?) or spoilt its books: prepare again when that is over, or end it"
+         memory (does it load something large, is it stopped?), spoilt its books or has a lease on them: prepare again when that is over, \
+         or end it"
     )]
     Unsettled {
         /// Claim.

@@ -27,7 +27,7 @@ mod settled;
 mod watched;
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -273,8 +273,19 @@ fn length_of(path: &Path) -> io::Result<Option<usize>> {
     }
 }
 
+/// Opens a file to change it. Its tenant may have a lease on it, and the kernel would keep us waiting for that, with the node locked.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open(path)
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(|error| {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                let words =
+                    "a process of its tenant has a lease on it, which the kernel ends within a minute";
+                io::Error::new(io::ErrorKind::WouldBlock, format!("{}: {words}", path.display()))
+            }
+            _ => error,
+        }
+    })
 }
 
 /// Opens a file to look at it. Whoever may write its directory may put anything there: a link is not followed, and a pipe
@@ -285,6 +296,13 @@ pub(crate) fn open_to_look(path: &Path) -> io::Result<File> {
         return Ok(file);
     }
     Err(io::Error::new(io::ErrorKind::InvalidData, "no plain file"))
+}
+
+/// Whether a file that tenants see holds these bytes. One that cannot be read now, as a tenant has a lease on it, does not.
+pub(crate) fn holds(path: &Path, bytes: &[u8]) -> bool {
+    let mut found = Vec::new();
+    let read = open_to_look(path).and_then(|mut file| file.read_to_end(&mut found));
+    read.is_ok() && found == bytes
 }
 
 fn bytes_of(length: usize) -> u64 {

@@ -10,6 +10,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use aliquot_driver::region;
 use aliquot_tests::local::{Local, aliquot};
+use aliquot_tests::simulated::{Bench, Link};
+use aliquot_tests::talk::Talk;
 
 const CARD: &str = "t4-2";
 
@@ -179,4 +181,42 @@ fn memory_in_use_is_not_taken_away() {
     drop(child.stdin.take());
     child.wait().unwrap();
     assert_eq!(prepare(&local, "one", Asked { memory: "1Gi", ..FIRST }).0, Some(0));
+}
+
+/// Leases of a process on files, until it is dropped; `None`: none can be had here.
+fn leased(local: &Local, bench: &Bench, kind: &str, files: &[PathBuf]) -> Option<Talk> {
+    let program =
+        bench.compile("lease", Link::Opened).inspect_err(|why| println!("stood aside: {why}")).ok()?;
+    let mut holder = Talk::start(Command::new(program).arg(kind).args(files).current_dir(local.dir()));
+    let taken = holder.hear();
+    if taken == files.len().to_string() {
+        return Some(holder);
+    }
+    println!("stood aside: {taken} leases on {files:?}");
+    None
+}
+
+/// The kernel lets a lease of a tenant keep whoever opens its file waiting for a minute, and the node is locked meanwhile.
+#[test]
+fn a_tenant_with_a_lease_on_its_files_keeps_nobody_waiting() {
+    let (local, bench) = (Local::new(CARD), Bench::new());
+    assert_eq!(prepare(&local, "one", FIRST).0, Some(0));
+    let share = share(&local);
+    let Some(holder) = leased(&local, &bench, "read", &[share.join("usage")]) else { return };
+    // Who waits for it finds it unlocked in the end.
+    let (code, text) = prepare(&local, "one", Asked { memory: "2Gi", ..FIRST });
+    assert_eq!((code, text.contains("has a lease on them")), (Some(1), true), "{text}");
+    assert_eq!(in_force(&local), (4096, 300_000, "Burst".to_owned()));
+    drop(holder);
+    let library = fs::read_dir(local.state().join("lib")).unwrap().next().unwrap().unwrap().path();
+    let list = library.join("ld.so.preload");
+    let files = [share.join("limits"), share.join("grant.json"), list.clone()];
+    let Some(holder) = leased(&local, &bench, "write", &files) else { return };
+    // Other claims get a list that nobody has a lease on, and are ready.
+    let before = fs::metadata(&list).unwrap().ino();
+    let (code, text) = prepare(&local, "two", FIRST);
+    assert_eq!(code, Some(0), "{text}");
+    assert_ne!(fs::metadata(&list).unwrap().ino(), before, "{text}");
+    drop(holder);
+    assert_eq!(prepare(&local, "one", Asked { memory: "2Gi", ..FIRST }).0, Some(0));
 }

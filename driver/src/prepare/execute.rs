@@ -159,7 +159,7 @@ fn ensure_grant(
     let text =
         grant_file::render(grant, &access.visible_uuid).map_err(io::Error::other).map_err(failed(&path))?;
     let mut act = Act::Needless;
-    if fs::read(&path).ok().as_deref() != Some(text.as_bytes()) {
+    if !region::holds(&path, text.as_bytes()) {
         hands.disk.make_dir(&place.dir).map_err(failed(&place.dir))?;
         hands.disk.replace(&path, text.as_bytes(), Mode::ReadOnly).map_err(failed(&path))?;
         act = Act::Done;

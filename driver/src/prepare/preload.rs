@@ -1,9 +1,9 @@
 //! The shim as containers load it: installed below the state, with the loader's list that names it.
 //!
 //! A directory of one version and content never changes, and stays when the last claim goes: a container that still ends
-//! has the files mounted. What was spoilt gets a new file in its place; who has the old one mapped keeps it.
+//! has the files mounted. What was spoilt gets a new file in its place, as does what a tenant keeps others from opening; who has the
+//! old one mapped keeps it.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use aliquot_cdi::edits::EditError;
 use aliquot_cdi::{Edit, preload};
 
 use crate::disk::{Disk, Mode};
-use crate::region::Made;
+use crate::region::{Made, holds};
 
 /// Name of the list on the host.
 const LIST_NAME: &str = "ld.so.preload";
@@ -30,8 +30,7 @@ pub(super) fn ensure(disk: &Disk, libraries: &Path) -> io::Result<Made> {
     for (path, bytes) in
         [(shim(libraries), aliquot_libraries::SHIM), (list(libraries), preload::LIST.as_bytes())]
     {
-        let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
-        if is_file && fs::read(&path).is_ok_and(|found| found == bytes) {
+        if holds(&path, bytes) {
             continue;
         }
         disk.make_dir(&aliquot_libraries::shim_dir(libraries))?;
