@@ -22,6 +22,17 @@ const MIB: u64 = 1 << 20;
 const TENANT: &str = "ALIQUOT_TEST_TENANT";
 /// Of which lock byte such a process holds a share.
 const OPENED: &str = "ALIQUOT_TEST_OPENED";
+/// Is there for one that rests.
+const RESTS: &str = "ALIQUOT_TEST_RESTS";
+
+/// What a tenant does until it is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    /// It goes on reserving, so that it is killed anywhere.
+    Reserves,
+    /// Nothing: it is seen to live while others are dead. Another one might be kept from its processor in the middle of a reservation.
+    Rests,
+}
 
 fn card(personality: &str) -> Card {
     let file = Personality::named(personality).unwrap().load().unwrap();
@@ -190,7 +201,9 @@ fn tenant() {
     };
     assert_eq!(books.reserve(100, 1000), Reservation::Granted);
     println!("\nholds {number}");
-    // Goes on reserving until it is killed, so that it is killed anywhere.
+    while std::env::var_os(RESTS).is_some() {
+        std::thread::park();
+    }
     loop {
         if books.reserve(3, 1000) == Reservation::Granted {
             // What is owed while a reaper is at work goes off the books with the next reservation.
@@ -199,16 +212,17 @@ fn tenant() {
     }
 }
 
-fn start_tenant(dir: &Path) -> (Child, usize) {
-    start_opener(dir, None)
+fn start_tenant(dir: &Path, does: Does) -> (Child, usize) {
+    start_opener(dir, None, does)
 }
 
 /// One that has memory open, which this lock byte belongs to.
-fn start_opener(dir: &Path, lent: Option<u64>) -> (Child, usize) {
+fn start_opener(dir: &Path, lent: Option<u64>, does: Does) -> (Child, usize) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "region::tests::tenant", "--nocapture"])
         .env(TENANT, dir)
         .envs(lent.map(|byte| (OPENED, byte.to_string())))
+        .envs((does == Does::Rests).then_some((RESTS, "")))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -224,10 +238,10 @@ fn what_the_dead_held_goes_back_and_the_living_keep_theirs() {
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
     let watched = Watched::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
-    let (mut living, held) = start_tenant(dir.path());
+    let (mut living, held) = start_tenant(dir.path(), Does::Rests);
     let rounds = 8;
     for round in 0..rounds {
-        let (mut child, number) = start_tenant(dir.path());
+        let (mut child, number) = start_tenant(dir.path(), Does::Reserves);
         assert!(view.slot(number).unwrap().used().load(Ordering::SeqCst) >= 100);
         child.kill().unwrap();
         // A zombie is as dead as one that was waited for.
@@ -261,8 +275,8 @@ fn a_reaper_that_was_stopped_keeps_nothing_from_the_next_one() {
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
     let watched = Watched::open(&place.usage()).unwrap();
     let total = watched.view().unwrap().total();
-    let (mut stopped, held) = start_opener(dir.path(), Some(0));
-    let (mut dead, _) = start_beside(dir.path(), None, held);
+    let (mut stopped, held) = start_opener(dir.path(), Some(0), Does::Rests);
+    let (mut dead, _) = start_beside(dir.path(), (None, Does::Reserves), held);
     dead.kill().unwrap();
     dead.wait().unwrap();
     assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(100 | 103) }));
@@ -284,9 +298,9 @@ fn reap_somebody(watched: &Watched) -> Reaped {
 }
 
 /// One whose slot is not number `other`.
-fn start_beside(dir: &Path, lent: Option<u64>, other: usize) -> (Child, usize) {
+fn start_beside(dir: &Path, (lent, does): (Option<u64>, Does), other: usize) -> (Child, usize) {
     loop {
-        let (mut child, number) = start_opener(dir, lent);
+        let (mut child, number) = start_opener(dir, lent, does);
         if number != other {
             return (child, number);
         }
@@ -307,12 +321,12 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
     let watched = Watched::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
-    let (mut maker, number) = start_tenant(dir.path());
+    let (mut maker, number) = start_tenant(dir.path(), Does::Reserves);
     // Far from the slots of processes that begin now, which their numbers choose.
     let lent = (number + usage::SLOT_COUNT / 2) % usage::SLOT_COUNT;
     let word = 3 << 32 | u64::from(maker.id());
     let byte = slot::lock_of_lent(u32::try_from(lent).unwrap(), word, tag);
-    let mut opener = start_beside(dir.path(), Some(byte), lent).0;
+    let mut opener = start_beside(dir.path(), (Some(byte), Does::Rests), lent).0;
     let (slot, made) = (view.slot(lent).unwrap(), view.slot(number).unwrap());
     slot.start_time().store(made.start_time().load(Ordering::SeqCst), Ordering::SeqCst);
     slot.pid_namespace().store(made.pid_namespace().load(Ordering::SeqCst), Ordering::SeqCst);
@@ -339,7 +353,7 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(150 | 153) }));
     assert_eq!((Seen::of(&place.usage()).unwrap().total, watched.owners().count()), (Bytes(0), 0));
     // What its maker has needs no lock; let go of, and without a lock, it is nobody's, whoever lives.
-    let (mut maker, number) = start_beside(dir.path(), None, lent);
+    let (mut maker, number) = start_beside(dir.path(), (None, Does::Rests), lent);
     let made = view.slot(number).unwrap();
     slot.start_time().store(made.start_time().load(Ordering::SeqCst), Ordering::SeqCst);
     slot.pid_namespace().store(made.pid_namespace().load(Ordering::SeqCst), Ordering::SeqCst);
@@ -425,7 +439,7 @@ fn what_the_dead_left_on_the_card_is_billed() {
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
     let watched = Watched::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
-    let (mut child, number) = start_tenant(dir.path());
+    let (mut child, number) = start_tenant(dir.path(), Does::Reserves);
     let left = crate::clock::monotonic().0 - 300_000_000;
     view.slot(number).unwrap().unbilled_since().store(left, Ordering::SeqCst);
     assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody);
@@ -451,7 +465,7 @@ fn the_dead_whose_files_somebody_has_are_billed_and_keep_their_bytes() {
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
     let watched = Watched::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
-    let (mut child, number) = start_tenant(dir.path());
+    let (mut child, number) = start_tenant(dir.path(), Does::Reserves);
     let slot = view.slot(number).unwrap();
     let sign = slot::SIGNS.start + 77;
     let file = open(&place.usage()).unwrap();
