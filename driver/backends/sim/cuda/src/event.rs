@@ -94,7 +94,9 @@ impl Event {
 
     /// cuEventQuery.
     pub(crate) fn query(&self) -> Answer {
-        self.passed()?.map_or(Err(NOT_READY), |_| Ok(()))
+        self.passed()?.ok_or(NOT_READY)?;
+        memory::settle_freed();
+        Ok(())
     }
 
     /// cuEventSynchronize.

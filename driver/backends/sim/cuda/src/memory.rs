@@ -204,7 +204,7 @@ pub(crate) fn free_in_order(address: u64, stream: &Stream) -> Answer {
     stream.aside().put(vec![point], Box::new(gone))
 }
 
-/// Gives back what was freed in streams that are there by now.
+/// Gives back what was freed in streams that are there by now; who asks meanwhile waits for it.
 pub(crate) fn settle_freed() {
     if !ANY_LEAVING.load(Ordering::Acquire) {
         return;
@@ -213,8 +213,8 @@ pub(crate) fn settle_freed() {
         let card = process::cards().ok().and_then(|cards| cards.get(point.device()));
         card.and_then(|ours| ours.seat().ok()).is_none_or(|seat| point.is_done(seat))
     };
-    let gone = lock(&LEAVING).extract_if(.., |(point, _)| is_there(point)).collect::<Vec<_>>();
-    gone.iter().for_each(|(_, freed)| release(freed));
+    let mut leaving = lock(&LEAVING);
+    leaving.extract_if(.., |(point, _)| is_there(point)).for_each(|(_, freed)| release(&freed));
 }
 
 fn release(freed: &Allocation) {

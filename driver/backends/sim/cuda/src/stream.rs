@@ -125,7 +125,11 @@ impl Stream {
     pub(crate) fn query(&self) -> Answer {
         self.refuse_in_capture()?;
         let ours = process::cards()?.get(self.device).ok_or(INVALID_HANDLE)?;
-        if self.point().is_done(ours.seat()?) { Ok(()) } else { Err(NOT_READY) }
+        if !self.point().is_done(ours.seat()?) {
+            return Err(NOT_READY);
+        }
+        memory::settle_freed();
+        Ok(())
     }
 
     /// What a capture cannot hold spoils it.
