@@ -36,7 +36,7 @@ pub(crate) struct Bytes(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Loose {
-    /// Pools, graphs, sparse arrays: at any time, in any amount.
+    /// Pools, graphs, sparse arrays, what is freed in the order of a stream: at any time, in any amount.
     Memory = 1,
     /// A context that a runtime library has past the hooks: no less than its size at once.
     Context = 2,

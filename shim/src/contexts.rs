@@ -232,7 +232,7 @@ pub(crate) fn going_as(handle: u64, end: End, tie: Option<Tie>) -> Going {
         tie.filter(is_its)
     });
     if let Some(tie) = tie {
-        each_of(tie, crate::sparse::context_going);
+        each_of(tie, crate::leaving::context_going);
     }
     Going { handle, tie, begun }
 }
@@ -265,7 +265,7 @@ impl Going {
     /// It did not.
     pub(crate) fn stays(self) {
         let Some(tie) = self.tie else { return };
-        each_of(tie, crate::sparse::context_stays);
+        each_of(tie, crate::leaving::context_stays);
         write(|| {
             let Some(place) = place_for(self.handle) else { return };
             // An allocation of the meantime may have given it another number.

@@ -44,6 +44,7 @@ mod green;
 pub mod hooks;
 mod image;
 mod kept;
+mod leaving;
 mod lent;
 mod life;
 mod measured;

@@ -3,7 +3,7 @@
 //! An entry is taken out *before* the vendor frees: the driver may hand the address to another thread the moment it has it
 //! back. Where the driver refuses the free the entry is put back.
 
-use crate::account::{self, Account, Bytes, Ledger, Moving};
+use crate::account::{self, Account, Bytes, Ledger, Loose, Moving};
 use crate::alloc_map::{AllocMap, Held, Key, Tie};
 use crate::contexts;
 use crate::external::{self, IMPORTED};
@@ -124,34 +124,58 @@ impl Freeing {
         }
     }
 
+    /// Whether its bytes are in a slot of their own.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.held.is_apart()
+    }
+
+    /// What it is charged to gives memory back outside of calls.
+    pub(crate) fn loosen(&self, by: Loose) {
+        self.held.ledger().into_iter().for_each(|ledger| ledger.loosen(by));
+    }
+
+    /// It is freed later, if `record` can tell of it.
+    pub(crate) fn leaves(self, record: impl FnOnce(Held) -> bool) -> Result<(), Self> {
+        if record(self.held) { Ok(()) } else { Err(self) }
+    }
+
     /// As the vendor answered.
     pub(crate) fn settle(self, answer: i32) {
         if answer == SUCCESS { self.freed() } else { self.stays() }
     }
 }
 
+/// Bytes of each grant.
+#[derive(Default)]
+pub(crate) struct Sums([u64; GRANTS_MAX]);
+
+impl Sums {
+    /// Only reckons. What is lent has its own slot, of which it is credited elsewhere.
+    pub(crate) fn add(&mut self, held: Held) {
+        let sum = usize::try_from(held.grant()).ok().and_then(|grant| self.0.get_mut(grant));
+        if let Some(sum) = sum.filter(|_| !held.is_apart()) {
+            *sum = sum.saturating_add(held.bytes().0);
+        }
+    }
+
+    pub(crate) fn credit(self) {
+        for (grant, sum) in (0_u32..).zip(&self.0).filter(|(_, sum)| **sum > 0) {
+            credit(grant, Bytes(*sum));
+        }
+    }
+}
+
 /// Credits everything that was allocated in a context.
 pub(crate) fn credit_all_of(tie: Tie) {
-    let mut sums = [0_u64; GRANTS_MAX];
     crate::modules::context_ended(tie);
     crate::sparse::context_ended(tie);
+    crate::leaving::context_ended(tie);
     crate::lent::context_ended(tie);
     external::context_ended(tie);
     crate::ranges::context_ended(tie);
+    let mut sums = Sums::default();
     for map in [&POINTERS, &ARRAYS, &MIPMAPPED, &IMPORTED] {
-        let add = |held: Held| {
-            // What is lent has its own slot, of which it was credited above.
-            if held.is_apart() {
-                return;
-            }
-            let sum = usize::try_from(held.grant()).ok().and_then(|grant| sums.get_mut(grant));
-            if let Some(sum) = sum {
-                *sum = sum.saturating_add(held.bytes().0);
-            }
-        };
-        map.sweep(|_, held| held.tie() == tie, add);
+        map.sweep(|_, held| held.tie() == tie, |held| sums.add(held));
     }
-    for (grant, sum) in (0_u32..).zip(&sums).filter(|(_, sum)| **sum > 0) {
-        credit(grant, Bytes(*sum));
-    }
+    sums.credit();
 }

@@ -270,7 +270,7 @@ pub(crate) fn trim_graphs() {
 #[cold]
 pub(crate) fn relieve(ledger: Ledger) {
     let _errno = KeepErrno::new();
-    crate::sparse::settle();
+    crate::leaving::settle();
     crate::overhead::find_ended(ledger);
     crate::lent::settle();
     meter::each(ledger, |meter, known| {
@@ -283,7 +283,7 @@ pub(crate) fn relieve(ledger: Ledger) {
 
 /// Brings the books to what the driver says of every pool that holds something, and of graphs.
 pub(crate) fn refresh() {
-    crate::sparse::settle();
+    crate::leaving::settle();
     crate::lent::settle();
     if !Kind::Follows.is_there() {
         return;

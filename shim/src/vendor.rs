@@ -41,6 +41,8 @@ calls! {
     fn cuEventRecord(event: u64, stream: u64);
     fn cuEventRecord_ptsz(event: u64, stream: u64);
     fn cuEventQuery(event: u64);
+    fn cuStreamQuery(stream: u64);
+    fn cuStreamQuery_ptsz(stream: u64);
     fn cuEventDestroy_v2(event: u64);
     /// Milliseconds from one event to the other.
     fn cuEventElapsedTime(millis: *mut f32, start: u64, end: u64);

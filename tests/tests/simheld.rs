@@ -86,8 +86,8 @@ fn graphs_go_in_the_order_of_their_nodes_and_hold_no_branch_for_another() {
 
 #[test]
 fn memory_that_is_freed_in_a_held_stream_is_back_as_the_node_says() {
-    check("async_frees = \"stream\"\n", &["frees"]);
-    check("", &["at_once"]);
+    check("", &["frees"]);
+    check("async_frees = \"call\"\n", &["at_once"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "the caller's structures are raw")]
 
 use crate::alloc_map::Key;
+use crate::leaving;
 use crate::plain::{self, POINTERS};
 use crate::pools::{self, Location, Place, Request};
 use crate::ranges;
@@ -48,10 +49,10 @@ hooks! {
         pools::allocate(source, request, real, back)
     }
     fn cuMemFreeAsync(address: u64, stream: u64) {
-        free(address, || cuMemFreeAsync::real(address, stream), || vendor::is_capturing(stream, StreamMode::Legacy))
+        free(address, (stream, StreamMode::Legacy), || cuMemFreeAsync::real(address, stream))
     }
     fn cuMemFreeAsync_ptsz(address: u64, stream: u64) {
-        free(address, || cuMemFreeAsync_ptsz::real(address, stream), || vendor::is_capturing(stream, StreamMode::PerThread))
+        free(address, (stream, StreamMode::PerThread), || cuMemFreeAsync_ptsz::real(address, stream))
     }
     fn cuMemPoolCreate(pool: *mut u64, props: *const PoolProps) {
         let answer = cuMemPoolCreate::real(pool, props);
@@ -73,22 +74,26 @@ hooks! {
     }
 }
 
-/// Frees always reach the vendor. In a capture nothing is freed yet, whatever the answer.
-fn free(address: u64, real: impl FnOnce() -> i32, is_capturing: impl FnOnce() -> bool) -> i32 {
+/// Frees always reach the vendor. In a capture nothing is freed yet, whatever the answer; else the stream says when it is.
+fn free(address: u64, (stream, mode): (u64, StreamMode), real: impl FnOnce() -> i32) -> i32 {
     let Some(freeing) = plain::before_free(&POINTERS, Key(address)) else {
         if let Some(range) = ranges::take(address) {
-            return if is_capturing() { range.stays(address, real) } else { range.free(address, real) };
+            return if vendor::is_capturing(stream, mode) {
+                range.stays(address, real)
+            } else {
+                range.free(address, real)
+            };
         }
         let answer = real();
         pools::freed_in_order();
         return answer;
     };
-    let written_down = is_capturing();
+    let written_down = vendor::is_capturing(stream, mode);
     let answer = real();
-    if written_down {
+    if written_down || answer != SUCCESS {
         freeing.stays();
     } else {
-        freeing.settle(answer);
+        leaving::freed(freeing, stream, mode);
     }
     answer
 }

@@ -265,7 +265,7 @@ impl Default for Node {
             graph_memory: GraphMemory::Launch,
             stack_limits: StackLimits::Exact,
             stream_handles: StreamHandles::Apart,
-            async_frees: AsyncFrees::Call,
+            async_frees: AsyncFrees::Stream,
             copy_bytes_per_micro: 25_000,
             reserved_bytes: 0,
             mig_access: MigAccess::Root,
