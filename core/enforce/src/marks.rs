@@ -381,6 +381,12 @@ impl Marks {
         unknown.map(|it| it.opened_at).min()
     }
 
+    /// How many of them there are.
+    #[must_use]
+    pub fn unknown(&self) -> usize {
+        self.pending.iter().flatten().filter(|it| it.batch.known == Known::Not).count()
+    }
+
     /// When the batch that is open on this stream was opened.
     #[must_use]
     pub fn opened_at(&self, stream: u64) -> Option<Nanos> {

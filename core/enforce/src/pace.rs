@@ -24,7 +24,8 @@
 //!
 //! Time, never blocks, is what is charged. Truth is what the driver says afterwards; estimates only bridge the time until
 //! then, so a wrong one costs milliseconds, once. A launch whose cost nobody knows takes all the credit there can be, and the
-//! next waits until it was measured. What is known to be long is charged before it runs and marked right behind.
+//! next waits until it was measured; a few go at once where those before were short (module `ahead`). What is known to be long
+//! is charged before it runs and marked right behind.
 //!
 //! The whole is a plain integrator: credit rises at the granted share, falls by what was used. It has no gains to tune and no
 //! period; its error over a window is at most the credit that can be saved, plus leases, plus work between two markers:
@@ -51,6 +52,7 @@ use crate::marks::{Begin, Done, Due, Events, Known, Marks, Recorded, Streams};
 use crate::sure::Sure;
 use crate::unbilled::{self, Books};
 use crate::units::{Nanos, Ppm};
+use ahead::Unmeasured;
 use clocked::Clocked;
 use lane::{BOUNDED_COST, Lane, UNKNOWN_COST};
 use pay::{Price, must_mark, publish_active, publish_limited, room};
@@ -242,6 +244,7 @@ pub struct Pace {
     /// Up to when time with work is counted.
     counted_until: AtomicU64,
     clocked: Clocked,
+    unmeasured: Unmeasured,
 }
 
 const fn lane_of(stream: u64) -> usize {
@@ -265,6 +268,7 @@ impl Pace {
             sibling_at: AtomicU64::new(0),
             counted_until: AtomicU64::new(0),
             clocked: Clocked::new(),
+            unmeasured: Unmeasured::new(),
         }
     }
 

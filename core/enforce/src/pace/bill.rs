@@ -122,6 +122,9 @@ impl Pace {
         let varies =
             beside != Beside::Nobody && done.batch.shape.is_some_and(|shape| self.costs.varies(shape.key));
         let (seen, charged) = (terms.own.times(interval), done.batch.charged);
+        if done.batch.known == Known::Not {
+            self.unmeasured.took(each(done, seen));
+        }
         let (amount, counted_until) = match (done.batch.known, beside) {
             // Too long to be found between others' turns, or longer now and then: the part that the vendor sees is the better
             // judge.

@@ -14,6 +14,8 @@ pub(super) struct Price {
     /// What it may take beyond that, until its bill says.
     pub(super) deposit: Nanos,
     pub(super) room: Room,
+    /// Where nothing is known of it: how many of its like may be on the card already.
+    pub(super) beside: Option<usize>,
 }
 
 impl Price {
@@ -39,14 +41,17 @@ impl Price {
 impl Pace {
     /// What a launch is charged, and how well that is known.
     pub(super) fn price(&self, ask: &Ask<'_>) -> (Price, Known) {
-        let (cost, known) = match self.costs.estimate(ask.shape) {
-            Estimate::Measured(cost, Trust::Exact) => (cost, Known::Exactly),
-            Estimate::Measured(cost, Trust::Bound | Trust::Short | Trust::Mean) => (cost, Known::AtMost),
-            Estimate::Guessed(cost) => (cost.clamp(GUESS_MIN, GUESS_MAX), Known::Not),
-            Estimate::Unknown => (UNKNOWN, Known::Not),
+        let first = self.unmeasured.next();
+        let (cost, known, beside) = match self.costs.estimate(ask.shape) {
+            Estimate::Measured(cost, Trust::Exact) => (cost, Known::Exactly, None),
+            Estimate::Measured(cost, Trust::Bound | Trust::Short | Trust::Mean) => {
+                (cost, Known::AtMost, None)
+            }
+            Estimate::Guessed(cost) => (cost.clamp(GUESS_MIN, GUESS_MAX), Known::Not, None),
+            Estimate::Unknown => (first.charge, Known::Not, Some(first.beside)),
         };
         let deposit = if must_mark(cost, known) { Nanos::ZERO } else { self.deposit(ask, cost) };
-        (Price { cost, deposit, room: room(ask.terms, cost.plus(deposit), known) }, known)
+        (Price { cost, deposit, room: room(ask.terms, cost.plus(deposit), known), beside }, known)
     }
 
     /// What is taken for a launch beyond its cost, as it may be far longer. Alone, what is too long by so much is too much by the
