@@ -157,7 +157,7 @@ pub enum OpenError {
         expected: NodeName,
     },
     /// Another process changes it.
-    #[error("state directory {}: process {holder} is making changes: wait for it, or use another directory", state.display())]
+    #[error("state directory {}: {holder} is making changes: wait for it, or use another directory", state.display())]
     Locked {
         /// The state directory.
         state: PathBuf,

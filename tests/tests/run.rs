@@ -108,8 +108,9 @@ fn a_message_that_nobody_can_read_keeps_the_code() {
         let status = Command::new(aliquot()).args(arguments).stderr(full()).status().unwrap();
         assert_eq!(status.code(), Some(expected), "{arguments:?}");
     }
-    let answer = Command::new(aliquot()).arg("--version").stdout(full()).status().unwrap();
-    assert_eq!(answer.code(), Some(3), "the answer itself is lost");
+    let answer = Command::new(aliquot()).arg("--version").stdout(full()).output().unwrap();
+    assert_eq!(answer.status.code(), Some(3), "the answer itself is lost");
+    assert!(err(&answer).starts_with("error: cannot write the answer: No space left"), "{answer:?}");
     assert_eq!((local.claims(), local.records()), (0, 0));
 }
 

@@ -5,7 +5,7 @@
 
 use aliquot_abi::layout::{header, limits, usage};
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy};
-use aliquot_tests::local::opened_to_everybody;
+use aliquot_tests::local::{aliquot, opened_to_everybody};
 use aliquot_tests::preload::{Tenant, memory_limit, unlimited};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use aliquot_tests::talk::Talk;
@@ -198,6 +198,23 @@ fn the_containers_place_of_grants_goes_before_the_variable() {
         let mut command = generous.command(&scene.bench, "unshare");
         command.args(unshare.0).args(["sh", "-c", &script, "sh"]).arg(&scene.verdict);
         assert_eq!(scene.try_out(&mut command), verdict, "{place}");
+    }
+}
+
+#[test]
+fn in_a_container_of_a_claim_there_is_no_run_whose_limits_nobody_would_hold() {
+    let Some(unshare) = Unshare::found() else { return };
+    let state = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs aliquot /run && mkdir -p /run/aliquot/grants && exec "$@""#;
+    for (mode, code, said, told) in [("closed", 125, "", "error: "), ("open", 0, "ran\n", "warning: ")] {
+        let mut run = Command::new("unshare");
+        run.args(unshare.0).args(["sh", "-c", script, "sh"]).arg(aliquot());
+        run.args(["run", "--node", "t4-2", "--memory", "1Gi", "--fail-mode", mode, "--state"]);
+        let output = run.arg(state.path()).args(["--", "echo", "ran"]).output().unwrap();
+        let found = (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned());
+        assert_eq!(found, (Some(code), said.to_owned()), "{output:?}");
+        let told = format!("{told}/run/aliquot/grants is there: ");
+        assert!(String::from_utf8_lossy(&output.stderr).starts_with(&told), "{output:?}");
     }
 }
 

@@ -29,7 +29,10 @@ fn main() -> ExitCode {
     };
     let code = run(args, &mut terminal);
     match out.flush() {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::from(3),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let _also_lost = writeln!(err, "error: cannot write the answer: {error}");
+            ExitCode::from(3)
+        }
         _ => ExitCode::from(code),
     }
 }

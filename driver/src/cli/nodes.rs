@@ -127,7 +127,7 @@ pub(super) fn catalogue(args: &NodeArgs) -> Result<Catalogue, Failure> {
 
 fn policy(args: &NodeArgs) -> Result<LayoutPolicy, Failure> {
     let Some(file) = &args.policy else { return Ok(LayoutPolicy::default()) };
-    let policy = read_text(file, "Check the name given with --policy")?;
+    let policy = read_text(file, "Check the name of the layout policy")?;
     text::parse(&policy).map_err(|error| Failure::input(file.display().to_string(), error))
 }
 

@@ -1,5 +1,6 @@
 //! `aliquot run`: a command on a part of a card, with the same ledger, journal and grants as everything else.
 
+mod answers;
 mod home;
 mod placing;
 mod sizing;
@@ -7,20 +8,21 @@ mod visible;
 mod words;
 
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use aliquot_core::card::Inventory;
-use aliquot_core::fraction::{Choice, parse_ask, resolve};
 use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSettings, Spelled};
-use aliquot_core::id::{CardUuid, TemplateName};
+use aliquot_core::id::CardUuid;
 use aliquot_core::units::{Bytes, Cores};
 
 use crate::clock;
 use crate::config::{VISIBLE_CARDS, prepended, visible_cards};
 use crate::node::{Access, Node};
+use crate::prepare::CONTAINER_GRANTS;
 use crate::region;
 use crate::run::ask::{Alternative, Ask, On};
 use crate::run::cards::Reach;
@@ -32,9 +34,10 @@ use super::failure::{Answer, Failure};
 use super::nodes::Fleet;
 use super::output::Terminal;
 use super::state::chain;
+use answers::{card_of, fraction, template};
 use home::Home;
 use placing::place_and_prepare;
-use words::{card, memory, too_small};
+use words::{memory, no_run_on, too_small};
 
 /// Exit code where Aliquot itself did not get as far as the command.
 pub(super) const OWN_FAILURE: u8 = 125;
@@ -157,7 +160,7 @@ struct Watch {
 
 fn cores(text: &str) -> Result<Cores, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).parse().ok().and_then(Cores::new);
-    percent.ok_or_else(|| "expected percent of the whole card, 0 to 100".to_owned())
+    percent.ok_or_else(|| "expected whole percent of the card, 0 to 100".to_owned())
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -196,6 +199,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
 
 /// Places and prepares the part; `Ok(Err(…))`: it cannot be had.
 fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, String>, Failure> {
+    not_in_a_container(args, terminal)?;
     let home = Home::of(args)?;
     home.warn(terminal)?;
     let failed = |error| home.failed("write", error);
@@ -205,10 +209,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     let cards = node.inventory().map_err(|error| Failure::Node(chain(&error)))?;
     let vendor = home.cards.vendor();
     if !cards.cards.iter().any(|card| card.vendor == vendor) {
-        return Err(Failure::Usage(format!(
-            "node {} has no card whose driver libraries are simulated; NVIDIA's are",
-            node.name()
-        )));
+        return Err(no_run_on(format_args!("node {}", node.name()), &fleet.models(), &vendor));
     }
     let ask = wanted(args, &home, &fleet, &cards)?;
     let run = Run::register(&home.state).map_err(failed)?;
@@ -237,6 +238,22 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
             Err(failure)
         }
     }
+}
+
+/// In a container of a claim the shim goes by the container's grants: nobody would be held to another part.
+fn not_in_a_container(args: &Args, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    if matches!(fs::symlink_metadata(CONTAINER_GRANTS), Err(error) if error.kind() == io::ErrorKind::NotFound)
+    {
+        return Ok(());
+    }
+    let found = format!(
+        "{CONTAINER_GRANTS} is there: programs of this container are held to the parts of its claims, and to no other one"
+    );
+    if args.fail_mode == FailMode::Open {
+        terminal.note(format_args!("warning: {found}; the run's limits are not held"))?;
+        return Ok(());
+    }
+    Err(Failure::Usage(format!("{found}: start the command as it is, or say --fail-mode open")))
 }
 
 /// What the command is given, and what watches over it: the claim is prepared.
@@ -341,13 +358,13 @@ fn wanted(args: &Args, home: &Home, fleet: &Fleet, cards: &Inventory) -> Result<
     let settings = ShareSettings { compute, priority: args.priority, fail_mode: args.fail_mode };
     let vendor = home.cards.vendor();
     let on = match (&args.card, visible_cards()) {
-        (Some(text), _) => On::Card(card(text, cards)?),
+        (Some(text), _) => On::Card(card_of(text, &vendor, fleet, cards)?),
         (None, Some(text)) => On::AnyOf(visible::shown(&text, &vendor, cards)?),
         (None, None) => On::Any,
     };
     let plain = |template| Alternative { model: None, template, memory: args.memory, cores };
     let alternatives = match (&args.fraction, &args.template) {
-        (Some(text), _) => fraction(text, fleet)?,
+        (Some(text), _) => fraction(text, home, fleet)?,
         (None, Some(text)) => {
             let known = template(text, home, fleet)?;
             vec![plain(Some(known))]
@@ -355,43 +372,6 @@ fn wanted(args: &Args, home: &Home, fleet: &Fleet, cards: &Inventory) -> Result<
         (None, None) => vec![plain(None)],
     };
     Ok(Ask { vendor, on, alternatives, settings })
-}
-
-/// A template as the cards of the node spell it.
-fn template(text: &str, home: &Home, fleet: &Fleet) -> Result<TemplateName, Failure> {
-    let why = home.cards.no_partitions();
-    if !why.is_empty() {
-        return Err(Failure::Usage(format!(
-            "--template {text}: found no card that gives partitions, expected one: {}; ask for a share with --memory and \
-             --cores, or with --fraction",
-            why.join("; ")
-        )));
-    }
-    let ask = parse_ask(text).map_err(|error| Failure::Usage(error.to_string()))?;
-    let answers = resolve(&ask, &fleet.models()).map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut named = answers.into_iter().filter_map(|answer| match answer.choice {
-        Choice::Templates(names) => names.into_iter().next(),
-        Choice::Whole | Choice::Share { .. } => None,
-    });
-    named
-        .next()
-        .ok_or_else(|| Failure::Usage(format!("--template {text}: no card of the node has such a template")))
-}
-
-/// What of the node's cards answers a fraction.
-fn fraction(text: &str, fleet: &Fleet) -> Result<Vec<Alternative>, Failure> {
-    let ask = parse_ask(text).map_err(|error| Failure::Usage(error.to_string()))?;
-    let answers = resolve(&ask, &fleet.models()).map_err(|error| Failure::Usage(error.to_string()))?;
-    let of = |answer: aliquot_core::fraction::Answer| {
-        let model = Some(answer.model);
-        let one = |template, memory, cores| Alternative { model: model.clone(), template, memory, cores };
-        match answer.choice {
-            Choice::Whole => vec![one(None, None, None)],
-            Choice::Templates(names) => names.into_iter().map(|name| one(Some(name), None, None)).collect(),
-            Choice::Share { memory, cores } => vec![one(None, Some(memory), Some(cores))],
-        }
-    };
-    Ok(answers.into_iter().flat_map(of).collect())
 }
 
 /// What people see the run as: its program and process.

@@ -79,8 +79,8 @@ Keys of the live form:
 Exit codes:
   0  shown, whatever there is to show
   2  the command line or a file is not what it should be
-  3  a state directory given with --state, or its journal, cannot be read (the rest is shown; live:
-     when it was last looked at); or the terminal is gone
+  3  a directory given with --state is not there (nothing is shown), or its journal cannot be read
+     (the rest is shown; live: when it was last looked at); or the terminal is gone
 
 Ended by SIGTERM, SIGHUP or SIGQUIT, the live form gives the terminal back as it was and ends by
 that signal.

@@ -82,7 +82,12 @@ pub(super) fn lock(state: &Path, access: Access) -> Result<Option<Flock<File>>, 
                 Ok(_) => {}
                 Err(e) => return Err(failed("read", e)),
             }
-            return Err(OpenError::Locked { state: state.to_owned(), holder: holder.trim().to_owned() });
+            // Who has just got the lock has not written its number yet.
+            let holder = match holder.trim() {
+                "" => "another process".to_owned(),
+                number => format!("process {number}"),
+            };
+            return Err(OpenError::Locked { state: state.to_owned(), holder });
         }
         Err((_, errno)) => return Err(failed("lock", errno.into())),
     };

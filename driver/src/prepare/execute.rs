@@ -21,7 +21,7 @@ use crate::grant_file;
 use crate::region::{self, Made, limits_anything, limits_of};
 
 /// Where a container finds its grants.
-const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
+pub(crate) const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
 /// Environment that says so.
 const GRANTS_VARIABLE: &str = "ALIQUOT_GRANTS";
 

@@ -1,9 +1,12 @@
 //! What words of the command line mean, and what would help, in words of the command line.
 
+use std::fmt;
+
 use aliquot_abi::limits::{CONTEXT_BYTES_PRESUMED, MemoryLimit};
 use aliquot_core::allocate::Change;
 use aliquot_core::card::{Card, Inventory};
-use aliquot_core::id::CardUuid;
+use aliquot_core::catalogue::CardModel;
+use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER};
 use aliquot_core::quantity::Quantity;
 use aliquot_core::units::Bytes;
@@ -52,6 +55,18 @@ pub(super) fn card(text: &str, cards: &Inventory) -> Result<CardUuid, Failure> {
             listed(&begin)
         ))),
     }
+}
+
+/// Why there is no run on cards of another vendor, and what there is for them.
+pub(super) fn no_run_on(asked: fmt::Arguments<'_>, models: &[&CardModel], vendor: &Vendor) -> Failure {
+    let mut others: Vec<&str> =
+        models.iter().filter(|model| model.vendor != *vendor).map(|model| model.id.as_str()).collect();
+    others.dedup();
+    Failure::Usage(format!(
+        "{asked}: found {}, expected a card of {vendor}: `aliquot run` has nothing that would hold a program to its part of others \
+         in this version; `aliquot prepare` makes such a part ready for a container",
+        others.join(", ")
+    ))
 }
 
 /// Cards as people name them.
