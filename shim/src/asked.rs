@@ -92,7 +92,15 @@ impl Asked {
     /// Of a library, which is loaded into every context anew. `None`: there is no context, or the name is no text.
     pub(crate) fn of_library(what: What, library: Object, name: Name) -> Option<Self> {
         let _errno = KeepErrno::new();
-        let context = vendor::current_context()?;
+        Self::named_in(what, library, vendor::current_context()?, name)
+    }
+
+    /// The same of what has no name, in this context.
+    pub(crate) fn in_context(what: What, library: Object, context: u64) -> Option<Self> {
+        Self::named_in(what, library, context, core::ptr::null())
+    }
+
+    fn named_in(what: What, library: Object, context: u64, name: Name) -> Option<Self> {
         Self::of_module(what, Object(library.0 ^ context.rotate_left(32)), name)
     }
 

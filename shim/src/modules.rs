@@ -18,10 +18,12 @@
 //! credited: without a place nothing is got, and what was loaded is unloaded.
 //!
 //! A driver that loads lazily may load a kernel of a library at its first launch, where nobody looks: so it is made ready when it is
-//! got, while that is measured, and so are all of a short list of functions or kernels. A kernel that a program launches in another
-//! context than it got it in is not seen. What local memory a function needs is charged then, too (see `limits`).
+//! got, while that is measured, and so are all of a short list of functions or kernels; a kernel in another context than it was got in,
+//! and what comes from a long list, before a launch that is looked at (see `later`). What local memory a function needs is charged
+//! then, too (see `limits`).
 
 mod got;
+mod later;
 mod limits;
 
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -39,6 +41,7 @@ use crate::sys::KeepErrno;
 use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
 
 pub(crate) use got::{function_of, get, get_function, get_kernel, get_list, load as load_kernel, make_ready};
+pub(crate) use later::{Code, Listed, before_launch};
 pub(crate) use limits::{Change, limit};
 
 use limits::{Stacks, Step};
@@ -209,6 +212,7 @@ impl Object {
 
     /// Takes out what it holds in all contexts; `each` is told.
     fn take_out(self, mut each: impl FnMut(Charged)) -> Option<Bytes> {
+        later::ended(self);
         let mut was_there = false;
         MODULES.sweep(
             |_, charged| charged.of == self.0,

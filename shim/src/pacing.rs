@@ -39,6 +39,7 @@ use aliquot_enforce::units::{Nanos, Ppm};
 use crate::account;
 use crate::captures;
 use crate::grants::{self, GRANTS_MAX, Grant, Usage};
+use crate::modules::{self, Code};
 use crate::sys::{self, KeepErrno};
 use crate::vendor::{NOT_PERMITTED, SUCCESS, StreamMode};
 
@@ -160,6 +161,26 @@ pub(crate) fn launch(
     shape: impl FnOnce() -> Shape,
     real: impl FnOnce() -> i32,
 ) -> i32 {
+    launch_or(key, target, real, |real| launch_by_rule(target, &shape(), real))
+}
+
+/// The same of a kernel, which the driver may load for it; where that does not fit it is refused.
+#[inline]
+pub(crate) fn launch_kernel(
+    (key, code): (Key, Code),
+    target: Target,
+    shape: impl FnOnce() -> Shape,
+    real: impl FnOnce() -> i32,
+) -> i32 {
+    launch_or(key, target, real, |real| match modules::before_launch(code, target.lane()) {
+        SUCCESS => launch_by_rule(target, &shape(), real),
+        refused => refused,
+    })
+}
+
+/// What most launches do, or else what is given.
+#[inline]
+fn launch_or<R: FnOnce() -> i32>(key: Key, target: Target, real: R, other: impl FnOnce(R) -> i32) -> i32 {
     if let Some(paced) = way::known(target.lane())
         && !captures::any()
         && let Pass::Go(_) = paced.pace.pass(key, target.lane())
@@ -170,7 +191,7 @@ pub(crate) fn launch(
         }
         return answer;
     }
-    launch_by_rule(target, &shape(), real)
+    other(real)
 }
 
 /// What a launch may do, and what is left to be done behind it.

@@ -82,6 +82,8 @@ calls! {
     fn cuKernelGetFunction(function: *mut u64, kernel: u64);
     /// Loads what is loaded lazily; from 12.4 on.
     fn cuFuncLoad(function: u64);
+    /// Whether it is loaded; from 12.4 on.
+    fn cuFuncIsLoaded(state: *mut u32, function: u64);
     /// How many there are; from 12.4 on.
     fn cuModuleGetFunctionCount(count: *mut u32, module: u64);
     fn cuLibraryGetKernelCount(count: *mut u32, library: u64);
@@ -163,6 +165,8 @@ const LOCATION_DOMAIN: u32 = 6;
 pub(crate) const ALLOCATION_MANAGED: u32 = 2;
 /// CU_MODULE_EAGER_LOADING
 pub(crate) const LOADING_EAGER: u32 = 1;
+/// CU_FUNCTION_LOADING_STATE_LOADED
+pub(crate) const FUNCTION_LOADED: u32 = 1;
 /// CU_EVENT_DISABLE_TIMING
 pub(crate) const EVENT_WITHOUT_TIME: u32 = 2;
 /// CU_STREAM_CAPTURE_MODE_RELAXED

@@ -24,7 +24,8 @@
      list <slot> <room>                    cuModuleEnumerateFunctions or cuLibraryEnumerateKernels: the code, and how many
      atonce <threads>                      threads that load modules, and get a function of 2048 bytes of local memory; how many failed
      ready <slot>                          cuKernelGetFunction of the kernel that was got last of it
-     launch <slot>                         cuLaunchKernel of what was got last of it
+     stream <slot>                         cuStreamCreate in the current context
+     launch <slot> <stream>                cuLaunchKernel of what was got last of it, on the default stream or on that one
      unload <slot>
      limit <number> <value>                cuCtxSetLimit
      alloc <bytes>                         cuMemAlloc, never freed
@@ -47,7 +48,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static u64 contexts[16], greens[16], modules[64], got[64];
+static u64 contexts[16], greens[16], modules[64], got[64], streams[16];
 static int is_library[64];
 
 static void answer(int code, u64 out)
@@ -568,7 +569,11 @@ int main(void)
             got[a] = code ? got[a] : out;
             printf("%d %d\n", code, count);
         } else if (!strcmp(word, "launch")) {
-            answer(CALL(cuLaunchKernel, got[a], 1u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, NULL, NULL), out);
+            answer(CALL(cuLaunchKernel, got[a], 1u, 1u, 1u, 32u, 1u, 1u, 0u, streams[b], NULL, NULL), out);
+        } else if (!strcmp(word, "stream")) {
+            int code = CALL(cuStreamCreate, &out, 0u);
+            streams[a] = code ? streams[a] : out;
+            answer(code, out);
         } else if (!strcmp(word, "unload")) {
             answer(unload(modules[a], is_library[a]), out);
         } else if (!strcmp(word, "limit")) {

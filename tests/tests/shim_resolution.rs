@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::usage;
-use aliquot_abi::limits::{ComputePolicy, Limits};
-use aliquot_tests::preload::{Tenant, memory_limit, shim, unlimited};
+use aliquot_abi::limits::Limits;
+use aliquot_tests::preload::{Tenant, memory_limit, metered, shim, unlimited};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, root, said};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,17 +26,6 @@ fn versions_of_the_table() -> BTreeSet<u32> {
     let text = std::fs::read_to_string(root().join("shim/symbols/cuda.tsv")).unwrap();
     let rows = text.lines().filter(|line| !line.starts_with('#'));
     rows.map(|line| line.split('\t').nth(1).unwrap().parse().unwrap()).collect()
-}
-
-/// The same with a quarter of the card's time.
-fn metered(limits: Limits) -> Limits {
-    Limits {
-        policy: ComputePolicy::Cap,
-        share_ppm: 250_000,
-        granted_ppm: 250_000,
-        own_ppm: 250_000,
-        ..limits
-    }
 }
 
 /// Runs the table program on a driver of this version over these versions: bare, and under the shim with a grant of memory, and

@@ -5,6 +5,7 @@
 
 use aliquot_enforce::cost::{Key, Shape};
 
+use crate::modules::Code;
 use crate::pacing::{self, Target};
 use crate::vendor::StreamMode;
 
@@ -107,7 +108,7 @@ hooks! {
 #[inline]
 fn kernel(function: u64, grid: [u32; 3], block: [u32; 3], target: Target, real: impl FnOnce() -> i32) -> i32 {
     let key = Key::kernel(function, grid, block);
-    pacing::launch(key, target, move || Shape::kernel(function, grid, block), real)
+    pacing::launch_kernel((key, Code(function)), target, move || Shape::kernel(function, grid, block), real)
 }
 
 #[inline]

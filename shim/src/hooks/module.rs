@@ -7,7 +7,7 @@ use core::ffi::{c_char, c_void};
 use core::ptr::null;
 
 use crate::asked::{Asked, What};
-use crate::modules::{self, Image, Object};
+use crate::modules::{self, Image, Listed, Object};
 use crate::pools::Place;
 use crate::vendor::{self, SUCCESS};
 
@@ -137,7 +137,7 @@ hooks! {
     fn cuModuleEnumerateFunctions(functions: *mut u64, room: u32, module: u64) {
         let there = |count: &mut u32| vendor::cuModuleGetFunctionCount(count, module);
         let real = || cuModuleEnumerateFunctions::real(functions, room, module);
-        modules::get_list((Place(functions), room), there, real, load_function)
+        modules::get_list((Place(functions), room, Listed::Functions(Object(module))), there, real, load_function)
     }
     fn cuLibraryEnumerateKernels(kernels: *mut u64, room: u32, library: u64) {
         let there = |count: &mut u32| vendor::cuLibraryGetKernelCount(count, library);
@@ -147,7 +147,7 @@ hooks! {
             modules::make_ready(Object(library), asked, function, || modules::load_kernel(kernel))
         };
         let real = || cuLibraryEnumerateKernels::real(kernels, room, library);
-        modules::get_list((Place(kernels), room), there, real, load)
+        modules::get_list((Place(kernels), room, Listed::Kernels(Object(library))), there, real, load)
     }
 }
 

@@ -1,9 +1,12 @@
 //! What is got from a module or library, which may have the driver load it.
 
+use core::ptr::null;
+
+use super::later::Listed;
 use super::limits::need;
 use super::{Asking, Object, Watched};
 use crate::account::{self, Account};
-use crate::asked::Asked;
+use crate::asked::{Asked, What};
 use crate::contexts;
 use crate::pools::Place;
 use crate::vendor::{self, OUT_OF_MEMORY, SUCCESS};
@@ -40,7 +43,16 @@ pub(crate) fn get_function(
 /// A kernel is got from a library, which the driver may load at its first launch: it is made ready now.
 pub(crate) fn get_kernel(object: Object, asked: Option<Asked>, place: Place, real: impl Fn() -> i32) -> i32 {
     let watched = || get_watched(object, (Some(place), Loads::Later), &real);
-    get_new(asked, || with_local(place, watched, |kernel| function_of(kernel).map_or(SUCCESS, need)), &real)
+    let new = || {
+        let answer = with_local(place, watched, |kernel| function_of(kernel).map_or(SUCCESS, need));
+        if answer == SUCCESS && !place.is_null() {
+            Listed::Kernels(object).note(place);
+            let ready = Asked::of_library(What::Itself, Object(place.read()), null());
+            ready.into_iter().for_each(Asked::note);
+        }
+        answer
+    };
+    get_new(asked, new, &real)
 }
 
 /// A function, or what `function` tells of a kernel, is made ready for launches.
@@ -77,7 +89,7 @@ fn with_local(place: Place, got: impl FnOnce() -> i32, need: impl FnOnce(u64) ->
 /// A list of functions or kernels is had, with room for so many, of which there are `there`. The driver may load each at its first
 /// launch: `load` makes one ready now.
 pub(crate) fn get_list(
-    (list, room): (Place, u32),
+    (list, room, listed): (Place, u32, Listed),
     there: impl Fn(&mut u32) -> Option<i32>,
     real: impl Fn() -> i32,
     load: impl Fn(u64) -> i32,
@@ -86,12 +98,19 @@ pub(crate) fn get_list(
     let mut all = 0;
     let is_known = there(&mut all) == Some(SUCCESS);
     let count = usize::try_from(all.min(room)).unwrap_or(usize::MAX);
-    let is_short = is_known && usize::try_from(all).is_ok_and(|all| all <= LISTED_MAX);
-    if list.is_null() || !is_short || matches!(current, None | Some(Account::Uncounted)) {
+    let is_short = usize::try_from(all).is_ok_and(|all| all <= LISTED_MAX);
+    if list.is_null() || !is_known {
         return real();
     }
-    let mut before = [0; LISTED_MAX];
     let places = || (0..count).map(|at| Place(list.0.wrapping_add(at)));
+    if !is_short || matches!(current, None | Some(Account::Uncounted)) {
+        let answer = real();
+        if answer == SUCCESS {
+            places().for_each(|place| listed.note(place));
+        }
+        return answer;
+    }
+    let mut before = [0; LISTED_MAX];
     for (word, place) in before.iter_mut().zip(places()) {
         *word = place.before();
     }
@@ -100,6 +119,9 @@ pub(crate) fn get_list(
         return answer;
     }
     if vendor::relaxed(|| places().all(|place| load(place.read()) != OUT_OF_MEMORY)) {
+        if let Listed::Kernels(_) = listed {
+            places().for_each(|place| listed.note(place));
+        }
         return SUCCESS;
     }
     before.iter().zip(places()).for_each(|(word, place)| place.put_back(*word));

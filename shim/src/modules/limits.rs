@@ -234,6 +234,7 @@ impl Object {
 /// Local memory of a kernel, for all threads that the card can run at once, which a driver makes at the first launch that needs
 /// it, where nobody looks for memory, and keeps for the context: charged as soon as the kernel can be launched there. What does
 /// not fit is not charged.
+#[inline(never)]
 pub(super) fn need(function: u64) -> i32 {
     let _errno = KeepErrno::new();
     let mut each = 0;
