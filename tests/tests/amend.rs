@@ -153,6 +153,46 @@ fn more_requests_are_refused_before_anything_is_touched() {
     assert_eq!(in_force(&local), (4096, 300_000, "Burst".to_owned()));
 }
 
+/// What is held is not exchanged under a container.
+#[test]
+fn another_class_or_selector_that_the_held_device_does_not_match_is_refused() {
+    let local = Local::new(CARD);
+    assert_eq!(prepare(&local, "one", FIRST).0, Some(0));
+    let file = local.dir().join("one.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let class = |expression: &str| {
+        let class = "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: other}\nspec:\n  selectors:\n  - cel:\n";
+        let claim = text.replace("deviceClassName: share.aliquot.dev", "deviceClassName: other");
+        format!("{class}      expression: '{expression}'\n---\n{claim}")
+    };
+    let selector = |expression: &str| {
+        let selected = format!(
+            "selectors: [{{cel: {{expression: '{expression}'}}}}]\n        capacity: {{requests: {{memory"
+        );
+        text.replace("capacity: {requests: {memory", &selected)
+    };
+    let (is, is_not) = ("device.driver == \"aliquot.dev\"", "device.driver == \"gpu.example.com\"");
+    for (asked, words) in [
+        (
+            class(is_not),
+            "is not what class other asks for by now: `device.driver == \"gpu.example.com\"`; release it first",
+        ),
+        (
+            selector(is_not),
+            "is not what it asks for by now: `device.driver == \"gpu.example.com\"`; release it first",
+        ),
+        (class(is), ""),
+        (selector(is), ""),
+        (text.clone(), ""),
+    ] {
+        fs::write(&file, asked).unwrap();
+        let (code, said) = on_state(&local, &["prepare", "-f", file.to_str().unwrap()]);
+        assert_eq!(code, Some(i32::from(!words.is_empty())), "{said}");
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert_eq!((in_force(&local), local.claims()), ((4096, 300_000, "Burst".to_owned()), 1));
+}
+
 /// Who has all of a card has no limit in his processes that could be moved.
 #[test]
 fn a_limit_that_nobody_would_feel_is_refused() {

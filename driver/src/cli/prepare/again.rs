@@ -1,10 +1,9 @@
 //! A claim that is prepared and asked for again: what its manifest says by now, of the devices that it holds.
 
-use std::collections::BTreeMap;
-
+use aliquot_core::cel::{DeviceView, Selector};
 use aliquot_core::dra::{
-    AllocatedConfig, AllocationMode, AllocationResult, ConfigSource, DeviceCapacity, DeviceRequest,
-    DeviceResult, ExactRequest, RequestKind, ResourceClaim,
+    AllocatedConfig, AllocationMode, AllocationResult, ConfigSource, Device, DeviceRequest, DeviceResult,
+    ExactRequest, RequestKind, ResourceClaim,
 };
 use aliquot_core::id::ClaimUid;
 use aliquot_core::rounding::consumption;
@@ -29,9 +28,10 @@ pub(super) fn as_asked(
     let mut allocation = held.clone();
     for result in &mut allocation.devices {
         let Some(exact) = request(claim, &result.request) else { continue };
-        let capacity = capacity(node, result)?;
+        let Some(device) = device(node, result)? else { continue };
+        is_selected(&device, exact, result, cluster)?;
         for (name, amount) in &mut result.consumed_capacity {
-            let Some(there) = capacity.get(name) else { continue };
+            let Some(there) = device.capacity.get(name) else { continue };
             *amount = consumption(there, exact.capacity.get(name).copied())
                 .map_err(|why| format!("request `{}`, `{name}`: {why}", result.request))?;
         }
@@ -93,15 +93,41 @@ fn request<'c>(claim: &'c ResourceClaim, name: &str) -> Option<&'c ExactRequest>
     }
 }
 
-/// What the device of a result has, and in which amounts it gives that.
-fn capacity(node: &Node, result: &DeviceResult) -> Result<BTreeMap<String, DeviceCapacity>, String> {
+/// The device of a result, as it is offered now.
+fn device(node: &Node, result: &DeviceResult) -> Result<Option<Device>, String> {
     let offers = node.offers().map_err(|error| chain(&error))?;
     let slices = offers.slices.iter().filter(|slice| slice.pool.name == result.device.pool);
     let mut devices = slices.flat_map(|slice| &slice.devices);
-    Ok(devices
-        .find(|device| device.name == result.device.device)
-        .map(|d| d.capacity.clone())
-        .unwrap_or_default())
+    Ok(devices.find(|device| device.name == result.device.device).cloned())
+}
+
+/// Refuses a claim that holds a device for a request whose class or selectors do not select it. A class that is not there any
+/// more selects nothing and refuses nothing.
+fn is_selected(
+    device: &Device,
+    exact: &ExactRequest,
+    result: &DeviceResult,
+    cluster: &Cluster,
+) -> Result<(), String> {
+    let view = DeviceView::new(&result.device.driver, device);
+    let class = cluster.world.class(&exact.device_class);
+    let of_class =
+        class.into_iter().flat_map(|class| class.selectors.iter().map(move |text| (Some(class), text)));
+    for (class, text) in of_class.chain(exact.selectors.iter().map(|text| (None, text))) {
+        let why = match Selector::compile(text).map(|selector| selector.matches(&view)) {
+            Ok(Ok(true)) => continue,
+            Ok(Ok(false)) => String::new(),
+            Ok(Err(error)) => format!(" ({error})"),
+            Err(error) => format!(" ({error})"),
+        };
+        let whose = class.map_or_else(|| "it".to_owned(), |class| format!("class {}", class.name));
+        return Err(format!(
+            "it is prepared with device {} for request `{}`, which is not what {whose} asks for by now: `{text}`{why}; \
+             release it first",
+            device.name, result.request
+        ));
+    }
+    Ok(())
 }
 
 /// The settings: those of the classes as they are, then those of the claim. Of a class that is not there any more, those that the
