@@ -15,6 +15,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// What device memory is held for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -450,7 +451,24 @@ impl Card {
 
     /// Makes the card fall off the bus, or come back; of a part that alone.
     pub fn set_health(&self, health: Health) {
-        self.mapping.lost().store(u64::from(health == Health::Lost), Ordering::Relaxed);
+        self.mapping.lost().store(u32::from(health == Health::Lost), Ordering::Relaxed);
+        self.mapping.stir();
+    }
+
+    /// How often it had something to tell: an Xid, or that it is lost or there again.
+    #[must_use]
+    pub fn stirred(&self) -> u32 {
+        self.mapping.stirred()
+    }
+
+    /// Lets everybody look who waits for it to tell something.
+    pub fn stir(&self) {
+        self.mapping.stir();
+    }
+
+    /// Sleeps until it has something to tell again, or the time is over; may return sooner.
+    pub fn sleep_while(&self, stirred: u32, longest: Duration) {
+        self.mapping.sleep_while(stirred, longest);
     }
 
     /// Gives the calling process a seat. One process may sit several times; each seat counts as a process of its own.

@@ -14,8 +14,9 @@ use std::cell::UnsafeCell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Tells a card file of this layout; the last byte is the layout's number.
 const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x08");
@@ -71,7 +72,9 @@ impl OpenError {
 struct Shared {
     magic: AtomicU64,
     /// Not 0: the card fell off the bus. Outside the lock, as every call asks.
-    lost: AtomicU64,
+    lost: AtomicU32,
+    /// Goes up when the card has something to tell; a futex.
+    stirred: AtomicU32,
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     state: UnsafeCell<State>,
 }
@@ -143,8 +146,30 @@ impl Mapping {
     }
 
     /// Whether the card fell off the bus.
-    pub(crate) fn lost(&self) -> &AtomicU64 {
+    pub(crate) fn lost(&self) -> &AtomicU32 {
         &self.shared.lost
+    }
+
+    /// How often the card had something to tell.
+    pub(crate) fn stirred(&self) -> u32 {
+        self.shared.stirred.load(Ordering::Acquire)
+    }
+
+    /// Wakes everybody who waits for the card to tell something.
+    pub(crate) fn stir(&self) {
+        self.shared.stirred.fetch_add(1, Ordering::AcqRel);
+        let word = self.shared.stirred.as_ptr();
+        // SAFETY: an aligned word that stays mapped; waking changes nothing in memory.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+    }
+
+    /// Sleeps until the card stirs again, or the time is over; may return sooner.
+    pub(crate) fn sleep_while(&self, stirred: u32, longest: Duration) {
+        let seconds = libc::time_t::try_from(longest.as_secs()).unwrap_or(libc::time_t::MAX);
+        let time = libc::timespec { tv_sec: seconds, tv_nsec: longest.subsec_nanos().into() };
+        let word = self.shared.stirred.as_ptr();
+        // SAFETY: an aligned word that stays mapped, a valid time.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, stirred, &raw const time, 0, 0) };
     }
 
     /// Runs `inside` with the card's state, alone in all processes.

@@ -73,6 +73,7 @@ impl Card {
         let (gpu, compute) = of.map_or((NO_INSTANCE, NO_INSTANCE), |of| (of.gpu.id, of.compute.id));
         // The clock is read inside, so that reports are in the order of their times.
         self.with(|state| state.xids.make(Report { number, at: monotonic_nanos(), gpu, compute }));
+        self.stir();
     }
 
     /// Number of the last Xid that it reported; 0 where there was none.

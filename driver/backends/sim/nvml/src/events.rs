@@ -1,7 +1,8 @@
 //! Event sets: which cards a program watches, and what it was told of them.
 //!
 //! A set follows the reports of each of its cards for itself, so that any number of sets, in any number of processes, is told
-//! everything; of several threads that wait on one set, one is told. Whoever waits looks each millisecond.
+//! everything; of several threads that wait on one set, one is told. Whoever waits for one card sleeps until it has something to
+//! tell; who waits for several looks each millisecond.
 
 use crate::code::{Answer, GPU_IS_LOST, INVALID_VALUE, NOT_SUPPORTED, TIMEOUT};
 use crate::library;
@@ -21,8 +22,10 @@ const KNOWN: u64 = 0xff9f;
 const HANDLE_BASE: u64 = 0x5200_0000_0000;
 /// Distance of two handles.
 const HANDLE_STEP: u64 = 16;
-/// Rest between two looks.
+/// Rest between two looks at several cards, or none.
 const LOOK: Duration = Duration::from_millis(1);
+/// Longest sleep where one card is watched: nothing but the end of the library is found out late by it.
+const SLEEP: Duration = Duration::from_millis(60_000);
 
 /// A card in a set.
 struct Watched {
@@ -56,12 +59,14 @@ pub(crate) fn create() -> Answer<u64> {
 /// Ends a set; who waits on it is told that there is none.
 pub(crate) fn free(set: u64) -> Answer {
     library::device()?;
-    sets().there.remove(&set).map(|_| ()).ok_or(INVALID_VALUE)
+    let freed = sets().there.remove(&set);
+    freed.map(|watched| watched.iter().for_each(|watched| watched.card.stir())).ok_or(INVALID_VALUE)
 }
 
 /// Ends all of them.
 pub(crate) fn free_all() {
-    sets().there.clear();
+    let freed = std::mem::take(&mut sets().there);
+    freed.values().flatten().for_each(|watched| watched.card.stir());
 }
 
 /// Watches a card for more kinds of events: those that happen from now on. MIG devices are not watched each for itself.
@@ -84,6 +89,8 @@ pub(crate) fn register(card: u64, kinds: u64, set: u64) -> Answer {
         }
         None => set.push(Watched { card, kinds, seen: card.xids_until_now() }),
     }
+    // Who waits for others alone is to wait for this one as well.
+    set.iter().for_each(|watched| watched.card.stir());
     Ok(())
 }
 
@@ -91,12 +98,26 @@ pub(crate) fn register(card: u64, kinds: u64, set: u64) -> Answer {
 pub(crate) fn wait(set: u64, limit: Duration) -> Answer<(u64, Xid)> {
     let end = monotonic_nanos() + u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX >> 1);
     loop {
+        // Before the look: what comes after it ends the sleep.
+        let only = only(set).map(|card| (card, card.stirred()));
         library::device()?;
         if let Some((card, xid)) = next(set)? {
             return Ok((library::handle(card), xid));
         }
         let left = end.checked_sub(monotonic_nanos()).filter(|left| *left > 0).ok_or(TIMEOUT)?;
-        std::thread::sleep(LOOK.min(Duration::from_nanos(left)));
+        let left = Duration::from_nanos(left);
+        match only {
+            Some((card, stirred)) => card.sleep_while(stirred, left.min(SLEEP)),
+            None => std::thread::sleep(left.min(LOOK)),
+        }
+    }
+}
+
+/// The card of a set that has no other.
+fn only(set: u64) -> Option<&'static Card> {
+    match sets().there.get(&set)?.as_slice() {
+        [watched] => Some(watched.card),
+        _ => None,
     }
 }
 
