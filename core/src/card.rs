@@ -42,6 +42,8 @@ pub struct Card {
     pub supply: Supply,
     /// Whether it works.
     pub health: Health,
+    /// Parts of it that take nobody new, though the card works.
+    pub unwell: Vec<Unwell>,
     /// Parts that exist on it already and that no journal of ours claims.
     pub found: Vec<Part>,
 }
@@ -100,6 +102,15 @@ pub enum Health {
     Healthy,
     /// It does not; the text says why and is shown to people.
     Unhealthy(String),
+}
+
+/// A part that takes nobody new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unwell {
+    /// Which.
+    pub part: Part,
+    /// Why; shown to people.
+    pub why: String,
 }
 
 /// Everything found on one node, in index order.

@@ -390,6 +390,7 @@ impl CardModel {
             partitioning,
             supply: Supply::All,
             health,
+            unwell: Vec::new(),
             found: identity.found,
         }
     }

@@ -17,6 +17,7 @@ pub mod counters;
 pub mod dra;
 pub mod fraction;
 pub mod grant;
+pub mod health;
 pub mod id;
 pub mod ledger;
 pub mod offer;

@@ -45,7 +45,7 @@ pub use policy::{Layout, LayoutKind, LayoutPolicy, ShareTerms};
 pub use problem::Problem;
 pub use server::{ServerVersion, Support};
 
-use crate::card::{Card, Health, Inventory, Supply};
+use crate::card::{Card, Health, Inventory, Supply, Unwell};
 use crate::dra::{CounterSet, DeviceId, ResourceSlice, Sharing};
 use crate::id::{CardUuid, NodeName};
 use crate::partition::{CounterVector, Part};
@@ -183,7 +183,7 @@ fn keep_busy(
     around: &Surroundings<'_>,
 ) -> (Choice, Option<Made>) {
     let Surroundings { node, card, tables, server } = *around;
-    let closable = server.taints.is_kept() || card.health == Health::Healthy;
+    let closable = server.taints.is_kept() || (card.health == Health::Healthy && card.unwell.is_empty());
     if !closable || held.is_empty() || made.as_ref().is_some_and(|made| busy::has_all(made, held, node)) {
         return (choice, made);
     }
@@ -322,7 +322,7 @@ fn make(node: &NodeName, card: &Card, chosen: &Chosen, tables: &Tables<'_>, serv
     let layout = chosen.kind();
     let setting = Setting { layout, terms: chosen.terms(), shares: server.shares, counters };
     let mut maker = Maker::new(card, setting, node, server);
-    let groups = match chosen {
+    let mut groups = match chosen {
         Chosen::Whole => vec![(Rank::WholeCard, vec![maker.card(Sharing::Exclusive)])],
         Chosen::Shared(_) => vec![card_itself(&mut maker)],
         Chosen::Slots(slots) => vec![(Rank::Slot, maker.slots(slots))],
@@ -333,7 +333,18 @@ fn make(node: &NodeName, card: &Card, chosen: &Chosen, tables: &Tables<'_>, serv
             [(Rank::Partition, maker.partitions(places))].into_iter().chain(itself).collect()
         }
     };
-    Made { layout, pool, groups, set, problems: maker.problems }
+    let mut problems = maker.problems;
+    problems.extend(
+        card.unwell
+            .iter()
+            .map(|Unwell { part, why }| Problem::PartUnhealthy { part: part.to_string(), why: why.clone() }),
+    );
+    if !server.taints.is_kept() {
+        // Nothing else would keep claims off it.
+        let well = |built: &Built| card.why_unwell(&built.offered.part).is_none();
+        groups.iter_mut().for_each(|(_, group)| group.retain(well));
+    }
+    Made { layout, pool, groups, set, problems }
 }
 
 /// The card as a device, shared if limits can be held on it.

@@ -23,7 +23,7 @@ use std::fmt;
 pub use check::{PlanProblem, check};
 pub use step::{Step, Undo};
 
-use crate::card::{Card, Health, Inventory};
+use crate::card::{Card, Inventory};
 use crate::dra::{DeviceId, Sharing};
 use crate::grant::{Grant, PartitionDemand, ShareSettings, isolation};
 use crate::id::{CardUuid, ClaimUid, ShareName};
@@ -128,15 +128,18 @@ pub enum Refusal {
         /// The card.
         card: CardUuid,
     },
-    /// The card does not work.
+    /// The card, or what is asked of it, does not work.
     #[error(
-        "claim {claim}: card {card} is not healthy: {why}; delete the Pod, so that it is placed elsewhere"
+        "claim {claim}: {}card {card} is not healthy: {why}; delete the Pod, so that it is placed elsewhere",
+        of_card(part)
     )]
     Unhealthy {
         /// Claim.
         claim: String,
         /// The card.
         card: CardUuid,
+        /// What was asked of it.
+        part: Part,
         /// Why.
         why: String,
     },
@@ -193,6 +196,14 @@ pub enum Refusal {
         /// Which rule.
         problem: PlanProblem,
     },
+}
+
+/// A part before its card; the card itself goes without saying.
+fn of_card(part: &Part) -> String {
+    match part {
+        Part::Card => String::new(),
+        part => format!("{part} of "),
+    }
 }
 
 /// Decides everything that is to be done for the claim. `parts` are what the node offers. The cards of the inventory have every partition in `found`
@@ -270,8 +281,9 @@ fn grant<'a>(
     let Some(card) = inventory.card(&target.card) else {
         return Err(Refusal::CardGone { claim, device, card: target.card.clone() });
     };
-    if let Health::Unhealthy(why) = &card.health {
-        return Err(Refusal::Unhealthy { claim, card: target.card.clone(), why: why.clone() });
+    if let Some(why) = card.why_unwell(&target.part) {
+        let (card, part) = (target.card.clone(), target.part.clone());
+        return Err(Refusal::Unhealthy { claim, card, part, why: why.to_owned() });
     }
     let (memory, cores) = match target.sharing {
         Sharing::Exclusive => (target.memory, target.cores),

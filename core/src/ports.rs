@@ -44,6 +44,12 @@ pub trait DeviceBackend: Send + Sync {
     /// The hardware refuses, nothing is there, or another partition is there by now.
     fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError>;
 
+    /// Which load of its driver serves the hardware now, in one word: another one after the driver was loaded anew. `None`: what is
+    /// told of the cards is described, and nobody asked them.
+    fn driver_load(&self) -> Option<String> {
+        None
+    }
+
     /// How a tenant reaches a part: device files, and the identity under which it sees the part.
     ///
     /// # Errors
@@ -66,6 +72,10 @@ impl<B: DeviceBackend + ?Sized> DeviceBackend for Arc<B> {
 
     fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
         self.as_ref().destroy_partition(at, handle)
+    }
+
+    fn driver_load(&self) -> Option<String> {
+        self.as_ref().driver_load()
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {

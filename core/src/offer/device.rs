@@ -10,7 +10,7 @@ use super::order::Place;
 use super::policy::{LayoutKind, ShareTerms, Slot};
 use super::problem::Problem;
 use super::server::{ServerVersion, Support};
-use crate::card::{Card, Health, Supply};
+use crate::card::{Card, Supply};
 use crate::dra::{CapacityPolicy, CapacityRestriction, Device, DeviceCapacity, Sharing, Taint, TaintEffect};
 use crate::id::NodeName;
 use crate::partition::{CounterVector, Isolation, Part, PartitionTable, Placement, ShareSupport, Template};
@@ -21,7 +21,7 @@ use crate::units::{Bytes, Cores, Fraction};
 pub const CAPACITY_MEMORY: &str = "memory";
 /// Capacity of compute, in percent of the whole card.
 pub const CAPACITY_CORES: &str = "cores";
-/// Taint of a card that does not work.
+/// Taint of a card, or of a part of it, that does not work.
 pub const TAINT_UNHEALTHY: &str = "aliquot.dev/unhealthy";
 /// Taint of what overlaps parts that this agent did not make.
 pub const TAINT_OCCUPIED: &str = "aliquot.dev/occupied";
@@ -190,7 +190,7 @@ impl<'a> Maker<'a> {
             (CAPACITY_MEMORY.to_owned(), self.memory_capacity(&part, memory, sharing)),
             (CAPACITY_CORES.to_owned(), self.cores_capacity(&part, cores, sharing)),
         ]);
-        if let Health::Unhealthy(_) = self.card.health {
+        if self.card.why_unwell(&part).is_some() {
             device.taints.push(no_schedule(TAINT_UNHEALTHY));
         }
         let card = self.card.uuid.clone();

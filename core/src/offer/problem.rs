@@ -106,6 +106,14 @@ pub enum Problem {
         /// As reported.
         why: String,
     },
+    /// A part of the card does not work; what overlaps it is tainted, or left out where the server keeps no taints.
+    #[error("{part} of the card does not work: no new claims for it, nor for what overlaps it; {why}")]
+    PartUnhealthy {
+        /// Which.
+        part: String,
+        /// As reported.
+        why: String,
+    },
     /// Parts exist that are not ours.
     #[error(
         "the card carries parts that this agent did not make ({count}); what overlaps them takes no claims"

@@ -1,5 +1,5 @@
 use super::*;
-use crate::card::{Supply, Topology};
+use crate::card::{Supply, Topology, Unwell};
 use crate::catalogue::{CardIdentity, Catalogue};
 
 use crate::dra::{AttributeValue, CapacityRestriction, TaintEffect};
@@ -274,6 +274,44 @@ fn what_is_wrong_with_one_card_loses_no_other() {
     // A server that drops taints would hand the sick card out.
     let offers = offered(&inventory, "", V135);
     assert_eq!((offers.cards[1].layout, offers.cards[1].devices), (None, 0));
+}
+
+#[test]
+fn what_overlaps_a_part_that_does_not_work_takes_no_claims() {
+    let place = |template: &str, placement: &str| Part::Partition {
+        template: template.parse().unwrap(),
+        placement: crate::partition::PlacementName(placement.to_owned()),
+    };
+    let mut inventory = cards("nvidia-h100-80gb-sxm", 2);
+    inventory.cards[0].unwell = vec![Unwell { part: place("2g.20gb", "2"), why: "XID 48".to_owned() }];
+    let sick = inventory.cards[0].uuid.clone();
+    let offered_on = |server: ServerVersion, policy: &str| {
+        let offers = offered(&inventory, policy, server);
+        assert_eq!(validate::violations(&offers.slices), []);
+        let told: Vec<String> = offers.cards[0].problems.iter().map(ToString::to_string).collect();
+        assert!(
+            told.iter().any(|told| told.contains("2g.20gb at 2 of the card") && told.contains("XID 48")),
+            "{told:?}"
+        );
+        let tainted = |id: &DeviceId| {
+            let device = devices(&offers).into_iter().find(|device| device.name == id.device).unwrap();
+            device.taints.iter().any(|taint| taint.key == TAINT_UNHEALTHY)
+        };
+        let of_sick = offers.parts.iter().filter(|(_, part)| part.card == sick);
+        let of_sick: Vec<(Part, bool)> = of_sick.map(|(id, part)| (part.part.clone(), tainted(id))).collect();
+        assert!(offers.parts.iter().all(|(id, part)| part.card == sick || !tainted(id)));
+        of_sick
+    };
+    let dynamic = offered_on(V137, "[[rule]]\nlayout = \"dynamic\"");
+    let is = |part: &Part| dynamic.iter().find(|(of, _)| of == part).map(|(_, tainted)| *tainted);
+    let parts = [Part::Card, place("2g.20gb", "2"), place("1g.10gb", "3"), place("7g.80gb", "0")];
+    assert!(parts.iter().all(|part| is(part) == Some(true)), "{dynamic:?}");
+    let parts = [place("1g.10gb", "1"), place("1g.10gb", "4"), place("3g.40gb", "4")];
+    assert!(parts.iter().all(|part| is(part) == Some(false)), "{dynamic:?}");
+    // A server that drops taints would hand them out.
+    let split = offered_on(V135, "[[rule]]\nlayout = \"split\"\npartitions = [\"7x1g.10gb\"]");
+    assert_eq!(split.len(), 5, "{split:?}");
+    assert!(!split.iter().any(|(part, _)| [place("1g.10gb", "2"), place("1g.10gb", "3")].contains(part)));
 }
 
 #[test]
