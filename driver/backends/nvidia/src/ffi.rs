@@ -2,6 +2,7 @@
 //! each of its functions when that is called; what comes out is plain data, and errors that say which kind they are.
 
 pub(crate) mod context;
+mod event;
 mod mig;
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -10,6 +11,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use crate::partition::MigMode;
 
+pub(crate) use event::{Event, EventSet};
 pub(crate) use mig::{Cut, Instance, Profile, Unmade};
 
 /// Result codes of NVML that mean something of their own here.
@@ -17,10 +19,22 @@ const NOT_SUPPORTED: u32 = 3;
 const NO_PERMISSION: u32 = 4;
 const NOT_FOUND: u32 = 6;
 const DRIVER_NOT_LOADED: u32 = 9;
+const TIMEOUT: u32 = 10;
 const GPU_IS_LOST: u32 = 15;
 const RESET_REQUIRED: u32 = 16;
 const IN_USE: u32 = 19;
 const INSUFFICIENT_RESOURCES: u32 = 23;
+
+/// A function of the library, if it has it.
+macro_rules! function {
+    ($lib:expr, $name:ident) => {
+        match &$lib.$name {
+            Ok(function) => Ok(*function),
+            Err(_) => Err(Fault::NoFunction(stringify!($name).to_owned())),
+        }
+    };
+}
+use function;
 
 /// Why the library gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -233,6 +247,15 @@ impl Library {
         let sampled =
             found.into_iter().filter(|s| s.pid != 0 && s.sm_util <= 100 && s.timestamp > since_micros);
         Ok(sampled.map(|s| Sampled { pid: s.pid, percent: s.sm_util, micros: s.timestamp }).collect())
+    }
+}
+
+/// What an answer means.
+fn answered(code: u32) -> Result<(), Fault> {
+    match code {
+        0 => Ok(()),
+        23 => Err(Fault::Code { code, text: "not enough of the card is left".to_owned() }),
+        code => Err(Fault::Code { code, text: NvmlError::from(code).to_string() }),
     }
 }
 

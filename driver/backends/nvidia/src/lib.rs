@@ -3,7 +3,8 @@
 //! ```text
 //!   libnvidia-ml.so.1 ──ffi──▶ facts ──probe + catalogue──▶ cards ─┐
 //!                       │      MIG mode ──partition──▶ what of it  ├──▶ NvidiaNode: DeviceBackend
-//!                       └────▶ faults ──health──▶ what to do ──────┘
+//!                       ├────▶ faults ──health──▶ what to do ──────┘
+//!                       └────▶ events ──watch───▶ Xids, of which the table of `xid` says what they mean
 //! ```
 //!
 //! A backend like every vendor's, with the same five files. No mode of a card is ever switched; on a card that is in MIG mode
@@ -18,6 +19,8 @@ mod ffi;
 mod health;
 mod partition;
 mod probe;
+mod watch;
+pub mod xid;
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -36,6 +39,7 @@ use aliquot_core::units::Bytes;
 pub use ffi::Fault;
 pub use ffi::context::{Context, NoContext};
 pub use health::{DRIVER_MIN, OpenError};
+pub use watch::{Told, Watch};
 
 use ffi::{Facts, Instance, Library, Unmade};
 use probe::Found;
@@ -298,6 +302,10 @@ impl DeviceBackend for NvidiaNode {
                 Err(fault) => return Err(health::refused(format!("destroy {at}"), fault)),
             }
         }
+    }
+
+    fn driver_load(&self) -> Option<String> {
+        Some(self.load())
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {

@@ -11,14 +11,13 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 
 use nvml_wrapper::Device;
-use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{
     NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceProfileInfo_t, nvmlDevice_t, nvmlGpuInstance_t,
     nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
     nvmlGpuInstanceProfileInfo_v2_t,
 };
 
-use super::{Fault, Library, NOT_FOUND, NOT_SUPPORTED};
+use super::{Fault, Library, NOT_FOUND, NOT_SUPPORTED, answered, function};
 
 /// NVML_ERROR_INVALID_ARGUMENT: also of handles of what is gone.
 const INVALID_ARGUMENT: u32 = 2;
@@ -82,28 +81,9 @@ pub(crate) enum Unmade {
 }
 
 /// One card's handle, and the library's functions.
-struct Raw<'a> {
-    lib: &'a NvmlLib,
-    device: nvmlDevice_t,
-}
-
-/// A function of the library, if it has it.
-macro_rules! function {
-    ($lib:expr, $name:ident) => {
-        match &$lib.$name {
-            Ok(function) => Ok(*function),
-            Err(_) => Err(Fault::NoFunction(stringify!($name).to_owned())),
-        }
-    };
-}
-
-/// What an answer means.
-fn answered(code: u32) -> Result<(), Fault> {
-    match code {
-        0 => Ok(()),
-        23 => Err(Fault::Code { code, text: "not enough of the card is left".to_owned() }),
-        code => Err(Fault::Code { code, text: NvmlError::from(code).to_string() }),
-    }
+pub(super) struct Raw<'a> {
+    pub(super) lib: &'a NvmlLib,
+    pub(super) device: nvmlDevice_t,
 }
 
 /// `None` for what is not, or not any more.
@@ -179,7 +159,7 @@ impl Library {
         raw.destroy(gpu)
     }
 
-    fn raw(&self, device: &Device<'_>) -> Raw<'_> {
+    pub(super) fn raw(&self, device: &Device<'_>) -> Raw<'_> {
         // SAFETY: the handle is used with the library that gave it, and not after it is shut down: `Raw` borrows that.
         let device = unsafe { device.handle() };
         Raw { lib: self.0.lib(), device }
