@@ -19,6 +19,7 @@
 
 mod convert;
 mod file;
+mod health;
 mod sizes;
 mod v1;
 
@@ -33,6 +34,7 @@ pub use file::{
     CLAIMS_MAX, FILE_BYTES_MAX, JournalError, JournalFile, MIN_READER, RECORD_BYTES_MAX, VERSION, decode,
     encode,
 };
+pub use health::{CardHealth, CardHealthError};
 pub use sizes::{ContextSizes, FAILURE_KEPT, Ground};
 
 /// Everything that the node has promised.

@@ -17,6 +17,7 @@ mod examples;
 mod explain;
 mod failure;
 mod hardware;
+mod health;
 mod hold_context;
 mod input;
 mod node_choice;
@@ -95,6 +96,7 @@ enum Command {
     /// Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
     #[command(long_about = top::ABOUT)]
     Top(top::Args),
+    Health(health::Args),
     Demo(demo::Args),
     /// A program that uses a card, for the demo
     #[command(hide = true)]
@@ -181,6 +183,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Fai
         Command::Release(args) => release::run(&args, terminal),
         Command::Run(args) => run::run(&args, terminal),
         Command::Top(args) => top::run(&args, terminal),
+        Command::Health(args) => health::run(&args, terminal),
         Command::Demo(args) => demo::run(&args, terminal),
         Command::DemoTenant(args) => Ok(Answer::Code(demo::tenant::run(&args))),
         Command::HoldContext(args) => Ok(Answer::Code(hold_context::run(&args))),

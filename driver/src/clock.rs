@@ -1,8 +1,9 @@
 //! The clock: the one place where time is read. Deciding code takes the time as a value.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use aliquot_core::health::UnixSeconds;
 use aliquot_enforce::units::Nanos;
 use nix::time::{ClockId, clock_gettime};
 
@@ -18,6 +19,12 @@ pub fn monotonic() -> Nanos {
     // There is one on every Linux.
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Time of day, as people keep it: for them alone.
+#[must_use]
+pub fn unix() -> UnixSeconds {
+    UnixSeconds(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
 /// A moment that outlives the process that noted it; after the next start of the machine it says nothing any more.

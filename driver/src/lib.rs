@@ -17,6 +17,7 @@ pub mod config;
 pub mod contexts;
 pub mod disk;
 mod grant_file;
+pub mod health;
 pub mod manifest;
 pub mod node;
 pub mod prepare;

@@ -6,6 +6,7 @@
 //!   <state>/grants/…     what tenants are shown
 //!   <state>/lib/…        the shim that containers load
 //!   <state>/contexts     how much of each card a context takes, as far as it was measured
+//!   <state>/health       what was seen of the cards, where anything was
 //!   <state>/measuring/…  one process at a time measures that on a card
 //!   <state>/cdi/…        what container runtimes read, unless another directory is named
 //!   <state>/hardware/…   the simulated hardware, where there is no real one
@@ -16,6 +17,7 @@
 
 mod agree;
 mod amend;
+mod cards;
 mod contexts;
 mod lock;
 mod partitions;
@@ -46,6 +48,7 @@ use lock::{lock, make_state, must_be_directory, must_be_own};
 use crate::checkpoint::{ClaimRecord, Journal, JournalError, JournalFile, Making, Phase};
 use crate::contexts::Gauge;
 use crate::disk::Disk;
+use crate::health::HealthBook;
 use crate::prepare::{
     Earlier, Hands, Outcome, PrepareError, PreparedClaim, Released, decode, run_steps, run_undo,
 };
@@ -102,6 +105,8 @@ pub struct Node {
     cdi: CdiDir,
     file: JournalFile,
     journal: Journal,
+    /// What was seen of the cards.
+    health: HealthBook,
     /// What is published; fixed while the node is open.
     offers: OnceLock<Arc<Offers>>,
     /// What people are to be told of what was prepared.
@@ -217,8 +222,9 @@ impl Node {
         must_be_own(&state, &parts.name, &journal)?;
         let fresh = journal.is_empty() && !file.path().exists();
         let offers = parts.offers.clone().map_or_else(OnceLock::new, OnceLock::from);
+        let (health, notes) = (HealthBook::of(&state), Vec::new());
         let mut node =
-            Self { parts, grants_dir, libraries_dir, cdi, file, journal, offers, notes: Vec::new(), lock };
+            Self { parts, grants_dir, libraries_dir, cdi, file, journal, health, offers, notes, lock };
         if node.lock.is_none() {
             return Ok((node, Recovery::default()));
         }
@@ -266,25 +272,6 @@ impl Node {
     #[must_use]
     pub fn catalogue(&self) -> &Catalogue {
         &self.parts.catalogue
-    }
-
-    /// The cards as they are now; `found` has the partitions that are not ours.
-    ///
-    /// # Errors
-    /// The hardware cannot be asked.
-    pub fn inventory(&self) -> Result<Inventory, BackendError> {
-        Ok(self.without_ours(self.parts.backend.discover()?))
-    }
-
-    /// The cards, with only strangers' partitions in `found`.
-    fn without_ours(&self, mut inventory: Inventory) -> Inventory {
-        for card in &mut inventory.cards {
-            let uuid = card.uuid.clone();
-            card.found.retain(|part| {
-                PartitionAt::of(&uuid, part).is_none_or(|at| !self.journal.partitions.contains_key(&at))
-            });
-        }
-        inventory
     }
 
     /// The books: the cards as they are now, and everything promised on them.
@@ -343,7 +330,8 @@ impl Node {
         if self.claim(&request.uid).is_some_and(|record| record.phase != Phase::Prepared) {
             self.undo_claim(&request.uid)?;
         }
-        let live = self.parts.backend.discover().map_err(hardware)?;
+        let live = self.look().map_err(hardware)?;
+        let live = self.as_held(live, &request.uid);
         let parts = &self.offers().map_err(hardware)?.parts;
         let (books, _) = self.books(&self.without_ours(live.clone()), Some(&request.uid));
         let plan = plan(&request, parts, &live, &books)

@@ -4,7 +4,7 @@
 //!   ask ─▶ claim ─▶ allocator ─▶ Node::prepare ─▶ command with the shim ─▶ its end ─▶ Node::release
 //!    │       │                        │                  │ signals, exit code
 //!    │       └ runs/<uid>, locked ◀───┘                  └─ governor: the dead reaped, compute granted
-//!    └ what of which card
+//!    └ what of which card                                └─ watch: what the card tells of itself, noted
 //! ```
 //!
 //! A claim of this kind belongs to the process that runs its command. That process holds a lock on the run's record for as
@@ -20,3 +20,4 @@ pub mod record;
 mod signs;
 pub mod simulated;
 pub mod supervise;
+pub mod watch;

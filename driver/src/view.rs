@@ -24,7 +24,7 @@ mod state;
 pub use look::Looker;
 
 /// An error with its causes.
-fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

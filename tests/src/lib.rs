@@ -17,6 +17,7 @@ pub mod preload;
 pub mod scenes;
 pub mod shares;
 pub mod shown;
+pub mod silence;
 pub mod simulated;
 pub mod site;
 pub mod talk;

@@ -12,6 +12,7 @@ use aliquot_sim_device::processor::Lack;
 use aliquot_tests::generate::Random;
 use aliquot_tests::local::{Local, aliquot, wait_for};
 use aliquot_tests::shares::share_becomes;
+use aliquot_tests::silence::falls_silent;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -221,26 +222,6 @@ fn what_killed_processes_held_is_back_within_a_tenth_of_a_second() {
     assert!(took[8] < Duration::from_millis(100), "{took:?}");
     keeper.end();
     local.settle();
-}
-
-/// How often the threads of a process have gone to sleep of their own accord.
-fn sleeps(pid: u32) -> u64 {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    let of = |task: std::fs::DirEntry| {
-        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0)
-    };
-    tasks.map(of).sum()
-}
-
-/// Nothing of a process wakes up for two seconds. Who looks at something every 50 ms never is like that.
-fn falls_silent(what: &str, pid: u32) {
-    wait_for(what, || {
-        let before = sleeps(pid);
-        std::thread::sleep(Duration::from_secs(2));
-        sleeps(pid) == before
-    });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use aliquot_core::card::{Card, Health};
+use aliquot_core::card::{Card, Health, Unwell};
 use aliquot_core::dra::{DeviceId, ResourceClaim};
 use aliquot_core::id::ClaimUid;
 use aliquot_core::ledger::{CardReport, Holder, Holding, Ledger, PartReport, Take};
@@ -128,9 +128,6 @@ fn rows<'a>(node: &'a FleetNode, fleet: &Fleet) -> Vec<Row<'a>> {
 
 /// The largest part of what the card is offered as that one holder could have alone now, by memory, then compute.
 fn largest<'a>(card: &Card, node: &'a FleetNode, ledger: &Ledger) -> Option<&'a Part> {
-    if card.health != Health::Healthy {
-        return None;
-    }
     let nobody = ClaimUid::new("nobody").ok()?;
     let free = |offered: &&OfferedPart| {
         let take = match offered.part {
@@ -150,6 +147,7 @@ fn largest<'a>(card: &Card, node: &'a FleetNode, ledger: &Ledger) -> Option<&'a 
             .is_ok()
     };
     let of_card = node.offers.parts.values().filter(|offered| offered.card == card.uuid);
+    let of_card = of_card.filter(|offered| card.why_unwell(&offered.part).is_none());
     let whole_first = |offered: &OfferedPart| offered.part == Part::Card;
     let size = |o: &&OfferedPart| (whole_first(o), o.memory, o.cores, Reverse(o.part.clone()));
     of_card.filter(free).max_by_key(size).map(|offered| &offered.part)
@@ -188,6 +186,12 @@ fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result
     }
     for (outcome, cards) in grouped(&rows, Row::why) {
         terminal.line(format_args!("{}: {outcome}", cards_text(&cards)))?;
+    }
+    for row in &rows {
+        for Unwell { part, why } in &row.card.unwell {
+            let why = why.split(';').next().unwrap_or_default();
+            terminal.line(format_args!("card {}: {part} is unhealthy: {why}", row.card.index))?;
+        }
     }
     for (room, cards) in grouped(&rows, Row::room) {
         terminal.line(format_args!("{}: room for {room}", cards_text(&cards)))?;
@@ -247,7 +251,10 @@ impl Row<'_> {
 
     fn free(&self) -> String {
         match (&self.card.health, self.report.as_ref().and_then(|r| r.share_room)) {
-            (Health::Unhealthy(why), _) => format!("unhealthy: {why}"),
+            // What to do is among the warnings.
+            (Health::Unhealthy(why), _) => {
+                format!("unhealthy: {}", why.split(';').next().unwrap_or_default())
+            }
             (_, Some((memory, cores))) => format!("{memory}, {cores} cores"),
             (_, None) if self.report.as_ref().is_some_and(|r| r.room.iter().any(|t| t.together > 0)) => {
                 "partitions".to_owned()
@@ -336,6 +343,7 @@ impl Row<'_> {
                 Health::Healthy => json!({ "state": "healthy" }),
                 Health::Unhealthy(why) => json!({ "state": "unhealthy", "why": why }),
             },
+            "unhealthyParts": self.card.unwell.iter().map(|u| json!({ "part": part_text(&u.part), "why": u.why })).collect::<Vec<_>>(),
             "layout": self.outcome.and_then(|o| o.layout).map(LayoutKind::as_str),
             "why": self.outcome.map(|o| o.reason.to_string()),
             "rule": self.outcome.and_then(|o| o.rule),

@@ -1,6 +1,7 @@
 //! `aliquot run`: a command on a part of a card, with the same ledger, journal and grants as everything else.
 
 mod answers;
+mod following;
 mod home;
 mod placing;
 mod sizing;
@@ -29,12 +30,14 @@ use crate::run::cards::Reach;
 use crate::run::governor::{Governor, Scope};
 use crate::run::record::{GRANTS_VARIABLE, Run};
 use crate::run::supervise::{Beside, Signals};
+use crate::run::watch::{self, Followed};
 
 use super::failure::{Answer, Failure};
 use super::nodes::Fleet;
 use super::output::Terminal;
 use super::state::chain;
 use answers::{card_of, fraction, template};
+use following::followed;
 use home::Home;
 use placing::place_and_prepare;
 use words::{memory, no_run_on, too_small};
@@ -147,6 +150,8 @@ struct Prepared {
     run: Run,
     grants: PathBuf,
     scope: Scope,
+    /// Its card, where that tells anything of itself.
+    followed: Option<Followed>,
     environment: Environment,
 }
 
@@ -224,9 +229,9 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
         return Ok(Err(why));
     }
     match reached(&home, &node, &run, &shim, &cards, terminal) {
-        Ok((scope, environment)) => {
+        Ok((scope, followed, environment)) => {
             let grants = node.grants_dir().join(run.uid.as_str());
-            Ok(Ok(Prepared { home, run, grants, scope, environment }))
+            Ok(Ok(Prepared { home, run, grants, scope, followed, environment }))
         }
         Err(failure) => {
             // Nobody has used the part: it goes back at once, and where it cannot, the next call finds the record.
@@ -264,7 +269,7 @@ fn reached(
     shim: &Path,
     cards: &Inventory,
     terminal: &mut Terminal<'_>,
-) -> Result<(Scope, Environment), Failure> {
+) -> Result<(Scope, Option<Followed>, Environment), Failure> {
     let failed = |error| home.failed("write", error);
     let grants = node.grants_dir().join(run.uid.as_str());
     let record = node.claim(&run.uid);
@@ -290,6 +295,7 @@ fn reached(
     if let Some(warning) = too_small(limits.memory, reach.context.or(measured)) {
         terminal.note(warning)?;
     }
+    let followed = followed(home, node, grant, &visible, terminal)?;
     let environment = environment(shim, &visible, &grants, &reach);
     let scope = Scope {
         visible: visible.to_string(),
@@ -299,7 +305,7 @@ fn reached(
         election: home.state.join("governors").join(visible.as_str()),
         meter: reach.meter,
     };
-    Ok((scope, environment))
+    Ok((scope, followed, environment))
 }
 
 /// Says who holds memory that was promised here: the ledger knows what it promised, and the card who came without.
@@ -389,9 +395,9 @@ fn name_of(args: &Args) -> String {
 
 /// Runs the command to its end and gives its part back.
 fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Result<u8, Failure> {
-    let Prepared { home, mut run, grants, scope, environment } = prepared;
+    let Prepared { home, mut run, grants, scope, followed, environment } = prepared;
     terminal.out.flush()?;
-    let code = match execute(args, &mut run, scope, environment) {
+    let code = match execute(args, &mut run, (scope, followed), environment) {
         Ok(code) => code,
         Err(error) => {
             let program = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
@@ -405,7 +411,12 @@ fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Re
     Ok(code)
 }
 
-fn execute(args: &Args, run: &mut Run, scope: Scope, environment: Environment) -> io::Result<u8> {
+fn execute(
+    args: &Args,
+    run: &mut Run,
+    (scope, followed): (Scope, Option<Followed>),
+    environment: Environment,
+) -> io::Result<u8> {
     let mut words = args.command.iter();
     let mut command = Command::new(words.next().map(OsString::as_os_str).unwrap_or_default());
     command.args(words).envs(environment);
@@ -414,11 +425,13 @@ fn execute(args: &Args, run: &mut Run, scope: Scope, environment: Environment) -
     let running = signals.start(command, run.sign_of_life().ok())?;
     // The same where this fails.
     let noted = run.started(running.pid());
+    // A card that nobody follows is one of which nothing is seen.
+    let followed = followed.map(watch::start);
     let mut watch = Watch { governor: Governor::start(scope).ok() };
     let ended = running.wait(&signals, &mut watch)?;
     // Before anybody of this process opens the usage file again.
     drop(watch);
-    drop(noted);
+    drop((noted, followed));
     Ok(ended.exit_code())
 }
 

@@ -18,6 +18,7 @@ use aliquot_core::units::Cores;
 
 use crate::checkpoint::ClaimRecord;
 use crate::disk::Disk;
+use crate::health::HealthBook;
 use crate::node::{Access, Dirs, Node, Parts};
 use crate::prepare::recorded;
 
@@ -72,6 +73,12 @@ pub(super) fn open(
     }
     for problem in &recovery.problems {
         terminal.note(format_args!("warning: {problem}"))?;
+    }
+    // Who gives something back has said it before.
+    if !matches!(access, Access::ChangeWithin(_)) {
+        for problem in HealthBook::of(state).xids().1 {
+            terminal.note(format_args!("warning: {problem}"))?;
+        }
     }
     Ok(node)
 }

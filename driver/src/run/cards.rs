@@ -4,16 +4,20 @@
 //! ```text
 //!   Cards::reach ─▶ Reach ─┬ libraries, environment ─▶ the command
 //!                          └ Meter ─▶ the card's governor
+//!   Cards::follow ─▶ Events ─▶ what is held against the card
 //! ```
 
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
+use aliquot_core::health::Cause;
 use aliquot_core::id::{CardUuid, Vendor};
+use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
@@ -27,6 +31,12 @@ pub trait Cards {
     /// # Errors
     /// What it needs cannot be made or asked.
     fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<Reach>;
+
+    /// Follows the card of a grant, from now on.
+    ///
+    /// # Errors
+    /// Why the card tells nothing of itself.
+    fn follow(&self, grant: &Grant, visible: &CardUuid) -> Result<Box<dyn Events>, String>;
 
     /// Why none of them gives partitions, a card each; empty: they do.
     fn no_partitions(&self) -> &[String];
@@ -52,6 +62,15 @@ pub struct Reach {
     pub context: Option<Bytes>,
     /// Who measures; `None`: nobody says.
     pub meter: Option<Box<dyn Meter>>,
+}
+
+/// A driver that tells what happens to one card.
+pub trait Events: Send + fmt::Debug {
+    /// What happened next, and to which part; `None`: nothing for so long, or nothing that matters. Whoever asks sleeps.
+    ///
+    /// # Errors
+    /// Why the driver does not wait.
+    fn next(&mut self, longest: Duration) -> Result<Option<(Cause, Part)>, String>;
 }
 
 /// A driver that tells, again and again, what processes had of one card.

@@ -4,15 +4,19 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use aliquot_backend_nvidia::{NvidiaNode, Samples};
+use aliquot_backend_nvidia::{NvidiaNode, Samples, Told, Watch};
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
+use aliquot_core::health::Cause;
 use aliquot_core::id::{CardUuid, Vendor};
+use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
-use super::cards::{Cards, Meter, Reach, Spent, Window};
+use super::cards::{Cards, Events, Meter, Reach, Spent, Window};
+use crate::view::chain;
 use crate::view::processes::grants_of;
 
 /// Time between two questions to the driver: as often as it samples at most.
@@ -62,6 +66,14 @@ impl Cards for Machine {
         Ok(Reach { libraries: None, environment: Vec::new(), context: None, meter: Some(meter) })
     }
 
+    fn follow(&self, grant: &Grant, _: &CardUuid) -> Result<Box<dyn Events>, String> {
+        let mut watch = self.0.watch(&grant.card).map_err(|error| chain(&error))?;
+        if grant.partition().is_some() {
+            watch.learn();
+        }
+        Ok(Box::new(watch))
+    }
+
     fn no_partitions(&self) -> &[String] {
         self.0.no_partitions()
     }
@@ -76,6 +88,16 @@ impl Cards for Machine {
     fn remove_others(&self, _: &dyn Fn(&str) -> bool) -> io::Result<()> {
         // Nothing was made.
         Ok(())
+    }
+}
+
+impl Events for Watch {
+    fn next(&mut self, longest: Duration) -> Result<Option<(Cause, Part)>, String> {
+        let told = Watch::next(self, longest).map_err(|error| chain(&error))?;
+        Ok(told.map(|told| match told {
+            Told::Xid(number, part) => (Cause::Code(number), part),
+            Told::Lost => (Cause::Lost, Part::Card),
+        }))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   <state>/cards/               one simulated card for each NVIDIA card of the node, with its UUID and size
-//!   <state>/cards-<MIG uuid>/    one for a partition that a run has
+//!   <state>/cards-<MIG uuid>/    one for a partition that a run has; what it tells is of the partition
 //! ```
 //!
 //! `node.toml` in there is written once; what somebody adds to it (lengths of kernels, bytes of a context) stays.
@@ -12,18 +12,21 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use aliquot_core::card::{Card, Inventory};
 use aliquot_core::grant::Grant;
+use aliquot_core::health::Cause;
 use aliquot_core::id::{CardUuid, CounterName, Vendor};
 use aliquot_core::partition::{Part, Template};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 use aliquot_sim_device::{
-    Card as SimulatedCard, CardFacts, DIR_ENV, MigMode, Node as SimulatedNode, WINDOW_NANOS,
+    Card as SimulatedCard, CardFacts, DIR_ENV, Health, MigMode, Node as SimulatedNode, Seen, WINDOW_NANOS,
 };
 
-use super::cards::{Cards, Meter, Reach, Spent, Window};
+use super::cards::{Cards, Events, Meter, Reach, Spent, Window};
+use crate::clock;
 use crate::disk::{Disk, Mode};
 
 /// Beginning of the names of directories of partitions.
@@ -44,6 +47,15 @@ struct OfCard {
     card: SimulatedCard,
     /// Number of the window that was told last.
     window: u64,
+}
+
+/// A simulated card that is followed.
+#[derive(Debug)]
+struct Followed {
+    card: SimulatedCard,
+    /// What all that it tells is of.
+    part: Part,
+    seen: Seen,
 }
 
 /// Vendor whose driver libraries are simulated.
@@ -102,6 +114,17 @@ impl Cards for Simulated {
         Ok(Reach { libraries: Some(libraries), environment, context, meter })
     }
 
+    fn follow(&self, grant: &Grant, visible: &CardUuid) -> Result<Box<dyn Events>, String> {
+        let (dir, part) = match &grant.part {
+            Part::Partition { .. } => (partition_dir(&self.state, visible.as_str()), grant.part.clone()),
+            Part::Card | Part::Slot { .. } => (cards_dir(&self.state), Part::Card),
+        };
+        let device = aliquot_sim_device::open(&dir).map_err(|error| error.to_string())?;
+        let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
+        let card = card.ok_or("it is not simulated")?;
+        Ok(Box::new(Followed { seen: card.xids_until_now(), card, part }))
+    }
+
     fn no_partitions(&self) -> &[String] {
         &[]
     }
@@ -120,6 +143,30 @@ impl Cards for Simulated {
             }
         }
         Ok(())
+    }
+}
+
+// === impl Followed ===
+
+impl Events for Followed {
+    fn next(&mut self, longest: Duration) -> Result<Option<(Cause, Part)>, String> {
+        let asked = clock::now();
+        loop {
+            // Before the look: what comes after it ends the sleep.
+            let stirred = self.card.stirred();
+            if let Some((seen, xid)) = self.card.xid_after(self.seen) {
+                self.seen = seen;
+                return Ok(Some((Cause::Code(xid.number), self.part.clone())));
+            }
+            if self.card.health() == Health::Lost {
+                return Ok(Some((Cause::Lost, self.part.clone())));
+            }
+            let left = longest.saturating_sub(clock::now().duration_since(asked));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.card.sleep_while(stirred, left);
+        }
     }
 }
 

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use aliquot_abi::limits::Limits;
+use aliquot_backend_nvidia::xid::Xids;
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
+use aliquot_core::health::Notes;
 use aliquot_core::id::CardUuid;
 use aliquot_core::units::Bytes;
 
@@ -37,6 +39,17 @@ pub struct State {
     pub dir: PathBuf,
     /// What is promised there, or why that cannot be read.
     pub promised: Result<Promised, String>,
+    /// What is held against cards there, or why that cannot be read.
+    pub against: Result<Against, String>,
+}
+
+/// What is held against cards.
+#[derive(Clone, Debug, Default)]
+pub struct Against {
+    /// What was seen.
+    pub notes: Notes,
+    /// What it means.
+    pub xids: Xids,
 }
 
 /// What a journal promises.
@@ -203,7 +216,8 @@ impl Looker {
         let clock = || now().saturating_duration_since(begun);
         let mut named = self.states.clone();
         named.extend(self.homes.iter().flat_map(|home| state::below(home)));
-        let states: Vec<State> = named.iter().map(|dir| state::read(dir, &clock)).collect();
+        let driver = self.machine.as_ref().and_then(Machine::driver_load);
+        let states: Vec<State> = named.iter().map(|dir| state::read(dir, driver.clone(), &clock)).collect();
         let lies_in = |state: &PathBuf| {
             state::simulated_cards(state)
                 .into_iter()

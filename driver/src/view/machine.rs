@@ -49,6 +49,11 @@ impl Machine {
         Self { node: NvidiaNode::open(&Catalogue::embedded()), spent: BTreeMap::new() }
     }
 
+    /// Which load of the driver serves them, where there is one.
+    pub(super) fn driver_load(&self) -> Option<String> {
+        self.node.as_ref().ok()?.driver_load()
+    }
+
     /// The cards that are wanted, as they are now. A machine without a driver has none, and that is no trouble.
     pub(super) fn look(
         &mut self,

@@ -11,11 +11,13 @@ mod rate;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use aliquot_core::card::{Card, Health as Found};
+use aliquot_core::card::{Card, Health as Found, Unwell};
+use aliquot_core::health::Found as Answers;
 use aliquot_core::id::CardUuid;
+use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 
-use super::look::{Health, Look, Partition, Share};
+use super::look::{Against, Health, Look, Partition, Share, State};
 use crate::checkpoint::Phase;
 
 pub use place::{DriverRow, Enforcement, Place, ProcessRow, ShareRow, Shim};
@@ -71,6 +73,8 @@ pub struct PartitionRow {
     pub placement: String,
     /// UUID under which its tenant sees it; `None`: it is not made yet.
     pub uuid: Option<String>,
+    /// How it is: as its card, or not well for itself.
+    pub health: CardHealth,
     /// What happens in it.
     pub place: Place,
 }
@@ -122,6 +126,9 @@ pub fn picture(before: Option<&Look>, now: &Look) -> Picture {
                 .err()
                 .map(|why| Problem::new(format!("state directory {}", state.dir.display()), *why)),
         );
+        let against = state.against.as_ref().err();
+        problems
+            .extend(against.map(|why| Problem::new(format!("state directory {}", state.dir.display()), why)));
         states.push(StateRow { dir: state.dir.clone(), shares: shares.ok() });
     }
     let cards = keys(now).into_iter().map(|key| card(looks, &key, &mut problems)).collect();
@@ -165,29 +172,39 @@ fn card(looks: Looks<'_>, key: &Key<'_>, problems: &mut Vec<Problem>) -> CardRow
     let now = looks.now;
     let described = now.described(key.uuid);
     let driver = now.driver(key.uuid, key.state);
-    let health = match (driver.map(|driver| driver.health), described.map(|card| &card.health)) {
+    let answers = driver.map(|driver| driver.health);
+    let against = now.against(key, answers);
+    let of =
+        |part: &Part| against.iter().find(|unwell| unwell.part == *part).map(|unwell| unwell.why.clone());
+    let health = match (answers, described.map(|card| &card.health)) {
         (Some(Health::Lost), _) => CardHealth::Unwell("lost".to_owned()),
         (_, Some(Found::Unhealthy(why))) => CardHealth::Unwell(why.clone()),
+        _ if of(&Part::Card).is_some() => CardHealth::Unwell(of(&Part::Card).unwrap_or_default()),
         (Some(Health::Well), _) | (None, Some(Found::Healthy)) => CardHealth::Well,
         (None, None) => CardHealth::Unknown,
     };
     let memory = driver.map(|driver| driver.memory).or_else(|| described.map(|card| card.memory));
     let shares: Vec<&Share> = now.shares_of(key).filter(|share| share.grant.partition().is_none()).collect();
     let place = place::place(looks, (key.uuid, key.state), memory, &shares, problems);
-    let partitions = now.partitions_of(key).into_iter().map(|partition| {
-        let template = described.and_then(|card| card.table()?.template(&partition.at.template));
-        let uuid = partition.uuid.as_deref();
-        let driver = uuid.and_then(|uuid| now.driver(uuid, key.state));
-        let memory = driver.map(|driver| driver.memory).or_else(|| template.map(|t| t.memory));
-        let inside = |share: &&Share| share.grant.partition().as_ref() == Some(&partition.at);
-        let shares: Vec<&Share> = now.shares_of(key).filter(inside).collect();
-        PartitionRow {
-            template: partition.at.template.to_string(),
-            placement: partition.at.placement.to_string(),
-            uuid: partition.uuid.clone(),
-            place: place::place(looks, (uuid.unwrap_or_default(), key.state), memory, &shares, problems),
-        }
-    });
+    let partitions: Vec<PartitionRow> = now
+        .partitions_of(key)
+        .into_iter()
+        .map(|partition| {
+            let template = described.and_then(|card| card.table()?.template(&partition.at.template));
+            let uuid = partition.uuid.as_deref();
+            let driver = uuid.and_then(|uuid| now.driver(uuid, key.state));
+            let memory = driver.map(|driver| driver.memory).or_else(|| template.map(|t| t.memory));
+            let inside = |share: &&Share| share.grant.partition().as_ref() == Some(&partition.at);
+            let shares: Vec<&Share> = now.shares_of(key).filter(inside).collect();
+            PartitionRow {
+                template: partition.at.template.to_string(),
+                placement: partition.at.placement.to_string(),
+                uuid: partition.uuid.clone(),
+                health: of(&partition.at.part()).map_or_else(|| health.clone(), CardHealth::Unwell),
+                place: place::place(looks, (uuid.unwrap_or_default(), key.state), memory, &shares, problems),
+            }
+        })
+        .collect();
     CardRow {
         uuid: key.uuid.to_owned(),
         index: described.map(|card| card.index),
@@ -197,7 +214,7 @@ fn card(looks: Looks<'_>, key: &Key<'_>, problems: &mut Vec<Problem>) -> CardRow
         state: key.state.map(Path::to_owned),
         health,
         place,
-        partitions: partitions.collect(),
+        partitions,
     }
 }
 
@@ -218,6 +235,22 @@ impl Look {
 
     fn driver(&self, uuid: &str, state: Option<&Path>) -> Option<&super::look::Driver> {
         self.drivers.iter().find(|driver| driver.uuid == uuid && driver.state.as_deref() == state)
+    }
+
+    /// What is held against a card and its parts; a card that answers after it was lost was reset.
+    fn against(&self, key: &Key<'_>, answers: Option<Health>) -> Vec<Unwell> {
+        let Ok(card) = CardUuid::new(key.uuid) else { return Vec::new() };
+        let means = |state: &&State| self.key(&state.dir, &card) == *key;
+        let held = |Against { notes, xids }: &Against| {
+            let found = if answers == Some(Health::Well) { Answers::Answering } else { Answers::Described };
+            notes.held_against(&card, found, xids)
+        };
+        self.states
+            .iter()
+            .filter(means)
+            .filter_map(|state| state.against.as_ref().ok())
+            .flat_map(held)
+            .collect()
     }
 
     /// The card that a state directory means: the one that is simulated there, if there is one.

@@ -11,11 +11,12 @@ use std::time::Duration;
 use aliquot_core::id::CardUuid;
 use aliquot_core::ports::PartitionAt;
 
-use super::look::{Files, Partition, Promised, Region, Share, State};
+use super::look::{Against, Files, Partition, Promised, Region, Share, State};
 use super::processes::command;
 use crate::checkpoint::{Journal, JournalFile, Making, Phase};
 use crate::disk::Disk;
 use crate::grant_file;
+use crate::health::{self, HealthBook};
 use crate::region::{self, Life, Place, Seen};
 
 /// Where local runs keep the state of simulated nodes, below a home of state.
@@ -24,9 +25,12 @@ const SIMULATED: &str = "simulated";
 const CARDS: &str = "cards";
 
 /// Reads one.
-pub(super) fn read(dir: &Path, clock: &impl Fn() -> Duration) -> State {
+pub(super) fn read(dir: &Path, driver: Option<String>, clock: &impl Fn() -> Duration) -> State {
     let promised = journal(dir).map(|journal| promised(dir, &journal, clock));
-    State { dir: dir.to_owned(), promised }
+    let book = HealthBook::of(dir);
+    let notes = book.notes(&health::era(driver)).map_err(|error| error.to_string());
+    let against = notes.map(|notes| Against { xids: book.xids().0, notes });
+    State { dir: dir.to_owned(), promised, against }
 }
 
 /// State directories of a home: the home itself where it is one or cannot be looked into, and those of simulated nodes.

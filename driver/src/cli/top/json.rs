@@ -33,22 +33,26 @@ pub(super) fn value(picture: &Picture) -> Value {
 }
 
 fn card(card: &CardRow) -> Value {
-    let (health, why) = match &card.health {
-        CardHealth::Unknown => ("unknown", None),
-        CardHealth::Well => ("healthy", None),
-        CardHealth::Unwell(why) => ("unhealthy", Some(why)),
-    };
     let mut value = place(&card.place);
     let own = json!({
         "uuid": card.uuid,
         "index": card.index,
         "name": card.name,
         "state": card.state.as_ref().map(|dir| dir.display().to_string()),
-        "health": { "state": health, "why": why },
+        "health": health(&card.health),
         "partitions": card.partitions.iter().map(partition).collect::<Vec<_>>(),
     });
     join(&mut value, own);
     value
+}
+
+fn health(health: &CardHealth) -> Value {
+    let (health, why) = match health {
+        CardHealth::Unknown => ("unknown", None),
+        CardHealth::Well => ("healthy", None),
+        CardHealth::Unwell(why) => ("unhealthy", Some(why)),
+    };
+    json!({ "state": health, "why": why })
 }
 
 fn partition(partition: &PartitionRow) -> Value {
@@ -57,6 +61,7 @@ fn partition(partition: &PartitionRow) -> Value {
         "template": partition.template,
         "placement": partition.placement,
         "uuid": partition.uuid,
+        "health": health(&partition.health),
     });
     join(&mut value, own);
     value

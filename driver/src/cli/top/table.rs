@@ -125,7 +125,7 @@ fn card_rows(card: &CardRow, picture: &Picture, width: Option<usize>) -> Vec<Row
     let (state, tone) = match &card.health {
         CardHealth::Unknown => (String::new(), Tone::Strong),
         CardHealth::Well => ("healthy".to_owned(), Tone::Strong),
-        CardHealth::Unwell(why) => (plain(why), Tone::Bad),
+        CardHealth::Unwell(why) => (plain(briefly(why)), Tone::Bad),
     };
     let name = card.name.as_deref().unwrap_or_default();
     let id = match (card.index, width) {
@@ -142,11 +142,21 @@ fn card_rows(card: &CardRow, picture: &Picture, width: Option<usize>) -> Vec<Row
     rows.extend(inside(&card.place, "  "));
     for partition in &card.partitions {
         let name = plain(&format!("  {}@{}", partition.template, partition.placement));
-        let state = if partition.uuid.is_some() { "made" } else { "not made" };
-        rows.push(place_row(name, &partition.place, state.to_owned(), Tone::Strong));
+        let (state, tone) = match &partition.health {
+            // What is wrong with all of it stands at the card.
+            CardHealth::Unwell(why) if partition.health != card.health => (plain(briefly(why)), Tone::Bad),
+            _ if partition.uuid.is_some() => ("made".to_owned(), Tone::Strong),
+            _ => ("not made".to_owned(), Tone::Strong),
+        };
+        rows.push(place_row(name, &partition.place, state, tone));
         rows.extend(inside(&partition.place, "    "));
     }
     rows
+}
+
+/// What is wrong; what to do about it `aliquot health` says.
+fn briefly(why: &str) -> &str {
+    why.split(", seen on").next().unwrap_or_default()
 }
 
 fn place_row(name: String, place: &Place, state: String, tone: Tone) -> Row {

@@ -55,6 +55,7 @@ fn drawn(cards: usize, processes: usize, text: &str) -> Picture {
         health: CardHealth::Unwell(text.to_owned()),
         place: place(processes, text),
         partitions: vec![PartitionRow {
+            health: CardHealth::Well,
             template: "1g.10gb".to_owned(),
             placement: text.to_owned(),
             uuid: None,

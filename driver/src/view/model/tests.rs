@@ -114,7 +114,11 @@ fn driver(uuid: &str, processes: &[(u32, u64, Option<&str>)], busy_nanos: u64, a
 
 fn look(shares: Vec<Share>, partitions: Vec<Partition>, drivers: Vec<Driver>) -> Look {
     let promised = Ok(Promised { shares, partitions });
-    Look { states: vec![State { dir: "/state".into(), promised }], drivers, ..Look::default() }
+    Look {
+        states: vec![State { dir: "/state".into(), promised, against: Ok(Against::default()) }],
+        drivers,
+        ..Look::default()
+    }
 }
 
 const fn seconds(seconds: u64) -> Duration {
@@ -248,8 +252,12 @@ fn what_is_in_a_partition_stands_there_and_worlds_are_kept_apart() {
     let mut away = share("claim-2", Part::Card, seen(30, 0, Vec::new()), seconds(0));
     away.dir = "/other/grants/claim-2/0".into();
     let promised = Ok(Promised { shares: vec![away], partitions: Vec::new() });
-    now.states.push(State { dir: "/other".into(), promised });
-    now.states.push(State { dir: "/closed".into(), promised: Err("not allowed".to_owned()) });
+    now.states.push(State { dir: "/other".into(), promised, against: Ok(Against::default()) });
+    now.states.push(State {
+        dir: "/closed".into(),
+        promised: Err("not allowed".to_owned()),
+        against: Ok(Against::default()),
+    });
     let drawn = picture(None, &now);
     let books: Vec<(Option<&Path>, Bytes)> =
         drawn.cards.iter().map(|card| (card.state.as_deref(), card.place.books)).collect();

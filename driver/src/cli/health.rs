@@ -1,0 +1,171 @@
+//! `aliquot health`: what is held against cards, and a person's word that it is over.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use aliquot_backend_nvidia::NvidiaNode;
+use aliquot_core::card::Health;
+use aliquot_core::catalogue::Catalogue;
+use aliquot_core::health::{Cause, Found, Notes};
+use aliquot_core::id::CardUuid;
+use aliquot_core::ports::DeviceBackend as _;
+use serde_json::{Value, json};
+
+use crate::config::state_home;
+use crate::health::{HealthBook, era};
+
+use super::devices::part_text;
+use super::failure::{Answer, Failure};
+use super::manual;
+use super::node_spec::node_spec;
+use super::output::{Format, Side, Terminal};
+use super::state::{chain, must_be_there};
+
+const EXAMPLES: &str = "\
+Examples:
+  aliquot health
+  aliquot health -o json
+  sudo nvidia-smi --gpu-reset -i 3 && aliquot health --clear GPU-8f4e0a2b
+  aliquot health --clear all";
+
+/// Show what is held against cards, and let them be given again
+///
+/// While a command of `aliquot run` is on a card, what the card's driver tells of it is noted. An Xid that is an error of the
+/// card, or the loss of the card, keeps everybody new off it: `aliquot run` and `aliquot prepare` refuse it, and its devices are
+/// tainted `aliquot.dev/unhealthy` in the slices. An Xid that names a MIG instance keeps everybody new off the place where that
+/// lies on its card. Who is there already stays, and is not disturbed. Xids that are errors of programs, such as 13 and 31, are
+/// held against nobody.
+///
+/// What was noted is over when the machine was restarted, when the driver was loaded anew, and when a card that was lost answers
+/// again. Of a reset (nvidia-smi --gpu-reset) no driver tells: after it, --clear says that the card is well.
+///
+/// The file `xids` in the state directory is the admin's own word on what Xids mean, a line each: `NUMBER ignore`, `NUMBER part`
+/// (the instance that it names, or the card) or `NUMBER card`; `#` begins a remark. It counts for what was seen before as well.
+///
+/// State lies below /var/lib/aliquot for root, else below $XDG_STATE_HOME/aliquot or ~/.local/state/aliquot.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
+pub(super) struct Args {
+    /// Hold nothing against this card any more: its UUID or the beginning of it, or `all`, which also removes notes that
+    /// cannot be read; repeatable
+    #[arg(long, value_name = "CARD")]
+    clear: Vec<String>,
+
+    /// Simulated node whose runs have no --state of their own
+    #[arg(long, value_name = "NODE", conflicts_with = "state")]
+    node: Option<String>,
+
+    /// State directory
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Format,
+}
+
+/// What is held against a part.
+struct Held {
+    card: CardUuid,
+    part: String,
+    why: String,
+}
+
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let state = state(args)?;
+    if args.state.is_some() {
+        must_be_there(&state)?;
+    }
+    let book = HealthBook::of(&state);
+    let failed = |error: &dyn std::error::Error| Failure::Node(chain(error));
+    for text in &args.clear {
+        if text == "all" {
+            book.clear_all().map_err(|error| failed(&error))?;
+            continue;
+        }
+        let notes = book.notes(&era(None)).map_err(|error| failed(&error))?;
+        book.clear(&named(text, &notes)?).map_err(|error| failed(&error))?;
+    }
+    let machine = if args.node.is_none() { machine() } else { None };
+    let (driver, answering) = machine.unwrap_or_default();
+    let notes = book.notes(&era(driver)).map_err(|error| failed(&error))?;
+    let (xids, problems) = book.xids();
+    for problem in problems {
+        terminal.note(format_args!("warning: {problem}"))?;
+    }
+    let of = |card: &CardUuid| {
+        let found = if answering.contains(card) { Found::Answering } else { Found::Described };
+        let held = notes.held_against(card, found, &xids).into_iter();
+        held.map(|u| Held { card: card.clone(), part: part_text(&u.part), why: u.why }).collect::<Vec<_>>()
+    };
+    let held: Vec<Held> = notes.cards().flat_map(of).collect();
+    let silent = notes.all().filter(|(_, _, cause, _)| *cause == Cause::Silent);
+    let silent: Vec<&CardUuid> = silent.map(|(card, ..)| card).collect();
+    show(&held, &silent, args.output, terminal)?;
+    Ok(if held.is_empty() { Answer::Yes } else { Answer::No })
+}
+
+fn show(
+    held: &[Held],
+    silent: &[&CardUuid],
+    output: Format,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    if output != Format::Table {
+        let held = held.iter().map(|h| json!({ "card": h.card.as_str(), "part": h.part, "why": h.why }));
+        let silent: Vec<&str> = silent.iter().map(|card| card.as_str()).collect();
+        let value = json!({ "held": held.collect::<Vec<Value>>(), "silent": silent });
+        return Ok(terminal.value(output, &value)?);
+    }
+    if held.is_empty() {
+        terminal.line("nothing is held against any card")?;
+    } else {
+        let columns = [("CARD", Side::Left), ("PART", Side::Left), ("WHY", Side::Left)];
+        let row = |held: &Held| vec![held.card.to_string(), held.part.clone(), held.why.clone()];
+        terminal.table(&columns, held.iter().map(row).collect())?;
+    }
+    for card in silent {
+        terminal.line(format_args!("card {card} does not tell of its errors"))?;
+    }
+    Ok(())
+}
+
+/// Where the notes lie.
+fn state(args: &Args) -> Result<PathBuf, Failure> {
+    if let Some(state) = &args.state {
+        return Ok(state.clone());
+    }
+    let home = state_home().ok_or_else(|| {
+        Failure::Usage("neither HOME nor XDG_STATE_HOME is set: name a directory with --state".to_owned())
+    })?;
+    let Some(name) = &args.node else { return Ok(home) };
+    let spec = node_spec(name, &Catalogue::embedded())?;
+    let name = spec.file.node_name().map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(home.join("simulated").join(name.as_str()))
+}
+
+/// Which load of the driver serves this machine's cards, and which of them answer; `None`: there are none, or no driver.
+fn machine() -> Option<(Option<String>, BTreeSet<CardUuid>)> {
+    let node = Arc::new(NvidiaNode::open(&Catalogue::embedded()).ok()?);
+    let cards = node.discover().unwrap_or_default().cards.into_iter();
+    let answering = cards.filter(|card| card.health == Health::Healthy).map(|card| card.uuid);
+    Some((node.driver_load(), answering.collect()))
+}
+
+/// The card that a text means, among those against which anything is held.
+fn named(text: &str, notes: &Notes) -> Result<CardUuid, Failure> {
+    let cards: Vec<&CardUuid> = notes.cards().collect();
+    let begin: Vec<&CardUuid> =
+        cards.iter().copied().filter(|card| !text.is_empty() && card.as_str().starts_with(text)).collect();
+    if let [only] = begin[..] {
+        return Ok(only.clone());
+    }
+    let of = if begin.is_empty() { &cards } else { &begin };
+    let known: Vec<&str> = of.iter().map(|card| card.as_str()).collect();
+    Err(Failure::Usage(format!(
+        "--clear {text}: found {} cards that begin like this and against which anything is held, expected one{}",
+        begin.len(),
+        if known.is_empty() { String::new() } else { format!(" of {}", known.join(", ")) }
+    )))
+}

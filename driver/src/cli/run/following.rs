@@ -1,0 +1,50 @@
+//! The card of a run, followed: what it tells of itself while the command runs.
+
+use aliquot_core::grant::Grant;
+use aliquot_core::health::{Cause, Noted, Subject};
+use aliquot_core::id::CardUuid;
+use aliquot_core::partition::Part;
+
+use crate::clock;
+use crate::health::HealthBook;
+use crate::node::Node;
+use crate::run::watch::Followed;
+
+use super::super::failure::Failure;
+use super::super::output::Terminal;
+use super::super::state::chain;
+use super::home::Home;
+
+/// Follows the card of a grant from now on; `None`: it tells nothing, which is said once for each load of its driver.
+pub(super) fn followed(
+    home: &Home,
+    node: &Node,
+    grant: &Grant,
+    visible: &CardUuid,
+    terminal: &mut Terminal<'_>,
+) -> Result<Option<Followed>, Failure> {
+    let (card, book, era) = (grant.card.clone(), HealthBook::of(&home.state), node.era());
+    match home.cards.follow(grant, visible) {
+        Ok(events) => {
+            // Who is described alone was asked nothing.
+            if let Some(Err(error)) = era.driver.as_ref().map(|_| book.answers(&card)) {
+                terminal.note(format_args!(
+                    "warning: card {card} was lost and answers again, and that is not noted, so that what it tells is not held against \
+                     it: {}",
+                    chain(&error)
+                ))?;
+            }
+            Ok(Some(Followed { card, events, book, era }))
+        }
+        Err(why) => {
+            let of = Subject { card: card.clone(), part: Part::Card };
+            // Where it cannot be noted it is said each time.
+            if !matches!(book.note(&era, of, Cause::Silent, clock::unix()), Ok(Noted::Known)) {
+                terminal.note(format_args!(
+                    "note: card {card} does not tell of its errors ({why}): no Xid of it is seen until it is lost"
+                ))?;
+            }
+            Ok(None)
+        }
+    }
+}
