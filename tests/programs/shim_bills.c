@@ -16,6 +16,15 @@ extern int cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsign
 extern int cuStreamCreate(Handle *, unsigned), cuStreamSynchronize(Handle), cuStreamDestroy_v2(Handle), cuCtxSynchronize(void);
 extern int cuStreamBeginCapture_v2(Handle, unsigned), cuStreamEndCapture(Handle, Handle *), cuStreamQuery(Handle);
 extern int cuStreamBeginCapture_v2_ptsz(Handle, unsigned), cuStreamEndCapture_ptsz(Handle, Handle *);
+extern int cuStreamBeginCaptureToGraph(Handle, Handle, const Handle *, const void *, size_t, unsigned), cuGraphCreate(Handle *, unsigned);
+extern int cuStreamBeginCaptureToGraph_ptsz(Handle, Handle, const Handle *, const void *, size_t, unsigned);
+typedef struct {
+    Handle function;
+    unsigned grid[3], block[3], shared;
+    Handle stream;
+    void **parameters;
+} OnCard;
+extern int cuLaunchCooperativeKernelMultiDevice(OnCard *, unsigned, unsigned);
 extern int cuLaunchKernel_ptsz(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
 extern int cuStreamWaitEvent(Handle, Handle, unsigned), cuGraphGetNodes(Handle, Handle *, size_t *), cuCtxDestroy_v2(Handle);
 extern int cuMemAlloc_v2(uint64_t *, size_t), cuMemcpyHtoD_v2(uint64_t, const void *, size_t);
@@ -131,6 +140,39 @@ static void capture_of_thread(uint64_t nanos)
     for (; number < FEW; number++)
         CHECK(cuLaunchKernel_ptsz(function, 4, 1, 1, 64, 1, 1, 0, NULL, parameters, NULL) == 0);
     CHECK(cuStreamEndCapture_ptsz(NULL, &graph) == 0 && cuGraphGetNodes(graph, NULL, &nodes) == 0 && nodes == FEW);
+}
+
+/* In either stream, into a graph that is there already. */
+static void capture_to_graph(uint64_t nanos)
+{
+    void *parameters[] = { &nanos };
+    Handle graph, same;
+    size_t nodes = 0;
+    CHECK(cuGraphCreate(&graph, 0) == 0 && cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, 2) == 0);
+    for (int one = 0; one < FEW; one++)
+        launch(nanos);
+    CHECK(cuStreamEndCapture(stream, &same) == 0 && same == graph);
+    CHECK(cuStreamBeginCaptureToGraph_ptsz(NULL, graph, NULL, NULL, 0, 2) == 0);
+    for (int one = 0; one < FEW; one++)
+        CHECK(cuLaunchKernel_ptsz(function, 4, 1, 1, 64, 1, 1, 0, NULL, parameters, NULL) == 0);
+    CHECK(cuStreamEndCapture_ptsz(NULL, &same) == 0 && same == graph);
+    CHECK(cuGraphGetNodes(graph, NULL, &nodes) == 0 && nodes == 2 * FEW);
+}
+
+/* One launch on both cards. */
+static void both_cards(uint64_t nanos)
+{
+    void *parameters[] = { &nanos };
+    OnCard launches[] = { { function, { 4, 1, 1 }, { 64, 1, 1 }, 0, stream, parameters },
+        { NULL, { 4, 1, 1 }, { 64, 1, 1 }, 0, NULL, parameters } };
+    Handle second;
+    CHECK(cuLaunchCooperativeKernelMultiDevice(launches, 0, 0) == 1);
+    CHECK(cuDevicePrimaryCtxRetain(&second, 1) == 0 && cuCtxSetCurrent(second) == 0);
+    load();
+    launches[1].function = function;
+    CHECK(cuStreamCreate(&launches[1].stream, 1) == 0);
+    CHECK(cuLaunchCooperativeKernelMultiDevice(launches, 2, 0) == 0);
+    number = 2;
 }
 
 /* A capture is lost with the context that its stream was in; then a kernel. */
@@ -261,6 +303,7 @@ int main(int count, char **words)
     } scenes[] = { { "once", once }, { "once_by_event", once_by_event }, { "once_by_asking", once_by_asking },
         { "once_in_silence", once_in_silence }, { "grows", grows }, { "captured", captured }, { "capture_lost", capture_lost },
         { "capture_joined", capture_joined }, { "capture_of_thread", capture_of_thread },
+        { "capture_to_graph", capture_to_graph }, { "both_cards", both_cards },
         { "capture_lost_with_context", capture_lost_with_context },
         { "events", events }, { "two_lengths", two_lengths }, { "many_contexts", many_contexts },
         { "contexts_at_work", contexts_at_work }, { "unknown_by_threads", unknown_by_threads },

@@ -8,6 +8,7 @@
 typedef uint64_t Pointer;
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
 extern int cuMemAlloc_v2(Pointer *, size_t), cuMemFree_v2(Pointer), cuMemGetInfo_v2(size_t *, size_t *);
+extern int cuMemGetInfo(unsigned *, unsigned *);
 extern int cuMemAllocPitch_v2(Pointer *, size_t *, size_t, size_t, unsigned);
 extern int cuMemAllocManaged(Pointer *, size_t, unsigned);
 extern int cuMemFreeAsync(Pointer, void *), cuMemFreeAsync_ptsz(Pointer, void *);
@@ -29,6 +30,14 @@ typedef struct {
     void *windows;
     unsigned char flags[8];
 } Properties;
+typedef struct {
+    unsigned width, height, depth, format, channels, flags;
+} ShortDeep;
+typedef struct {
+    unsigned width, height, format, channels;
+} ShortFlat;
+extern int cuArrayCreate(void **, const ShortFlat *), cuArray3DCreate(void **, const ShortDeep *);
+extern int cuCtxAttach(void **, unsigned), cuCtxDetach(void *);
 extern int cuArrayCreate_v2(void **, const Flat *), cuArray3DCreate_v2(void **, const Deep *);
 extern int cuMipmappedArrayCreate(void **, const Deep *, unsigned), cuArrayDestroy(void *);
 extern int cuMipmappedArrayDestroy(void *);
@@ -62,6 +71,8 @@ static void exact(void)
     CHECK(cuMemAlloc_v2(&more, limit + 1) == OUT_OF_MEMORY && more == 42);
     CHECK(cuMemAlloc_v2(&more, SIZE_MAX) == OUT_OF_MEMORY && more == 42);
     CHECK(cuMemAlloc_v2(&more, 1) == 0 && left() == limit - 512);
+    unsigned short_free = 0, short_total = 0;
+    CHECK(cuMemGetInfo(&short_free, &short_total) == 0 && short_free == limit - 512 && short_total == limit);
     CHECK(cuMemFree_v2(more) == 0 && left() == limit);
 }
 
@@ -153,6 +164,13 @@ static void arrays(void)
         CHECK(shape->flags & 0x80 ? answer == 0 && told[0] > 0 : answer == INVALID_VALUE && told[0] == 42);
         CHECK((levels ? cuMipmappedArrayDestroy(array) : cuArrayDestroy(array)) == 0 && left() == limit);
     }
+    /* Of the first generation. */
+    const ShortFlat short_flat = {1024, 1024, 0x20, 4}, too_large = {16384, 16384, 0x20, 4};
+    const ShortDeep short_deep = {64, 64, 64, 0x03, 2, 0};
+    CHECK(cuArrayCreate(&array, &short_flat) == 0 && left() == limit - 256 * unit && cuArrayDestroy(array) == 0);
+    CHECK(cuArray3DCreate(&array, &short_deep) == 0 && left() == limit - 32 * unit && cuArrayDestroy(array) == 0);
+    array = (void *)42;
+    CHECK(cuArrayCreate(&array, &too_large) == OUT_OF_MEMORY && array == (void *)42 && left() == limit);
     Flat flat = {limit / 16 / 8, 8, 0x20, 4}, wrong = {16, 1, 0x7777, 4};
     CHECK(cuArrayCreate_v2(&array, &flat) == 0 && left() == 0 && cuArrayDestroy(array) == 0);
     array = (void *)42;
@@ -241,6 +259,12 @@ static void ended(void)
     CHECK(cuCtxCreate_v2(&own, 0, 0) == 0);
     fill();
     CHECK(cuCtxDestroy_v2(own) == 0 && cuCtxSetCurrent(beside) == 0 && left() == limit);
+    /* By as many detachments as there were attachments, and one. */
+    void *again = NULL;
+    CHECK(cuCtxCreate_v2(&own, 0, 0) == 0 && cuCtxAttach(&again, 0) == 0 && again == own);
+    fill();
+    CHECK(cuCtxDetach(own) == 0 && left() == limit - (9 << 20));
+    CHECK(cuCtxDetach(own) == 0 && cuCtxSetCurrent(beside) == 0 && left() == limit);
 }
 
 int main(int count, char **arguments)

@@ -144,6 +144,24 @@ fn what_is_captured_in_the_default_stream_of_a_thread_costs_nothing() {
     costs_nothing("capture_of_thread");
 }
 
+#[test]
+fn what_is_captured_into_a_graph_that_is_there_costs_nothing() {
+    costs_nothing("capture_to_graph");
+}
+
+#[test]
+fn a_launch_on_several_cards_is_charged_to_each_of_them() {
+    let Some(scene) = scene() else { return };
+    let device = scene.bench.device();
+    let tenant = Tenant::new();
+    let name_of = |card: &Card| format!("of-card-{}", card.index());
+    let grants: Vec<_> = device.cards().iter().map(|card| tenant.grant(&name_of(card), &cap(card))).collect();
+    scene.play(tenant.command(&scene.bench, &scene.program), "both_cards", 5 * MILLI, 0);
+    for files in &grants {
+        assert_ne!(files.counter(usage::REFILLED_AT), 0, "{:?}", files.dir());
+    }
+}
+
 /// A process that asked the driver about a capture after it was lost would be killed.
 #[test]
 fn a_capture_ends_with_the_context_of_its_stream() {

@@ -169,17 +169,21 @@ fn discard(handle: u64) {
     }
 }
 
+/// Fails unless these are nodes of this graph.
+fn belong(handle: u64, nodes: &[u64]) -> Answer {
+    GRAPHS.get(handle)?;
+    nodes
+        .iter()
+        .try_for_each(|node| if NODES.get(*node)?.graph == handle { Ok(()) } else { Err(INVALID_VALUE) })
+}
+
 /// cuGraphAdd…Node.
 pub(crate) fn add(handle: u64, after: &[u64], op: Op) -> Answer<u64> {
     let graph = GRAPHS.get(handle)?;
     if graph.moved.load(Ordering::Relaxed) && holds_memory(&op)? {
         return Err(NOT_SUPPORTED);
     }
-    for node in after {
-        if NODES.get(*node)?.graph != handle {
-            return Err(INVALID_VALUE);
-        }
-    }
+    belong(handle, after)?;
     let (node, _) = NODES.add(|_| Node { graph: handle, op: Mutex::new(op), after: after.to_vec() });
     lock(&graph.nodes).push(node);
     Ok(node)

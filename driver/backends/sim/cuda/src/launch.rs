@@ -8,7 +8,7 @@ use crate::stream::{self};
 use crate::table::Mode;
 
 /// Blocks and threads of a launch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Grid {
     pub(crate) blocks: [u32; 3],

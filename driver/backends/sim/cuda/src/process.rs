@@ -44,6 +44,8 @@ pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) flags: u32,
     pub(crate) primary: bool,
+    /// Who has it beside its maker.
+    pub(crate) attached: AtomicU64,
     /// The context that has its memory: itself, or of a green one the primary one.
     pub(crate) home: u64,
     /// The end of all work in streams that the legacy stream waits for.
@@ -269,6 +271,7 @@ impl Context {
             device,
             flags,
             primary,
+            attached: AtomicU64::new(0),
             home,
             legacy: Arc::new(Stream::standard(handle, device, Arc::clone(&joined))),
             joined,
@@ -342,6 +345,29 @@ pub(crate) fn context_create(device: i32, flags: u32) -> Answer<u64> {
     let handle = create(usize::try_from(device).map_err(|_| INVALID_DEVICE)?, flags, false)?;
     CURRENT.with_borrow_mut(|stack| stack.push(handle));
     Ok(handle)
+}
+
+/// cuCtxAttach, of the current context; primary and green ones are kept otherwise.
+pub(crate) fn context_attach() -> Answer<u64> {
+    let context = current()?;
+    if context.primary || context.home != context.handle {
+        return Err(INVALID_CONTEXT);
+    }
+    context.attached.fetch_add(1, Ordering::AcqRel);
+    Ok(context.handle)
+}
+
+/// cuCtxDetach, of the current context: the last one destroys it.
+pub(crate) fn context_detach(handle: u64) -> Answer {
+    if current()?.handle != handle {
+        return Err(INVALID_CONTEXT);
+    }
+    let less = |count: u64| count.checked_sub(1);
+    let attached = &CONTEXTS.get(handle)?.attached;
+    match attached.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) {
+        Ok(_) => Ok(()),
+        Err(_) => context_destroy(handle),
+    }
 }
 
 /// cuCtxDestroy.

@@ -174,6 +174,11 @@ pub(crate) fn find(handle: u64, mode: Mode) -> Answer<Arc<Stream>> {
     Ok(Arc::clone(streams.entry(process::thread_number()).or_insert_with(make)))
 }
 
+/// A stream that is no default one.
+pub(crate) fn named(handle: u64) -> Answer<Arc<Stream>> {
+    STREAMS.get(handle)
+}
+
 /// cuStreamCreate.
 pub(crate) fn create(flags: u32, priority: i32) -> Answer<u64> {
     if flags > NON_BLOCKING {
@@ -244,15 +249,15 @@ pub(crate) fn wait_event(stream: &Stream, event: &Event) -> Answer {
     event.point().map_or(Ok(()), |point| stream.line.follow(point))
 }
 
-/// cuStreamBeginCapture.
-pub(crate) fn begin_capture(stream: &Stream) -> Answer {
+/// cuStreamBeginCapture, of what is made for the stream's number.
+pub(crate) fn begin_capture(stream: &Stream, make: impl FnOnce(u64) -> Answer<Capture>) -> Answer {
     if stream.line.role() == Role::Legacy {
         return Err(CAPTURE_UNSUPPORTED);
     }
     if stream.capture().is_some() {
         return Err(INVALID_VALUE);
     }
-    stream.set_capture(Some(Arc::new(Capture::new(stream.id))));
+    stream.set_capture(Some(Arc::new(make(stream.id)?)));
     Ok(())
 }
 

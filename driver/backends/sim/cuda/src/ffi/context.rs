@@ -114,6 +114,14 @@ exports! {
         }
         context.set(process::context_create(device, flags)?)
     }
+    fn cuCtxAttach(context: Out<u64>, flags: u32) {
+        context.check()?;
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        context.set(process::context_attach()?)
+    }
+    fn cuCtxDetach(context: u64) { process::context_detach(context) }
     fn cuCtxDestroy(context: u64) { process::context_destroy(context) }
     fn cuCtxDestroy_v2(context: u64) { process::context_destroy(context) }
 

@@ -6,7 +6,9 @@ use crate::image::{Image, Other};
 use crate::launch::{self, Grid};
 use crate::module::{self, FUNCTIONS, Function};
 use crate::process;
+use crate::stream;
 use crate::table::Mode;
+use std::collections::BTreeSet;
 use std::ffi::c_char;
 
 /// The vendor's launch description.
@@ -21,6 +23,18 @@ pub(crate) struct LaunchConfig {
 }
 
 const _: () = assert!(size_of::<Grid>() == 28 && size_of::<LaunchConfig>() == 56);
+
+/// The vendor's launch on one of several cards.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct LaunchParams {
+    function: u64,
+    grid: Grid,
+    stream: u64,
+    parameters: In<u64>,
+}
+
+const _: () = assert!(size_of::<LaunchParams>() == 56);
 
 /// Ends of the buffer description that `extra` may be, by the vendor's numbers.
 const EXTRA_BUFFER: u64 = 1;
@@ -49,6 +63,20 @@ fn image_at(image: In<u8>) -> Answer<Image> {
 fn launch(function: u64, grid: &Grid, stream: u64, mode: Mode, parameters: (In<u64>, In<u64>)) -> Answer {
     process::cards()?;
     launch::launch(function, grid, stream, mode, &|| first_parameter(parameters.0, parameters.1))
+}
+
+/// One launch a card, of equal grids, in streams that have names.
+fn launch_on_several(launches: &[LaunchParams]) -> Answer {
+    let mut cards = BTreeSet::new();
+    for one in launches {
+        let is_next = cards.insert(stream::named(one.stream)?.device);
+        if !is_next || launches.iter().any(|other| other.grid != one.grid) {
+            return Err(INVALID_VALUE);
+        }
+    }
+    launches.iter().try_for_each(|one| {
+        launch(one.function, &one.grid, one.stream, Mode::Legacy, (one.parameters, In::at(0)))
+    })
 }
 
 fn listed(places: Out<u64>, handle: u64, room: u32) -> Answer {
@@ -86,6 +114,13 @@ fn resident(threads: i32) -> Answer<i32> {
 }
 
 exports! {
+    fn cuLaunchCooperativeKernelMultiDevice(list: In<LaunchParams>, count: u32, _flags: u32) {
+        let count = usize::try_from(count).map_err(|_| INVALID_VALUE)?;
+        if !(1..=process::cards()?.len()).contains(&count) {
+            return Err(INVALID_VALUE);
+        }
+        launch_on_several(&list.list(count)?)
+    }
     fn cuModuleLoad(handle: Out<u64>, path: Text) {
         handle.check()?;
         handle.set(module::load(Image::of_file(&path.get()?)?)?)

@@ -55,6 +55,28 @@ pub(crate) struct Array3dDescriptor {
     padding: u32,
 }
 
+/// The flat array of the first generation.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ShortDescriptor {
+    width: u32,
+    height: u32,
+    format: u32,
+    channels: u32,
+}
+
+/// The deep array of the first generation.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Short3dDescriptor {
+    width: u32,
+    height: u32,
+    depth: u32,
+    format: u32,
+    channels: u32,
+    flags: u32,
+}
+
 /// The vendor's answer about an array's memory.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -149,6 +171,13 @@ exports! {
         let (left, all) = memory::info()?;
         free.set_if_wanted(left);
         total.set_if_wanted(all);
+        Ok(())
+    }
+    fn cuMemGetInfo(free: Out<u32>, total: Out<u32>) {
+        let (left, all) = memory::info()?;
+        let short = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        free.set_if_wanted(short(left));
+        total.set_if_wanted(short(all));
         Ok(())
     }
     fn cuMemAlloc_v2(address: Out<u64>, bytes: u64) {
@@ -286,6 +315,18 @@ exports! {
         flags.set(3)
     }
 
+    fn cuArrayCreate(array: Out<u64>, descriptor: In<ShortDescriptor>) {
+        array.check()?;
+        let ShortDescriptor { width, height, format, channels } = descriptor.get()?;
+        let (width, height) = (width.into(), height.into());
+        array.set(array::create_array(Shape { width, height, depth: 0, format, channels, flags: 0 })?)
+    }
+    fn cuArray3DCreate(array: Out<u64>, descriptor: In<Short3dDescriptor>) {
+        array.check()?;
+        let Short3dDescriptor { width, height, depth, format, channels, flags } = descriptor.get()?;
+        let (width, height, depth) = (width.into(), height.into(), depth.into());
+        array.set(array::create_array(Shape { width, height, depth, format, channels, flags })?)
+    }
     fn cuArrayCreate_v2(array: Out<u64>, descriptor: In<ArrayDescriptor>) {
         array.check()?;
         let given = descriptor.get()?;

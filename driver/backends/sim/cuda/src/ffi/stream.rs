@@ -1,6 +1,6 @@
 //! Streams and events.
 
-use super::pointer::Out;
+use super::pointer::{In, Out};
 use crate::code::{Answer, Code};
 use crate::event::{self, EVENTS};
 use crate::graph::{Capture, Op};
@@ -144,10 +144,16 @@ streamed! {
     }
 
     fn cuStreamBeginCapture, cuStreamBeginCapture_ptsz |mode| (stream: u64) {
-        stream::begin_capture(&*stream::find(stream, mode)?)
+        stream::begin_capture(&*stream::find(stream, mode)?, |origin| Ok(Capture::new(origin)))
     }
     fn cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz |mode| (stream: u64, _kind: u32) {
-        stream::begin_capture(&*stream::find(stream, mode)?)
+        stream::begin_capture(&*stream::find(stream, mode)?, |origin| Ok(Capture::new(origin)))
+    }
+    fn cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz |mode| (
+        stream: u64, graph: u64, after: In<u64>, _edges: In<u8>, count: usize, _kind: u32
+    ) {
+        let after = after.list(count)?;
+        stream::begin_capture(&*stream::find(stream, mode)?, |origin| Capture::into(graph, after, origin))
     }
     fn cuStreamEndCapture, cuStreamEndCapture_ptsz |mode| (stream: u64, graph: Out<u64>) {
         graph.check()?;

@@ -1,6 +1,6 @@
 //! Work of streams that is written down as a graph.
 
-use super::{Op, add, add_alloc, create_for_capture, destroy, free_op};
+use super::{Op, add, add_alloc, belong, create_for_capture, destroy, free_op};
 use crate::code::Answer;
 use crate::location::Location;
 use crate::process::lock;
@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex};
 /// A capture that goes on: a graph that grows, and where each stream of it is.
 pub(crate) struct Capture {
     graph: u64,
+    /// Whether that is the caller's own.
+    is_given: bool,
     origin: u64,
     pub(crate) id: u64,
     invalid: AtomicBool,
@@ -23,11 +25,21 @@ impl Capture {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             graph: create_for_capture(),
+            is_given: false,
             origin,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             invalid: AtomicBool::new(false),
             ends: Mutex::default(),
         }
+    }
+
+    /// The same into a graph that is there, behind these nodes of it.
+    pub(crate) fn into(graph: u64, after: Vec<u64>, origin: u64) -> Answer<Self> {
+        belong(graph, &after)?;
+        let fresh = Self::new(origin);
+        destroy(fresh.graph)?;
+        let ends = Mutex::new(BTreeMap::from([(origin, after)]));
+        Ok(Self { graph, is_given: true, ends, ..fresh })
     }
 
     /// The stream on which it began.
@@ -88,9 +100,9 @@ impl Capture {
         self.invalid.load(Ordering::Relaxed)
     }
 
-    /// It ends without anybody who could have the graph.
+    /// It ends without anybody who could have the graph, unless that was theirs before.
     pub(crate) fn discard(&self) -> Answer {
-        destroy(self.graph)
+        if self.is_given { Ok(()) } else { destroy(self.graph) }
     }
 
     /// The graph, which is the caller's from now on.
