@@ -524,7 +524,14 @@ pub(crate) fn detach(handle: u64, real: impl Fn() -> i32) -> i32 {
         *count = count.saturating_sub(1);
         more
     });
-    if more == Some(true) { real() } else { destroy(handle, real) }
+    if more != Some(true) {
+        return destroy(handle, real);
+    }
+    let answer = real();
+    if answer != SUCCESS {
+        let _back = ATTACHED.update(Key(handle), |count| *count = count.saturating_add(1));
+    }
+    answer
 }
 
 /// A context of the program's own is destroyed: everything in it goes. Always forwarded.

@@ -263,6 +263,7 @@ static void ended(void)
     void *again = NULL;
     CHECK(cuCtxCreate_v2(&own, 0, 0) == 0 && cuCtxAttach(&again, 0) == 0 && again == own);
     fill();
+    CHECK(cuCtxSetCurrent(beside) == 0 && cuCtxDetach(own) == 201 && cuCtxSetCurrent(own) == 0);
     CHECK(cuCtxDetach(own) == 0 && left() == limit - (9 << 20));
     CHECK(cuCtxDetach(own) == 0 && cuCtxSetCurrent(beside) == 0 && left() == limit);
 }
