@@ -250,26 +250,28 @@ impl Leave {
     }
 }
 
+/// Launches of one call for several cards that cost nothing where the vendor refuses them; those beyond cost what they would take.
+const CARDS_KEPT: usize = 8;
+
 /// Makes a launch on several cards at once, each as its card's share allows.
 pub(crate) fn launch_on_several(
     launches: impl Iterator<Item = (Shape, Target)>,
     real: impl FnOnce() -> i32,
 ) -> i32 {
+    let mut left = [const { Leave::Free }; CARDS_KEPT];
+    let mut places = left.iter_mut();
+    let mut is_refused = false;
     for (shape, target) in launches {
-        match way::of_stream(target.lane()) {
-            Way::Free => {}
-            Way::Closed => return NOT_PERMITTED,
-            Way::Paced(paced) => {
-                if !captures::holds(target) && paced.pace.pass(shape.key, target.lane()) == Pass::Ask {
-                    // Nothing is marked: no ticket is kept for each stream.
-                    if let Some((meter, ticket)) = paced.turn(&shape, target) {
-                        meter.paced.pace.went(Nanos(sys::now()), &ticket);
-                    }
-                }
-            }
+        let leave = leave(target, &shape);
+        is_refused |= matches!(leave, Leave::Refused);
+        match places.next() {
+            Some(place) => *place = leave,
+            None => leave.used(SUCCESS),
         }
     }
-    real()
+    let answer = if is_refused { NOT_PERMITTED } else { real() };
+    left.iter().for_each(|leave| leave.used(answer));
+    answer
 }
 
 /// [`Terms`] in one word, [`PART_BITS`] for each part; 0: not limited.

@@ -159,18 +159,23 @@ static void capture_to_graph(uint64_t nanos)
     CHECK(cuGraphGetNodes(graph, NULL, &nodes) == 0 && nodes == 2 * FEW);
 }
 
-/* One launch on both cards. */
+/* One launch on both cards, after some that the driver refuses. */
 static void both_cards(uint64_t nanos)
 {
     void *parameters[] = { &nanos };
     OnCard launches[] = { { function, { 4, 1, 1 }, { 64, 1, 1 }, 0, stream, parameters },
         { NULL, { 4, 1, 1 }, { 64, 1, 1 }, 0, NULL, parameters } };
     Handle second;
+    alarm(GIVE_UP);
     CHECK(cuLaunchCooperativeKernelMultiDevice(launches, 0, 0) == 1);
     CHECK(cuDevicePrimaryCtxRetain(&second, 1) == 0 && cuCtxSetCurrent(second) == 0);
     load();
     launches[1].function = function;
     CHECK(cuStreamCreate(&launches[1].stream, 1) == 0);
+    launches[1].grid[0]++;
+    for (int one = 0; one < FEW; one++)
+        CHECK(cuLaunchCooperativeKernelMultiDevice(launches, 2, 0) == 1);
+    launches[1].grid[0]--;
     CHECK(cuLaunchCooperativeKernelMultiDevice(launches, 2, 0) == 0);
     number = 2;
 }

@@ -159,6 +159,8 @@ fn a_launch_on_several_cards_is_charged_to_each_of_them() {
     scene.play(tenant.command(&scene.bench, &scene.program), "both_cards", 5 * MILLI, 0);
     for files in &grants {
         assert_ne!(files.counter(usage::REFILLED_AT), 0, "{:?}", files.dir());
+        let billed = files.counter(usage::DEVICE_NANOS);
+        assert!(billed < 1_000 * MILLI, "{billed} ns");
     }
 }
 
