@@ -176,11 +176,12 @@ impl<'a> LimitsView<'a> {
         }
     }
 
-    /// Generation of the record in force, for a cheap look whether anything changed; unchecked.
+    /// Generation of the record in force, for a cheap look whether anything changed; unchecked. In the one order of everything that
+    /// says so: who first says that it reserves and then looks here is seen by who first writes limits and then looks for that.
     #[must_use]
     pub fn generation(self) -> u64 {
-        let active = self.0.half(limits::ACTIVE).load(Ordering::Acquire);
-        self.0.word(record_at(active)).load(Ordering::Acquire)
+        let active = self.0.half(limits::ACTIVE).load(Ordering::SeqCst);
+        self.0.word(record_at(active)).load(Ordering::SeqCst)
     }
 
     /// [`limits::LENT_UNTIL`]
