@@ -491,9 +491,10 @@ impl Grant {
     /// The limits in force; while the page cannot be read, those that were read last.
     pub(crate) fn limits(&self) -> Limits {
         let last = LAST.get(self.number);
+        let seen = last.map_or(0, Last::version);
         match (self.read(), last) {
             (Some(limits), Some(last)) => {
-                last.note(&limits);
+                last.note(seen, &limits);
                 limits
             }
             (Some(limits), None) => limits,

@@ -274,21 +274,28 @@ pub(crate) fn launch_on_several(
     answer
 }
 
-/// [`Terms`] in one word, [`PART_BITS`] for each part; 0: not limited.
+/// [`Terms`] in one word, [`PART_BITS`] for each part, 0 where nothing is limited; above them the last bits of the generation that they
+/// are of: two threads that read limits of which one is older leave words that do not belong together.
 struct Packed(u64);
 
 /// A part is a million at most.
 const PART_BITS: u32 = 20;
+const PARTS_BITS: u32 = 3 * PART_BITS;
 
 impl Packed {
     fn of(limits: &Limits) -> Self {
         let guaranteed = match limits.policy {
-            ComputePolicy::Unlimited => return Self(0),
+            ComputePolicy::Unlimited => return Self(limits.generation << PARTS_BITS),
             ComputePolicy::BestEffort => 0,
             ComputePolicy::Cap | ComputePolicy::Burst => limits.share_ppm,
         };
         let parts = [guaranteed, limits.granted_ppm, limits.own_ppm.max(1)];
-        Self(parts.into_iter().fold(0, |word, part| word << PART_BITS | u64::from(Ppm::new(part).parts())))
+        let part = |word: u64, part| word << PART_BITS | u64::from(Ppm::new(part).parts());
+        Self(parts.into_iter().fold(limits.generation, part))
+    }
+
+    const fn is_of(&self, generation: u64) -> bool {
+        self.0 >> PARTS_BITS == generation << PARTS_BITS >> PARTS_BITS
     }
 
     fn terms(&self) -> Option<Terms> {
@@ -296,7 +303,8 @@ impl Packed {
             let bits = self.0 >> (at * PART_BITS) & ((1 << PART_BITS) - 1);
             u32::try_from(bits).map_or(Ppm::ALL, Ppm::new)
         };
-        (self.0 != 0).then(|| Terms { guaranteed: part(2), granted: part(1), own: part(0) })
+        let is_limited = self.0 << (u64::BITS - PARTS_BITS) != 0;
+        is_limited.then(|| Terms { guaranteed: part(2), granted: part(1), own: part(0) })
     }
 }
 
@@ -378,14 +386,16 @@ impl Meter {
 
     /// The limits in force; decoded again when their generation moved.
     fn terms(&self) -> Option<Terms> {
-        let generation = self.grant.generation();
-        let paced = self.paced;
-        if paced.generation.load(Ordering::Acquire) != generation {
+        let (generation, paced) = (self.grant.generation(), self.paced);
+        let known = paced.generation.load(Ordering::Acquire);
+        let mut packed = Packed(paced.terms.load(Ordering::Acquire));
+        if known == 0 || known != generation || !packed.is_of(known) {
             let limits = self.grant.limits();
-            paced.terms.store(Packed::of(&limits).0, Ordering::Release);
+            packed = Packed::of(&limits);
+            paced.terms.store(packed.0, Ordering::Release);
             paced.generation.store(limits.generation, Ordering::Release);
         }
-        Packed(paced.terms.load(Ordering::Acquire)).terms()
+        packed.terms()
     }
 
     fn shared(&self) -> Shared<'static> {
@@ -422,5 +432,43 @@ impl Paced {
         let number = usize::try_from(self.number.load(Ordering::Acquire)).ok()?;
         let meter = of_grant(number)?;
         Some((meter, meter.turn(shape, target)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Text};
+
+    #[test]
+    fn terms_are_known_by_the_generation_that_they_are_of() {
+        let limits = |generation, policy| Limits {
+            generation,
+            memory: MemoryLimit::Unlimited,
+            share_ppm: 100_000,
+            granted_ppm: 1_000_000,
+            own_ppm: 0,
+            policy,
+            priority: 1,
+            fail_mode: FailMode::Closed,
+            managed: ManagedPolicy::Charge,
+            context_bytes: 0,
+            card: Text::new("GPU-0").unwrap(),
+            claim: Text::new("c").unwrap(),
+        };
+        for generation in [1, 15, 16, 17, u64::MAX] {
+            let own = Ppm::new(1);
+            let burst = Packed::of(&limits(generation, ComputePolicy::Burst));
+            let terms = Terms { guaranteed: Ppm::new(100_000), granted: Ppm::ALL, own };
+            assert_eq!((burst.terms(), burst.is_of(generation)), (Some(terms), true));
+            let best = Packed::of(&limits(generation, ComputePolicy::BestEffort));
+            assert_eq!(best.terms(), Some(Terms { guaranteed: Ppm::ZERO, ..terms }));
+            let none = Packed::of(&limits(generation, ComputePolicy::Unlimited));
+            assert_eq!((none.terms(), none.is_of(generation)), (None, true));
+            // Of a change while another thread reads what was before.
+            for of in [&burst, &best, &none] {
+                assert!(!of.is_of(generation - 1) && !of.is_of(generation.wrapping_add(1)));
+            }
+        }
     }
 }

@@ -31,9 +31,13 @@ impl Last {
         }
     }
 
-    /// These were read. Where another thread is at it, what it read is as good.
-    pub(super) fn note(&self, limits: &Limits) {
-        let version = self.version.load(Ordering::Acquire);
+    /// Changes with each note.
+    pub(super) fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// These were read, at this version. Where another thread noted since what it read, that is as good, and may be newer.
+    pub(super) fn note(&self, version: u32, limits: &Limits) {
         if version != 0 && self.generation.load(Ordering::Acquire) == limits.generation {
             return;
         }
@@ -142,8 +146,11 @@ mod tests {
                 for share in [0, 1, 100_000, 999_999] {
                     generation += 1;
                     let read = limits(generation, share, policy, managed);
-                    last.note(&read);
-                    last.note(&read);
+                    let version = last.version();
+                    last.note(version, &read);
+                    last.note(last.version(), &read);
+                    let older = limits(generation - 1, share, policy, managed);
+                    last.note(version, &older);
                     assert_eq!(last.over(&first), read);
                 }
             }
