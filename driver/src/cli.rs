@@ -90,7 +90,6 @@ enum Command {
     /// Print the ResourceSlices that nodes would publish
     Slices(slices::Args),
     Prepare(prepare::Args),
-    /// Give back what claims hold on a simulated node
     Release(release::Args),
     Run(run::Args),
     /// Show who uses what right now: cards, partitions, shares, processes, and whether limits are held

@@ -54,6 +54,8 @@ pub(super) struct Args {
 struct Done {
     claim: String,
     result: Result<PreparedClaim, String>,
+    /// Where people find more of why it was refused.
+    hint: &'static str,
     /// What is other than before, of a claim that was prepared.
     changes: Vec<String>,
     cdi_file: PathBuf,
@@ -72,7 +74,8 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let mut done = Vec::new();
     for placement in &placements {
         if let Outcome::Refused(why) = &placement.outcome {
-            done.push(Done::refused(cluster.label(placement.unit), why.clone()));
+            let refused = Done::refused(cluster.label(placement.unit), why.clone());
+            done.push(Done { hint: " (aliquot explain says why)", ..refused });
             continue;
         }
         for claim in cluster.claims_of(placement.unit) {
@@ -168,7 +171,7 @@ fn table(done: &[Done], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
             }
             Err(why) => {
                 let word = terminal.toned(Tone::Bad, "not prepared");
-                terminal.line(format_args!("{}: {word}: {why}", item.claim))?;
+                terminal.line(format_args!("{}: {word}: {why}{}", item.claim, item.hint))?;
             }
         }
     }
@@ -187,11 +190,11 @@ impl Done {
         let result = node.prepare(claim).map_err(|error| chain(&error));
         let changes = before.iter().zip(&grants(node)).flat_map(|(old, new)| changes(old, new)).collect();
         let cdi_file = node.cdi_dir().join(cdi_file_name(&claim.uid));
-        Self { claim: name_of(claim), result, changes, cdi_file }
+        Self { claim: name_of(claim), result, hint: "", changes, cdi_file }
     }
 
     fn refused(claim: String, why: String) -> Self {
-        Self { claim, result: Err(why), changes: Vec::new(), cdi_file: PathBuf::new() }
+        Self { claim, result: Err(why), hint: "", changes: Vec::new(), cdi_file: PathBuf::new() }
     }
 
     fn rows(&self) -> Vec<Vec<String>> {

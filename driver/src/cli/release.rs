@@ -30,6 +30,7 @@ const NAMED_MAX: usize = 8;
 /// them; --all leaves such claims, and the exit code is then 1. What `aliquot run` holds goes back by itself when it has ended.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
+#[command(override_usage = "aliquot release [OPTIONS] <CLAIM>...\n       aliquot release [OPTIONS] --all")]
 pub(super) struct Args {
     /// Claim, as NAME, NAMESPACE/NAME or UID; repeatable
     #[arg(value_name = "CLAIM", required_unless_present = "all")]
