@@ -11,7 +11,8 @@
  *   pool KEEPS       pools of the program's own are destroyed, or made anew and keep so much
  *   circle N BYTES   N times: allocates, lends, frees
  *   cuda             prints free, total and the device's total, in both widths where they are
- *   nvml CARD        prints total, free and used by both versions, then the limit and use that NVML itself holds to
+ *   nvml CARD        prints total, free and used by both versions, then the limit and use that NVML itself holds to,
+ *                    what the host may map, and the limit that NVML keeps to where it can
  *   processes CARD   prints pid:bytes by each version of each list, the versions apart by bars
  *   work CARD        prints pid:percent by both calls, a bar between them
  *   run NANOS        launches a kernel of that length, prints the driver's answer
@@ -19,6 +20,7 @@
  *                       then the answer, the number and the process for a list of accounting with room for one
  *   instances UUID      prints pid:GPU instance/compute instance of who computes on a MIG device
  *   accounted CARD PID  prints the answer and the processes of the list of accounting, a bar, and the answers about the process
+ *   begin            shuts NVML down and initialises it, prints the answers' sum
  *   uninitialised    prints what NVML answers when it was shut down
  * With an argument it never touches CUDA; made with WATCHES it is not linked to it either, and has none of the lines from "on" to
  * "circle".
@@ -104,7 +106,7 @@ static void show_nvml(U card) {
     must(CALL(nvml, "nvmlDeviceGetBAR1MemoryInfo", (U, M1 *))(card, &bar), "bar");
     printf("%llu %llu %llu ", (unsigned long long)one.total, (unsigned long long)one.free, (unsigned long long)one.used);
     printf("%llu %llu %llu %llu ", (unsigned long long)two.total, (unsigned long long)two.free, (unsigned long long)two.used, (unsigned long long)two.reserved);
-    printf("%llu %llu %llu\n", (unsigned long long)limits.hard, (unsigned long long)limits.used, (unsigned long long)bar.total);
+    printf("%llu %llu %llu %llu\n", (unsigned long long)limits.hard, (unsigned long long)limits.used, (unsigned long long)bar.total, (unsigned long long)limits.soft);
 }
 
 static void work(U card) {
@@ -226,6 +228,8 @@ int main(int argc, char **argv) {
         else if (sscanf(line, "instances %63s", word) == 1) instances(word);
         else if (sscanf(line, "counted %d", &number) == 1) counted(device(number));
         else if (sscanf(line, "work %d", &number) == 1) work(device(number));
+        else if (!strncmp(line, "begin", 5))
+            printf("%d\n", CALL(nvml, "nvmlShutdown", (void))() + CALL(nvml, "nvmlInit_v2", (void))());
         else if (sscanf(line, "run %llu", &bytes) == 1) printf("%d\n", run(bytes));
         else if (sscanf(line, "%63s", word) == 1 && !strcmp(word, "uninitialised")) {
             U card = device(0), count = 0;

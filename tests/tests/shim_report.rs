@@ -72,7 +72,8 @@ fn all_agree(scene: &Scene, users: &mut [Talk], monitor: &mut Talk, limit: u64) 
     }
     let expected = [limit, free, used, limit, free, used, 0, limit, used];
     for talk in users.iter_mut().chain([monitor]) {
-        assert_eq!(numbers(&talk.say("nvml 0"))[..9], expected, "NVML, {booked} booked");
+        let told = numbers(&talk.say("nvml 0"));
+        assert_eq!((&told[..9], told[10]), (&expected[..], limit), "NVML, {booked} booked");
         let lists = lists(&talk.say("processes 0"));
         let (computing, others) = (&lists[..3], &lists[3..9]);
         assert!(computing.iter().all(|list| *list == computing[0]) && lists[9] == computing[0], "{lists:?}");
@@ -276,6 +277,29 @@ fn refusals_of_nvml_stay_its_own() {
     assert_eq!(bare.say("uninitialised"), "1 1 1");
     // And afterwards everything is as before.
     assert_eq!(numbers(&ours.say("nvml 0"))[0], LIMIT);
+}
+
+/// NVML may give a handle to another card then.
+#[test]
+fn cards_are_told_apart_anew_after_a_shutdown() {
+    let bench = Bench::new();
+    let Some([_, watcher]) = programs(&bench) else { return };
+    let (device, tenant) = (bench.device(), Tenant::new());
+    let limits = [LIMIT, LIMIT / 2];
+    let _files: Vec<_> = device
+        .cards()
+        .iter()
+        .zip(limits)
+        .map(|(card, limit)| {
+            tenant.grant(&format!("of-card-{}", card.index()), &memory_limit(&card.facts().uuid, limit))
+        })
+        .collect();
+    let mut monitor = Talk::start(tenant.command(&bench, &watcher).arg("nvml"));
+    for time in 0..3 {
+        let told = [0, 1].map(|card| numbers(&monitor.say(&format!("nvml {card}")))[0]);
+        assert_eq!(told, limits, "the {time}. time");
+        assert_eq!(monitor.say("begin"), "0");
+    }
 }
 
 #[test]

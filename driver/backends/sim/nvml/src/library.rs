@@ -10,11 +10,14 @@ use aliquot_sim_device::{
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 static SIMULATION: OnceLock<Option<(Device, Plan)>> = OnceLock::new();
 /// nvmlInit calls without their nvmlShutdown.
 static INITIALISED: AtomicU64 = AtomicU64::new(0);
+
+/// nvmlInit calls that found it at rest: after each, handles of cards are another's.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 /// What makes a card's index a handle: it looks like a pointer and is never followed.
 const HANDLE_BASE: u64 = 0x4e00_0000_0000;
@@ -69,7 +72,9 @@ pub(crate) fn enter(export: &'static str, body: impl FnOnce() -> Answer) -> u32 
 /// nvmlInit.
 pub(crate) fn init() -> Answer {
     simulation().ok_or(DRIVER_NOT_LOADED)?;
-    INITIALISED.fetch_add(1, Ordering::AcqRel);
+    if INITIALISED.fetch_add(1, Ordering::AcqRel) == 0 {
+        BEGUN.fetch_add(1, Ordering::AcqRel);
+    }
     Ok(())
 }
 
@@ -91,9 +96,16 @@ pub(crate) fn device() -> Answer<&'static Device> {
     simulation().map(|(device, _)| device).ok_or(UNINITIALIZED)
 }
 
+/// How far the handles of so many cards have moved on since the first nvmlInit.
+fn moved(cards: usize) -> usize {
+    BEGUN.load(Ordering::Acquire).saturating_sub(1).checked_rem(cards).unwrap_or(0)
+}
+
 /// The handle of a card.
 pub(crate) fn handle(card: &Card) -> u64 {
-    HANDLE_BASE + u64::try_from(card.index()).unwrap_or(0) * HANDLE_STEP
+    let cards = simulation().map_or(1, |(device, _)| device.cards().len().max(1));
+    let place = (card.index() + moved(cards)) % cards;
+    HANDLE_BASE + u64::try_from(place).unwrap_or(0) * HANDLE_STEP
 }
 
 /// The handle of something on a card. Serial numbers end with the bits that there are for them.
@@ -123,8 +135,10 @@ pub(crate) fn card(handle: u64) -> Answer<&'static Card> {
         return Err(NOT_SUPPORTED);
     }
     let place = handle.checked_sub(HANDLE_BASE).filter(|place| place.is_multiple_of(HANDLE_STEP));
-    let index = place.and_then(|place| usize::try_from(place / HANDLE_STEP).ok());
-    let card = index.and_then(|index| cards.get(index)).ok_or(INVALID_VALUE)?;
+    let place = place.and_then(|place| usize::try_from(place / HANDLE_STEP).ok());
+    let place = place.filter(|place| *place < cards.len()).ok_or(INVALID_VALUE)?;
+    let index = (place + cards.len() - moved(cards.len())) % cards.len();
+    let card = cards.get(index).ok_or(INVALID_VALUE)?;
     if card.health() == Health::Lost { Err(GPU_IS_LOST) } else { Ok(card) }
 }
 

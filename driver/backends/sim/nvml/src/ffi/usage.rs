@@ -242,7 +242,7 @@ exports! {
         let name_space = limits.get()?.name_space;
         // Nobody has set any.
         let used = memory(handle)?.used - reserved(handle)?;
-        limits.set(MemoryLimits { name_space, soft: 0, hard: u64::MAX, used })
+        limits.set(MemoryLimits { name_space, soft: u64::MAX, hard: u64::MAX, used })
     }
     fn nvmlDeviceGetRunningProcessDetailList(handle: u64, details: Out<DetailList>) {
         let asked = details.get()?;
