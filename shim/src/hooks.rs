@@ -6,6 +6,7 @@ pub mod copy;
 pub mod dl;
 pub mod external;
 pub mod graph;
+pub mod hold;
 pub mod launch;
 pub mod memory;
 pub mod module;
@@ -31,6 +32,7 @@ pub(crate) static FAMILIES: &[&[&Hook]] = &[
     copy::first::HOOKS,
     external::HOOKS,
     graph::HOOKS,
+    hold::HOOKS,
     launch::HOOKS,
     memory::HOOKS,
     module::HOOKS,
@@ -55,6 +57,7 @@ pub(crate) const NAMES: &[&[&str]] = &[
     copy::first::NAMES,
     external::NAMES,
     graph::NAMES,
+    hold::NAMES,
     launch::NAMES,
     memory::NAMES,
     module::NAMES,

@@ -1,5 +1,7 @@
 //! Tenants whose streams wait for the host: what their work is billed, and whose is memory that is freed behind it.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_tests::preload::{Tenant, memory_limit, unlimited};
@@ -58,4 +60,80 @@ fn what_is_freed_in_the_order_of_a_stream_is_in_the_books_until_the_stream_is_th
         assert_eq!(said(&tenant.command(&bench, &program).arg(scene).output().unwrap()), "OK\n", "{scene}");
         assert!(card.high_water() <= limit, "{scene}: {} of {limit}", card.high_water());
     }
+}
+
+const HOLDS: [&str; 6] = ["value32", "value64", "batch", "function", "callback", "event"];
+const MILLI: u64 = 1_000_000;
+
+/// What a scene came to.
+#[derive(Debug)]
+struct Told {
+    launched: u64,
+    /// The longest launch and all of it, in milliseconds.
+    longest: u64,
+    took: u64,
+    /// On the card and on the books, in milliseconds.
+    ran: u64,
+    billed: u64,
+}
+
+/// Runs a scene under a cap; `None` stands aside.
+fn scene(share: u32, arguments: &[&str]) -> Option<Told> {
+    let bench = Bench::new();
+    let program = match bench.compile("shim_held", Link::Direct) {
+        Ok(program) => program,
+        Err(why) => {
+            println!("stood aside: {why}");
+            return None;
+        }
+    };
+    let card = bench.card();
+    let limits = Limits {
+        share_ppm: share,
+        granted_ppm: share,
+        policy: ComputePolicy::Cap,
+        ..unlimited(&card.facts().uuid)
+    };
+    let (tenant, files) = Tenant::with(&limits);
+    let before = card.busy_nanos();
+    let told = said(&tenant.command(&bench, &program).args(arguments).output().unwrap());
+    let numbers: Vec<u64> = told.split(' ').filter_map(|word| word.trim().parse().ok()).collect();
+    assert_eq!(numbers.len(), 3, "{told}");
+    let (launched, longest, took) = (numbers[0], numbers[1], numbers[2]);
+    let (ran, billed) = (card.busy_nanos() - before, files.counter(usage::DEVICE_NANOS));
+    let told = Told { launched, longest, took, ran: ran / MILLI, billed: billed / MILLI };
+    println!("{share} {arguments:?}: {told:?}");
+    Some(told)
+}
+
+#[test]
+fn streams_beside_one_that_waits_for_the_host_have_their_share_and_what_waits_is_billed_when_it_runs() {
+    for hold in HOLDS {
+        // Two hundred kernels of 1 ms are 0.8 s of a quarter.
+        let Some(told) = scene(CAP, &["beside", "1000000", "200", hold]) else { return };
+        assert_eq!((told.launched, told.ran), (203, 203), "{hold}");
+        assert!(told.longest < 8_000 && told.took < 15_000, "{hold}: {told:?}");
+        assert!(told.billed >= told.ran * 4 / 5 && told.billed <= told.ran * 2, "{hold}: {told:?}");
+    }
+}
+
+#[test]
+fn what_a_stream_waits_for_can_be_done_by_another_of_its_program() {
+    for share in [CAP, 1_000_000] {
+        for hold in ["value32", "function", "event"] {
+            let Some(told) = scene(share, &["ended", "1000000", "20", hold]) else { return };
+            assert_eq!((told.launched, told.ran), (100, 100), "{hold}");
+            assert!(told.longest < 8_000 && told.took < 15_000, "{hold}: {told:?}");
+            assert!(told.billed >= told.ran * 4 / 5 && told.billed <= told.ran * 2, "{hold}: {told:?}");
+        }
+    }
+}
+
+/// Over all that it ran: what is let go at once was paid for before.
+#[test]
+fn who_holds_all_that_it_launches_has_no_more_than_its_share() {
+    let Some(told) = scene(CAP, &["always", "1000000", "16", "value32"]) else { return };
+    assert_eq!((told.launched, told.ran), (800, 800));
+    let share = told.ran * 100 / told.took;
+    assert!(share <= 27 && told.longest < 8_000, "{share} %: {told:?}");
 }

@@ -18,15 +18,20 @@
 //! Lengths are the device's own. Where they lie on our clock follows from when markers were recorded and first seen passed; it
 //! matters only for what overlaps with what.
 //!
+//! A batch to whose beginning the device has not come is no work of the device. Where that is because its stream waits for
+//! something that the card does not do (`marks/held.rs`), it keeps nothing else waiting.
+//!
 //! One thread at a time works on markers; others go on without.
 
 mod due;
+mod held;
 mod passed;
 
 use crate::cost::Shape;
 use crate::units::Nanos;
 
 pub use due::Due;
+pub use held::Held;
 
 /// Events for markers of one context.
 pub const EVENTS: usize = 64;
@@ -118,6 +123,8 @@ pub enum Begin {
     Last,
     /// At a marker of its own, where other streams may have handed in since.
     Own,
+    /// At a marker of its own, as the stream waits there for something that the card does not do.
+    Hold,
 }
 
 /// A batch that the device has done.
@@ -152,6 +159,8 @@ struct Pending {
     batch: Batch,
     /// The marker before the batch; `None`: the stream's last one.
     begin: Option<Event>,
+    begun: Begun,
+    /// When the device came to it at the earliest.
     opened_at: Nanos,
     closed_at: Nanos,
     /// What was charged beyond the batch's charges, as it was late.
@@ -162,15 +171,32 @@ struct Pending {
 
 impl Pending {
     fn new(event: Event, batch: Batch, begin: Option<Event>, opened_at: Nanos, closed_at: Nanos) -> Self {
-        Self { event, batch, begin, opened_at, closed_at, late: Nanos::ZERO, awaited_from: None }
+        let begun = Begun::NobodyAsked { put_at: opened_at, behind: Begin::Last };
+        Self { event, batch, begin, begun, opened_at, closed_at, late: Nanos::ZERO, awaited_from: None }
     }
+}
+
+/// Whether the device has come to a batch with a marker of its own before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begun {
+    /// It may have.
+    NobodyAsked { put_at: Nanos, behind: Begin },
+    /// It had not, and the process may not have had its turn since.
+    NotYet { put_at: Nanos, behind: Begin },
+    /// It had not, and what the stream waits for is not the card.
+    Held { put_at: Nanos, behind: Begin },
+    /// It has.
+    Yes,
 }
 
 /// The event from which times are told.
 #[derive(Clone, Copy, Debug)]
 struct Base {
     event: Event,
-    /// Where it lies on the device's clock, which began with the first base.
+    /// The stream into which it was put, and when.
+    stream: u64,
+    put_at: Nanos,
+    /// Where it lies on the device's clock.
     device: Nanos,
     /// Whether it is known to have passed.
     passed: bool,
@@ -191,6 +217,8 @@ struct Stream {
     end: Option<Nanos>,
     /// An open batch's own marker.
     begin: Option<Event>,
+    /// What that is behind.
+    behind: Begin,
     opened_at: Nanos,
     used_at: Nanos,
 }
@@ -209,6 +237,10 @@ pub struct Marks {
     /// One bit for each event that is in use.
     used: u64,
     streams: [Option<Stream>; STREAMS],
+    /// When the marker was put that is the latest of those known to have passed.
+    passed_put_at: Nanos,
+    /// Streams that ended with something pending.
+    ended: u64,
 }
 
 const _: () = assert!(EVENTS == 64, "one bit each in `used`");
@@ -224,6 +256,8 @@ impl Marks {
             count: 0,
             used: 0,
             streams: [None; STREAMS],
+            passed_put_at: Nanos::ZERO,
+            ended: 0,
         }
     }
 
@@ -242,12 +276,16 @@ impl Marks {
     }
 
     /// Times are told from an event; where there is none, from one on this stream.
-    fn found(&mut self, now: Nanos, stream: u64, events: &mut impl Events) -> Option<()> {
-        if self.base.is_none() {
-            let event = self.take(stream, events)?;
-            self.base = Some(Base { event, device: Nanos::ZERO, passed: false });
-            self.offset = Offset { earliest: now, latest: Nanos::MAX };
+    fn found(&mut self, now: Nanos, stream: u64, begin: Begin, events: &mut impl Events) -> Option<()> {
+        if self.base.is_some() {
+            self.free_base(now, stream, begin, events);
+            return Some(());
         }
+        let event = self.take(stream, events)?;
+        // Not at zero: what passes before it has a time as well.
+        let device = Nanos(now.0 / 2);
+        self.base = Some(Base { event, stream, put_at: now, device, passed: false });
+        self.offset = Offset { earliest: now.minus(device), latest: Nanos::MAX };
         Some(())
     }
 
@@ -258,7 +296,7 @@ impl Marks {
         if self.pending.iter().flatten().any(is_there) || !events.may_record(stream) {
             return;
         }
-        if self.found(now, stream, events).is_some()
+        if self.found(now, stream, Begin::Last, events).is_some()
             && let Some(event) = self.take(stream, events)
         {
             let batch = Batch::none(stream);
@@ -275,17 +313,23 @@ impl Marks {
 
     /// A batch opens on `stream`: where nothing is pending there, it gets a marker of its own.
     pub fn open(&mut self, now: Nanos, stream: u64, begin: Begin, events: &mut impl Events) {
-        if self.found(now, stream, events).is_none() {
+        // Where events run short, nobody can tell that it waits.
+        let behind = if begin == Begin::Hold && self.is_crowded() { Begin::Last } else { begin };
+        if self.found(now, stream, behind, events).is_none() {
             return;
         }
-        let waits = self.batches().any(|pending| pending.batch.stream == stream);
-        let last = begin == Begin::Last || self.streams(stream) == Streams::One;
+        let waits = self.has_batch(stream);
+        let last = match behind {
+            Begin::Last => true,
+            Begin::Own => self.streams(stream) == Streams::One,
+            Begin::Hold => false,
+        };
         let begin = if waits && last { None } else { self.take(stream, events) };
         if let Some(old) = self.stream(now, stream).begin {
             self.release(old);
         }
         let known = self.stream(now, stream);
-        (known.begin, known.opened_at) = (begin, now);
+        (known.begin, known.behind, known.opened_at) = (begin, behind, now);
     }
 
     /// Whether other streams were launched on since this one was.
@@ -303,10 +347,14 @@ impl Marks {
             return Recorded::No;
         }
         let known = self.stream(now, batch.stream);
-        let (begin, opened_at) = (known.begin.take(), known.opened_at);
+        let (begin, behind, opened_at) = (known.begin.take(), known.behind, known.opened_at);
+        if begin.is_none() && self.join(now, batch, events) == Recorded::Yes {
+            return Recorded::Yes;
+        }
         match self.take(batch.stream, events) {
             Some(event) => {
-                self.push(Pending::new(event, batch, begin, opened_at, now));
+                let begun = Begun::NobodyAsked { put_at: opened_at, behind };
+                self.push(Pending { begun, ..Pending::new(event, batch, begin, opened_at, now) });
                 Recorded::Yes
             }
             None => {
@@ -328,7 +376,8 @@ impl Marks {
         {
             self.release(begin);
         }
-        let fresh = Stream { handle, end: None, begin: None, opened_at: now, used_at: now };
+        let (end, begin, behind) = (None, None, Begin::Last);
+        let fresh = Stream { handle, end, begin, behind, opened_at: now, used_at: now };
         if known.is_none() {
             self.streams[at] = None;
         }
@@ -371,20 +420,19 @@ impl Marks {
     /// Since when anything is pending; `None` when nothing is.
     #[must_use]
     pub fn pending_since(&self) -> Option<Nanos> {
-        self.pending.first()?.as_ref().map(|oldest| oldest.opened_at)
+        self.earliest(|_| true)
     }
 
     /// The same of batches with launches whose cost was not known.
     #[must_use]
     pub fn unknown_since(&self) -> Option<Nanos> {
-        let unknown = self.pending.iter().flatten().filter(|it| it.batch.known == Known::Not);
-        unknown.map(|it| it.opened_at).min()
+        self.earliest(|it| it.batch.known == Known::Not)
     }
 
-    /// How many of them there are.
+    /// How many of them there are that are not held.
     #[must_use]
     pub fn unknown(&self) -> usize {
-        self.pending.iter().flatten().filter(|it| it.batch.known == Known::Not).count()
+        self.at_work().filter(|it| it.batch.known == Known::Not).count()
     }
 
     /// When the batch that is open on this stream was opened.

@@ -38,6 +38,7 @@
 mod ahead;
 mod bill;
 mod clocked;
+mod holds;
 mod lane;
 mod pay;
 mod probe;
@@ -54,6 +55,7 @@ use crate::unbilled::{self, Books};
 use crate::units::{Nanos, Ppm};
 use ahead::Unmeasured;
 use clocked::Clocked;
+use holds::Holds;
 use lane::{BOUNDED_COST, Lane, UNKNOWN_COST};
 use pay::{Price, must_mark, publish_active, publish_limited, room};
 use probe::{Probes, Which};
@@ -245,6 +247,7 @@ pub struct Pace {
     counted_until: AtomicU64,
     clocked: Clocked,
     unmeasured: Unmeasured,
+    holds: Holds,
 }
 
 const fn lane_of(stream: u64) -> usize {
@@ -269,6 +272,7 @@ impl Pace {
             counted_until: AtomicU64::new(0),
             clocked: Clocked::new(),
             unmeasured: Unmeasured::new(),
+            holds: Holds::new(),
         }
     }
 
@@ -377,7 +381,7 @@ impl Pace {
         if !lane.is_open_for(ask.stream) {
             self.empty(lane);
             lane.open_for(ask.stream, ask.shape);
-            marks.open(ask.now, ask.stream, begin, world);
+            marks.open(ask.now, ask.stream, self.holds.take(ask.stream).unwrap_or(begin), world);
         }
         lane.give(cost.signed());
         lane.deposit(price.deposit);
@@ -437,6 +441,9 @@ impl Pace {
         }
         if lane.is_open_for(ask.stream) {
             self.mark(ask.now, lane, marks, world);
+        }
+        if marks.probe(ask.now, ask.stream, world) == Recorded::Yes {
+            until = until.min(ask.now.plus(LOOK_AFTER));
         }
         Verdict::Wait(until)
     }

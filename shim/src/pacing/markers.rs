@@ -366,6 +366,7 @@ impl Meter {
                 self.paced.pace.ends(Nanos(sys::now()), waits, Some(lent.marks));
                 self.publish(&mut lent);
             }
+            lent.marks.stream_ends(lane);
         }
     }
 }

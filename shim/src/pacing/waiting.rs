@@ -3,22 +3,32 @@
 
 use core::sync::atomic::Ordering;
 
+use aliquot_enforce::marks::Recorded;
 use aliquot_enforce::pace::Waits;
 use aliquot_enforce::units::Nanos;
 
 use super::markers::{self, Work, may_mark};
 use super::way::{self, NO_STREAM, Way};
 use super::{Meter, Paced, Target, of_grant};
+use crate::captures;
 use crate::sys::{self, KeepErrno};
 use crate::vendor::SUCCESS;
 
+/// Turns given away for another thread that is at the markers.
+const MARKER_TURNS_MAX: u32 = 100;
+
 /// The meter of a stream's card, where this process has work on it that is not on the books.
+#[inline(never)]
 fn unbilled(lane: u64) -> Option<Meter> {
-    let paced = way::known(lane).or_else(|| match way::of_stream(lane) {
+    paced(lane).and_then(with_work)
+}
+
+/// The controller of a stream's card, where its compute is limited.
+fn paced(lane: u64) -> Option<&'static Paced> {
+    way::known(lane).or_else(|| match way::of_stream(lane) {
         Way::Paced(paced) => Some(paced),
         Way::Free | Way::Closed => None,
-    });
-    paced.and_then(with_work)
+    })
 }
 
 fn with_work(paced: &Paced) -> Option<Meter> {
@@ -61,7 +71,7 @@ pub(crate) fn wait_in(context: u64, real: impl FnOnce() -> i32) -> i32 {
         way::of_context(context).and_then(with_work)
     };
     let Some(meter) = found else { return real() };
-    meter.mark_in(Work::In(context), Waits::OnAll);
+    let _put = meter.mark_in(Work::In(context), Waits::OnAll);
     let answer = real();
     if answer == SUCCESS {
         meter.settle_all_in(Work::In(context), Waits::OnAll);
@@ -111,6 +121,31 @@ pub(crate) fn ask_event(real: impl FnOnce() -> i32) -> i32 {
     answer
 }
 
+/// A stream is about to wait for something that the card does not do: that is no time of what comes before or behind it.
+#[inline(never)]
+pub(crate) fn holds(target: Target) {
+    let _errno = KeepErrno::new();
+    let lane = target.lane();
+    let Some(paced) = paced(lane).filter(|_| !captures::holds(target)) else { return };
+    paced.pace.holds(lane);
+    let Some(meter) = with_work(paced) else { return };
+    // Another thread has the markers for microseconds.
+    for _ in 0..MARKER_TURNS_MAX {
+        if meter.mark_in(Work::On(lane), Waits::On(lane)) == Recorded::Yes {
+            return;
+        }
+        sys::yield_now();
+    }
+}
+
+/// A stream is about to wait for what another one does, which may wait itself.
+#[inline(never)]
+pub(crate) fn follows(target: Target) {
+    if way::all_known().any(|paced| paced.pace.may_be_held()) {
+        holds(target);
+    }
+}
+
 /// A stream is about to be destroyed: from now on nothing can be put into it.
 pub(crate) fn stream_going(target: Target) {
     if let Some(meter) = unbilled(target.lane()) {
@@ -124,17 +159,19 @@ pub(crate) fn stream_going(target: Target) {
 impl Meter {
     /// Puts markers behind what the program is about to wait for.
     fn mark(&self, waits: Waits) {
-        self.mark_in(Work::On(lane_of(waits)), waits);
+        // Without them its launches stay as they are.
+        let _put = self.mark_in(Work::On(lane_of(waits)), waits);
     }
 
+    /// Whether the markers were there to be put.
     #[cold]
-    fn mark_in(&self, work: Work, waits: Waits) {
+    fn mark_in(&self, work: Work, waits: Waits) -> Recorded {
         let _errno = KeepErrno::new();
         self.with_marks(work, |marks, world| {
-            if let Some(marks) = marks {
-                self.paced.pace.waits(Nanos(sys::now()), waits, marks, world, may_mark);
-            }
-        });
+            let Some(marks) = marks else { return Recorded::No };
+            self.paced.pace.waits(Nanos(sys::now()), waits, marks, world, may_mark);
+            Recorded::Yes
+        })
     }
 
     /// Bills what the program has waited for.

@@ -30,17 +30,19 @@ impl Due {
 }
 
 impl Marks {
-    /// When the oldest pending batch should have been done; `None` when nothing is pending.
+    /// When the oldest pending batch should have been done; `None` when nothing is pending but what is held.
     #[must_use]
     pub fn due(&self) -> Option<Due> {
-        let oldest = *self.batches().next()?;
+        let mut all: Option<(Pending, Batch)> = None;
+        for pending in self.at_work() {
+            let sum = all.as_ref().map_or(pending.batch, |(_, sum)| sum.and(&pending.batch));
+            let (oldest, _) = all.unwrap_or((*pending, sum));
+            all = Some((oldest, sum));
+        }
+        let (oldest, Batch { charged, deposit, known, .. }) = all?;
         let begun = self.streams.iter().flatten().find(|it| it.handle == oldest.batch.stream);
         let end = begun.and_then(|it| it.end).map(|end| self.offset.earliest.plus(end));
         let start = oldest.opened_at.max(end.unwrap_or(Nanos::ZERO));
-        let pending = self.batches();
-        let charged = pending.clone().fold(Nanos::ZERO, |sum, pending| sum.plus(pending.batch.charged));
-        let deposit = pending.clone().fold(Nanos::ZERO, |sum, pending| sum.plus(pending.batch.deposit));
-        let known = pending.map(|pending| pending.batch.known).min().unwrap_or(Known::Exactly);
         let from = start.max(oldest.closed_at);
         let (at, late, awaited_from) = (start.plus(oldest.batch.charged), oldest.late, oldest.awaited_from);
         Some(Due { from, at, charged, deposit, late, known, awaited_from })
@@ -60,7 +62,9 @@ impl Marks {
         }
     }
 
+    #[inline(never)]
     fn oldest(&mut self) -> Option<&mut Pending> {
-        self.pending.iter_mut().flatten().find(|pending| !pending.batch.is_none())
+        let event = self.at_work().next()?.event;
+        self.pending.iter_mut().flatten().find(|pending| pending.event == event)
     }
 }

@@ -21,29 +21,46 @@ impl Marks {
             let (Some(base), Some(Some(pending))) = (self.base, self.pending.get(at).copied()) else {
                 return;
             };
-            if !base.passed {
-                match events.passed(base.event, base.event) {
-                    Passed::NotYet => return,
-                    Passed::Lost => return self.forget(),
-                    Passed::After(_) => self.base = Some(Base { passed: true, ..base }),
-                }
+            // A stream's work is done in its order.
+            if self.is_behind_another(at) {
+                at += 1;
+                continue;
             }
-            let after = |elapsed: i64| Nanos(base.device.0.saturating_add_signed(elapsed));
-            let end = match events.passed(base.event, pending.event) {
+            let begun = match pending.begun {
+                Begun::NotYet { .. } | Begun::Held { .. } => self.look_at_begin(now, at, events),
+                Begun::NobodyAsked { .. } | Begun::Yes => Some(Begun::Yes),
+            };
+            if begun != Some(Begun::Yes) {
+                let Some(begun) = begun else { return self.forget() };
+                waiting += begun.counts();
+                at += 1;
+                continue;
+            }
+            let base_passed =
+                if base.passed { Passed::After(0) } else { events.passed(base.event, base.event) };
+            let passed = match base_passed {
+                Passed::After(_) => events.passed(base.event, pending.event),
+                not => not,
+            };
+            let base = Base { passed: matches!(base_passed, Passed::After(_)), ..base };
+            self.base = Some(base);
+            let end = match passed {
                 Passed::NotYet => {
-                    waiting += 1;
+                    let Some(begun) = self.look_at_begin(now, at, events) else { return self.forget() };
+                    waiting += begun.counts();
                     at += 1;
                     continue;
                 }
                 Passed::Lost => return self.forget(),
-                Passed::After(elapsed) => after(elapsed),
+                Passed::After(elapsed) => base.after(elapsed),
             };
             let began = match pending.begin.map(|begin| events.passed(base.event, begin)) {
-                Some(Passed::After(began)) => Some(after(began)),
+                Some(Passed::After(began)) => Some(base.after(began)),
                 Some(Passed::Lost) => return self.forget(),
                 // A marker before one that passed has passed; anything else is the driver's riddle.
                 Some(Passed::NotYet) | None => None,
             };
+            self.passed_put_at = self.passed_put_at.max(pending.closed_at);
             self.remove(at);
             done(self.place(now, &pending, began, end));
             self.rebase(now, base, &pending, end);
@@ -102,7 +119,8 @@ impl Marks {
         if free {
             self.used |= 1 << (pending.event.0 % EVENTS);
             self.release(base.event);
-            self.base = Some(Base { event: pending.event, device: end, passed: true });
+            let (event, stream, put_at) = (pending.event, pending.batch.stream, pending.closed_at);
+            self.base = Some(Base { event, stream, put_at, device: end, passed: true });
             let slack = Nanos(elapsed.0 / 1_000_000 * DRIFT_PPM);
             self.offset.earliest = self.offset.earliest.minus(slack);
             self.offset.latest = self.offset.latest.plus(slack).min(now);

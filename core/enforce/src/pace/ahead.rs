@@ -77,6 +77,9 @@ impl Pace {
         shared: &Shared<'_>,
         (marks, world): (&mut Marks, &mut impl World),
     ) -> Result<(), Nanos> {
+        if let Some(held) = marks.behind(ask.stream) {
+            return Self::stay_near(ask, held, shared, (marks, world));
+        }
         let Ask { now, terms, waited, .. } = *ask;
         let awaited = due.map_or(Nanos::ZERO, |due| due.awaited(now));
         // Where a charge is a guess, all that it says is that a bill comes.

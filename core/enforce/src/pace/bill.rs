@@ -83,6 +83,7 @@ impl Pace {
             let room = room(terms, each(&done, taken), done.batch.known);
             most.saves = most.saves.max(room.saves);
         });
+        self.holds.seen(marks);
         shared.bucket.add(refund, most);
         if refund >= REFUND_MIN.signed() && shared.limited_until.load(Ordering::Relaxed) > now.0 {
             shared.wake.fetch_add(1, Ordering::AcqRel);
@@ -95,6 +96,7 @@ impl Pace {
     /// were charged. What is not done for long may wait for a launch that waits here: once one has waited for it as long as any may,
     /// none waits for it any more.
     pub(super) fn late(ask: &Ask<'_>, shared: &Shared<'_>, marks: &mut Marks) -> Option<Due> {
+        shared.bucket.add(marks.take_held_late().signed(), Room::MOST);
         let due = marks.due()?;
         let most = if ask.terms.is_free() { STUCK_AFTER } else { LATE_WAIT_MAX };
         let is_stuck = ask.waited.max(due.awaited(ask.now)) >= most;

@@ -81,6 +81,7 @@ impl Pace {
     /// The program has waited: for all that it launched in this context, or for a part of it.
     pub fn waited(&self, now: Nanos, waits: Waits, terms: Terms, shared: &Shared<'_>) {
         self.forget_leftovers();
+        self.holds.passed(waits);
         if waits != Waits::OnAll {
             return;
         }
