@@ -21,7 +21,7 @@ use crate::meter::{self, Ended, Kind, Meter, State, Waiting};
 use crate::pacing::Target;
 use crate::pools::{self, Place};
 use crate::sys::{self, KeepErrno};
-use crate::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
+use crate::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS, StreamMode};
 
 use execs::{Does, Flight};
 use wanted::{Amounts, CARDS_MAX, MEMORY_NODE, NONE, Wanted};
@@ -298,6 +298,23 @@ pub(crate) fn launch(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
 /// The same for an upload.
 pub(crate) fn upload(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
     if Kind::Graphs.is_there() { run(exec, target, Does::Upload, &real) } else { real() }
+}
+
+/// A graph that is to be launched for the first time is uploaded, into a stream at rest: what the driver takes for that is no time of
+/// the card. One with memory of its own has that by its launch alone. What is wrong with it the launch says.
+#[cold]
+pub(crate) fn bring(exec: u64, target: Target) {
+    let _errno = KeepErrno::new();
+    if Kind::Graphs.is_there() && execs::knows(exec) {
+        return;
+    }
+    let Target { stream, mode } = target;
+    if vendor::is_at_rest(stream, mode) {
+        let _whatever = vendor::relaxed(|| match mode {
+            StreamMode::Legacy => vendor::cuGraphUpload(exec, stream),
+            StreamMode::PerThread => vendor::cuGraphUpload_ptsz(exec, stream),
+        });
+    }
 }
 
 fn run(exec: u64, target: Target, does: Does, real: &dyn Fn() -> i32) -> i32 {

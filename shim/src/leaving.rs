@@ -226,13 +226,7 @@ impl Behind {
 pub(crate) fn freed(freeing: Freeing, stream: u64, mode: StreamMode) {
     let _errno = KeepErrno::new();
     settle();
-    let is_there = || {
-        let answer = vendor::relaxed(|| match mode {
-            StreamMode::Legacy => vendor::cuStreamQuery(stream),
-            StreamMode::PerThread => vendor::cuStreamQuery_ptsz(stream),
-        });
-        answer == Some(SUCCESS)
-    };
+    let is_there = || vendor::is_at_rest(stream, mode);
     if freeing.is_apart() || is_there() {
         return freeing.freed();
     }

@@ -194,6 +194,14 @@ fn launch_or<R: FnOnce() -> i32>(key: Key, target: Target, real: R, other: impl 
     other(real)
 }
 
+/// Whether nothing is known of a launch that is to be billed, and markers can be put around it.
+#[cold]
+pub(crate) fn is_first(shape: &Shape, target: Target) -> bool {
+    let _errno = KeepErrno::new();
+    let is_unknown = |way| matches!(way, Way::Paced(paced) if !paced.pace.knows(shape));
+    is_unknown(way::of_stream(target.lane())) && markers::may_mark(target.lane()) && !captures::holds(target)
+}
+
 /// What a launch may do, and what is left to be done behind it.
 enum Leave {
     /// It goes, and nobody bills it.

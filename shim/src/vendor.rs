@@ -56,6 +56,9 @@ calls! {
     fn cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64);
     fn cuDeviceGraphMemTrim(device: i32);
     fn cuGraphExecDestroy(exec: u64);
+    /// Brings an executable graph to its card, as its first launch would.
+    fn cuGraphUpload(exec: u64, stream: u64);
+    fn cuGraphUpload_ptsz(exec: u64, stream: u64);
     fn cuGraphDestroyNode(node: u64);
     fn cuGraphChildGraphNodeGetGraph(node: u64, graph: *mut u64);
     fn cuGraphMemFreeNodeGetParams(node: u64, address: *mut u64);
@@ -327,6 +330,15 @@ pub(crate) fn stream_id(stream: u64, mode: StreamMode) -> Option<u64> {
         StreamMode::PerThread => cuStreamGetId_ptsz(stream, &raw mut id),
     };
     (answer? == SUCCESS).then(|| id.wrapping_add(1))
+}
+
+/// Whether all is done that was put into a stream, as far as the driver tells.
+pub(crate) fn is_at_rest(stream: u64, mode: StreamMode) -> bool {
+    let answer = relaxed(|| match mode {
+        StreamMode::Legacy => cuStreamQuery(stream),
+        StreamMode::PerThread => cuStreamQuery_ptsz(stream),
+    });
+    answer == Some(SUCCESS)
 }
 
 /// Whether work on a stream is written down instead of done.

@@ -29,6 +29,7 @@ extern int cuLaunchKernel_ptsz(Handle, unsigned, unsigned, unsigned, unsigned, u
 extern int cuStreamWaitEvent(Handle, Handle, unsigned), cuGraphGetNodes(Handle, Handle *, size_t *), cuCtxDestroy_v2(Handle);
 extern int cuMemAlloc_v2(uint64_t *, size_t), cuMemcpyHtoD_v2(uint64_t, const void *, size_t);
 extern int cuMemsetD8_v2(uint64_t, unsigned char, size_t);
+extern int cuGraphInstantiateWithFlags(Handle *, Handle, unsigned long long), cuGraphLaunch(Handle, Handle), cuGraphLaunch_ptsz(Handle, Handle);
 extern int cuEventCreate(Handle *, unsigned), cuEventRecord(Handle, Handle), cuEventSynchronize(Handle);
 
 enum { SHORT = 20000, CONTEXTS = 12, FEW = 20, MANY = 200, THREADS = 4, EACH = 2, GIVE_UP = 90, NO_CONTEXT = 201 };
@@ -300,6 +301,21 @@ static void refused(uint64_t nanos)
     once(nanos);
 }
 
+/* A graph for each launch call, on a stream with a name and on a default one: the first launch of each is long in the driver. */
+static void graphs(uint64_t nanos)
+{
+    alarm(GIVE_UP);
+    for (int by_thread = 0; by_thread < 2; by_thread++) {
+        Handle graph, executable;
+        CHECK(cuStreamBeginCapture_v2(stream, 2) == 0);
+        launch(nanos);
+        CHECK(cuStreamEndCapture(stream, &graph) == 0 && cuGraphInstantiateWithFlags(&executable, graph, 0) == 0);
+        for (int one = 0; one < FEW; one++)
+            CHECK((by_thread ? cuGraphLaunch_ptsz(executable, NULL) : cuGraphLaunch(executable, stream)) == 0);
+        CHECK(cuCtxSynchronize() == 0);
+    }
+}
+
 int main(int count, char **words)
 {
     static const struct {
@@ -312,7 +328,7 @@ int main(int count, char **words)
         { "capture_lost_with_context", capture_lost_with_context },
         { "events", events }, { "two_lengths", two_lengths }, { "many_contexts", many_contexts },
         { "contexts_at_work", contexts_at_work }, { "unknown_by_threads", unknown_by_threads },
-        { "refused", refused } };
+        { "refused", refused }, { "graphs", graphs } };
     CHECK(count == 4);
     void (*play)(uint64_t) = NULL;
     for (size_t scene = 0; scene < sizeof scenes / sizeof *scenes; scene++)

@@ -215,6 +215,20 @@ fn what_is_refused_for_want_of_a_context_is_not_billed() {
     assert!(billed < 1_000 * MILLI, "{billed} ns");
 }
 
+/// A driver that takes two seconds to bring a graph to the card: that is none of the card's time, and nobody pays for it.
+#[test]
+fn the_first_launch_of_a_graph_is_billed_what_the_card_took() {
+    let Some(scene) = scene() else { return };
+    scene.bench.write("node.toml", "graph_upload_nanos = 2_000_000_000\n");
+    let card = scene.bench.card();
+    let (tenant, files) = Tenant::with(&cap(&card));
+    scene.play(tenant.command(&scene.bench, &scene.program), "graphs", 2 * MILLI, 0);
+    let (billed, busy) = (files.counter(usage::DEVICE_NANOS), card.busy_nanos());
+    println!("{billed} ns billed, of {busy} ns that the card worked");
+    assert!(busy >= 80 * MILLI, "twenty launches each: {busy} ns");
+    assert!((busy / 100 * 98..busy + 1_000 * MILLI).contains(&billed), "{billed} of {busy} ns");
+}
+
 /// Without the shim the same scenes fill the card.
 #[test]
 fn without_the_shim_the_same_checks_fail() {

@@ -46,5 +46,11 @@ fn replay(graph: u64, target: Target, real: impl Fn() -> i32) -> i32 {
         return real();
     }
     let shape = Shape::graph(graph);
-    pacing::launch(shape.key, target, || shape, real)
+    let asked = || {
+        if pacing::is_first(&shape, target) {
+            graphs::bring(graph, target);
+        }
+        shape
+    };
+    pacing::launch(shape.key, target, asked, real)
 }

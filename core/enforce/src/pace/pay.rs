@@ -39,6 +39,12 @@ impl Price {
 }
 
 impl Pace {
+    /// Whether anything is known of such launches.
+    #[must_use]
+    pub fn knows(&self, shape: &Shape) -> bool {
+        self.costs.estimate(shape) != Estimate::Unknown
+    }
+
     /// What a launch is charged, and how well that is known.
     pub(super) fn price(&self, ask: &Ask<'_>) -> (Price, Known) {
         let first = self.unmeasured.next();

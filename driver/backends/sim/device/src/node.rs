@@ -41,6 +41,8 @@ pub struct Node {
     pub stream_handles: StreamHandles,
     /// When what cuMemFreeAsync frees of cuMemAlloc is back.
     pub async_frees: AsyncFrees,
+    /// How long the driver takes to upload an executable graph, by itself or with its first launch, in nanoseconds of the host.
+    pub graph_upload_nanos: u64,
     /// Bytes copied or set per microsecond of device time.
     pub copy_bytes_per_micro: u64,
     /// What the driver keeps of each card beside its memory, in bytes: NVML alone tells of it.
@@ -266,6 +268,7 @@ impl Default for Node {
             stack_limits: StackLimits::Exact,
             stream_handles: StreamHandles::Apart,
             async_frees: AsyncFrees::Stream,
+            graph_upload_nanos: 0,
             copy_bytes_per_micro: 25_000,
             reserved_bytes: 0,
             mig_access: MigAccess::Root,

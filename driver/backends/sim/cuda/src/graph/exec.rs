@@ -15,7 +15,9 @@ use crate::handle::{Registry, Tag};
 use crate::process::{self, OurCard, lock};
 use crate::stream::Stream;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Flags of instantiation.
 const AUTO_FREE: u64 = 1;
@@ -36,6 +38,7 @@ struct Exec {
     steps: Mutex<Vec<Step>>,
     memory: Memory,
     after: After,
+    uploaded: AtomicBool,
     /// Tells the graph that this is there.
     _there: Arc<()>,
 }
@@ -120,7 +123,7 @@ pub(crate) fn instantiate(handle: u64, flags: u64) -> Answer<u64> {
     process::current()?;
     let graph = GRAPHS.get(handle)?;
     let holds = graph_holds_memory(handle)?;
-    if graph.moved.load(std::sync::atomic::Ordering::Relaxed) {
+    if graph.moved.load(Ordering::Relaxed) {
         return Err(INVALID_VALUE);
     }
     let there = Arc::new(());
@@ -134,7 +137,10 @@ pub(crate) fn instantiate(handle: u64, flags: u64) -> Answer<u64> {
     let steps = snapshots(handle)?;
     let memory = Memory::of(&steps);
     let after = if flags & AUTO_FREE == 0 { After::Asks } else { After::Frees };
-    let (made, exec) = EXECS.add(|_| Exec { steps: Mutex::new(steps), memory, after, _there: there });
+    let (made, exec) = EXECS.add(|_| {
+        let (steps, uploaded) = (Mutex::new(steps), AtomicBool::new(false));
+        Exec { steps, memory, after, uploaded, _there: there }
+    });
     let taken = back(made, &exec);
     if taken.is_err() {
         destroy_exec(made)?;
@@ -199,11 +205,23 @@ pub(crate) fn update(exec: u64, graph: u64) -> Answer {
 pub(crate) fn upload(handle: u64, stream: &Stream) -> Answer {
     let exec = EXECS.get(handle)?;
     if exec.memory.is_none() {
-        return Ok(());
+        return exec.upload(stream);
     }
     stream.refuse_in_capture()?;
     enter(handle, &exec, stream)?;
-    leave(handle, &exec, stream, Handed::No)
+    leave(handle, &exec, stream, Handed::No)?;
+    exec.upload(stream)
+}
+
+impl Exec {
+    /// What takes the driver time with the first upload or launch.
+    fn upload(&self, stream: &Stream) -> Answer {
+        let nanos = card(stream.device)?.card.node().graph_upload_nanos;
+        if nanos > 0 && !self.uploaded.swap(true, Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_nanos(nanos));
+        }
+        Ok(())
+    }
 }
 
 /// Whether work was handed in.
@@ -321,6 +339,7 @@ fn run(exec: &Exec, stream: &Stream) -> Answer {
         effects(&step.op, &mut content);
     }
     drop(steps);
+    exec.upload(stream)?;
     let effect: Effect = Arc::new(move || content.iter().try_for_each(|effect| effect()));
     stream.run(What::Graph, nanos, Some(effect))
 }
