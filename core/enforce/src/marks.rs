@@ -293,7 +293,7 @@ impl Marks {
     /// launches.
     pub fn put(&mut self, now: Nanos, stream: u64, at: Nanos, events: &mut impl Events) {
         let is_there = |it: &Pending| it.batch.is_none() && it.batch.stream == stream && it.closed_at > at;
-        if self.pending.iter().flatten().any(is_there) || !events.may_record(stream) {
+        if self.pending().any(is_there) || !events.may_record(stream) {
             return;
         }
         if self.found(now, stream, Begin::Last, events).is_some()
@@ -368,9 +368,10 @@ impl Marks {
 
     /// What is known of a stream; a new one takes the place of the one longest unused.
     fn stream(&mut self, now: Nanos, handle: u64) -> &mut Stream {
-        let known = self.streams.iter().position(|it| it.is_some_and(|it| it.handle == handle));
-        let oldest = self.streams.iter().enumerate().min_by_key(|(_, it)| it.map(|it| it.used_at));
-        let at = known.or(oldest.map(|(at, _)| at)).unwrap_or(0) % STREAMS;
+        let known = self.streams.iter().position(|it| it.as_ref().is_some_and(|it| it.handle == handle));
+        let used_at = |it: &Option<Stream>| it.as_ref().map(|it| it.used_at);
+        let oldest = || self.streams.iter().enumerate().min_by_key(|(_, it)| used_at(it)).map(|(at, _)| at);
+        let at = known.or_else(oldest).unwrap_or(0) % STREAMS;
         if known.is_none()
             && let Some(begin) = self.streams[at].and_then(|old| old.begin)
         {
@@ -452,9 +453,18 @@ impl Marks {
         *self = Self::new();
     }
 
+    /// What is pending, oldest first: of the places those that are taken, as a context has few at a time and places for many.
+    fn pending(&self) -> impl DoubleEndedIterator<Item = &Pending> + Clone {
+        self.pending.get(..self.count).unwrap_or_default().iter().flatten()
+    }
+
+    fn pending_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Pending> {
+        self.pending.get_mut(..self.count).unwrap_or_default().iter_mut().flatten()
+    }
+
     /// What is pending of launches, oldest first.
     fn batches(&self) -> impl Iterator<Item = &Pending> + Clone {
-        self.pending.iter().flatten().filter(|pending| !pending.batch.is_none())
+        self.pending().filter(|pending| !pending.batch.is_none())
     }
 }
 

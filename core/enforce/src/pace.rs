@@ -61,7 +61,7 @@ use pay::{Price, must_mark, publish_active, publish_limited, room};
 use probe::{Probes, Which};
 
 pub use clocked::Place;
-pub use rest::Waits;
+pub use rest::{Unbilled, Waits};
 
 /// Credit that a process takes at a time.
 pub const QUANTUM: Nanos = Nanos::from_micros(500);
@@ -241,6 +241,8 @@ pub struct Pace {
     costs: Costs,
     lease: AtomicI64,
     lanes: [Lane; LANES],
+    /// One bit for each lane that ever opened: most processes launch on few streams, and looks at all lanes look at these.
+    opened: AtomicU32,
     probes: Probes,
     sibling_at: AtomicU64,
     /// Up to when time with work is counted.
@@ -267,6 +269,7 @@ impl Pace {
             costs: Costs::new(),
             lease: AtomicI64::new(0),
             lanes: [const { Lane::new() }; LANES],
+            opened: AtomicU32::new(0),
             probes: Probes::new(),
             sibling_at: AtomicU64::new(0),
             counted_until: AtomicU64::new(0),
@@ -380,6 +383,7 @@ impl Pace {
         }
         if !lane.is_open_for(ask.stream) {
             self.empty(lane);
+            self.opens(at);
             lane.open_for(ask.stream, ask.shape);
             marks.open(ask.now, ask.stream, self.holds.take(ask.stream).unwrap_or(begin), world);
         }

@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{Pace, Terms, Waits, World};
+use aliquot_enforce::pace::{Pace, Terms, Unbilled, Waits, World};
 use aliquot_enforce::units::Nanos;
 
 use super::{Meter, PLACES, Paced, READY, Target, of_grant, way};
@@ -193,20 +193,19 @@ impl Meter {
         work: Work,
         inside: impl FnOnce(Option<&mut Marks>, &mut Driver<'_>) -> R,
     ) -> R {
-        let mut none = [0; EVENTS];
         let relaxed = Relaxed::new();
         let current = if relaxed.allows() { vendor::current_context() } else { None };
         let place = if relaxed.allows() { self.place_for(work, current) } else { None };
         let Some((context, handle)) = place else {
-            return inside(None, &mut self.without_markers(0, Lack::Context, &mut none));
+            return inside(None, &mut self.without_markers(0, Lack::Context, &mut [0; EVENTS]));
         };
         // The place may have become another's meanwhile, or its context have ended: who ends one waits for its markers.
         let Some(mut lent) = context.lend().filter(|lent| lent.context.is_of(handle)) else {
-            return inside(None, &mut self.without_markers(handle, Lack::Nothing, &mut none));
+            return inside(None, &mut self.without_markers(handle, Lack::Nothing, &mut [0; EVENTS]));
         };
         // Ends before the markers are given back: who ends the context waits for them.
         let Some(_inside) = Inside::of(handle, current) else {
-            return inside(None, &mut self.without_markers(0, Lack::Context, &mut none));
+            return inside(None, &mut self.without_markers(0, Lack::Context, &mut [0; EVENTS]));
         };
         let alive = lent.meets(&self.paced.pace);
         let mut driver =
@@ -249,7 +248,8 @@ impl Meter {
     fn publish(&self, lent: &mut Lent<'_>) {
         let (paced, pace) = (self.paced, &self.paced.pace);
         let word = |since: Option<Nanos>| since.map_or(0, |since| since.0);
-        let (since, owed) = (word(pace.unbilled_since(lent.marks)), word(pace.owed_since(lent.marks)));
+        let Unbilled { since, owed } = pace.unbilled(lent.marks);
+        let (since, owed) = (word(since), word(owed));
         let contexts = paced.contexts.iter().zip(paced.since.iter().zip(&paced.owed));
         for (_, places) in contexts.filter(|(context, _)| core::ptr::eq(*context, lent.context)) {
             places.0.store(since, Ordering::Release);

@@ -65,6 +65,6 @@ impl Marks {
     #[inline(never)]
     fn oldest(&mut self) -> Option<&mut Pending> {
         let event = self.at_work().next()?.event;
-        self.pending.iter_mut().flatten().find(|pending| pending.event == event)
+        self.pending_mut().find(|pending| pending.event == event)
     }
 }

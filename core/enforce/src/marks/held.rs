@@ -50,14 +50,14 @@ impl Marks {
     /// Whether something before it on its stream is pending.
     pub(super) fn is_behind_another(&self, at: usize) -> bool {
         let Some(Some(pending)) = self.pending.get(at) else { return false };
-        self.pending.iter().take(at).flatten().any(|first| first.batch.stream == pending.batch.stream)
+        self.pending().take(at).any(|first| first.batch.stream == pending.batch.stream)
     }
 
     /// Since when any of those can have been at work.
     #[inline(never)]
     pub(super) fn earliest(&self, which: impl Fn(&Pending) -> bool) -> Option<Nanos> {
         let mut earliest = None;
-        for pending in self.pending.iter().flatten().filter(|it| which(it)) {
+        for pending in self.pending().filter(|it| which(it)) {
             let first = self.first(pending.batch.stream).map_or(Nanos::ZERO, |first| first.opened_at);
             let since = first.max(pending.opened_at);
             earliest = Some(earliest.map_or(since, |before: Nanos| before.min(since)));
@@ -95,7 +95,7 @@ impl Marks {
 
     /// A launch waits for what that stream waits for.
     pub fn wait_behind(&mut self, now: Nanos, stream: u64) {
-        let mut batches = self.pending.iter_mut().flatten().filter(|it| !it.batch.is_none());
+        let mut batches = self.pending_mut().filter(|it| !it.batch.is_none());
         if let Some(first) = batches.find(|it| it.batch.stream == stream) {
             first.awaited_from.get_or_insert(now);
         }
@@ -104,7 +104,7 @@ impl Marks {
     /// What of held batches was charged as late, before anybody knew; it is no longer.
     #[inline(never)]
     pub fn take_held_late(&mut self) -> Nanos {
-        let late = self.pending.iter_mut().flatten().filter(|it| matches!(it.begun, Begun::Held { .. }));
+        let late = self.pending_mut().filter(|it| matches!(it.begun, Begun::Held { .. }));
         late.fold(Nanos::ZERO, |sum, it| sum.plus(core::mem::replace(&mut it.late, Nanos::ZERO)))
     }
 
@@ -142,7 +142,7 @@ impl Marks {
         let put_at = waits.filter_map(|it| it.begun.not_begun_since()).min();
         let Some(put_at) = put_at.filter(|put_at| *put_at < now) else { return Recorded::No };
         let is_told = |it: &Pending| it.batch.stream == stream && it.closed_at > put_at;
-        if self.passed_put_at > put_at || self.pending.iter().flatten().any(is_told) {
+        if self.passed_put_at > put_at || self.pending().any(is_told) {
             return Recorded::No;
         }
         let before = self.count;
@@ -173,7 +173,7 @@ impl Marks {
         if !self.is_held(batch.stream) || self.held().count() < MARKED_MAX {
             return Recorded::No;
         }
-        let last = self.pending.iter_mut().flatten().rfind(|it| it.batch.stream == batch.stream);
+        let last = self.pending_mut().rfind(|it| it.batch.stream == batch.stream);
         let Some(last) = last.filter(|it| !it.batch.is_none()) else { return Recorded::No };
         if events.record(last.event, batch.stream) == Recorded::Yes {
             (last.batch, last.closed_at) = (last.batch.and(&batch), now);
@@ -186,7 +186,7 @@ impl Marks {
     pub fn stream_ends(&mut self, stream: u64) {
         let name = u64::MAX - self.ended;
         let mut any = false;
-        for pending in self.pending.iter_mut().flatten().filter(|it| it.batch.stream == stream) {
+        for pending in self.pending_mut().filter(|it| it.batch.stream == stream) {
             pending.batch.stream = name;
             any = true;
         }

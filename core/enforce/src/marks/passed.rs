@@ -94,7 +94,7 @@ impl Marks {
         let host_start = host_end.minus(length);
         let handle = pending.batch.stream;
         let began = start.unwrap_or(end.minus(length));
-        let pending_elsewhere = self.pending.iter().flatten().any(|other| other.batch.stream != handle);
+        let pending_elsewhere = self.pending().any(|other| other.batch.stream != handle);
         let others = pending_elsewhere
             || self.streams.iter().flatten().any(|it| {
                 it.handle != handle && (it.used_at >= host_start || it.end.is_some_and(|end| end > began))

@@ -115,7 +115,7 @@ impl Pace {
         let interval = done.end.minus(done.start);
         let siblings = self.has_siblings(now, shared);
         let handle = done.batch.stream;
-        let others = self.lanes.iter().any(|lane| lane.is_open() && !lane.is_of(handle));
+        let others = self.open_lanes().any(|(stream, _)| stream != handle);
         let alone = terms.own == Ppm::ALL && !siblings && !others && done.streams == Streams::One;
         let counted = Nanos(shared.counted_until.fetch_max(done.end.0, Ordering::AcqRel));
         let ours = Nanos(self.counted_until.fetch_max(done.end.0, Ordering::Relaxed));

@@ -17,6 +17,16 @@ pub enum Waits {
     OnAll,
 }
 
+/// Since when there is work that is not on the books; `None`: there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unbilled {
+    /// Of any kind.
+    pub since: Option<Nanos>,
+    /// Of a kind whose length was not known when it was charged: what a process owes that dies now. The rest was charged what it
+    /// takes, and may have been done long ago.
+    pub owed: Option<Nanos>,
+}
+
 impl Waits {
     pub(super) const fn is_on(self, stream: u64) -> bool {
         match self {
@@ -27,9 +37,26 @@ impl Waits {
 }
 
 impl Pace {
+    /// A lane is about to open.
+    pub(super) fn opens(&self, at: usize) {
+        let bit = u32::try_from(at).map_or(0, |at| 1_u32.checked_shl(at).unwrap_or(0));
+        if self.opened.load(Ordering::Relaxed) & bit == 0 {
+            self.opened.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Lanes that ever opened.
+    fn used_lanes(&self) -> impl Iterator<Item = &Lane> {
+        let mut left = self.opened.load(Ordering::Relaxed);
+        core::iter::from_fn(move || {
+            let at = usize::try_from(left.trailing_zeros()).ok()?;
+            left &= left.wrapping_sub(1);
+            self.lanes.get(at)
+        })
+    }
+
     pub(super) fn open_lanes(&self) -> impl Iterator<Item = (u64, &Lane)> {
-        let open = self.lanes.iter().filter(|lane| lane.is_open());
-        open.map(|lane| (lane.stream(), lane))
+        self.used_lanes().filter(|lane| lane.is_open()).map(|lane| (lane.stream(), lane))
     }
 
     /// Before the program waits: puts markers behind what was launched on those streams in this context. `may` says whether
@@ -51,7 +78,7 @@ impl Pace {
 
     /// After the program waited: what another thread put back into a lane while it was closed is nobody's.
     pub(super) fn forget_leftovers(&self) {
-        for lane in self.lanes.iter().filter(|lane| !lane.is_open()) {
+        for lane in self.used_lanes().filter(|lane| !lane.is_open()) {
             lane.forget_left();
         }
     }
@@ -89,19 +116,21 @@ impl Pace {
         self.clocked.end();
     }
 
-    /// Since when there is work of this context that is not on the books; `None`: there is none.
+    /// Since when there is work of this context that is not on the books.
     #[must_use]
-    pub fn unbilled_since(&self, marks: &Marks) -> Option<Nanos> {
-        let open = self.open_lanes().filter_map(|(stream, _)| marks.opened_at(stream)).min();
-        [open, marks.pending_since(), self.clocked.since()].into_iter().flatten().min()
-    }
-
-    /// The same of work whose length was not known when it was charged: what a process owes that dies now. The rest was charged
-    /// what it takes, and may have been done long ago.
-    #[must_use]
-    pub fn owed_since(&self, marks: &Marks) -> Option<Nanos> {
-        let unknown = self.open_lanes().filter(|(_, lane)| lane.is_unknown());
-        let open = unknown.filter_map(|(stream, _)| marks.opened_at(stream)).min();
-        [open, marks.unknown_since(), self.clocked.since()].into_iter().flatten().min()
+    pub fn unbilled(&self, marks: &Marks) -> Unbilled {
+        let (mut open, mut unknown) = (None, None);
+        let earlier = |one: Option<Nanos>, at: Nanos| Some(one.map_or(at, |one| one.min(at)));
+        for (stream, lane) in self.open_lanes() {
+            let Some(at) = marks.opened_at(stream) else { continue };
+            open = earlier(open, at);
+            unknown = if lane.is_unknown() { earlier(unknown, at) } else { unknown };
+        }
+        let clocked = self.clocked.since();
+        let earliest = |each: [Option<Nanos>; 3]| each.into_iter().flatten().min();
+        Unbilled {
+            since: earliest([open, marks.pending_since(), clocked]),
+            owed: earliest([unknown, marks.unknown_since(), clocked]),
+        }
     }
 }
