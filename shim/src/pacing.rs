@@ -47,9 +47,14 @@ use markers::{CONTEXTS_MAX, Context, Work};
 pub(crate) use markers::{context_going, context_gone};
 use way::Way;
 
+/// A word that each launch reads, and nobody writes once it is there: in a cache line of its own, as others that lie with it are
+/// written at every question.
+#[repr(C, align(64))]
+struct Apart(AtomicU32);
+
 /// Controller and markers for one grant. All zeros is a controller that knows nothing; markers are put there before `ready`.
-struct Paced {
-    ready: AtomicU32,
+pub(crate) struct Paced {
+    ready: Apart,
     /// Number of the grant.
     number: AtomicU32,
     pace: Pace,
@@ -114,7 +119,7 @@ fn paced(number: usize) -> Option<&'static Paced> {
     if !base.is_null() {
         // SAFETY: a mapping of one value, of which zero is a value but for the markers, which `ready` guards; never unmapped.
         let paced = unsafe { &*base };
-        if paced.ready.load(Ordering::Acquire) == READY {
+        if paced.ready.0.load(Ordering::Acquire) == READY {
             return Some(paced);
         }
     }
@@ -134,14 +139,14 @@ fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
     // SAFETY: as in `paced`.
     let paced = unsafe { &*base };
     loop {
-        match paced.ready.compare_exchange(0, MAKING, Ordering::AcqRel, Ordering::Acquire) {
+        match paced.ready.0.compare_exchange(0, MAKING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 for context in &paced.contexts {
                     // SAFETY: `MAKING` is this thread's; nobody else touches markers before `READY`.
                     unsafe { context.make() };
                 }
                 paced.number.store(u32::try_from(number).unwrap_or(u32::MAX), Ordering::Release);
-                paced.ready.store(READY, Ordering::Release);
+                paced.ready.0.store(READY, Ordering::Release);
                 return Some(paced);
             }
             Err(READY) => return Some(paced),
@@ -161,37 +166,18 @@ pub(crate) fn launch(
     shape: impl FnOnce() -> Shape,
     real: impl FnOnce() -> i32,
 ) -> i32 {
-    launch_or(key, target, real, |real| launch_by_rule(target, &shape(), real))
-}
-
-/// The same of a kernel, which the driver may load for it; where that does not fit it is refused.
-#[inline]
-pub(crate) fn launch_kernel(
-    (key, code): (Key, Code),
-    target: Target,
-    shape: impl FnOnce() -> Shape,
-    real: impl FnOnce() -> i32,
-) -> i32 {
-    launch_or(key, target, real, |real| match modules::before_launch(code, target.lane()) {
-        SUCCESS => launch_by_rule(target, &shape(), real),
-        refused => refused,
-    })
-}
-
-/// What most launches do, or else what is given.
-#[inline]
-fn launch_or<R: FnOnce() -> i32>(key: Key, target: Target, real: R, other: impl FnOnce(R) -> i32) -> i32 {
-    if let Some(paced) = way::known(target.lane())
-        && !captures::any()
-        && let Pass::Go(_) = paced.pace.pass(key, target.lane())
-    {
-        let answer = real();
-        if answer != SUCCESS {
-            paced.pace.failed(target.lane());
-        }
-        return answer;
+    match passed(key, target.lane()) {
+        Some(paced) => paced.answered(target, real()),
+        None => launch_by_rule(target, shape, real),
     }
-    other(real)
+}
+
+/// What most launches do: where it goes on the lease of its stream, its card's controller, which is told what was
+/// [`Paced::answered`].
+#[inline(never)]
+pub(crate) fn passed(key: Key, lane: u64) -> Option<&'static Paced> {
+    let paced = way::known(lane).filter(|_| !captures::any())?;
+    matches!(paced.pace.pass(key, lane), Pass::Go(_)).then_some(paced)
 }
 
 /// Whether nothing is known of a launch that is to be billed, and markers can be put around it.
@@ -214,10 +200,25 @@ enum Leave {
     Refused,
 }
 
+/// A kernel that did not pass, which the driver may load for this launch; where that does not fit it is refused.
 #[cold]
 #[inline(never)]
-fn launch_by_rule(target: Target, shape: &Shape, real: impl FnOnce() -> i32) -> i32 {
-    let leave = leave(target, shape);
+pub(crate) fn launch_kernel(
+    code: Code,
+    target: Target,
+    shape: impl FnOnce() -> Shape,
+    real: impl FnOnce() -> i32,
+) -> i32 {
+    match modules::before_launch(code, target.lane()) {
+        SUCCESS => launch_by_rule(target, shape, real),
+        refused => refused,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn launch_by_rule(target: Target, shape: impl FnOnce() -> Shape, real: impl FnOnce() -> i32) -> i32 {
+    let leave = leave(target, &shape());
     if matches!(leave, Leave::Refused) {
         return NOT_PERMITTED;
     }
@@ -434,6 +435,15 @@ impl Meter {
 }
 
 impl Paced {
+    /// After the vendor call of a launch that passed.
+    #[inline]
+    pub(crate) fn answered(&self, target: Target, answer: i32) -> i32 {
+        if answer != SUCCESS {
+            self.pace.failed(target.lane());
+        }
+        answer
+    }
+
     /// Waits for a launch's turn.
     #[cold]
     fn turn(&self, shape: &Shape, target: Target) -> Option<(Meter, Ticket)> {

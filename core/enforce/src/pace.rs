@@ -292,7 +292,7 @@ impl Pace {
     }
 
     /// The fast path: loads and stores of private memory, no clock. A lane with something left is open.
-    #[inline]
+    #[inline(always)]
     pub fn pass(&self, key: Key, stream: u64) -> Pass {
         let Some(cost) = self.costs.measured(key) else { return Pass::Ask };
         let at = lane_of(stream);

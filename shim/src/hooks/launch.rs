@@ -39,47 +39,64 @@ const _: () = assert!(size_of::<LaunchParams>() == 56 && core::mem::offset_of!(L
 /// Most launches of one call for several cards: a node has fewer cards.
 const CARDS_MAX: u32 = 64;
 
+/// Launches a kernel. The vendor call is written out on both ways, not captured for the one that is taken seldom: so the arguments
+/// of a launch that passes stay in registers.
+macro_rules! kernel {
+    ($function:expr, $grid:expr, $block:expr, $stream:expr, $mode:ident, $real:expr) => {{
+        let target = Target { stream: $stream, mode: StreamMode::$mode };
+        match pacing::passed(Key::kernel($function, $grid, $block), target.lane()) {
+            Some(paced) => paced.answered(target, $real),
+            None => {
+                let shape = move || Shape::kernel($function, $grid, $block);
+                pacing::launch_kernel(Code($function), target, shape, move || $real)
+            }
+        }
+    }};
+}
+
 hooks! {
     Cuda, Compute;
     fn cuLaunchKernel(
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize, extra: usize
     ) {
-        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::Legacy }, move || {
-            cuLaunchKernel::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
-        })
+        kernel!(function, [gx, gy, gz], [bx, by, bz], stream, Legacy,
+            cuLaunchKernel::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra))
     }
     fn cuLaunchKernel_ptsz(
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize, extra: usize
     ) {
-        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::PerThread }, move || {
-            cuLaunchKernel_ptsz::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
-        })
+        kernel!(function, [gx, gy, gz], [bx, by, bz], stream, PerThread,
+            cuLaunchKernel_ptsz::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra))
     }
     fn cuLaunchKernelEx(config: *const LaunchConfig, function: u64, parameters: usize, extra: usize) {
-        let real = move || cuLaunchKernelEx::real(config, function, parameters, extra);
-        described(config, function, StreamMode::Legacy, real)
+        let Some(said) = described(config) else {
+            return cuLaunchKernelEx::real(config, function, parameters, extra);
+        };
+        kernel!(function, said.grid, said.block, said.stream, Legacy,
+            cuLaunchKernelEx::real(config, function, parameters, extra))
     }
     fn cuLaunchKernelEx_ptsz(config: *const LaunchConfig, function: u64, parameters: usize, extra: usize) {
-        let real = move || cuLaunchKernelEx_ptsz::real(config, function, parameters, extra);
-        described(config, function, StreamMode::PerThread, real)
+        let Some(said) = described(config) else {
+            return cuLaunchKernelEx_ptsz::real(config, function, parameters, extra);
+        };
+        kernel!(function, said.grid, said.block, said.stream, PerThread,
+            cuLaunchKernelEx_ptsz::real(config, function, parameters, extra))
     }
     fn cuLaunchCooperativeKernel(
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize
     ) {
-        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::Legacy }, move || {
-            cuLaunchCooperativeKernel::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters)
-        })
+        kernel!(function, [gx, gy, gz], [bx, by, bz], stream, Legacy,
+            cuLaunchCooperativeKernel::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters))
     }
     fn cuLaunchCooperativeKernel_ptsz(
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64,
         parameters: usize
     ) {
-        kernel(function, [gx, gy, gz], [bx, by, bz], Target { stream, mode: StreamMode::PerThread }, move || {
-            cuLaunchCooperativeKernel_ptsz::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters)
-        })
+        kernel!(function, [gx, gy, gz], [bx, by, bz], stream, PerThread,
+            cuLaunchCooperativeKernel_ptsz::real(function, gx, gy, gz, bx, by, bz, shared, stream, parameters))
     }
     fn cuLaunchCooperativeKernelMultiDevice(list: *const LaunchParams, count: u32, flags: u32) {
         let real = move || cuLaunchCooperativeKernelMultiDevice::real(list, count, flags);
@@ -95,35 +112,23 @@ hooks! {
         pacing::launch_on_several(launches, real)
     }
     fn cuLaunch(function: u64) {
-        kernel(function, [1; 3], [1; 3], Target { stream: 0, mode: StreamMode::Legacy }, move || cuLaunch::real(function))
+        kernel!(function, [1; 3], [1; 3], 0, Legacy, cuLaunch::real(function))
     }
     fn cuLaunchGrid(function: u64, width: i32, height: i32) {
-        kernel(function, [sides(width), sides(height), 1], [1; 3], Target { stream: 0, mode: StreamMode::Legacy }, move || cuLaunchGrid::real(function, width, height))
+        kernel!(function, [sides(width), sides(height), 1], [1; 3], 0, Legacy,
+            cuLaunchGrid::real(function, width, height))
     }
     fn cuLaunchGridAsync(function: u64, width: i32, height: i32, stream: u64) {
-        kernel(function, [sides(width), sides(height), 1], [1; 3], Target { stream, mode: StreamMode::Legacy }, move || cuLaunchGridAsync::real(function, width, height, stream))
+        kernel!(function, [sides(width), sides(height), 1], [1; 3], stream, Legacy,
+            cuLaunchGridAsync::real(function, width, height, stream))
     }
 }
 
+/// The caller's description, where there is one.
 #[inline]
-fn kernel(function: u64, grid: [u32; 3], block: [u32; 3], target: Target, real: impl FnOnce() -> i32) -> i32 {
-    let key = Key::kernel(function, grid, block);
-    pacing::launch_kernel((key, Code(function)), target, move || Shape::kernel(function, grid, block), real)
-}
-
-#[inline]
-fn described(
-    config: *const LaunchConfig,
-    function: u64,
-    mode: StreamMode,
-    real: impl FnOnce() -> i32,
-) -> i32 {
-    if config.is_null() {
-        return real();
-    }
+fn described(config: *const LaunchConfig) -> Option<LaunchConfig> {
     // SAFETY: the caller's description, which the vendor reads, too.
-    let config = unsafe { config.read_unaligned() };
-    kernel(function, config.grid, config.block, Target { stream: config.stream, mode }, real)
+    (!config.is_null()).then(|| unsafe { config.read_unaligned() })
 }
 
 /// A side of a grid of the first generation; what the vendor will refuse counts as one.

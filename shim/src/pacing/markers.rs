@@ -389,7 +389,7 @@ fn used() -> impl Iterator<Item = Meter> {
     let is_used = |place: &AtomicPtr<Paced>| {
         let base = place.load(Ordering::Acquire);
         // SAFETY: as in `paced`.
-        !base.is_null() && unsafe { &*base }.ready.load(Ordering::Acquire) == READY
+        !base.is_null() && unsafe { &*base }.ready.0.load(Ordering::Acquire) == READY
     };
     PLACES
         .iter()
