@@ -22,6 +22,7 @@
 #![expect(unsafe_code, reason = "private state lies in a mapping")]
 
 mod markers;
+mod since;
 pub(crate) mod waiting;
 mod way;
 
@@ -45,33 +46,27 @@ use crate::vendor::{NOT_PERMITTED, SUCCESS, StreamMode};
 
 use markers::{CONTEXTS_MAX, Context, Work};
 pub(crate) use markers::{context_going, context_gone};
+use since::Since;
 use way::Way;
 
-/// A word that each launch reads, and nobody writes once it is there: in a cache line of its own, as others that lie with it are
-/// written at every question.
-#[repr(C, align(64))]
-struct Apart(AtomicU32);
-
 /// Controller and markers for one grant. All zeros is a controller that knows nothing; markers are put there before `ready`.
+///
+/// In the first cache line is what every launch reads and hardly anybody writes; what every question writes is behind it.
+#[repr(C, align(64))]
 pub(crate) struct Paced {
-    ready: Apart,
+    ready: AtomicU32,
     /// Number of the grant.
     number: AtomicU32,
-    pace: Pace,
     /// Generation of the limits that `terms` come from.
     generation: AtomicU64,
     /// [`Packed`].
     terms: AtomicU64,
+    pace: Pace,
+    /// The earliest of all contexts; what is owed is what the slot says.
+    unbilled: Since,
+    each: [Since; CONTEXTS_MAX],
     /// Stands in for the slot's word where the process has no slot.
     unslotted: AtomicU64,
-    /// Since when there is work that is not on the books; 0: there is none.
-    unbilled_since: AtomicU64,
-    /// The same of each context.
-    since: [AtomicU64; CONTEXTS_MAX],
-    /// What the slot says: the same of work whose length nobody knew.
-    owed_since: AtomicU64,
-    /// The same of each context.
-    owed: [AtomicU64; CONTEXTS_MAX],
     contexts: [Context; CONTEXTS_MAX],
 }
 
@@ -119,7 +114,7 @@ fn paced(number: usize) -> Option<&'static Paced> {
     if !base.is_null() {
         // SAFETY: a mapping of one value, of which zero is a value but for the markers, which `ready` guards; never unmapped.
         let paced = unsafe { &*base };
-        if paced.ready.0.load(Ordering::Acquire) == READY {
+        if paced.ready.load(Ordering::Acquire) == READY {
             return Some(paced);
         }
     }
@@ -139,14 +134,14 @@ fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
     // SAFETY: as in `paced`.
     let paced = unsafe { &*base };
     loop {
-        match paced.ready.0.compare_exchange(0, MAKING, Ordering::AcqRel, Ordering::Acquire) {
+        match paced.ready.compare_exchange(0, MAKING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 for context in &paced.contexts {
                     // SAFETY: `MAKING` is this thread's; nobody else touches markers before `READY`.
                     unsafe { context.make() };
                 }
                 paced.number.store(u32::try_from(number).unwrap_or(u32::MAX), Ordering::Release);
-                paced.ready.0.store(READY, Ordering::Release);
+                paced.ready.store(READY, Ordering::Release);
                 return Some(paced);
             }
             Err(READY) => return Some(paced),

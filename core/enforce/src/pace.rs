@@ -236,19 +236,22 @@ struct Counted {
 }
 
 /// The controller of one process and card. Private memory; any number of threads.
+///
+/// In this order, so that what every question writes is in one cache line behind the lanes.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Pace {
     costs: Costs,
-    lease: AtomicI64,
     lanes: [Lane; LANES],
-    /// One bit for each lane that ever opened: most processes launch on few streams, and looks at all lanes look at these.
-    opened: AtomicU32,
-    probes: Probes,
+    lease: AtomicI64,
     sibling_at: AtomicU64,
     /// Up to when time with work is counted.
     counted_until: AtomicU64,
-    clocked: Clocked,
+    /// One bit for each lane that ever opened: most processes launch on few streams, and looks at all lanes look at these.
+    opened: AtomicU32,
     unmeasured: Unmeasured,
+    clocked: Clocked,
+    probes: Probes,
     holds: Holds,
 }
 
@@ -267,14 +270,14 @@ impl Pace {
     pub const fn new() -> Self {
         Self {
             costs: Costs::new(),
-            lease: AtomicI64::new(0),
             lanes: [const { Lane::new() }; LANES],
-            opened: AtomicU32::new(0),
-            probes: Probes::new(),
+            lease: AtomicI64::new(0),
             sibling_at: AtomicU64::new(0),
             counted_until: AtomicU64::new(0),
-            clocked: Clocked::new(),
+            opened: AtomicU32::new(0),
             unmeasured: Unmeasured::new(),
+            clocked: Clocked::new(),
+            probes: Probes::new(),
             holds: Holds::new(),
         }
     }

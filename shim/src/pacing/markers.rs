@@ -10,6 +10,7 @@ use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
 use aliquot_enforce::pace::{Pace, Terms, Unbilled, Waits, World};
 use aliquot_enforce::units::Nanos;
 
+use super::since::{Owed, Since};
 use super::{Meter, PLACES, Paced, READY, Target, of_grant, way};
 use crate::account;
 use crate::captures;
@@ -131,7 +132,9 @@ impl Lent<'_> {
             pace.ends(Nanos(sys::now()), Waits::OnAll, Some(self.marks));
             self.end(Alive::No);
         }
-        self.context.id.store(id, Ordering::Release);
+        if before != id {
+            self.context.id.store(id, Ordering::Release);
+        }
         if id == 0 { Alive::No } else { Alive::Yes }
     }
 }
@@ -232,8 +235,8 @@ impl Meter {
             }
             // None of this card's is current: one that has work. It may end at any moment, so nobody's place is taken for it.
             None => {
-                let mut places = self.paced.contexts.iter().zip(&self.paced.since);
-                let (place, _) = places.find(|(_, since)| since.load(Ordering::Acquire) != 0)?;
+                let mut places = self.paced.contexts.iter().zip(&self.paced.each);
+                let (place, _) = places.find(|(_, since)| since.any.load(Ordering::Acquire) != 0)?;
                 let handle = place.handle.load(Ordering::Acquire);
                 (!matches!(handle, 0 | GIVEN_UP)).then_some((place, handle))
             }
@@ -249,24 +252,21 @@ impl Meter {
         let (paced, pace) = (self.paced, &self.paced.pace);
         let word = |since: Option<Nanos>| since.map_or(0, |since| since.0);
         let Unbilled { since, owed } = pace.unbilled(lent.marks);
-        let (since, owed) = (word(since), word(owed));
-        let contexts = paced.contexts.iter().zip(paced.since.iter().zip(&paced.owed));
-        for (_, places) in contexts.filter(|(context, _)| core::ptr::eq(*context, lent.context)) {
-            places.0.store(since, Ordering::Release);
-            places.1.store(owed, Ordering::Release);
+        let contexts = paced.contexts.iter().zip(&paced.each);
+        for (_, place) in contexts.filter(|(context, _)| core::ptr::eq(*context, lent.context)) {
+            place.say(word(since), word(owed));
         }
         self.tell();
     }
 
     /// Says the earliest of all contexts.
     fn tell(&self) {
-        let earliest = |each: &[AtomicU64; CONTEXTS_MAX]| {
-            let each = each.iter().map(|since| since.load(Ordering::Acquire));
+        let earliest = |word: fn(&Since) -> &AtomicU64| {
+            let each = self.paced.each.iter().map(|since| word(since).load(Ordering::Acquire));
             each.filter(|since| *since != 0).min().unwrap_or(0)
         };
-        self.paced.unbilled_since.store(earliest(&self.paced.since), Ordering::Release);
-        let owed = earliest(&self.paced.owed);
-        if self.paced.owed_since.swap(owed, Ordering::AcqRel) != owed
+        let owed = earliest(|since| &since.owed);
+        if self.paced.unbilled.say(earliest(|since| &since.any), owed) == Owed::Changed
             && let Some((_, slot)) = account::slot(self.grant)
         {
             slot.unbilled_since().store(owed, Ordering::Release);
@@ -344,10 +344,8 @@ impl Meter {
         }
         paced.pace.waited(Nanos(sys::now()), Waits::OnAll, terms, &self.shared());
         let free = |context: &Context| context.is_of(0) || context.is_of(GIVEN_UP);
-        let places = paced.contexts.iter().zip(paced.since.iter().zip(&paced.owed));
-        for (_, (since, owed)) in places.filter(|(context, _)| free(context)) {
-            since.store(0, Ordering::Release);
-            owed.store(0, Ordering::Release);
+        for (_, place) in paced.contexts.iter().zip(&paced.each).filter(|(context, _)| free(context)) {
+            place.say(0, 0);
         }
         self.tell();
     }
@@ -389,7 +387,7 @@ fn used() -> impl Iterator<Item = Meter> {
     let is_used = |place: &AtomicPtr<Paced>| {
         let base = place.load(Ordering::Acquire);
         // SAFETY: as in `paced`.
-        !base.is_null() && unsafe { &*base }.ready.0.load(Ordering::Acquire) == READY
+        !base.is_null() && unsafe { &*base }.ready.load(Ordering::Acquire) == READY
     };
     PLACES
         .iter()

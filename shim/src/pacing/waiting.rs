@@ -32,7 +32,7 @@ fn paced(lane: u64) -> Option<&'static Paced> {
 }
 
 fn with_work(paced: &Paced) -> Option<Meter> {
-    if paced.unbilled_since.load(Ordering::Acquire) == 0 {
+    if paced.unbilled.any.load(Ordering::Acquire) == 0 {
         return None;
     }
     of_grant(usize::try_from(paced.number.load(Ordering::Acquire)).ok()?)
@@ -196,7 +196,7 @@ impl Meter {
     #[cold]
     fn settle_soon(&self) {
         let begun = Nanos(sys::now());
-        while self.paced.owed_since.load(Ordering::Acquire) != 0
+        while self.paced.unbilled.owed.load(Ordering::Acquire) != 0
             && Nanos(sys::now()).minus(begun) < markers::LAST_MARKERS
         {
             sys::yield_now();

@@ -89,7 +89,7 @@ fn ready(found: *mut Paced) -> Option<&'static Paced> {
     // SAFETY: as in `super::paced`.
     let paced = unsafe { &*found };
     // A forked child finds zeros there.
-    (paced.ready.0.load(Ordering::Acquire) == READY).then_some(paced)
+    (paced.ready.load(Ordering::Acquire) == READY).then_some(paced)
 }
 
 #[inline]

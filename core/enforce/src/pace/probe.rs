@@ -42,8 +42,9 @@ pub(super) struct Which {
     pub(super) own: Ppm,
 }
 
-/// Of one lane.
+/// Of one lane, which is one thread's as a rule: in a cache line of its own.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Probe {
     /// Up to when all that is due was measured.
     at: AtomicU64,
