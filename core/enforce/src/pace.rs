@@ -94,6 +94,8 @@ const LOOK_KNOWN: Nanos = Nanos::from_millis(2);
 const MARKS_WAIT_MAX: Nanos = Nanos::from_millis(25);
 /// The same where all that is lost is a deposit.
 const MARKS_WAIT_SHORT: Nanos = Nanos::from_millis(1);
+/// A shorter launch that fills its stream's batch has the marker before it, not behind it.
+const MARKED_BEFORE: Nanos = Nanos(MARK_EVERY.0 / 16);
 /// Streams whose launches are told apart.
 const LANES: usize = 16;
 
@@ -380,7 +382,9 @@ impl Pace {
                 self.probes.due(at, lane, ask.now, which)
             };
         let mut begin = if alone { Begin::Own } else { Begin::Last };
-        if alone && lane.is_open_for(ask.stream) {
+        // A short one finds its lane's batch full, and begins the next: one question for both, not one for each.
+        let is_full = cost < MARKED_BEFORE && lane.taken().plus(cost) > MARK_EVERY;
+        if (alone || is_full) && lane.is_open_for(ask.stream) {
             self.mark(ask.now, lane, marks, world);
             begin = Begin::Last;
         }
