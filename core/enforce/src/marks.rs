@@ -26,6 +26,8 @@
 mod due;
 mod held;
 mod passed;
+#[cfg(test)]
+mod tests;
 
 use crate::cost::Shape;
 use crate::units::Nanos;
