@@ -52,10 +52,20 @@ pub enum Mode {
     Tenant,
 }
 
+/// What is left of what was written when the power fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lasting {
+    /// All of it.
+    Through,
+    /// Anything: nobody who needs it is there afterwards.
+    Until,
+}
+
 /// Our files, through the seam.
 #[derive(Clone)]
 pub struct Disk {
     seam: Arc<dyn Seam>,
+    lasting: Lasting,
 }
 
 // === impl Intact ===
@@ -99,7 +109,7 @@ impl Mode {
 
 impl Default for Disk {
     fn default() -> Self {
-        Self { seam: Arc::new(Intact) }
+        Self::new(Arc::new(Intact))
     }
 }
 
@@ -107,7 +117,14 @@ impl Disk {
     /// A disk with this seam.
     #[must_use]
     pub fn new(seam: Arc<dyn Seam>) -> Self {
-        Self { seam }
+        Self { seam, lasting: Lasting::Through }
+    }
+
+    /// The same disk for files that nobody needs once the power has failed, and nobody believes unread: whatever is killed, they are
+    /// there whole or not at all; after a power failure they may be anything. Nobody waits for the disk.
+    #[must_use]
+    pub fn until_power_fails(&self) -> Self {
+        Self { lasting: Lasting::Until, ..self.clone() }
     }
 
     /// Passes the seam before an effect that is not one of this disk's own.
@@ -173,6 +190,9 @@ impl Disk {
         write(&mut file)?;
         // The mode given at creation is cut by the umask.
         file.set_permissions(Permissions::from_mode(mode.bits()))?;
+        if self.lasting == Lasting::Until {
+            return Ok(());
+        }
         self.seam.before("sync")?;
         file.sync_all()
     }
@@ -222,6 +242,9 @@ impl Disk {
     }
 
     fn sync_parent(&self, path: &Path) -> io::Result<()> {
+        if self.lasting == Lasting::Until {
+            return Ok(());
+        }
         self.seam.before("sync directory")?;
         match path.parent() {
             Some(parent) => File::open(parent)?.sync_all(),

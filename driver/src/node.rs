@@ -38,7 +38,7 @@ use aliquot_core::ledger::Ledger;
 use aliquot_core::offer::server::ServerVersion;
 use aliquot_core::offer::{HeldDevice, LayoutPolicy, Offers, UsageHint, offers};
 use aliquot_core::plan::{Step, Undo, plan, undo};
-use aliquot_core::ports::{BackendError, DeviceBackend, PartitionAt};
+use aliquot_core::ports::{BackendError, DeviceBackend, LivePartition, PartitionAt};
 use nix::fcntl::Flock;
 
 pub use agree::Differs;
@@ -340,7 +340,7 @@ impl Node {
             if record.plan.grants != plan.grants {
                 return self.amend(plan, &live);
             }
-            return Ok(self.make_whole(&request.uid)?.prepared);
+            return Ok(self.make_whole(&request.uid, &mut None)?.prepared);
         }
         let mut next = self.journal.clone();
         for step in &plan.steps {
@@ -351,7 +351,7 @@ impl Node {
         let uid = request.uid;
         next.claims.insert(uid.clone(), ClaimRecord { plan, phase: Phase::Preparing });
         self.write_journal(next)?;
-        match self.make_whole(&uid) {
+        match self.make_whole(&uid, &mut None) {
             Ok(outcome) => Ok(outcome.prepared),
             Err(error) => {
                 // What cannot be undone now stays in the journal, for the next call or the next start.
@@ -382,8 +382,12 @@ impl Node {
         std::mem::take(&mut self.notes)
     }
 
-    /// Does what is missing of a claim's plan, and records that it is prepared.
-    pub(crate) fn make_whole(&mut self, uid: &ClaimUid) -> Result<Outcome, PrepareError> {
+    /// Does what is missing of a claim's plan, and records that it is prepared. `cards` are those of [`run_steps`].
+    pub(crate) fn make_whole(
+        &mut self,
+        uid: &ClaimUid,
+        cards: &mut Option<Inventory>,
+    ) -> Result<Outcome, PrepareError> {
         let Some(record) = self.journal.claims.get(uid) else {
             return Err(PrepareError::Unknown { claim: uid.clone() });
         };
@@ -391,18 +395,23 @@ impl Node {
         let earlier = if phase == Phase::Prepared { Earlier::Perhaps } else { Earlier::None };
         let before = self.journal.partitions.clone();
         self.forget_vanished(&plan.name, &plan.grants)?;
-        let outcome = match run_steps(&self.hands(), &plan, &self.journal.partitions, earlier) {
+        let outcome = match run_steps(&self.hands(), &plan, &self.journal.partitions, earlier, cards) {
             Err(error) => {
                 self.disown(&error, &before)?;
                 return Err(error);
             }
             Ok(outcome) => outcome,
         };
+        self.publish_contexts(&plan.grants, phase)?;
+        let known = |live: &LivePartition| matches!(self.journal.partitions.get(&live.at), Some(Making::Made(handle)) if *handle == live.handle);
+        // This is done for each claim whenever the node is opened: a journal that says so already is not copied.
+        if phase == Phase::Prepared && outcome.partitions.iter().all(known) {
+            return Ok(outcome);
+        }
         let mut next = self.journal.clone();
         for live in &outcome.partitions {
             next.partitions.insert(live.at.clone(), Making::Made(live.handle.clone()));
         }
-        self.publish_contexts(&plan.grants, phase)?;
         if let Some(record) = next.claims.get_mut(uid) {
             record.phase = Phase::Prepared;
         }
@@ -439,6 +448,7 @@ impl Node {
         Hands {
             disk: &self.parts.disk,
             backend: self.parts.backend.as_ref(),
+            state: self.file.path().parent().map(Path::to_owned).unwrap_or_default(),
             grants: self.grants_dir.clone(),
             libraries: self.libraries_dir.clone(),
             cdi: &self.cdi,

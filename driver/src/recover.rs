@@ -65,8 +65,10 @@ pub(crate) fn recover(node: &mut Node) -> Result<Recovery, PrepareError> {
             Err(error) => recovery.keep(uid.to_string(), error)?,
         }
     }
+    // Asked for once: what is made again asks anew.
+    let mut cards = None;
     for uid in in_phase(node, true) {
-        match node.make_whole(&uid) {
+        match node.make_whole(&uid, &mut cards) {
             Ok(outcome) if outcome.acts > 0 => recovery.repaired.push(uid),
             Ok(_) => {}
             Err(error) => recovery.keep(uid.to_string(), error)?,

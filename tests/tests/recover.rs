@@ -56,7 +56,10 @@ const UID: &str = "c1a1";
 
 /// Kills prepare and release at every place, and restarts.
 fn check(shape: &Shape) {
-    let world = World::new(shape.personality, shape.policy);
+    check_on(&World::new(shape.personality, shape.policy), shape);
+}
+
+fn check_on(world: &World, shape: &Shape) {
     world.publish();
     let uid = ClaimUid::new(UID).unwrap();
     let node = world.open();
@@ -64,7 +67,7 @@ fn check(shape: &Shape) {
     drop(node);
     let empty = world.files();
 
-    let killed = prepare_killed_everywhere(&world, shape, &request);
+    let killed = prepare_killed_everywhere(world, shape, &request);
     assert!(killed > 1000, "only {killed} places: the journal was not among them");
 
     world.restore(&empty);
@@ -328,6 +331,15 @@ fn a_process_that_is_really_killed_leaves_nothing_that_a_restart_cannot_mend() {
 #[test]
 fn a_share_of_a_card_survives_every_kill() {
     check(&SHARE_OF_CARD);
+}
+
+#[test]
+fn a_share_of_a_local_run_survives_every_kill() {
+    let world = World::new(SHARE_OF_CARD.personality, SHARE_OF_CARD.policy);
+    let runs = world.state().join("runs");
+    std::fs::create_dir_all(&runs).unwrap();
+    std::fs::write(runs.join(UID), "").unwrap();
+    check_on(&world, &SHARE_OF_CARD);
 }
 
 #[test]

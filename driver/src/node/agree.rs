@@ -11,7 +11,7 @@ use aliquot_core::ports::PartitionAt;
 use super::Node;
 use crate::checkpoint::{Making, Phase};
 use crate::disk::{Disk, Still};
-use crate::prepare::{Earlier, Hands, run_steps};
+use crate::prepare::{Earlier, Hands, Tenant, run_steps};
 
 /// The first thing that does not agree with the rest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +45,8 @@ impl Node {
             if record.phase != Phase::Prepared {
                 return differs(format!("claim {} is neither prepared nor gone", record.plan.name));
             }
-            let whole = run_steps(&hands, &record.plan, &self.journal.partitions, Earlier::Perhaps);
+            let whole =
+                run_steps(&hands, &record.plan, &self.journal.partitions, Earlier::Perhaps, &mut None);
             whole.map_err(|e| Differs(format!("claim {}: {e}", record.plan.name)))?;
         }
         self.no_strangers()
@@ -77,7 +78,9 @@ impl Node {
                 return Err(Differs(format!("grants of {name} belong to no claim")));
             }
         }
-        let files = self.journal.claims.keys().map(|uid| format!("aliquot.dev-claim-{uid}.json"));
+        let hands = self.hands();
+        let containers = self.claims().filter(|record| hands.tenant(&record.plan) == Tenant::Containers);
+        let files = containers.map(|record| format!("aliquot.dev-claim-{}.json", record.plan.claim));
         let expected: BTreeSet<String> = files.collect();
         let found: BTreeSet<String> = names(self.cdi.dir()).into_iter().collect();
         if expected != found {

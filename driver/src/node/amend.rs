@@ -48,7 +48,7 @@ impl Node {
             self.write_journal(next)
         });
         match lowered {
-            Ok(()) => Ok(self.make_whole(&uid)?.prepared),
+            Ok(()) => Ok(self.make_whole(&uid, &mut None)?.prepared),
             Err(error) => {
                 self.put_back(&uid);
                 Err(error)
@@ -68,7 +68,7 @@ impl Node {
         if lower.grants == before.grants {
             return Ok(());
         }
-        run_steps(&self.hands(), lower, &self.journal.partitions, Earlier::Perhaps)?;
+        run_steps(&self.hands(), lower, &self.journal.partitions, Earlier::Perhaps, &mut None)?;
         for (old, new) in before.grants.iter().zip(&lower.grants).filter(|(old, new)| new.memory < old.memory)
         {
             let usage = grant_file::place(&self.grants_dir, &new.claim, &new.share).usage();
@@ -94,7 +94,7 @@ impl Node {
 
     /// Makes a claim's files what the journal says; where that fails as well, the next start does it.
     fn put_back(&mut self, uid: &ClaimUid) {
-        match self.make_whole(uid) {
+        match self.make_whole(uid, &mut None) {
             Ok(_) | Err(_) => {}
         }
     }

@@ -31,12 +31,20 @@ impl Node {
     /// another one, and a kill in between must not make strangers of them.
     pub(super) fn forget_vanished(&mut self, name: &str, grants: &[Grant]) -> Result<(), PrepareError> {
         let used: BTreeSet<PartitionAt> = grants.iter().filter_map(Grant::partition).collect();
+        if used.is_empty() {
+            return Ok(());
+        }
         let hardware = |source| PrepareError::Hardware { claim: name.to_owned(), source: Box::new(source) };
         let live = self.parts.backend.partitions().map_err(hardware)?;
         let there: BTreeSet<&PartitionAt> = live.iter().map(|l| &l.at).collect();
+        let vanished = |at: &PartitionAt| used.contains(at) && !there.contains(at);
+        // This is asked for each claim whenever the node is opened: a journal that says so already is not copied.
+        if !self.journal.partitions.iter().any(|(at, making)| vanished(at) && *making != Making::Planned) {
+            return Ok(());
+        }
         let mut next = self.journal.clone();
         for (at, making) in &mut next.partitions {
-            if used.contains(at) && !there.contains(at) {
+            if vanished(at) {
                 *making = Making::Planned;
             }
         }

@@ -19,6 +19,7 @@ use crate::checkpoint::Making;
 use crate::disk::{Disk, Mode};
 use crate::grant_file;
 use crate::region::{self, Made, limits_anything, limits_of};
+use crate::run::record::is_of_a_run;
 
 /// Where a container finds its grants.
 pub(crate) const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
@@ -29,6 +30,8 @@ const GRANTS_VARIABLE: &str = "ALIQUOT_GRANTS";
 pub(crate) struct Hands<'a> {
     pub(crate) disk: &'a Disk,
     pub(crate) backend: &'a dyn DeviceBackend,
+    /// State directory.
+    pub(crate) state: PathBuf,
     pub(crate) grants: PathBuf,
     /// Below it lies the shim that containers load.
     pub(crate) libraries: PathBuf,
@@ -54,6 +57,15 @@ pub(crate) enum Earlier {
     Perhaps,
 }
 
+/// Who gets what is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tenant {
+    /// Containers, whose runtime reads the CDI file, also after a power failure.
+    Containers,
+    /// Processes of a local run: no runtime asks for them, they load the shim from elsewhere, and a power failure ends them.
+    Run,
+}
+
 /// Whether something had to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
@@ -61,12 +73,23 @@ enum Act {
     Needless,
 }
 
-/// Does all steps in order. `ours` are the partitions that we made or are to make, with what is known of them.
+// === impl Hands ===
+
+impl Hands<'_> {
+    /// Who gets what a plan grants.
+    pub(crate) fn tenant(&self, plan: &Plan) -> Tenant {
+        if is_of_a_run(&self.state, &plan.claim) { Tenant::Run } else { Tenant::Containers }
+    }
+}
+
+/// Does all steps in order. `ours` are the partitions that we made or are to make, with what is known of them; `cards` what was found
+/// of the cards for another plan just before, and becomes what is found for this one.
 pub(crate) fn run_steps(
     hands: &Hands<'_>,
     plan: &Plan,
     ours: &BTreeMap<PartitionAt, Making>,
     earlier: Earlier,
+    cards: &mut Option<Inventory>,
 ) -> Result<Outcome, PrepareError> {
     let mut acts = Vec::new();
     let mut partitions = Vec::new();
@@ -77,20 +100,22 @@ pub(crate) fn run_steps(
         partitions.push(live);
         acts.push(act);
     }
-    let discovered = hands.backend.discover();
-    let cards = discovered
-        .map_err(|source| PrepareError::Hardware { claim: plan.name.clone(), source: Box::new(source) })?;
+    let hardware = |source| PrepareError::Hardware { claim: plan.name.clone(), source: Box::new(source) };
+    let cards = match cards {
+        Some(found) if !acts.contains(&Act::Done) => found,
+        cards => cards.insert(hands.backend.discover().map_err(hardware)?),
+    };
     let mut prepared = None;
     for step in &plan.steps {
         match step {
             Step::CreatePartition(_) => {}
             Step::WriteGrant(share) => {
                 for grant in plan.grants.iter().filter(|g| g.share == *share) {
-                    acts.push(ensure_grant(hands, plan, grant, &cards)?);
+                    acts.push(ensure_grant(hands, plan, grant, cards)?);
                 }
             }
             Step::WriteCdi => {
-                let (answer, act) = ensure_cdi(hands, plan, &cards)?;
+                let (answer, act) = ensure_cdi(hands, plan, cards)?;
                 acts.push(act);
                 prepared = Some(answer);
             }
@@ -158,18 +183,24 @@ fn ensure_grant(
     let access = access(hands, plan, grant)?;
     let text =
         grant_file::render(grant, &access.visible_uuid).map_err(io::Error::other).map_err(failed(&path))?;
+    let tenant = hands.tenant(plan);
+    let disk = match tenant {
+        Tenant::Containers => hands.disk.clone(),
+        // Each time that the node is opened all of this is looked over, before the run is found gone.
+        Tenant::Run => hands.disk.until_power_fails(),
+    };
     let mut act = Act::Needless;
     if !region::holds(&path, text.as_bytes()) {
-        hands.disk.make_dir(&place.dir).map_err(failed(&place.dir))?;
-        hands.disk.replace(&path, text.as_bytes(), Mode::ReadOnly).map_err(failed(&path))?;
+        disk.make_dir(&place.dir).map_err(failed(&place.dir))?;
+        disk.replace(&path, text.as_bytes(), Mode::ReadOnly).map_err(failed(&path))?;
         act = Act::Done;
     }
     let Some(limits) = limits(grant, cards, &access) else { return Ok(act) };
-    if place.ensure(hands.disk, &limits).map_err(failed(&place.dir))? == Made::Something {
+    if place.ensure(&disk, &limits).map_err(failed(&place.dir))? == Made::Something {
         act = Act::Done;
     }
-    if limits_anything(&limits) {
-        let made = preload::ensure(hands.disk, &hands.libraries);
+    if limits_anything(&limits) && tenant == Tenant::Containers {
+        let made = preload::ensure(&disk, &hands.libraries);
         if made.map_err(failed(&hands.libraries))? == Made::Something {
             act = Act::Done;
         }
@@ -187,7 +218,11 @@ fn ensure_cdi(
     plan: &Plan,
     cards: &Inventory,
 ) -> Result<(PreparedClaim, Act), PrepareError> {
-    let (spec, prepared) = cdi_spec(hands, plan, cards)?;
+    let prepared = prepared(plan)?;
+    if hands.tenant(plan) == Tenant::Run {
+        return Ok((prepared, Act::Needless));
+    }
+    let spec = cdi_spec(hands, plan, cards)?;
     let path = hands.cdi.path(spec.claim());
     if fs::read(&path).is_ok_and(|found| found == spec.text().as_bytes()) {
         return Ok((prepared, Act::Needless));
@@ -207,19 +242,40 @@ fn ensure_cdi(
     Ok((prepared, Act::Done))
 }
 
-/// The claim's CDI file and the answer that goes with it.
-fn cdi_spec(
-    hands: &Hands<'_>,
+/// The answer that goes with a plan.
+fn prepared(plan: &Plan) -> Result<PreparedClaim, PrepareError> {
+    let device = |grant: &Grant| {
+        let (uid, request, share) = names(plan, grant)?;
+        Ok(PreparedDevice {
+            request: grant.request.clone(),
+            pool: grant.device.pool.clone(),
+            device: grant.device.device.clone(),
+            share: grant.share.clone(),
+            cdi_name: aliquot_cdi::QualifiedName::of_share(&uid, &request, &share).to_string(),
+        })
+    };
+    let devices = plan.grants.iter().map(device).collect::<Result<_, PrepareError>>()?;
+    Ok(PreparedClaim { uid: plan.claim.clone(), devices })
+}
+
+/// The names of a grant as CDI has them.
+fn names(
     plan: &Plan,
-    cards: &Inventory,
-) -> Result<(ClaimSpec, PreparedClaim), PrepareError> {
+    grant: &Grant,
+) -> Result<(aliquot_cdi::ClaimUid, aliquot_cdi::RequestName, aliquot_cdi::ShareName), PrepareError> {
     let wrong = |what: &dyn std::fmt::Display| edits_error(plan, &what.to_string());
-    let uid: aliquot_cdi::ClaimUid = plan.claim.as_str().parse().map_err(|e| wrong(&e))?;
-    let mut builder = ClaimSpecBuilder::new(uid.clone());
-    let mut devices = Vec::new();
+    let uid = plan.claim.as_str().parse().map_err(|e| wrong(&e))?;
+    let request = grant.request.parse().map_err(|e| wrong(&e))?;
+    let share = grant.share.as_str().parse().map_err(|e| wrong(&e))?;
+    Ok((uid, request, share))
+}
+
+/// The claim's CDI file.
+fn cdi_spec(hands: &Hands<'_>, plan: &Plan, cards: &Inventory) -> Result<ClaimSpec, PrepareError> {
+    let wrong = |what: &dyn std::fmt::Display| edits_error(plan, &what.to_string());
+    let mut builder = ClaimSpecBuilder::new(plan.claim.as_str().parse().map_err(|e| wrong(&e))?);
     for grant in &plan.grants {
-        let request: aliquot_cdi::RequestName = grant.request.parse().map_err(|e| wrong(&e))?;
-        let share: aliquot_cdi::ShareName = grant.share.as_str().parse().map_err(|e| wrong(&e))?;
+        let (_, request, share) = names(plan, grant)?;
         let owner = Owner::new(format!("request {request}, share {share}"));
         let access = access(hands, plan, grant)?;
         let mut edits = edits_of(hands, grant, &access).map_err(|e| wrong(&e))?;
@@ -230,16 +286,8 @@ fn cdi_spec(
             }
         }
         builder.device(&request, &share, &owner, &edits).map_err(|e| wrong(&e))?;
-        devices.push(PreparedDevice {
-            request: grant.request.clone(),
-            pool: grant.device.pool.clone(),
-            device: grant.device.device.clone(),
-            share: grant.share.clone(),
-            cdi_name: aliquot_cdi::QualifiedName::of_share(&uid, &request, &share).to_string(),
-        });
     }
-    let spec = builder.build().map_err(|e| wrong(&e))?;
-    Ok((spec, PreparedClaim { uid: plan.claim.clone(), devices }))
+    builder.build().map_err(|e| wrong(&e))
 }
 
 /// The one file that the container may write: the usage of its grant.

@@ -1,0 +1,166 @@
+//! Many claims at once, and local runs that begin together: what each costs whoever waits behind it.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use aliquot_core::card::Inventory;
+use aliquot_core::id::{CardUuid, ClaimUid};
+use aliquot_core::partition::Part;
+use aliquot_core::ports::{BackendError, DeviceAccess, DeviceBackend, Expected, LivePartition, PartitionAt};
+use aliquot_driver::disk::{Disk, Seam};
+use aliquot_driver::node::{Access, Dirs, Node, Parts};
+use aliquot_driver::prepare::Released;
+use aliquot_tests::node::{Want, World, claim};
+
+const RUN: &str = "run-1-2-0";
+
+/// Hardware that counts how often somebody asks what there is.
+struct Asked {
+    hardware: Box<dyn DeviceBackend>,
+    times: Arc<AtomicUsize>,
+}
+
+/// A disk that goes on, and notes what is done to it.
+#[derive(Default)]
+struct Noted(Mutex<Vec<String>>);
+
+// === impl Asked ===
+
+impl DeviceBackend for Asked {
+    fn discover(&self) -> Result<Inventory, BackendError> {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        self.hardware.discover()
+    }
+
+    fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        self.hardware.partitions()
+    }
+
+    fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
+        self.hardware.create_partition(at)
+    }
+
+    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
+        self.hardware.destroy_partition(at, handle)
+    }
+
+    fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
+        self.hardware.access(card, part)
+    }
+}
+
+// === impl Noted ===
+
+impl Seam for Noted {
+    fn before(&self, effect: &str) -> io::Result<()> {
+        self.0.lock().unwrap().push(effect.to_owned());
+        Ok(())
+    }
+
+    fn bytes(&self, _effect: &str, length: usize) -> usize {
+        length
+    }
+}
+
+impl Noted {
+    /// How often since the last question somebody waited for the disk.
+    fn waits(&self) -> usize {
+        let done = std::mem::take(&mut *self.0.lock().unwrap());
+        done.iter().filter(|effect| effect.starts_with("sync") || effect.ends_with("CDI file")).count()
+    }
+}
+
+const fn share(memory_mib: u64) -> Want {
+    Want { card: 0, part: "card", memory_mib: Some(memory_mib), cores: 1 }
+}
+
+/// How often the hardware is asked what there is when the node is opened for changes.
+fn asked_by_opening(world: &World) -> usize {
+    let times = Arc::new(AtomicUsize::new(0));
+    let parts = world.parts(Disk::default());
+    let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times) });
+    let (node, recovery) =
+        Node::open(Parts { backend, ..parts }, &Dirs::in_state(world.state()), Access::Change).unwrap();
+    assert!(recovery.problems.is_empty(), "{recovery:?}");
+    drop(node);
+    times.load(Ordering::Relaxed)
+}
+
+#[test]
+fn who_opens_a_node_asks_its_hardware_once_however_many_claims_there_are() {
+    let world = World::new("t4-2", "");
+    let mut asked = Vec::new();
+    for number in 0..8 {
+        let mut node = world.open();
+        let request = claim(&node, &format!("c{number}"), &[share(512)]);
+        node.prepare(&request).unwrap();
+        drop(node);
+        asked.push(asked_by_opening(&world));
+    }
+    assert_eq!(asked, [1; 8]);
+}
+
+/// The record that a run has before its claim is prepared.
+fn register(state: &Path) {
+    fs::create_dir_all(state.join("runs")).unwrap();
+    fs::write(state.join("runs").join(RUN), "").unwrap();
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_local_run_waits_for_the_disk_with_its_promise_alone() {
+    let (world, noted) = (World::new("t4-2", ""), Arc::new(Noted::default()));
+    let mut node = world.open_on(noted.clone());
+    register(&world.state());
+    let [container, run] = ["c", RUN].map(|uid| claim(&node, uid, &[share(512)]));
+    noted.waits();
+    node.prepare(&container).unwrap();
+    let of_container = noted.waits();
+    node.prepare(&run).unwrap();
+    // The journal before and behind, each a file and its directory.
+    assert_eq!((of_container > 14, noted.waits()), (true, 4));
+    node.invariants().unwrap();
+
+    // No runtime is told of it, and nothing is there for containers.
+    assert_eq!(names(node.cdi_dir()), ["aliquot.dev-claim-c.json"]);
+    let shares = names(&node.grants_dir().join(RUN));
+    assert_eq!(shares.len(), 1, "{shares:?}");
+    let dir = node.grants_dir().join(RUN).join(&shares[0]);
+    assert_eq!(names(&dir), ["grant.json", "limits", "usage"]);
+
+    // A power failure may leave anything of these; who opens the node next makes them again.
+    let whole = names(&dir).into_iter().map(|name| fs::read(dir.join(name)).unwrap()).collect::<Vec<_>>();
+    drop(node);
+    for (left, length) in [("nothing", 0), ("half", 64), ("zeros", 4096)] {
+        for (name, bytes) in names(&dir).iter().zip(&whole) {
+            fs::remove_file(dir.join(name)).unwrap();
+            let kept = match left {
+                "half" => bytes[..length].to_vec(),
+                _ => vec![0; length],
+            };
+            fs::write(dir.join(name), kept).unwrap();
+        }
+        let node = world.open();
+        node.invariants().unwrap();
+        let grant = fs::read(dir.join("grant.json")).unwrap();
+        assert_eq!(grant, whole[0], "{left}");
+        drop(node);
+    }
+    let mut node = world.open();
+    assert_eq!(node.release(&ClaimUid::new(RUN).unwrap()).unwrap(), Released::Released);
+    node.invariants().unwrap();
+    assert!(!dir.exists());
+}
