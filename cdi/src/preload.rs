@@ -1,9 +1,9 @@
 //! What makes the programs of a container load the shim: its library, and the loader's own list with the library's path.
 //!
 //! ```text
-//!  host                                        container, read-only
-//!  <state>/lib/<version>-<content>/libaliquot.so ─▶ /run/aliquot/lib/libaliquot.so
-//!  <state>/lib/<version>-<content>/ld.so.preload ─▶ /etc/ld.so.preload: "/run/aliquot/lib/libaliquot.so"
+//!  host                                      container, read-only
+//!  <state>/grants/<claim uid>/libaliquot.so ─▶ /run/aliquot/lib/libaliquot.so
+//!  <state>/grants/<claim uid>/ld.so.preload ─▶ /etc/ld.so.preload: "/run/aliquot/lib/libaliquot.so"
 //! ```
 //!
 //! Why the file, and not `LD_PRELOAD` among the edits of the environment: the environment belongs to the tenant. A program
@@ -13,7 +13,8 @@
 //! the image brings at the same path is hidden, and its libraries are not loaded; such images are rare.
 //!
 //! The paths are the same for every claim and every version, so that a container with several devices, of several claims,
-//! has one mount at each: runtimes keep one mount a path, and whichever they keep names a library that is there.
+//! has one mount at each: runtimes keep one mount a path, and whichever they keep names a library that is there. The files
+//! are each claim's own (`driver/src/prepare/preload.rs`).
 
 use crate::edits::{Edit, EditError, Mount, PlainPath};
 

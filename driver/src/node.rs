@@ -3,8 +3,8 @@
 //! ```text
 //!   <state>/lock         one process at a time makes changes
 //!   <state>/journal      what is promised
-//!   <state>/grants/…     what tenants are shown
-//!   <state>/lib/…        the shim that containers load
+//!   <state>/grants/…     what tenants are shown, and the shim that their containers load
+//!   <state>/lib/…        the shim that commands of local runs load
 //!   <state>/contexts     how much of each card a context takes, as far as it was measured
 //!   <state>/health       what was seen of the cards, where anything was
 //!   <state>/measuring/…  one process at a time measures that on a card
@@ -101,7 +101,6 @@ pub enum Access {
 pub struct Node {
     parts: Parts,
     grants_dir: PathBuf,
-    libraries_dir: PathBuf,
     cdi: CdiDir,
     file: JournalFile,
     journal: Journal,
@@ -198,7 +197,7 @@ impl Node {
         let state = make_state(&dirs.state)?;
         let grants_dir = state.join("grants");
         must_be_directory(&state, &grants_dir)?;
-        let libraries_dir = must_be_directory(&state, &state.join("lib"))?;
+        must_be_directory(&state, &state.join("lib"))?;
         let cdi = CdiDir::new(match &dirs.cdi {
             // It is named by a person, who may well name a link: /var/run is one.
             Some(cdi) => cdi.clone(),
@@ -223,8 +222,7 @@ impl Node {
         let fresh = journal.is_empty() && !file.path().exists();
         let offers = parts.offers.clone().map_or_else(OnceLock::new, OnceLock::from);
         let (health, notes) = (HealthBook::of(&state), Vec::new());
-        let mut node =
-            Self { parts, grants_dir, libraries_dir, cdi, file, journal, health, offers, notes, lock };
+        let mut node = Self { parts, grants_dir, cdi, file, journal, health, offers, notes, lock };
         if node.lock.is_none() {
             return Ok((node, Recovery::default()));
         }
@@ -450,7 +448,6 @@ impl Node {
             backend: self.parts.backend.as_ref(),
             state: self.file.path().parent().map(Path::to_owned).unwrap_or_default(),
             grants: self.grants_dir.clone(),
-            libraries: self.libraries_dir.clone(),
             cdi: &self.cdi,
         }
     }

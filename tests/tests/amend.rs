@@ -2,9 +2,10 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::MetadataExt as _;
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead as _, BufReader, ErrorKind};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -12,6 +13,7 @@ use aliquot_driver::region;
 use aliquot_tests::local::{Local, aliquot};
 use aliquot_tests::simulated::{Bench, Link};
 use aliquot_tests::talk::Talk;
+use nix::libc;
 
 const CARD: &str = "t4-2";
 
@@ -248,15 +250,55 @@ fn a_tenant_with_a_lease_on_its_files_keeps_nobody_waiting() {
     assert_eq!((code, text.contains("has a lease on them")), (Some(1), true), "{text}");
     assert_eq!(in_force(&local), (4096, 300_000, "Burst".to_owned()));
     drop(holder);
-    let library = fs::read_dir(local.state().join("lib")).unwrap().next().unwrap().unwrap().path();
-    let list = library.join("ld.so.preload");
-    let files = [share.join("limits"), share.join("grant.json"), list.clone()];
-    let Some(holder) = leased(&local, &bench, "write", &files) else { return };
-    // Other claims get a list that nobody has a lease on, and are ready.
-    let before = fs::metadata(&list).unwrap().ino();
+    let [record, limits] = ["grant.json", "limits"].map(|name| share.join(name));
+    let Some(holder) = leased(&local, &bench, "write", &[limits, record.clone()]) else { return };
     let (code, text) = prepare(&local, "two", FIRST);
     assert_eq!(code, Some(0), "{text}");
-    assert_ne!(fs::metadata(&list).unwrap().ino(), before, "{text}");
+    drop(holder);
+    // What cannot be opened is there again for containers of the claim that start from now on.
+    let files = ["ld.so.preload", "libaliquot.so"].map(|name| share.with_file_name(name));
+    let files = [record, files[0].clone(), files[1].clone()];
+    let Some(holder) = leased(&local, &bench, "write", &files) else { return };
+    let inodes = || files.clone().map(|path| fs::metadata(path).unwrap().ino());
+    let before = inodes();
+    let (code, text) = prepare(&local, "one", FIRST);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(inodes().iter().zip(before).all(|(now, before)| *now != before), "{text}");
     drop(holder);
     assert_eq!(prepare(&local, "one", Asked { memory: "2Gi", ..FIRST }).0, Some(0));
+}
+
+/// Files of the host that the CDI file of a claim mounts, with those in directories that it mounts.
+fn mounted(local: &Local, claim: &str) -> Vec<PathBuf> {
+    let uid = local.open().claims().find(|record| record.plan.name == claim).unwrap().plan.claim.clone();
+    let cdi = fs::read(local.state().join(format!("cdi/aliquot.dev-claim-{uid}.json"))).unwrap();
+    let cdi: serde_json::Value = serde_json::from_slice(&cdi).unwrap();
+    let mounts = cdi["devices"][0]["containerEdits"]["mounts"].as_array().unwrap();
+    let paths = mounts.iter().map(|mount| PathBuf::from(mount["hostPath"].as_str().unwrap()));
+    let inside = |path: PathBuf| match fs::read_dir(&path) {
+        Ok(entries) => entries.map(|entry| entry.unwrap().path()).collect(),
+        Err(_) => vec![path],
+    };
+    let files: BTreeSet<PathBuf> = paths.flat_map(inside).collect();
+    files.into_iter().collect()
+}
+
+/// A lease on what the containers of several claims have mounted would keep the programs of all of them from starting for 45 s.
+#[test]
+fn a_tenant_with_leases_on_all_that_it_sees_keeps_no_other_claim_waiting() {
+    let (local, bench) = (Local::new(CARD), Bench::new());
+    for claim in ["one", "two"] {
+        assert_eq!(prepare(&local, claim, FIRST).0, Some(0));
+    }
+    let [one, two] = ["default/one", "default/two"].map(|claim| mounted(&local, claim));
+    let names: Vec<_> = two.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names.len(), 5, "{names:?}");
+    let Some(holder) = leased(&local, &bench, "write", &one) else { return };
+    let open = |path: &PathBuf| OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    for path in &two {
+        assert!(open(path).is_ok(), "{}: {:?}", path.display(), open(path));
+    }
+    let kept = one.iter().filter(|path| open(path).is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
+    assert_eq!(kept.count(), one.len(), "nobody has a lease");
+    drop(holder);
 }

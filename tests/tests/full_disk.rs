@@ -102,8 +102,8 @@ fn a_disk_that_fills_up_anywhere_loses_nothing() {
     let second = claim(&node, "b", &WANTS[..1]);
     node.prepare(&second).unwrap();
     let mut refused = 0;
-    // A share takes some 35 pages, for its region; the claim has two.
-    for pages in (0..16).map(|step| step * 6) {
+    // A share takes some 35 pages, for its region, and the claim has two; the shim of its containers takes 254.
+    for pages in (0..16).map(|step| step * 24) {
         disk.fill(pages * 4096);
         match node.prepare(&request) {
             Ok(_) => {

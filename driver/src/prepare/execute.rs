@@ -33,8 +33,6 @@ pub(crate) struct Hands<'a> {
     /// State directory.
     pub(crate) state: PathBuf,
     pub(crate) grants: PathBuf,
-    /// Below it lies the shim that containers load.
-    pub(crate) libraries: PathBuf,
     pub(crate) cdi: &'a CdiDir,
 }
 
@@ -200,8 +198,8 @@ fn ensure_grant(
         act = Act::Done;
     }
     if limits_anything(&limits) && tenant == Tenant::Containers {
-        let made = preload::ensure(&disk, &hands.libraries);
-        if made.map_err(failed(&hands.libraries))? == Made::Something {
+        let claim = grant_file::claim_dir(&hands.grants, &grant.claim);
+        if preload::ensure(&disk, &claim).map_err(failed(&claim))? == Made::Something {
             act = Act::Done;
         }
     }
@@ -282,7 +280,8 @@ fn cdi_spec(hands: &Hands<'_>, plan: &Plan, cards: &Inventory) -> Result<ClaimSp
         if let Some(limits) = limits(grant, cards, &access) {
             edits.push(usage_edit(hands, grant).map_err(|e| wrong(&e))?);
             if limits_anything(&limits) {
-                edits.extend(preload::edits(&hands.libraries).map_err(|e| wrong(&e))?);
+                let claim = grant_file::claim_dir(&hands.grants, &grant.claim);
+                edits.extend(preload::edits(&claim).map_err(|e| wrong(&e))?);
             }
         }
         builder.device(&request, &share, &owner, &edits).map_err(|e| wrong(&e))?;

@@ -1,8 +1,11 @@
-//! The shim as containers load it: installed below the state, with the loader's list that names it.
+//! The shim as the containers of a claim load it: beside the shares of the claim, with the loader's list that names it.
 //!
-//! A directory of one version and content never changes, and stays when the last claim goes: a container that still ends
-//! has the files mounted. What was spoilt gets a new file in its place, as does what a tenant keeps others from opening; who has the
-//! old one mapped keeps it.
+//! Each claim has copies of its own. Whoever is root in a container without a user namespace owns, as the kernel has it, what is
+//! mounted there, read-only as it is, and may take a lease on it (`F_SETLEASE`): programs that open the very file wait until the
+//! kernel ends that, for 45 s, and again then. So what one tenant can open no other one's programs load.
+//!
+//! What was spoilt gets a new file in its place, as does what a tenant keeps others from opening; who has the old one mapped keeps
+//! it, also when the claim goes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,27 +16,24 @@ use aliquot_cdi::{Edit, preload};
 use crate::disk::{Disk, Mode};
 use crate::region::{Made, holds};
 
-/// Name of the list on the host.
+/// Name of the list on the host. No share has a name with a dot in it.
 const LIST_NAME: &str = "ld.so.preload";
 
-fn shim(libraries: &Path) -> PathBuf {
-    aliquot_libraries::shim_dir(libraries).join(aliquot_libraries::SHIM_NAME)
+fn shim(claim: &Path) -> PathBuf {
+    claim.join(aliquot_libraries::SHIM_NAME)
 }
 
-fn list(libraries: &Path) -> PathBuf {
-    aliquot_libraries::shim_dir(libraries).join(LIST_NAME)
+fn list(claim: &Path) -> PathBuf {
+    claim.join(LIST_NAME)
 }
 
-/// Puts both files below `libraries`, where they are not there already.
-pub(super) fn ensure(disk: &Disk, libraries: &Path) -> io::Result<Made> {
+/// Puts both files into the directory of a claim, where they are not there already.
+pub(super) fn ensure(disk: &Disk, claim: &Path) -> io::Result<Made> {
     let mut made = Made::Nothing;
-    for (path, bytes) in
-        [(shim(libraries), aliquot_libraries::SHIM), (list(libraries), preload::LIST.as_bytes())]
-    {
+    for (path, bytes) in [(shim(claim), aliquot_libraries::SHIM), (list(claim), preload::LIST.as_bytes())] {
         if holds(&path, bytes) {
             continue;
         }
-        disk.make_dir(&aliquot_libraries::shim_dir(libraries))?;
         disk.place(&path, bytes, Mode::ReadOnly)?;
         made = Made::Something;
     }
@@ -41,7 +41,7 @@ pub(super) fn ensure(disk: &Disk, libraries: &Path) -> io::Result<Made> {
 }
 
 /// What a container mounts of them.
-pub(super) fn edits(libraries: &Path) -> Result<[Edit; 2], EditError> {
+pub(super) fn edits(claim: &Path) -> Result<[Edit; 2], EditError> {
     let path = |path: PathBuf| path.display().to_string().parse();
-    preload::preload(path(shim(libraries))?, path(list(libraries))?)
+    preload::preload(path(shim(claim))?, path(list(claim))?)
 }
