@@ -27,7 +27,7 @@ use crate::prepare::CONTAINER_GRANTS;
 use crate::region;
 use crate::run::ask::{Alternative, Ask, On};
 use crate::run::cards::Reach;
-use crate::run::governor::{Governor, Scope};
+use crate::run::governor::{Governor, Scope, offices};
 use crate::run::record::{GRANTS_VARIABLE, Run};
 use crate::run::supervise::{Beside, Signals};
 use crate::run::watch::{self, Followed};
@@ -302,7 +302,7 @@ fn reached(
         grants: node.grants_dir().to_owned(),
         share: place.dir,
         writers: place.lock,
-        election: home.state.join("governors").join(visible.as_str()),
+        election: offices(&home.state).join(visible.as_str()),
         meter: reach.meter,
     };
     Ok((scope, followed, environment))

@@ -37,6 +37,7 @@ use crate::clock::monotonic;
 use crate::disk::Disk;
 use crate::region::{Changed, Live, Place, Reaped, Watched, wait_any, wake};
 use news::{Candidate, Heard, Shared, Watch, Wish};
+pub use news::{offices, remove_offices};
 use owners::{Owners, Started};
 
 /// Time between two looks for new grants and dead processes.

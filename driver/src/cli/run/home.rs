@@ -13,6 +13,7 @@ use crate::checkpoint::Making;
 use crate::config::state_home;
 use crate::node::{Access, Node};
 use crate::run::cards::Cards;
+use crate::run::governor::remove_offices;
 use crate::run::machine::Machine;
 use crate::run::record::{Swept, sweep};
 use crate::run::simulated::Simulated;
@@ -151,8 +152,9 @@ impl Home {
                 Making::Planned => None,
             })
             .collect();
-        self.cards
-            .remove_others(&|uuid| there.contains(&uuid))
+        let is_there = |uuid: &str| there.contains(&uuid);
+        remove_offices(&self.state, &is_there)
+            .and_then(|()| self.cards.remove_others(&is_there))
             .map_err(|error| self.failed("clean up", error))
     }
 

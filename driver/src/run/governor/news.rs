@@ -26,6 +26,8 @@ use crate::region::{Live, Place};
 /// Tries for the card after somebody let go of it, each twice as long after the last as that after the one before: the kernel
 /// says that a file is closed a moment before it gives its lock back.
 const TRIES: u32 = 16;
+/// Beginning of the UUIDs of partitions that a governor may have.
+const PARTITION: &str = "MIG-";
 /// Longest time between two of them.
 const TRY_AGAIN: Duration = Duration::from_millis(1_000);
 
@@ -293,6 +295,37 @@ impl Candidate {
         };
         self.called = (heard == Heard::Call).then_some(Called);
     }
+}
+
+/// Takes away the offices of partitions that are no more; those of cards stay. The node is open for changes: who is about to govern
+/// has its partition in the journal, and whoever is still at an office that goes has nobody left to govern.
+///
+/// # Errors
+/// The directory cannot be read, or the disk refuses.
+pub fn remove_offices(state: &Path, visible: &dyn Fn(&str) -> bool) -> io::Result<()> {
+    let entries = match fs::read_dir(offices(state)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        // What was made to take one over has a process's number behind it.
+        let of = name.to_str().and_then(|name| name.split('.').next());
+        if of.is_some_and(|uuid| uuid.starts_with(PARTITION) && !visible(uuid)) {
+            match fs::remove_file(entry.path()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Directory of the offices of a state directory, each with the name of its card or partition.
+#[must_use]
+pub fn offices(state: &Path) -> PathBuf {
+    state.join("governors")
 }
 
 // === impl Office ===
