@@ -275,7 +275,7 @@ fn a_lost_card_is_named_and_the_others_serve() {
     let refused = machine.aliquot("run", &["--card", "0", "--", "true"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(125), "{refused:?}");
     assert!(
-        err(&refused).contains("--card 0: there is no such card; there are 1 (GPU-"),
+        err(&refused).contains("--card 0: there is no such card; expected the index of one, its UUID or the beginning of that: 1 (GPU-"),
         "{}",
         err(&refused)
     );

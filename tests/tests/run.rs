@@ -67,8 +67,16 @@ fn the_exit_code_is_the_commands() {
             125,
             "less than 1Mi; expected an amount of memory such as 8Gi",
         ),
-        (vec!["--card", "9", "--", "true"], 125, "there is no such card; there are 0 (GPU-"),
-        (vec!["--card", "", "--", "true"], 125, "there is no such card; there are 0 (GPU-"),
+        (
+            vec!["--card", "9", "--", "true"],
+            125,
+            "there is no such card; expected the index of one, its UUID or the beginning of that: 0 (GPU-",
+        ),
+        (
+            vec!["--card", "", "--", "true"],
+            125,
+            "there is no such card; expected the index of one, its UUID or the beginning of that: 0 (GPU-",
+        ),
         (
             vec!["--card", "GPU-", "--", "true"],
             125,

@@ -40,7 +40,7 @@ use answers::{card_of, fraction, template};
 use following::followed;
 use home::Home;
 use placing::place_and_prepare;
-use words::{memory, no_run_on, too_small};
+use words::{memory, no_run_on, not_of_slots, too_small};
 
 /// Exit code where Aliquot itself did not get as far as the command.
 pub(super) const OWN_FAILURE: u8 = 125;
@@ -89,15 +89,15 @@ pub(super) struct Args {
     cores: Option<Cores>,
 
     /// Which card: its UUID, the beginning of it, or its index; without it any that `CUDA_VISIBLE_DEVICES` shows
-    #[arg(long, value_name = "CARD")]
+    #[arg(long, value_name = "CARD", allow_hyphen_values = true)]
     card: Option<String>,
 
     /// Partition of this template, such as 1g.10gb
-    #[arg(long, value_name = "TEMPLATE")]
+    #[arg(long, value_name = "TEMPLATE", allow_hyphen_values = true)]
     template: Option<String>,
 
     /// Part of a card, such as 1/4, 25%, `1/4 H100`
-    #[arg(long, value_name = "PART", conflicts_with_all = ["memory", "cores", "template"])]
+    #[arg(long, value_name = "PART", conflicts_with_all = ["memory", "cores", "template"], allow_hyphen_values = true)]
     fraction: Option<String>,
 
     /// What happens to compute that others leave idle: cap, burst or best-effort
@@ -217,6 +217,10 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
         return Err(no_run_on(format_args!("node {}", node.name()), &fleet.models(), &vendor));
     }
     let ask = wanted(args, &home, &fleet, &cards)?;
+    if let Some(policy) = &args.layouts {
+        let offers = node.offers().map_err(|error| Failure::Node(chain(&error)))?;
+        not_of_slots(policy, &ask, &cards, offers)?;
+    }
     let run = Run::register(&home.state).map_err(failed)?;
     let claim = ask.claim(&name_of(args), &run.uid);
     let (mut node, prepared) = place_and_prepare(&home, &claim, (node, fleet), terminal)?;

@@ -1,17 +1,20 @@
 //! What words of the command line mean, and what would help, in words of the command line.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::path::Path;
 
 use aliquot_abi::limits::{CONTEXT_BYTES_PRESUMED, MemoryLimit};
 use aliquot_core::allocate::Change;
 use aliquot_core::card::{Card, Inventory};
 use aliquot_core::catalogue::CardModel;
 use aliquot_core::id::{CardUuid, Vendor};
-use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER};
+use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER, LayoutKind, OfferedPart, Offers};
 use aliquot_core::quantity::Quantity;
 use aliquot_core::units::Bytes;
 
 use super::super::failure::Failure;
+use crate::run::ask::{Ask, On};
 
 /// Least memory that a run may ask for: what parts are counted in. Below it a unit was forgotten.
 const MEMORY_MIN: Bytes = Bytes(1 << 20);
@@ -47,7 +50,11 @@ pub(super) fn card(text: &str, cards: &Inventory) -> Result<CardUuid, Failure> {
         [only] => Ok(only.uuid.clone()),
         [] => {
             let all: Vec<_> = cards.cards.iter().collect();
-            Err(Failure::Usage(format!("--card {text}: there is no such card; there are {}", listed(&all))))
+            Err(Failure::Usage(format!(
+                "--card {text}: there is no such card; expected the index of one, its UUID or the beginning of that: {}; correct it, \
+                 or leave --card out",
+                listed(&all)
+            )))
         }
         _ => Err(Failure::Usage(format!(
             "--card {text}: {} cards begin like this; expected the beginning of one: {}",
@@ -66,6 +73,36 @@ pub(super) fn no_run_on(asked: fmt::Arguments<'_>, models: &[&CardModel], vendor
         "{asked}: found {}, expected a card of {vendor}: `aliquot run` has nothing that would hold a program to its part of others \
          in this version; `aliquot prepare` makes such a part ready for a container",
         others.join(", ")
+    ))
+}
+
+/// Refuses a layout policy by which each card that the run may have is cut into slots: a run takes a card or a partition, and the
+/// allocator would say so of selectors that nobody wrote.
+pub(super) fn not_of_slots(
+    policy: &Path,
+    ask: &Ask,
+    cards: &Inventory,
+    offers: &Offers,
+) -> Result<(), Failure> {
+    let is_ours = |card: &CardUuid| cards.card(card).is_some_and(|card| card.vendor == ask.vendor);
+    let may = |part: &&OfferedPart| match &ask.on {
+        On::Any => is_ours(&part.card),
+        On::Card(card) => part.card == *card,
+        On::AnyOf(cards) => cards.contains(&part.card),
+    };
+    let found: Vec<_> = offers.parts.values().filter(may).collect();
+    if found.is_empty() || found.iter().any(|part| part.layout != LayoutKind::Slots) {
+        return Ok(());
+    }
+    let cut: BTreeSet<&CardUuid> = found.iter().map(|part| &part.card).collect();
+    let cut: Vec<_> = cards.cards.iter().filter(|card| cut.contains(&card.uuid)).collect();
+    Err(Failure::input(
+        policy.display().to_string(),
+        format_args!(
+            "`layout` of {}: found slots, expected auto, whole, shared, split or dynamic for a card that the run may have: a run takes a \
+             card or a partition, and slots are for claims (`aliquot prepare`); correct the policy, or leave --layouts out",
+            listed(&cut)
+        ),
     ))
 }
 
