@@ -2,13 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
-use aliquot_tests::local::Local;
+use aliquot_tests::local::{self, Local};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::site::{Site, aliquot};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -276,4 +277,53 @@ fn looking_changes_nothing_on_disk() {
     let before = contents();
     probed.top("0.01");
     assert!(contents() == before);
+}
+
+/// What root keeps is nothing that an ordinary user could mend: no warning of each of its files, at every look.
+#[test]
+fn what_another_user_keeps_closed_is_one_note_unless_it_was_named() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("stood aside: only root can leave something that another user cannot read");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let home = place.path().join("aliquot");
+    let program = place.path().join("program");
+    fs::copy(local::aliquot(), &program).unwrap();
+    let state = home.join("simulated/t4-2");
+    fs::create_dir_all(state.parent().unwrap()).unwrap();
+    let mut run = Command::new(&program);
+    run.args(["run", "--node", "t4-2", "--memory", "1Gi", "--state"]).arg(&state).args(["--", "true"]);
+    let run = run.output().unwrap();
+    assert!(run.status.success(), "{run:?}");
+    for dir in [place.path(), &home, &home.join("simulated"), &state, &program] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::write(home.join("journal"), "").unwrap();
+    fs::set_permissions(home.join("journal"), fs::Permissions::from_mode(0o600)).unwrap();
+    let top = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["top", "--interval", "0"]).args(words).uid(65534).gid(65534);
+        let output = command.env("XDG_STATE_HOME", place.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let note = format!("note: what another user keeps below {} is not shown", home.display());
+    let (code, text) = top(&["--once"]);
+    let is_warning = |line: &&str| line.starts_with("warning") && line.contains(home.to_str().unwrap());
+    assert_eq!(
+        (code, text.matches(&note).count(), text.lines().find(is_warning)),
+        (Some(0), 1, None),
+        "{text}"
+    );
+    let (_, json) = top(&["-o", "json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let says = |key: &str| json[key].to_string().contains(home.to_str().unwrap());
+    assert_eq!(["closed", "states", "problems", "cards"].map(says), [true, false, false, false], "{json}");
+    // Who names it wants to know.
+    let (code, text) = top(&["--once", "--state", state.to_str().unwrap()]);
+    assert_eq!(
+        (code, text.contains("Permission denied"), text.contains(&note)),
+        (Some(3), true, false),
+        "{text}"
+    );
 }

@@ -24,6 +24,8 @@ use crate::region::Seen;
 pub struct Look {
     /// State directories, in the order in which they were named.
     pub states: Vec<State>,
+    /// Homes of state, named by nobody, of which another user keeps something closed.
+    pub closed: Vec<PathBuf>,
     /// Cards that are known by what describes the node.
     pub inventory: Inventory,
     /// Cards, and parts of cards, as their driver shows them.
@@ -214,8 +216,13 @@ impl Looker {
     pub fn look(&mut self) -> Look {
         let begun = self.begun;
         let clock = || now().saturating_duration_since(begun);
-        let mut named = self.states.clone();
-        named.extend(self.homes.iter().flat_map(|home| state::below(home)));
+        let (mut named, mut closed) = (self.states.clone(), Vec::new());
+        for home in &self.homes {
+            let (others, open): (Vec<_>, Vec<_>) =
+                state::below(home).into_iter().partition(|dir| state::is_closed(dir));
+            closed.extend((!others.is_empty()).then(|| home.clone()));
+            named.extend(open);
+        }
         let driver = self.machine.as_ref().and_then(Machine::driver_load);
         let states: Vec<State> = named.iter().map(|dir| state::read(dir, driver.clone(), &clock)).collect();
         let lies_in = |state: &PathBuf| {
@@ -227,7 +234,7 @@ impl Looker {
         let mut dirs: Vec<(PathBuf, Option<PathBuf>)> = named.iter().flat_map(lies_in).collect();
         dirs.extend(self.cards.iter().map(|dir| (dir.clone(), None)));
         let (drivers, unusable) = self.drivers.look(&dirs, &clock);
-        let mut look = Look { states, inventory: self.inventory.clone(), drivers, unusable };
+        let mut look = Look { states, closed, inventory: self.inventory.clone(), drivers, unusable };
         if let Some(machine) = &mut self.machine {
             let known = |card: &CardUuid| {
                 self.states.is_empty() || look.promised().any(|(_, promised)| promised.is_on(card))

@@ -30,6 +30,8 @@ pub struct Picture {
     pub cards: Vec<CardRow>,
     /// State directories, in the order in which they were named.
     pub states: Vec<StateRow>,
+    /// Homes of state of which another user keeps something closed.
+    pub closed: Vec<PathBuf>,
     /// What could not be read, or cannot be true.
     pub problems: Vec<Problem>,
 }
@@ -132,7 +134,7 @@ pub fn picture(before: Option<&Look>, now: &Look) -> Picture {
         states.push(StateRow { dir: state.dir.clone(), shares: shares.ok() });
     }
     let cards = keys(now).into_iter().map(|key| card(looks, &key, &mut problems)).collect();
-    Picture { cards, states, problems }
+    Picture { cards, states, closed: now.closed.clone(), problems }
 }
 
 /// Every card that anybody knows, in the order of the driver, then of the node, then of what is granted.

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -42,6 +43,15 @@ pub(super) fn below(home: &Path) -> Vec<PathBuf> {
         entries.map(|entry| entry.path()).filter(|dir| dir.join("journal").exists()).collect();
     nodes.sort();
     own.into_iter().chain(nodes).collect()
+}
+
+/// Whether a state directory is another user's, who keeps from us what is promised there.
+pub(super) fn is_closed(dir: &Path) -> bool {
+    let user = nix::unistd::geteuid().as_raw();
+    let theirs = fs::symlink_metadata(dir).is_ok_and(|found| found.uid() != user);
+    let is_refusal = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    let journal = || region::open_to_look(&dir.join("journal"));
+    theirs && (fs::read_dir(dir).is_err_and(is_refusal) || journal().is_err_and(is_refusal))
 }
 
 /// Directories of simulated cards that lie in a state directory: those of the node, then those of partitions.

@@ -27,6 +27,7 @@ pub(super) fn value(picture: &Picture) -> Value {
     json!({
         "version": VERSION,
         "states": states,
+        "closed": picture.closed.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>(),
         "cards": picture.cards.iter().map(card).collect::<Vec<_>>(),
         "problems": problems,
     })

@@ -80,8 +80,12 @@ pub(super) fn lines(picture: &Picture, width: Option<usize>) -> Vec<Line> {
         lines.push(Line { text: String::new(), tone: None });
         lines.extend(laid_out(&rows, width));
     }
-    if !picture.problems.is_empty() {
+    if !picture.problems.is_empty() || !picture.closed.is_empty() {
         lines.push(Line { text: String::new(), tone: None });
+    }
+    for home in &picture.closed {
+        let text = plain(&format!("note: what another user keeps below {} is not shown", home.display()));
+        lines.extend(wrapped(&text, width).into_iter().map(|text| Line { text, tone: None }));
     }
     for problem in picture.problems.iter().take(PROBLEMS_MAX) {
         let text = plain(&format!("warning: {}: {}", problem.subject, problem.text));

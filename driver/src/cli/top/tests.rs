@@ -64,6 +64,7 @@ fn drawn(cards: usize, processes: usize, text: &str) -> Picture {
     };
     let problem = || Problem { subject: text.to_owned(), text: format!("{text} {text} and so on") };
     Picture {
+        closed: vec![text.into()],
         cards: (0..cards).map(card).collect(),
         states: Vec::new(),
         problems: (0..cards * 40).map(|_| problem()).collect(),
