@@ -4,14 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
 
 use std::error::Error;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use aliquot_backend_sim::Personality;
 use aliquot_core::id::ClaimUid;
+use aliquot_tests::local::aliquot;
 use aliquot_tests::node::{Want, World, claim};
+use nix::fcntl::{FallocateFlags, fallocate};
 
 const WANTS: [Want; 2] = [
     Want { card: 0, part: "3g.71gb at 0", memory_mib: Some(4096), cores: 10 },
@@ -170,4 +172,48 @@ fn a_directory_that_may_not_be_written_is_refused_by_name_and_can_be_looked_at()
     disk.remount("remount,rw");
     assert_eq!(world.files(), before);
     world.open().invariants().unwrap();
+}
+
+/// What `aliquot top` says of the state on the disk, and how it ended.
+fn shown(state: &Path) -> (ExitStatus, String) {
+    let mut top = Command::new(aliquot());
+    let output = top.args(["top", "--once", "--interval", "0", "--state"]).arg(state).output().unwrap();
+    (output.status, String::from_utf8(output.stdout).unwrap())
+}
+
+/// The files of simulated cards have holes: to touch one that no block can be put behind ends a process by SIGBUS.
+#[test]
+fn who_looks_at_simulated_cards_on_a_full_disk_lives_and_is_told() {
+    let Some(disk) = SmallDisk::mount(4 * SMALL_KIB) else { return };
+    let state = disk.path().join("state");
+    let run = || {
+        let mut run = Command::new(aliquot());
+        run.args(["run", "--node", "t4-2", "--memory", "1Gi", "--state"]).arg(&state).args(["--", "true"]);
+        run.output().unwrap()
+    };
+    let first = run();
+    assert!(first.status.success(), "{first:?}");
+    disk.fill(0);
+    let (status, text) = shown(&state);
+    assert!(status.success(), "{status}: {text}");
+    assert_eq!((text.matches("Tesla T4").count(), text.contains("warning")), (2, false), "{text}");
+
+    // So an earlier version left them: nothing but the first page is there.
+    disk.empty();
+    for card in ["card-0", "card-1"].map(|card| state.join("cards").join(card)) {
+        let file = OpenOptions::new().write(true).open(card).unwrap();
+        let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        fallocate(&file, mode, 4096, i64::try_from(file.metadata().unwrap().len()).unwrap() - 4096).unwrap();
+    }
+    disk.fill(0);
+    let (status, text) = shown(&state);
+    assert!(status.success(), "{status}: {text}");
+    let told =
+        "No space left on device (os error 28): these cards are not shown; free space on their file system";
+    assert_eq!(text.matches(told).count(), 1, "{text}");
+    disk.empty();
+    let (status, text) = shown(&state);
+    assert_eq!((status.success(), text.contains("warning")), (true, false), "{text}");
+    let again = run();
+    assert!(again.status.success(), "{again:?}");
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -52,7 +53,11 @@ impl Drivers {
         fs::read_dir(dir).map_err(|error| error.to_string())?;
         let whole = dir.file_name().is_none_or(|name| !name.to_string_lossy().starts_with("cards-"));
         Ok(match self.device(dir)? {
-            Some(device) => device.cards().iter().map(|card| used(card, whole, clock)).collect(),
+            Some(device) => {
+                // Their files have holes. A page without a block behind it would end us, and the lock of the card with us.
+                device.cards().iter().try_for_each(Card::back).map_err(|error| unusable(&error))?;
+                device.cards().iter().map(|card| used(card, whole, clock)).collect()
+            }
             None => {
                 let node = Node::read(dir).map_err(|error| chain(&error))?;
                 node.cards.iter().map(|facts| unused(facts, whole, clock())).collect()
@@ -68,12 +73,19 @@ impl Drivers {
         if self.opened.get(dir).is_none_or(|opened| opened.inode != inode) {
             self.opened.remove(dir);
             own(dir)?;
-            let looked = aliquot_sim_device::look(dir).map_err(|error: OpenError| chain(&error))?;
+            let looked = aliquot_sim_device::look(dir).map_err(|error| unusable(&error))?;
             let Some(device) = looked else { return Ok(None) };
             self.opened.insert(dir.to_owned(), Opened { inode, device });
         }
         Ok(self.opened.get(dir).map(|opened| &opened.device))
     }
+}
+
+/// Why a directory of cards cannot be used, with what to do where its disk is full.
+fn unusable(error: &OpenError) -> String {
+    let full = matches!(error, OpenError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull);
+    let advice = if full { ": these cards are not shown; free space on their file system" } else { "" };
+    format!("{}{advice}", chain(error))
 }
 
 /// Refuses cards that somebody else may write: their files hold a lock of the C library, whose pointers are believed.

@@ -11,6 +11,7 @@ use crate::mapping::{self, Mapping, OpenError, monotonic_nanos};
 use crate::node::{CardFacts, Node};
 use crate::schedule::{SEATS, Work};
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -471,6 +472,28 @@ impl Card {
         self.mapping.sleep_while(stirred, longest);
     }
 
+    /// Sees to it that nobody who looks at the card or sits on it is ended by its file: it may have holes, of a version before,
+    /// on a file system that is full by now.
+    ///
+    /// # Errors
+    ///
+    /// There is no room.
+    pub fn back(&self) -> Result<(), OpenError> {
+        self.back_seats(0)?;
+        let used = self.with(|state| state.used());
+        self.back_seats(used)
+    }
+
+    fn back_seats(&self, seats: usize) -> Result<(), OpenError> {
+        let path = match &self.part {
+            Some(part) => self.books_of(part.serial),
+            None => Self::file(&self.dir, self.index),
+        };
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let backed = file.and_then(|file| mapping::back(&file, seats));
+        backed.map_err(|source| OpenError::io(&path, source))
+    }
+
     /// Gives the calling process a seat. One process may sit several times; each seat counts as a process of its own.
     ///
     /// # Errors
@@ -482,6 +505,7 @@ impl Card {
             if self.health() == Health::Lost {
                 return Err(SeatError::Gone);
             }
+            self.back_seats(state.used() + 1).map_err(|error| SeatError::Room(Box::new(error)))?;
             state.play(self.node.slice_nanos, now);
             self.reap_locked(state, now);
             let index = state.seats.iter().position(|seat| seat.pid == 0).ok_or(SeatError::NoneLeft)?;

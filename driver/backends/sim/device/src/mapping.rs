@@ -118,6 +118,7 @@ impl Mapping {
         if length < bytes {
             file.set_len(bytes).map_err(fail)?;
         }
+        back(&file, 0).map_err(fail)?;
         // SAFETY: a fresh shared mapping of `size` bytes, which the file has; never unmapped, so 'static.
         let base = unsafe {
             libc::mmap(
@@ -209,6 +210,31 @@ impl Drop for Unlock {
         // SAFETY: made after a successful lock by this thread.
         unsafe { libc::pthread_mutex_unlock(self.0) };
     }
+}
+
+/// Gives a card's file room for all but the seats behind the first ones: where its file system is full, whoever touched a page that
+/// has none would be ended by SIGBUS.
+pub(crate) fn back(file: &File, seats: usize) -> std::io::Result<()> {
+    let state = std::mem::offset_of!(Shared, state);
+    let seats_end = state + State::SEATS_AT + seats * State::SEAT_BYTES;
+    let behind = state + State::BEHIND_SEATS;
+    for (from, to) in [(0, seats_end.min(behind)), (behind, size_of::<Shared>())] {
+        let (from, length) = (libc::off_t::try_from(from), libc::off_t::try_from(to - from));
+        let (Ok(from), Ok(length)) = (from, length) else {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        };
+        // SAFETY: an owned descriptor; a file that has its blocks stays as it is.
+        while unsafe { libc::fallocate(file.as_raw_fd(), 0, from, length) } != 0 {
+            let error = std::io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                // A file system that cannot say so beforehand.
+                Some(libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(()),
+                _ => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether a card's file is there and whole.

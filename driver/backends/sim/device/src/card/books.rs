@@ -173,6 +173,13 @@ impl SeatState {
 // === impl State ===
 
 impl State {
+    /// Where the seats lie; by far the most of it, and most of them are nobody's.
+    pub(crate) const SEATS_AT: usize = std::mem::offset_of!(Self, seats);
+    /// Where what lies behind them begins.
+    pub(crate) const BEHIND_SEATS: usize = std::mem::offset_of!(Self, lent);
+    /// Bytes of one.
+    pub(crate) const SEAT_BYTES: usize = size_of::<SeatState>();
+
     pub(super) fn used(&self) -> usize {
         usize::try_from(self.seats_used).unwrap_or(SEATS).min(SEATS)
     }

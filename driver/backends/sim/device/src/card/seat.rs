@@ -2,7 +2,7 @@
 
 use super::{Card, Kind};
 use crate::lent::{By, LetGo};
-use crate::mapping::{self, monotonic_nanos};
+use crate::mapping::{self, OpenError, monotonic_nanos};
 use crate::schedule::{self, SEATS, Work};
 use std::path::PathBuf;
 
@@ -30,6 +30,9 @@ pub enum SeatError {
     /// The seat cannot be marked.
     #[error("the seat cannot be marked as held")]
     Mark(#[source] std::io::Error),
+    /// Its file has no room for it.
+    #[error("there is no room for the seat")]
+    Room(#[source] Box<OpenError>),
     /// It fell off the bus, or is an instance that was destroyed.
     #[error("the card or instance is gone")]
     Gone,
