@@ -3,10 +3,13 @@
 //!
 //! What is shared by descriptors has a file of its own, of which everybody who has it, or a descriptor of it, holds a lock.
 
+use crate::header::Record;
 use crate::schedule::SEATS;
 
 /// Allocations of a card that can be lent at once.
 const PLACES: usize = 4096;
+/// These, for the header of a card's file.
+pub(crate) const PLACE: Record = Record::of::<Place>(PLACES);
 
 /// One allocation. All zero: a free place.
 #[derive(Clone, Copy)]

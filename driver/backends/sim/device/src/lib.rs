@@ -20,6 +20,7 @@
 
 mod card;
 mod fault;
+mod header;
 mod install;
 mod lent;
 mod mapping;
@@ -32,6 +33,7 @@ mod xid;
 
 pub use card::{Busy, Card, Full, Health, Kind, Mark, Moment, Process, Seat, SeatError, WINDOW_NANOS};
 pub use fault::{Action, Named, Plan, PlanError, Struck};
+pub use header::{CardFault, Record};
 pub use install::{InstallError, install};
 pub use lent::LetGo;
 pub use mapping::{OpenError, effective_user, monotonic_nanos};

@@ -9,17 +9,17 @@
 #![expect(unsafe_code, reason = "shared mapping, robust mutex and record locks are libc calls")]
 
 use crate::card::State;
+use crate::header::{self, CardFault, Head, MAGIC, RECORDS};
 use crate::node::NodeError;
 use std::cell::UnsafeCell;
 use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// Tells a card file of this layout; the last byte is the layout's number.
-const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMC\x08");
 
 /// A number that the kernel drew when the program that runs in this process was started; its bytes are the C library's
 /// secrets, so it is mixed.
@@ -51,13 +51,15 @@ pub enum OpenError {
     /// `node.toml` was refused.
     #[error("the description of the cards was refused")]
     Node(#[from] NodeError),
-    /// A card file of another version or of something else.
-    #[error("{path} is not a card of this version: {found:#x}, expected {MAGIC:#x}; remove the directory")]
-    Foreign {
+    /// A card's file that another build made, or that is damaged.
+    #[error(
+        "{path} is no card of this build: {fault}; use the build that made it, or remove the directory once nobody uses it"
+    )]
+    Card {
         /// Which.
         path: PathBuf,
-        /// Its first eight bytes.
-        found: u64,
+        /// What was found, and what was expected.
+        fault: CardFault,
     },
 }
 
@@ -70,7 +72,10 @@ impl OpenError {
 /// What lies in a card's file.
 #[repr(C)]
 struct Shared {
+    /// [`MAGIC`], once all before `state` is written.
     magic: AtomicU64,
+    /// What [`header::records`] of the build that made it says, as pairs of bytes and count.
+    records: [[AtomicU32; 2]; RECORDS],
     /// Not 0: the card fell off the bus. Outside the lock, as every call asks.
     lost: AtomicU32,
     /// Goes up when the card has something to tell; a futex.
@@ -113,9 +118,9 @@ impl Mapping {
             return Err(fail(std::io::Error::last_os_error()));
         }
         let size = size_of::<Shared>();
-        let length = file.metadata().map_err(fail)?.len();
+        let head = look_at(path, &file)?;
         let bytes = u64::try_from(size).unwrap_or(u64::MAX);
-        if length < bytes {
+        if head == Head::Unwritten && file.metadata().map_err(fail)?.len() < bytes {
             file.set_len(bytes).map_err(fail)?;
         }
         back(&file, 0).map_err(fail)?;
@@ -135,10 +140,9 @@ impl Mapping {
         }
         // SAFETY: page-aligned, `size` bytes, every bit pattern of integers is valid; zeroes are a valid State.
         let shared: &'static Shared = unsafe { &*base.cast::<Shared>() };
-        let made = match shared.magic.load(Ordering::Acquire) {
-            MAGIC => Ok(()),
-            0 => init_mutex(shared).map_err(fail),
-            found => Err(OpenError::Foreign { path: path.to_owned(), found }),
+        let made = match head {
+            Head::Card => Ok(()),
+            Head::Unwritten => init(shared).map_err(fail),
         };
         // The mapping keeps the open file, and with it the lock, which therefore is given up here.
         // SAFETY: an owned descriptor.
@@ -237,18 +241,53 @@ pub(crate) fn back(file: &File, seats: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a card's file is there and whole.
+/// What the first bytes of a file say, before anything of it is trusted. Where they are not written, nothing behind them is, but what
+/// whoever made it had begun with.
+fn look_at(path: &Path, file: &File) -> Result<Head, OpenError> {
+    let fail = |source| OpenError::io(path, source);
+    let refuse = |fault| OpenError::Card { path: path.to_owned(), fault };
+    let (mut head, mut got) = ([0; header::BYTES], 0);
+    while let Some(rest) = head.get_mut(got..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, u64::try_from(got).unwrap_or(u64::MAX)).map_err(fail)? {
+            0 => break,
+            read => got += read,
+        }
+    }
+    let length = file.metadata().map_err(fail)?.len();
+    let expected = u64::try_from(size_of::<Shared>()).unwrap_or(u64::MAX);
+    let records = header::records::<libc::pthread_mutex_t>();
+    let told = header::check(&head, (length, expected), &records).map_err(refuse)?;
+    if told == Head::Unwritten && is_written_behind(file).map_err(fail)? {
+        return Err(refuse(CardFault::Headless));
+    }
+    Ok(told)
+}
+
+/// Whether any byte of a state is written.
+fn is_written_behind(mut file: &File) -> std::io::Result<bool> {
+    let behind = u64::try_from(std::mem::offset_of!(Shared, state)).unwrap_or(u64::MAX);
+    file.seek(SeekFrom::Start(behind))?;
+    let mut chunk = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => return Ok(false),
+            read if chunk.iter().take(read).any(|byte| *byte != 0) => return Ok(true),
+            _ => {}
+        }
+    }
+}
+
+/// Whether there is a card's file, for [`Mapping::open`] to look into.
 pub(crate) fn is_made(path: &Path) -> Result<bool, OpenError> {
     match std::fs::symlink_metadata(path) {
-        Ok(found) => {
-            Ok(found.is_file() && usize::try_from(found.len()).is_ok_and(|len| len >= size_of::<Shared>()))
-        }
+        Ok(found) => Ok(found.is_file() && found.len() > 0),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(source) => Err(OpenError::io(path, source)),
     }
 }
 
-fn init_mutex(shared: &Shared) -> std::io::Result<()> {
+/// Writes all that goes before the state, what tells of it last.
+fn init(shared: &Shared) -> std::io::Result<()> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
     let pointer = attributes.as_mut_ptr();
     // SAFETY: `pointer` is to be initialised by this call.
@@ -261,6 +300,11 @@ fn init_mutex(shared: &Shared) -> std::io::Result<()> {
     answers.push(unsafe { libc::pthread_mutex_init(shared.mutex.get(), pointer) });
     if let Some(code) = answers.into_iter().find(|code| *code != 0) {
         return Err(std::io::Error::from_raw_os_error(code));
+    }
+    let told = header::records::<libc::pthread_mutex_t>();
+    for ([bytes, count], (_, record)) in shared.records.iter().zip(told) {
+        bytes.store(record.bytes, Ordering::Relaxed);
+        count.store(record.count, Ordering::Relaxed);
     }
     shared.magic.store(MAGIC, Ordering::Release);
     Ok(())

@@ -1,11 +1,14 @@
 //! Xids that a card reported: the last ones lie in its shared state, where every process follows them for itself.
 
 use crate::card::Card;
+use crate::header::Record;
 use crate::mapping::monotonic_nanos;
 use crate::mig::MigDevice;
 
 /// Reports that a card keeps: who does not look for longer misses the oldest.
 const KEPT: usize = 64;
+/// These, for the header of a card's file.
+pub(crate) const REPORT: Record = Record::of::<Report>(KEPT);
 /// In the place of an instance's number: the whole card.
 const NO_INSTANCE: u32 = u32::MAX;
 

@@ -1,5 +1,6 @@
 //! What lies in a card's file: who holds how much, and who ran when. No clock and no file is read here.
 
+use crate::header::Record;
 use crate::lent::Lent;
 use crate::mapping::Entry;
 use crate::mig;
@@ -179,6 +180,10 @@ impl State {
     pub(crate) const BEHIND_SEATS: usize = std::mem::offset_of!(Self, lent);
     /// Bytes of one.
     pub(crate) const SEAT_BYTES: usize = size_of::<SeatState>();
+    /// Its seats, for the header of a card's file.
+    pub(crate) const SEAT: Record = Record::of::<SeatState>(SEATS);
+    /// The same of processes that left.
+    pub(crate) const DEPARTED: Record = Record::of::<Departed>(DEPARTED);
 
     pub(super) fn used(&self) -> usize {
         usize::try_from(self.seats_used).unwrap_or(SEATS).min(SEATS)
