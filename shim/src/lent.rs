@@ -15,6 +15,8 @@
 //!
 //! Nobody can look whether there is a lock and act by it at one moment. So who has locked counts itself in the owner word, and who
 //! found no lock (a reaper, or the last who lets go) marks that word only as it was before it looked: one of the two fails, and knows.
+//! Who sees the maker's own lock behind its own, and no free by it, counts nothing: nobody looked in vain before. So a maker of a
+//! library that does not know the count finds its word as it wrote it, and what it lends leaves the books when the last has let go.
 //!
 //! Physical memory that was exported ([`descriptor`]) goes the same way, and its importers are openers.
 //!
@@ -27,7 +29,9 @@ mod opened;
 
 use core::sync::atomic::Ordering;
 
-use aliquot_abi::layout::slot::{CLOSING, CROWD, GONE, LET_GO, freed, held_again, lock_of_lent};
+use aliquot_abi::layout::slot::{
+    CLOSING, CROWD, GONE, LENT, LET_GO, freed, held_again, lock_of_lent, pid_in,
+};
 use aliquot_abi::view::SlotView;
 
 pub(crate) use crowd::settle;
@@ -39,6 +43,7 @@ use crate::alloc_map::{AllocMap, Held, Key, NoRoom, Tie};
 use crate::grants::Usage;
 use crate::life::{self, Taken};
 use crate::plain::{self, POINTERS};
+use crate::process;
 use crate::sys::{self, KeepErrno};
 
 /// A slot of lent memory, under one owner word.
@@ -249,14 +254,30 @@ impl Lent {
 
     /// Whether it is still this memory's and stays so, now that this process has the lock.
     fn stays(self, tag: Tag) -> bool {
-        let Some(slot) = self.slot().filter(|slot| slot.tag().load(Ordering::SeqCst) == tag.0) else {
+        let Some((slot, word)) = self.slot_and_word() else { return false };
+        if slot.tag().load(Ordering::SeqCst) != tag.0 {
             return false;
-        };
+        }
+        let is_with_maker = self.is_with_maker(slot, word);
         let counted = |word: u64| {
             let is_it = freed(word) == self.owner && word != self.owner && word & (GONE | CLOSING) == 0;
-            is_it.then(|| held_again(word))
+            is_it.then(|| if is_with_maker { word } else { held_again(word) })
         };
         slot.owner().fetch_update(Ordering::SeqCst, Ordering::SeqCst, counted).is_ok()
+    }
+
+    /// Whether its maker has its lock, and did not say that it lets go, after this process locked: nobody found no lock before, and
+    /// who looks from here on finds one. Of several who have it the kernel names one, who may be another: then nobody can tell.
+    fn is_with_maker(self, slot: SlotView<'_>, word: u64) -> bool {
+        let is_its = |file| match sys::locker(file, self.lock()) {
+            Some(Some(pid)) => u32::try_from(pid) == Ok(pid_in(word)),
+            _ => false,
+        };
+        let here = process::namespace();
+        self.usage.file().is_some_and(is_its)
+            && here != 0
+            && slot.pid_namespace().load(Ordering::SeqCst) == here
+            && slot.kind().load(Ordering::SeqCst) == LENT
     }
 
     fn is_let_go(self) -> bool {

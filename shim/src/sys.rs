@@ -412,18 +412,22 @@ pub(crate) fn close(file: c_int) {
 
 /// Whether another process has the lock; also when the kernel cannot tell.
 pub(crate) fn locked_by_another(file: c_int, byte: u64) -> bool {
-    let mut lock = record(byte, libc::F_WRLCK);
-    // SAFETY: a record for the kernel to read and fill in.
-    let answer = unsafe { libc::fcntl(file, libc::F_GETLK, &raw mut lock) };
-    answer != 0 || c_int::from(lock.l_type) != libc::F_UNLCK
+    locker(file, byte) != Some(None)
 }
 
 /// Whether anybody else has a lock on a byte, for sure.
 pub(crate) fn is_locked(file: c_int, byte: u64) -> bool {
+    matches!(locker(file, byte), Some(Some(_)))
+}
+
+/// Whether anybody else has a lock on a byte, and by which number this process knows one of those who do: below 1 where it has none
+/// here. `None`: the kernel cannot tell.
+#[inline(never)]
+pub(crate) fn locker(file: c_int, byte: u64) -> Option<Option<c_int>> {
     let mut lock = record(byte, libc::F_WRLCK);
     // SAFETY: a record for the kernel to read and fill in.
     let answer = unsafe { libc::fcntl(file, libc::F_GETLK, &raw mut lock) };
-    answer == 0 && c_int::from(lock.l_type) != libc::F_UNLCK
+    (answer == 0).then(|| (c_int::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
 }
 
 fn record(byte: u64, kind: c_int) -> libc::flock {

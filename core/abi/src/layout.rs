@@ -181,7 +181,8 @@ pub mod slot {
     /// A mark of [`OWNER`], of lent memory: the last who had it lets go of it, and nobody takes hold of it any more.
     pub const CLOSING: u64 = 1 << 30;
     /// The least of the bits of [`OWNER`] that count, of lent memory, how often somebody took hold of it: whoever had found nobody
-    /// to hold it before finds another word than he saw.
+    /// to hold it before finds another word than he saw. Who sees that its maker has its lock, and its [`KIND`] is [`LENT`], counts
+    /// nothing: libraries of before know what they lend by the whole word.
     const HOLD: u64 = 1 << 22;
 
     /// The process of an owner word; 0: the slot is free.
