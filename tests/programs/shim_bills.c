@@ -181,6 +181,35 @@ static void both_cards(uint64_t nanos)
     number = 2;
 }
 
+/* Launches on both cards, so that it is known what they take; then such that the driver refuses, with each card's context current and
+   with none; then a short kernel on each. */
+static void refused_on_both(uint64_t nanos)
+{
+    uint64_t brief = SHORT;
+    void *parameters[] = { &nanos }, *short_ones[] = { &brief };
+    OnCard launches[] = { { function, { 4, 1, 1 }, { 64, 1, 1 }, 0, stream, parameters },
+        { NULL, { 4, 1, 1 }, { 64, 1, 1 }, 0, NULL, parameters } };
+    Handle currents[] = { first, NULL, NULL };
+    alarm(GIVE_UP);
+    CHECK(cuDevicePrimaryCtxRetain(&currents[1], 1) == 0 && cuCtxSetCurrent(currents[1]) == 0);
+    load();
+    launches[1].function = function;
+    CHECK(cuStreamCreate(&launches[1].stream, 1) == 0);
+    for (number = 0; number < 2; number++) {
+        CHECK(cuLaunchCooperativeKernelMultiDevice(launches, 2, 0) == 0);
+        for (int card = 0; card < 2; card++)
+            CHECK(cuCtxSetCurrent(currents[card]) == 0 && cuCtxSynchronize() == 0);
+    }
+    launches[0].grid[0]++;
+    for (int one = 0; one < 3 * FEW; one++)
+        CHECK(cuCtxSetCurrent(currents[one / FEW]) == 0 && cuLaunchCooperativeKernelMultiDevice(launches, 2, 0) == 1);
+    for (int card = 0; card < 2; card++) {
+        CHECK(cuCtxSetCurrent(currents[card]) == 0);
+        CHECK(cuLaunchKernel(launches[card].function, 4, 1, 1, 64, 1, 1, 0, launches[card].stream, short_ones, NULL) == 0);
+        CHECK(cuCtxSynchronize() == 0);
+    }
+}
+
 /* A capture is lost with the context that its stream was in; then a kernel. */
 static void capture_lost_with_context(uint64_t nanos)
 {
@@ -324,7 +353,7 @@ int main(int count, char **words)
     } scenes[] = { { "once", once }, { "once_by_event", once_by_event }, { "once_by_asking", once_by_asking },
         { "once_in_silence", once_in_silence }, { "grows", grows }, { "captured", captured }, { "capture_lost", capture_lost },
         { "capture_joined", capture_joined }, { "capture_of_thread", capture_of_thread },
-        { "capture_to_graph", capture_to_graph }, { "both_cards", both_cards },
+        { "capture_to_graph", capture_to_graph }, { "both_cards", both_cards }, { "refused_on_both", refused_on_both },
         { "capture_lost_with_context", capture_lost_with_context },
         { "events", events }, { "two_lengths", two_lengths }, { "many_contexts", many_contexts },
         { "contexts_at_work", contexts_at_work }, { "unknown_by_threads", unknown_by_threads },

@@ -164,6 +164,24 @@ fn a_launch_on_several_cards_is_charged_to_each_of_them() {
     }
 }
 
+/// What is known to take 100 ms costs nothing where the driver refuses it, on neither card, whichever card's context is current.
+#[test]
+fn launches_on_several_cards_that_the_driver_refuses_are_billed_to_none() {
+    const KERNEL: u64 = 100 * MILLI;
+    let Some(scene) = scene() else { return };
+    let device = scene.bench.device();
+    let tenant = Tenant::new();
+    let name_of = |card: &Card| format!("of-card-{}", card.index());
+    let grants: Vec<_> = device.cards().iter().map(|card| tenant.grant(&name_of(card), &cap(card))).collect();
+    scene.play(tenant.command(&scene.bench, &scene.program), "refused_on_both", KERNEL, 0);
+    for (card, files) in device.cards().iter().zip(&grants) {
+        let (billed, busy) = (files.counter(usage::DEVICE_NANOS), card.busy_nanos());
+        println!("{billed} ns billed, of {busy} ns that the card worked");
+        assert!(busy >= 2 * KERNEL, "{busy} ns");
+        assert!(billed <= busy + KERNEL / 2, "{billed} ns billed, of {busy} ns that the card worked");
+    }
+}
+
 /// A process that asked the driver about a capture after it was lost would be killed.
 #[test]
 fn a_capture_ends_with_the_context_of_its_stream() {
