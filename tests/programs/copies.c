@@ -32,7 +32,7 @@ static void refusals(const Ground *on)
     CHECK(cuMemcpy3DBatchAsync_v2((size_t)1 << 60, NULL, 0, on->stream) == 1);
     CHECK(cuMemcpy3DWithAttributesAsync(NULL, 0, on->stream) == 1);
     CHECK(cuMemcpyAtoA_v2(on->arrays[0], 1, on->arrays[1], 0, BYTES) == 1);
-    /* No memory of the card has an address of 32 bits. */
+    /* No memory of the card has an address of 32 bits that no call of the first generation made. */
     CHECK(cuMemcpyHtoD(4096, host, 64) == 1 && cuMemsetD8(4096, 1, 64) == 1);
     CHECK(cuMemcpy2D(NULL) == 1 && cuMemcpy3D(NULL) == 1 && cuMemcpy3DPeer(NULL) == 1);
     unsigned long long place = 1;

@@ -9,6 +9,9 @@ typedef uint64_t Pointer;
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
 extern int cuMemAlloc_v2(Pointer *, size_t), cuMemFree_v2(Pointer), cuMemGetInfo_v2(size_t *, size_t *);
 extern int cuMemGetInfo(unsigned *, unsigned *);
+extern int cuMemAlloc(unsigned *, unsigned), cuMemFree(unsigned), cuMemAllocPitch(unsigned *, unsigned *, unsigned, unsigned, unsigned);
+extern int cuMemcpyHtoD(unsigned, const void *, unsigned), cuMemcpyDtoH(void *, unsigned, unsigned), cuMemsetD8(unsigned, unsigned char, unsigned);
+extern int cuMemGetAddressRange(unsigned *, unsigned *, unsigned);
 extern int cuMemAllocPitch_v2(Pointer *, size_t *, size_t, size_t, unsigned);
 extern int cuMemAllocManaged(Pointer *, size_t, unsigned);
 extern int cuMemFreeAsync(Pointer, void *), cuMemFreeAsync_ptsz(Pointer, void *);
@@ -86,6 +89,38 @@ static void pitched(void)
     CHECK(cuMemAllocPitch_v2(&more, &none, 512, limit / 512, 4) == OUT_OF_MEMORY && more == 42 && none == 43);
     CHECK(cuMemAllocPitch_v2(&more, &none, SIZE_MAX, SIZE_MAX, 4) == OUT_OF_MEMORY && more == 42 && none == 43);
     CHECK(cuMemFree_v2(rows) == 0 && left() == limit);
+}
+
+/* The calls of the first generation, whose addresses have 32 bits: charged once, and credited once, by whichever free. */
+static void first_generation(void)
+{
+    unsigned one = 42, two = 42, pitch = 43, base = 0, bytes = 0;
+    Pointer wide = 0;
+    char text[] = "what stands there", found[sizeof text] = "";
+    CHECK(cuMemAlloc(&one, 1000) == 0 && one != 42 && left() == limit - 1024);
+    CHECK(cuMemAlloc(&two, (unsigned)limit - 1024 + 1) == OUT_OF_MEMORY && two == 42 && left() == limit - 1024);
+    CHECK(cuMemAlloc(&two, 0) == INVALID_VALUE && two == 42 && cuMemAlloc(NULL, 1000) == INVALID_VALUE);
+    CHECK(cuMemcpyHtoD(one, text, sizeof text) == 0 && cuMemcpyDtoH(found, one, sizeof text) == 0 && !strcmp(found, text));
+    CHECK(cuMemsetD8(one, 'x', 4) == 0 && cuMemcpyDtoH(found, one, sizeof text) == 0 && !memcmp(found, "xxxx", 4));
+    CHECK(cuMemcpyHtoD(one, text, 1001) == INVALID_VALUE);
+    CHECK(cuMemGetAddressRange(&base, &bytes, one + 999) == 0 && base == one && bytes == 1000);
+    CHECK(cuMemAlloc(&two, 512) == 0 && two != one && left() == limit - 1536);
+    CHECK(cuMemFree(one + 8) == INVALID_VALUE && left() == limit - 1536);
+    CHECK(cuMemFree(one) == 0 && cuMemFree(one) == INVALID_VALUE && cuMemFree_v2(one) == INVALID_VALUE && left() == limit - 512);
+    CHECK(cuMemFree_v2(two) == 0 && cuMemFree(two) == INVALID_VALUE && cuMemFree(0) == 0 && left() == limit);
+    CHECK(cuMemAllocPitch(&one, &pitch, 1000, 77, 4) == 0 && pitch >= 1000 && left() == limit - pitch * 77);
+    two = base = 42;
+    CHECK(cuMemAllocPitch(&two, &base, 512, (unsigned)(limit / 512), 4) == OUT_OF_MEMORY && two == 42 && base == 42);
+    CHECK(cuMemAllocPitch(&two, &base, 100, 100, 3) == INVALID_VALUE && cuMemAllocPitch(&two, NULL, 100, 100, 4) == INVALID_VALUE);
+    CHECK(cuMemFreeAsync(one, NULL) == 0 && left() == limit);
+    /* To the last byte, beside memory of later calls; what there are no addresses for costs nothing. */
+    CHECK(cuMemAlloc(&two, (unsigned)limit) == OUT_OF_MEMORY && left() == limit);
+    CHECK(cuMemAlloc_v2(&wide, limit - 4096) == 0 && wide >> 32 && cuMemAlloc(&one, 4096) == 0 && left() == 0);
+    CHECK(cuMemAlloc(&two, 1) == OUT_OF_MEMORY && cuMemFree_v2(wide) == 0 && left() == limit - 4096);
+    for (int again = 0; again < 1000; again++)
+        CHECK(cuMemAlloc(&two, 100 << 20) == 0 && cuMemFree(two) == 0 && left() == limit - 4096);
+    /* What is left goes with its context. */
+    CHECK(cuDevicePrimaryCtxReset_v2(0) == 0 && cuMemFree(one) == INVALID_VALUE);
 }
 
 /* What the driver refuses costs nothing, and is refused with the driver's number. */
@@ -280,7 +315,8 @@ int main(int count, char **arguments)
     } modes[] = {{"exact", exact},     {"pitched", pitched}, {"errors", errors},
                  {"managed", managed}, {"managed-free", managed_free},
                  {"arrays", arrays},   {"physical", physical}, {"other-card", other_card},
-                 {"freed-in-order", freed_in_order}, {"ended", ended}};
+                 {"freed-in-order", freed_in_order}, {"ended", ended},
+                 {"first-generation", first_generation}};
     for (size_t at = 0; at < sizeof modes / sizeof *modes; at++) {
         if (!strcmp(mode, modes[at].name)) {
             modes[at].run();

@@ -60,6 +60,12 @@ fn pitched_rows_are_charged_as_the_driver_lays_them() {
     run("pitched", |_| {});
 }
 
+/// `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree` of 2007, whose addresses have 32 bits.
+#[test]
+fn memory_of_the_first_generation_is_charged_once_and_credited_once() {
+    run("first-generation", |_| {});
+}
+
 #[test]
 fn what_the_driver_refuses_costs_nothing() {
     run("errors", |_| {});

@@ -4,7 +4,7 @@
 use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::external::External;
 use crate::handle::{Registry, Tag};
-use crate::heap::Backing;
+use crate::heap::{Backing, Reach};
 use crate::process;
 use aliquot_sim_device::Kind;
 use std::sync::Arc;
@@ -105,7 +105,8 @@ fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> 
     let ours = context.card()?;
     let charged = shape.charged(bytes);
     ours.take(Kind::Array, charged)?;
-    let (_, backing) = ours.heap()?.take(bytes).inspect_err(|_| ours.give(Kind::Array, charged))?;
+    let (_, backing) =
+        ours.heap()?.take(bytes, Reach::Wide).inspect_err(|_| ours.give(Kind::Array, charged))?;
     let (device, context) = (context.device, context.home);
     let (handle, _) = registry.add(|_| Array { shape, device, context, bytes, backing, external: None });
     if let Err(gone) = process::must_live(context) {

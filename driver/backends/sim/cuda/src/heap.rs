@@ -15,6 +15,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Addresses set aside for a card: many times its memory, so that a freed range of one size need not fit another.
 const SPAN: u64 = 4 << 40;
+/// The same of addresses of 32 bits, of which a process has few: what calls of the first generation have of a card at once. Its content
+/// lies behind that of the others.
+const LOW_SPAN: u64 = 512 << 20;
+/// Where such addresses are looked for: above programs that are not moved when they start.
+const LOW_FROM: u64 = 1 << 30;
+const LOW_STEP: u64 = 128 << 20;
 /// Granularity of everything mapped, in bytes.
 pub(crate) const BIG_PAGE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
@@ -41,7 +47,26 @@ pub(crate) struct Backing {
 #[derive(Debug)]
 pub(crate) struct Heap {
     content: Arc<Content>,
+    wide: Area,
+    low: OnceLock<Area>,
+}
+
+/// Which addresses an allocation may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Any.
+    Wide,
+    /// Those of 32 bits.
+    Low,
+}
+
+/// Addresses of a card, and where their content lies.
+#[derive(Debug)]
+struct Area {
     base: u64,
+    /// Of the first one's content.
+    begin: u64,
+    span: u64,
     ranges: Mutex<Ranges>,
 }
 
@@ -58,31 +83,48 @@ fn class(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(step)
 }
 
+impl Area {
+    const fn new(base: u64, begin: u64, span: u64) -> Self {
+        Self { base, begin, span, ranges: Mutex::new(Ranges { next: 0, free: BTreeMap::new() }) }
+    }
+
+    /// A range: its distance from the first address.
+    fn take(&self, class: u64) -> Answer<u64> {
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(offset) = ranges.free.get_mut(&class).and_then(Vec::pop) {
+            return Ok(offset);
+        }
+        let align = if class >= BIG_PAGE { BIG_PAGE } else { class.min(PAGE).next_power_of_two() };
+        let offset = ranges.next.next_multiple_of(align);
+        if offset.saturating_add(class) > self.span {
+            return Err(OUT_OF_MEMORY);
+        }
+        ranges.next = offset + class;
+        Ok(offset)
+    }
+
+    fn give(&self, class: u64, offset: u64) {
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.free.entry(class).or_default().push(offset);
+    }
+}
+
 impl Heap {
     /// A card's heap, with content in `file`.
     pub(crate) fn new(file: &Path) -> Answer<Self> {
-        let content = Arc::new(Content::create(file, SPAN)?);
-        let base = reserve(SPAN)?;
-        Ok(Self { content, base, ranges: Mutex::default() })
+        let content = Arc::new(Content::create(file, SPAN + LOW_SPAN)?);
+        Ok(Self { content, wide: Area::new(reserve(SPAN)?, 0, SPAN), low: OnceLock::new() })
     }
 
     /// A range of addresses with content.
-    pub(crate) fn take(&self, bytes: u64) -> Answer<(u64, Backing)> {
-        let class = class(bytes);
-        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
-        let offset = if let Some(offset) = ranges.free.get_mut(&class).and_then(Vec::pop) {
-            offset
-        } else {
-            let align = if class >= BIG_PAGE { BIG_PAGE } else { class.min(PAGE).next_power_of_two() };
-            let offset = ranges.next.next_multiple_of(align);
-            if offset.saturating_add(class) > SPAN {
-                return Err(OUT_OF_MEMORY);
-            }
-            ranges.next = offset + class;
-            offset
+    pub(crate) fn take(&self, bytes: u64, reach: Reach) -> Answer<(u64, Backing)> {
+        let area = match reach {
+            Reach::Wide => &self.wide,
+            Reach::Low => self.low()?,
         };
-        let touched = Arc::new(AtomicBool::new(false));
-        Ok((self.base + offset, Backing { content: Arc::clone(&self.content), offset, touched }))
+        let offset = area.take(class(bytes))?;
+        let (content, touched) = (Arc::clone(&self.content), Arc::new(AtomicBool::new(false)));
+        Ok((area.base + offset, Backing { content, offset: area.begin + offset, touched }))
     }
 
     /// Takes a range back.
@@ -90,8 +132,21 @@ impl Heap {
         if backing.touched.load(Ordering::Relaxed) {
             backing.content.forget(backing.offset, class(bytes));
         }
-        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
-        ranges.free.entry(class(bytes)).or_default().push(backing.offset);
+        let area = self.low.get().filter(|low| backing.offset >= low.begin).unwrap_or(&self.wide);
+        area.give(class(bytes), backing.offset - area.begin);
+    }
+
+    fn low(&self) -> Answer<&Area> {
+        if let Some(low) = self.low.get() {
+            return Ok(low);
+        }
+        let base = reserve_low(LOW_SPAN)?;
+        let low = self.low.get_or_init(|| Area::new(base, SPAN, LOW_SPAN));
+        // Another thread was faster.
+        if low.base != base {
+            unmap(base, LOW_SPAN);
+        }
+        Ok(low)
     }
 }
 
@@ -306,6 +361,21 @@ pub(crate) fn reserve(bytes: u64) -> Answer<u64> {
     unmap(got, base - got);
     unmap(base + bytes, got + asked - base - bytes);
     Ok(base)
+}
+
+/// The same below 4 GiB, where nothing else lies.
+fn reserve_low(bytes: u64) -> Answer<u64> {
+    let mut bases = (LOW_FROM..=(1 << 32) - bytes).step_by(length(LOW_STEP));
+    let free = bases.find(|base| match map(*base, bytes, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE) {
+        Ok(got) if got == *base => true,
+        // A kernel that does not know the flag.
+        Ok(elsewhere) => {
+            unmap(elsewhere, bytes);
+            false
+        }
+        Err(_) => false,
+    });
+    free.ok_or(OUT_OF_MEMORY)
 }
 
 /// Takes the host's mapping away again; the addresses stay reserved.

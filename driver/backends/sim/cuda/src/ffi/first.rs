@@ -1,5 +1,5 @@
-//! Copies and fills of the first generation: sizes and addresses of 32 bits. Memory of a card never has so low an address
-//! here, so what they reach are arrays and the host.
+//! Copies and fills of the first generation: sizes and addresses of 32 bits. What they reach are arrays, the host, and memory of
+//! a card that was had by the allocations of that generation, which alone has so low an address here.
 
 use super::copy::{Copy3d, Side3d};
 use super::copy::{

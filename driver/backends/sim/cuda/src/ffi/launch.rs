@@ -155,6 +155,11 @@ exports! {
         module::check(handle)?;
         listed(functions, handle, room)
     }
+    fn cuModuleGetGlobal(_address: Out<u32>, _bytes: Out<u32>, handle: u64, name: Text) {
+        module::check(handle)?;
+        name.get()?;
+        Err(NOT_FOUND)
+    }
     fn cuModuleGetGlobal_v2(_address: Out<u64>, _bytes: Out<u64>, handle: u64, name: Text) {
         module::check(handle)?;
         name.get()?;

@@ -3,6 +3,7 @@
 use super::pointer::{In, Out};
 use crate::array::{self, ARRAYS, MIPMAPPED, Shape};
 use crate::code::{Answer, INVALID_VALUE};
+use crate::heap::Reach;
 use crate::location::Location;
 use crate::memory::{self, Origin, Payer};
 use crate::pool::{self, POOLS};
@@ -166,6 +167,11 @@ fn requirements_of(answer: Out<Requirements>, found: (u64, u64)) -> Answer {
     answer.set(Requirements { bytes: found.0, alignment: found.1, reserved: [0; 4] })
 }
 
+/// What the first generation has 32 bits for.
+fn short(value: u64) -> Answer<u32> {
+    u32::try_from(value).map_err(|_| INVALID_VALUE)
+}
+
 exports! {
     fn cuMemGetInfo_v2(free: Out<u64>, total: Out<u64>) {
         let (left, all) = memory::info()?;
@@ -182,7 +188,11 @@ exports! {
     }
     fn cuMemAlloc_v2(address: Out<u64>, bytes: u64) {
         address.check()?;
-        address.set(memory::allocate(Kind::Plain, bytes)?)
+        address.set(memory::allocate(Kind::Plain, bytes, Reach::Wide)?)
+    }
+    fn cuMemAlloc(address: Out<u32>, bytes: u32) {
+        address.check()?;
+        address.set(short(memory::allocate(Kind::Plain, bytes.into(), Reach::Low)?)?)
     }
     fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<u64>, width: u64, height: u64, element: u32) {
         address.check()?;
@@ -190,20 +200,41 @@ exports! {
         if !matches!(element, 4 | 8 | 16) {
             return Err(INVALID_VALUE);
         }
-        let (found, apart) = memory::allocate_pitch(width, height)?;
+        let (found, apart) = memory::allocate_pitch(width, height, Reach::Wide)?;
         address.set(found)?;
         pitch.set(apart)
+    }
+    fn cuMemAllocPitch(address: Out<u32>, pitch: Out<u32>, width: u32, height: u32, element: u32) {
+        address.check()?;
+        pitch.check()?;
+        if !matches!(element, 4 | 8 | 16) {
+            return Err(INVALID_VALUE);
+        }
+        let (found, apart) = memory::allocate_pitch(width.into(), height.into(), Reach::Low)?;
+        address.set(short(found)?)?;
+        pitch.set(short(apart)?)
     }
     fn cuMemAllocManaged(address: Out<u64>, bytes: u64, flags: u32) {
         address.check()?;
         if !matches!(flags, 1 | 2) {
             return Err(INVALID_VALUE);
         }
-        address.set(memory::allocate(Kind::Managed, bytes)?)
+        address.set(memory::allocate(Kind::Managed, bytes, Reach::Wide)?)
     }
     fn cuMemFree_v2(address: u64) {
         process::cards()?;
         memory::free(address)
+    }
+    fn cuMemFree(address: u32) {
+        process::cards()?;
+        memory::free(address.into())
+    }
+    fn cuMemGetAddressRange(base: Out<u32>, bytes: Out<u32>, address: u32) {
+        process::cards()?;
+        let found = memory::find(address.into()).ok_or(INVALID_VALUE)?;
+        base.set_if_wanted(short(found.address)?);
+        bytes.set_if_wanted(short(found.bytes)?);
+        Ok(())
     }
     fn cuMemGetAddressRange_v2(base: Out<u64>, bytes: Out<u64>, address: u64) {
         process::cards()?;
