@@ -11,6 +11,9 @@
 //! begins with empty books. A shard grows by doubling; the new table is mapped before the lock is taken. Removal closes the gap,
 //! so nothing slows down with age. Where no more can be mapped, or a shard holds [`SHARD_ENTRIES_MAX`], an entry is refused: the
 //! caller frees the allocation again, since what is not recorded could never be credited.
+//!
+//! Who cannot have the lock of a shard ([`crate::short`]) does without it: what it makes is refused as well, and what it frees
+//! stays charged until its address is in use again.
 
 // UNSAFETY: tables are raw mappings, guarded by the lock of their shard.
 #![expect(unsafe_code, reason = "tables lie in mappings")]
@@ -18,8 +21,9 @@
 mod held;
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use crate::short::Short;
 use crate::sys::{self, KeepErrno};
 
 pub(crate) use held::{Held, Tie};
@@ -30,8 +34,6 @@ const SHARDS: usize = 64;
 const FIRST_PLACES: usize = 128;
 /// Most entries of a shard, so 32 million in all.
 const SHARD_ENTRIES_MAX: usize = 1 << 19;
-/// Looks at a taken lock before the processor is given away.
-const SPINS_MAX: u32 = 64;
 
 /// A device pointer or a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +68,7 @@ struct Entry<V> {
 #[derive(Debug)]
 #[repr(align(64))]
 struct Shard<V> {
-    lock: AtomicU32,
+    lock: Short,
     places: AtomicUsize,
     count: AtomicUsize,
     table: AtomicPtr<Entry<V>>,
@@ -77,7 +79,7 @@ struct Locked<'a, V>(&'a Shard<V>);
 
 impl<V> Drop for Locked<'_, V> {
     fn drop(&mut self) {
-        self.0.lock.store(0, Ordering::Release);
+        self.0.lock.open();
     }
 }
 
@@ -129,7 +131,7 @@ impl<V: Copy> AllocMap<V> {
         }
         loop {
             let places = {
-                let locked = shard.lock();
+                let locked = shard.lock().ok_or(NoRoom)?;
                 if let Some(answer) = locked.insert(key, value, place) {
                     return Ok(answer);
                 }
@@ -142,7 +144,7 @@ impl<V: Copy> AllocMap<V> {
     /// Takes an entry out.
     pub(crate) fn take(&self, key: Key) -> Option<V> {
         let (shard, place) = hash(key);
-        let locked = self.shard(shard)?.lock();
+        let locked = self.shard(shard)?.lock()?;
         let found = locked.find(key, place)?;
         let value = locked.at(found).value;
         locked.remove(found);
@@ -152,7 +154,7 @@ impl<V: Copy> AllocMap<V> {
     /// Changes an entry. `change` is called under a lock: it only reckons.
     pub(crate) fn update<R>(&self, key: Key, change: impl FnOnce(&mut V) -> R) -> Option<R> {
         let (shard, place) = hash(key);
-        let locked = self.shard(shard)?.lock();
+        let locked = self.shard(shard)?.lock()?;
         let found = locked.find(key, place)?;
         let mut entry = locked.at(found);
         let answer = change(&mut entry.value);
@@ -163,7 +165,7 @@ impl<V: Copy> AllocMap<V> {
     /// Changes an entry and decides what becomes of it; that, and the entry as changed. Called under a lock, as in `update`.
     pub(crate) fn decide(&self, key: Key, decide: impl FnOnce(&mut V) -> Fate) -> Option<(Fate, V)> {
         let (shard, place) = hash(key);
-        let locked = self.shard(shard)?.lock();
+        let locked = self.shard(shard)?.lock()?;
         let found = locked.find(key, place)?;
         let mut entry = locked.at(found);
         let fate = decide(&mut entry.value);
@@ -182,7 +184,7 @@ impl<V: Copy> AllocMap<V> {
     /// What `answer` finds in some entry; looks at all of them.
     pub(crate) fn find<R>(&self, answer: impl Fn(Key, &V) -> Option<R>) -> Option<R> {
         (0..SHARDS).filter_map(|number| self.shard(number)).find_map(|shard| {
-            let locked = shard.lock();
+            let locked = shard.lock()?;
             (0..shard.places.load(Ordering::Relaxed)).find_map(|place| {
                 let entry = locked.at(place);
                 (entry.key != 0).then(|| answer(Key(entry.key - 1), &entry.value)).flatten()
@@ -193,7 +195,7 @@ impl<V: Copy> AllocMap<V> {
     /// Takes out every entry that is `wanted`. Both are called under a lock: they only look and add up.
     pub(crate) fn sweep(&self, wanted: impl Fn(Key, &V) -> bool, mut each: impl FnMut(V)) {
         for shard in (0..SHARDS).filter_map(|number| self.shard(number)) {
-            let locked = shard.lock();
+            let Some(locked) = shard.lock() else { continue };
             let mut place = 0;
             while place < shard.places.load(Ordering::Relaxed) {
                 let entry = locked.at(place);
@@ -210,19 +212,11 @@ impl<V: Copy> AllocMap<V> {
 }
 
 impl<V: Copy> Shard<V> {
-    fn lock(&self) -> Locked<'_, V> {
-        let mut spins = 0_u32;
-        while self.lock.swap(1, Ordering::Acquire) != 0 {
-            while self.lock.load(Ordering::Relaxed) != 0 {
-                spins += 1;
-                if spins.is_multiple_of(SPINS_MAX) {
-                    sys::yield_now();
-                } else {
-                    core::hint::spin_loop();
-                }
-            }
-        }
-        Locked(self)
+    /// `None`: it cannot be had.
+    #[inline]
+    fn lock(&self) -> Option<Locked<'_, V>> {
+        // Made only where it is had: its end opens the lock.
+        self.lock.take().then(|| Locked(self))
     }
 
     /// A larger table in place of one of `places` places, unless another thread was faster.
@@ -235,11 +229,12 @@ impl<V: Copy> Shard<V> {
         }
         let fresh = sys::map_wiped_on_fork(next * size_of::<Entry<V>>()).ok_or(NoRoom)?;
         let old = {
-            let locked = self.lock();
-            if self.places.load(Ordering::Relaxed) == places {
-                locked.move_to(fresh.cast(), next).map(|old| (old, places))
-            } else {
-                Some((fresh, next))
+            match self.lock() {
+                Some(locked) if self.places.load(Ordering::Relaxed) == places => {
+                    locked.move_to(fresh.cast(), next).map(|old| (old, places))
+                }
+                // Whoever inserts finds out that there is no lock.
+                Some(_) | None => Some((fresh, next)),
             }
         };
         if let Some((old, places)) = old {
@@ -427,6 +422,22 @@ mod tests {
     }
 
     #[test]
+    fn who_has_the_lock_or_waits_for_one_that_was_left_does_without() {
+        let (map, key) = (AllocMap::new(), Key(512));
+        assert_eq!(map.insert(key, held(512, 1)), Ok(None));
+        let inner = map.update(key, |_| (map.insert(key, held(1, 0)), map.take(key)));
+        assert_eq!(inner, Some((Err(NoRoom), None)));
+        let shard = map.shard(hash(key).0).unwrap();
+        std::thread::scope(|scope| scope.spawn(|| shard.lock().map(core::mem::forget)).join().unwrap());
+        assert_eq!(map.take(key), None, "its holder is gone");
+        assert_eq!(map.insert(key, held(1, 0)), Err(NoRoom));
+        map.sweep(|_, _| true, |held| panic!("{held:?} lies where nobody may look"));
+        // Its holder was slow only.
+        shard.lock.open();
+        assert_eq!(map.take(key), Some(held(512, 1)));
+    }
+
+    #[test]
     fn a_key_that_cannot_be_kept_is_refused() {
         let map = AllocMap::new();
         assert_eq!(map.insert(Key(u64::MAX), held(1, 0)), Err(NoRoom));
@@ -445,7 +456,7 @@ mod tests {
                 // From where a key is looked for to the next free place: what a removal looks at.
                 let looks = keys().map(|key| {
                     let (shard, mut place) = hash(key);
-                    let locked = map.shard(shard).unwrap().lock();
+                    let locked = map.shard(shard).unwrap().lock().unwrap();
                     let from = place;
                     while locked.at(place & locked.mask()).key != 0 {
                         place += 1;

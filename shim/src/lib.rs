@@ -62,6 +62,7 @@ mod process;
 mod processes;
 mod ranges;
 mod resolve;
+mod short;
 mod shown;
 mod sizes;
 mod sparse;
