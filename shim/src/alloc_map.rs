@@ -12,8 +12,9 @@
 //! so nothing slows down with age. Where no more can be mapped, or a shard holds [`SHARD_ENTRIES_MAX`], an entry is refused: the
 //! caller frees the allocation again, since what is not recorded could never be credited.
 //!
-//! Who cannot have the lock of a shard ([`crate::short`]) does without it: what it makes is refused as well, and what it frees
-//! stays charged until its address is in use again.
+//! Who cannot have the lock of a shard ([`crate::short`]) does without it where the books are not below the card for that: what it
+//! makes is refused as well, and what it frees stays charged until its address is in use again. Who looks something up, or counts a hold
+//! more or less, waits for the lock without end: that nobody knows is not that nothing is there.
 
 // UNSAFETY: tables are raw mappings, guarded by the lock of their shard.
 #![expect(unsafe_code, reason = "tables lie in mappings")]
@@ -154,7 +155,7 @@ impl<V: Copy> AllocMap<V> {
     /// Changes an entry. `change` is called under a lock: it only reckons.
     pub(crate) fn update<R>(&self, key: Key, change: impl FnOnce(&mut V) -> R) -> Option<R> {
         let (shard, place) = hash(key);
-        let locked = self.shard(shard)?.lock()?;
+        let locked = self.shard(shard)?.lock_at_last();
         let found = locked.find(key, place)?;
         let mut entry = locked.at(found);
         let answer = change(&mut entry.value);
@@ -165,7 +166,7 @@ impl<V: Copy> AllocMap<V> {
     /// Changes an entry and decides what becomes of it; that, and the entry as changed. Called under a lock, as in `update`.
     pub(crate) fn decide(&self, key: Key, decide: impl FnOnce(&mut V) -> Fate) -> Option<(Fate, V)> {
         let (shard, place) = hash(key);
-        let locked = self.shard(shard)?.lock()?;
+        let locked = self.shard(shard)?.lock_at_last();
         let found = locked.find(key, place)?;
         let mut entry = locked.at(found);
         let fate = decide(&mut entry.value);
@@ -184,7 +185,7 @@ impl<V: Copy> AllocMap<V> {
     /// What `answer` finds in some entry; looks at all of them.
     pub(crate) fn find<R>(&self, answer: impl Fn(Key, &V) -> Option<R>) -> Option<R> {
         (0..SHARDS).filter_map(|number| self.shard(number)).find_map(|shard| {
-            let locked = shard.lock()?;
+            let locked = shard.lock_at_last();
             (0..shard.places.load(Ordering::Relaxed)).find_map(|place| {
                 let entry = locked.at(place);
                 (entry.key != 0).then(|| answer(Key(entry.key - 1), &entry.value)).flatten()
@@ -217,6 +218,12 @@ impl<V: Copy> Shard<V> {
     fn lock(&self) -> Option<Locked<'_, V>> {
         // Made only where it is had: its end opens the lock.
         self.lock.take().then(|| Locked(self))
+    }
+
+    #[inline]
+    fn lock_at_last(&self) -> Locked<'_, V> {
+        self.lock.take_at_last();
+        Locked(self)
     }
 
     /// A larger table in place of one of `places` places, unless another thread was faster.

@@ -1,8 +1,7 @@
 //! Tables of this process: private memory that a fork wipes, changed under a short lock.
 //!
 //! The lock is held for some loads and stores, never while a vendor library or the heap is called. A forked child finds
-//! empty tables and an open lock, whatever its parent's other threads were doing. Marks of threads and waits are those of
-//! [`crate::short`]; here somebody who sleeps is woken.
+//! empty tables and an open lock, whatever its parent's other threads were doing.
 
 // UNSAFETY: the tables lie in a mapping of our own.
 #![expect(unsafe_code, reason = "private tables lie in a mapping")]
@@ -10,13 +9,15 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::short::{LEFT, OPEN, SLEEP_NANOS, SLEEPS_MAX};
 use crate::sys::{self, KeepErrno};
 
 /// Looks at the lock before a thread sleeps.
 const SPINS: u32 = 100;
-/// Sleeps before one's own mark is taken for one's own.
-const OWN_SLEEPS_MAX: u32 = 2;
+/// Longest sleep before a thread looks again, in nanoseconds.
+const SLEEP_NANOS: u64 = 1_000_000;
+
+const OPEN: u32 = 0;
+const TAKEN: u32 = 1;
 
 /// A type of which bytes of zero are a value: empty.
 ///
@@ -40,12 +41,10 @@ impl<T: Empty> Kept<T> {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// Reads or changes it. `None`: there is no memory for it, or its lock cannot be had. `inside` calls nothing that is not ours.
+    /// Reads or changes it. `None`: there is no memory for it. `inside` calls nothing that is not ours.
     pub(crate) fn with<R>(&self, inside: impl FnOnce(&mut T) -> R) -> Option<R> {
         let locked = self.locked()?;
-        if !locked.take() {
-            return None;
-        }
+        locked.take();
         // SAFETY: the lock is ours.
         let answer = inside(unsafe { &mut *locked.value.get() });
         locked.open();
@@ -68,49 +67,25 @@ impl<T: Empty> Kept<T> {
 }
 
 impl<T> Locked<T> {
-    /// False: it cannot be had.
     #[inline]
-    fn take(&self) -> bool {
-        let me = sys::thread_mark();
+    fn take(&self) {
         for _ in 0..SPINS {
-            if self.lock.compare_exchange_weak(OPEN, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return true;
+            if self.lock.compare_exchange_weak(OPEN, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return;
             }
             core::hint::spin_loop();
         }
-        self.wait(me)
+        self.wait();
     }
 
     #[cold]
-    fn wait(&self, me: u32) -> bool {
+    fn wait(&self) {
         let _errno = KeepErrno::new();
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let taken = self.sleep(me);
-        self.waiting.fetch_sub(1, Ordering::Release);
-        taken
-    }
-
-    fn sleep(&self, me: u32) -> bool {
-        let (mut sleeps, mut before) = (0, OPEN);
-        while let Err(holder) = self.lock.compare_exchange(OPEN, me, Ordering::Acquire, Ordering::Relaxed) {
-            if holder != before {
-                (before, sleeps) = (holder, 0);
-            }
-            if holder == LEFT || holder == me && sleeps >= OWN_SLEEPS_MAX {
-                return false;
-            }
-            if sleeps < SLEEPS_MAX {
-                sleeps += 1;
-                sys::wait_while(&self.lock, holder, SLEEP_NANOS);
-                continue;
-            }
-            // Not where somebody else has it by now.
-            let left = self.lock.compare_exchange(holder, LEFT, Ordering::Relaxed, Ordering::Relaxed);
-            if left.is_ok() {
-                return false;
-            }
+        while self.lock.compare_exchange(OPEN, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            sys::wait_while(&self.lock, TAKEN, SLEEP_NANOS);
         }
-        true
+        self.waiting.fetch_sub(1, Ordering::Release);
     }
 
     /// A store and a load, which the processor may exchange: who begins to wait in between finds the lock open, or sleeps once
@@ -332,22 +307,6 @@ mod tests {
             table.with(|table| table.before(usize::MAX)).flatten().map(|(_, key, value)| (key, value)),
             Some((7, 80_000))
         );
-    }
-
-    #[test]
-    fn who_has_the_lock_or_waits_for_one_that_was_left_does_without() {
-        let table = table();
-        let inner = table.with(|_| table.with(|table| table.set(7, 1)));
-        assert_eq!(inner, Some(None));
-        assert_eq!(table.with(|table| table.set(7, 2)), Some(true), "it is open again");
-        std::thread::scope(|scope| scope.spawn(|| table.locked().map(Locked::take)).join().unwrap());
-        let begun = std::time::Instant::now();
-        assert_eq!(table.with(|table| table.count()), None, "its holder is gone");
-        assert!(begun.elapsed().as_secs() < 20);
-        assert_eq!(table.with(|table| table.count()), None);
-        // Its holder was slow only.
-        table.locked().map(Locked::open).unwrap();
-        assert_eq!(table.with(|table| table.count()), Some(1));
     }
 
     #[test]

@@ -3,15 +3,15 @@
 //! A handler of a signal may call the driver while its own thread has such a lock, and may jump out of what it interrupted; a
 //! thread may be cancelled anywhere. So the lock holds a mark of the thread that has it. Who finds its own mark, or one that
 //! stays for long, does without the lock. Nobody takes it from its holder, who may only be slow: what lies under it may be half
-//! changed.
+//! changed. Who cannot do without waits on.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys::{self, KeepErrno};
 
-pub(crate) const OPEN: u32 = 0;
+const OPEN: u32 = 0;
 /// Its holder has not come back for long; no thread's mark, all of which are odd. The holder opens it all the same.
-pub(crate) const LEFT: u32 = 2;
+const LEFT: u32 = 2;
 /// Looks at a taken lock before the processor is given away.
 const SPINS: u32 = 64;
 /// Turns of the processor given away before a thread sleeps.
@@ -19,8 +19,8 @@ const TURNS_MAX: u32 = 10_000;
 /// The same, before one's own mark is taken for one's own: a child in the same memory shows its parent's.
 const OWN_TURNS_MAX: u32 = 100;
 /// Sleeps before a holder is taken for gone, and how long each is, in nanoseconds.
-pub(crate) const SLEEPS_MAX: u32 = 2_000;
-pub(crate) const SLEEP_NANOS: u64 = 1_000_000;
+const SLEEPS_MAX: u32 = 2_000;
+const SLEEP_NANOS: u64 = 1_000_000;
 
 /// A short lock; zero is an open one.
 #[derive(Debug)]
@@ -32,6 +32,20 @@ impl Short {
     pub(crate) fn take(&self) -> bool {
         let me = sys::thread_mark();
         self.try_take(me) || self.wait(me)
+    }
+
+    /// Waits for it without end.
+    #[inline]
+    pub(crate) fn take_at_last(&self) {
+        while !self.take() {
+            self.rest();
+        }
+    }
+
+    #[cold]
+    fn rest(&self) {
+        let _errno = KeepErrno::new();
+        sys::wait_while(&self.0, self.0.load(Ordering::Relaxed), SLEEP_NANOS);
     }
 
     #[inline]
@@ -56,6 +70,9 @@ impl Short {
                 core::hint::spin_loop();
             }
             let holder = self.0.load(Ordering::Relaxed);
+            if holder == OPEN {
+                continue;
+            }
             if holder != before {
                 (before, sleeps) = (holder, 0);
             }
@@ -71,7 +88,7 @@ impl Short {
             } else {
                 // Not where somebody else has it by now.
                 let left = self.0.compare_exchange(holder, LEFT, Ordering::Relaxed, Ordering::Relaxed);
-                if holder != OPEN && left.is_ok() {
+                if left.is_ok() {
                     return false;
                 }
                 sleeps = 0;
