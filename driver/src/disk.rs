@@ -191,7 +191,8 @@ impl Disk {
         // The mode given at creation is cut by the umask.
         file.set_permissions(Permissions::from_mode(mode.bits()))?;
         if self.lasting == Lasting::Until {
-            return Ok(());
+            // A file system over a network says only now that there is no room.
+            return Ok(nix::unistd::close(file)?);
         }
         self.seam.before("sync")?;
         file.sync_all()

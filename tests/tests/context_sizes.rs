@@ -287,7 +287,9 @@ fn containers_of_a_simulated_node_are_told_what_its_driver_takes() {
     let shares = || {
         let claims = fs::read_dir(dir.path().join("state/grants")).unwrap();
         let shares = claims.flat_map(|claim| fs::read_dir(claim.unwrap().path()).unwrap());
-        shares.map(|share| Place { dir: share.unwrap().path(), lock: dir.path().join("state/limits.lock") })
+        // Beside them lies what its containers load.
+        let shares = shares.map(|share| share.unwrap().path()).filter(|share| share.is_dir());
+        shares.map(|share| Place { dir: share, lock: dir.path().join("state/limits.lock") })
     };
     let prepared = |claim: &str| {
         fs::write(at("claim.yaml"), share.replace("name: share\n", &format!("name: {claim}\n"))).unwrap();

@@ -311,8 +311,15 @@ fn a_run_that_fails_behind_its_claim_gives_the_part_back_at_once() {
 #[test]
 fn a_partition_is_made_for_a_run_and_goes_with_it() {
     let local = Local::new("h100-8");
-    let output =
-        local.shell(&["--template", "1g.10gb"], "echo $CUDA_VISIBLE_DEVICES; cat $ALIQUOT_SIM_DIR/node.toml");
+    // It ends once there is an office: its governor may come late to a busy machine.
+    let governed = format!(
+        "n=0; until ls {}/governors/MIG-* || [ $n = 3000 ]; do sleep 0.01; n=$((n+1)); done >&2",
+        local.state().display()
+    );
+    let output = local.shell(
+        &["--template", "1g.10gb"],
+        &format!("echo $CUDA_VISIBLE_DEVICES; cat $ALIQUOT_SIM_DIR/node.toml; {governed}"),
+    );
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(code(&output), 0, "{output:?}");
     assert!(said.starts_with("MIG-") && said.contains("MIG 1g.10gb") && said.contains("sms = 16"), "{said}");

@@ -178,7 +178,7 @@ fn launches_on_several_cards_that_the_driver_refuses_are_billed_to_none() {
         let (billed, busy) = (files.counter(usage::DEVICE_NANOS), card.busy_nanos());
         println!("{billed} ns billed, of {busy} ns that the card worked");
         assert!(busy >= 2 * KERNEL, "{busy} ns");
-        assert!(billed <= busy + KERNEL / 2, "{billed} ns billed, of {busy} ns that the card worked");
+        assert!(billed <= busy + KERNEL, "{billed} ns billed, of {busy} ns that the card worked");
     }
 }
 

@@ -437,7 +437,8 @@ fn is_imported_while_its_last_holder_lets_go() -> bool {
 /// The last who had it found no other hold, and takes it off the books next.
 #[test]
 fn what_is_imported_while_its_last_holder_lets_go_stays_in_the_books() {
-    assert!((0..12).any(|_| is_imported_while_its_last_holder_lets_go()), "it never asked");
+    // One try in five asks where nothing else is to be done, one in twenty on a busy machine.
+    assert!((0..200).any(|_| is_imported_while_its_last_holder_lets_go()), "it never asked");
 }
 
 /// Makers and importers are killed wherever they are: the books never have less than the card of what somebody has.

@@ -229,7 +229,10 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
         home.gives_back(&mut node, terminal)?;
     }
     if let Err(why) = prepared {
-        run.forget().map_err(failed)?;
+        // What could not be given back either is found by the record.
+        if node.claim(&run.uid).is_none() {
+            run.forget().map_err(failed)?;
+        }
         return Ok(Err(why));
     }
     match reached(&home, &node, &run, &shim, &cards, terminal) {

@@ -266,17 +266,7 @@ impl Candidate {
             number.is_some_and(|number| number.iter().all(u8::is_ascii_digit))
         };
         for found in fs::read_dir(parent).into_iter().flatten().flatten().filter(is_new) {
-            let mut options = OpenOptions::new();
-            let Ok(file) =
-                options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(found.path())
-            else {
-                continue;
-            };
-            let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { continue };
-            if is_named(&found.path(), &file) {
-                // What cannot be removed is tried again by the next one.
-                let _stays = fs::remove_file(found.path());
-            }
+            remove_unheld(&found.path());
         }
     }
 
@@ -297,11 +287,23 @@ impl Candidate {
     }
 }
 
-/// Takes away the offices of partitions that are no more; those of cards stay. The node is open for changes: who is about to govern
-/// has its partition in the journal, and whoever is still at an office that goes has nobody left to govern.
+/// Takes an office away that nobody holds; what is none of ours, as a directory, stays. Who is just about to lock it finds that it
+/// has lost its name.
+fn remove_unheld(path: &Path) {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let Ok(file) = OpenOptions::new().write(true).custom_flags(flags).open(path) else { return };
+    let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return };
+    if is_named(path, &file) {
+        // What cannot be removed is tried again by the next one.
+        let _stays = fs::remove_file(path);
+    }
+}
+
+/// Takes away the offices of partitions that are no more, as far as `visible` knows, and that nobody is at: partitions that others
+/// made are governed as well, and in no journal. Those of cards stay.
 ///
 /// # Errors
-/// The directory cannot be read, or the disk refuses.
+/// The directory cannot be read.
 pub fn remove_offices(state: &Path, visible: &dyn Fn(&str) -> bool) -> io::Result<()> {
     let entries = match fs::read_dir(offices(state)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -313,10 +315,7 @@ pub fn remove_offices(state: &Path, visible: &dyn Fn(&str) -> bool) -> io::Resul
         // What was made to take one over has a process's number behind it.
         let of = name.to_str().and_then(|name| name.split('.').next());
         if of.is_some_and(|uuid| uuid.starts_with(PARTITION) && !visible(uuid)) {
-            match fs::remove_file(entry.path()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            remove_unheld(&entry.path());
         }
     }
     Ok(())
@@ -334,5 +333,35 @@ impl Office {
     /// Whether nobody took it over.
     pub(super) fn is_held(&self) -> bool {
         is_named(&self.path, &self.file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+    use super::*;
+
+    #[test]
+    fn an_office_that_somebody_is_at_stays_and_what_is_none_stops_nobody() {
+        let state = tempfile::tempdir().unwrap();
+        let at = |name: &str| offices(state.path()).join(name);
+        fs::create_dir_all(at("MIG-a-directory")).unwrap();
+        std::os::unix::fs::symlink("MIG-held", at("MIG-a-link")).unwrap();
+        let made = ["GPU-0", "MIG-held", "MIG-there", "MIG-gone", "MIG-gone.17"]
+            .map(|name| File::create(at(name)).unwrap());
+        let [_, held, ..] = made;
+        // Of an instance that somebody else made: governed, and in no journal.
+        let held = Flock::lock(held, FlockArg::LockExclusiveNonblock).unwrap();
+        let left = || {
+            remove_offices(state.path(), &|uuid| uuid == "MIG-there").unwrap();
+            let entries = fs::read_dir(offices(state.path())).unwrap().flatten();
+            let mut left: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+            left.sort_unstable();
+            left
+        };
+        assert_eq!(left(), ["GPU-0", "MIG-a-directory", "MIG-a-link", "MIG-held", "MIG-there"]);
+        drop(held);
+        assert_eq!(left(), ["GPU-0", "MIG-a-directory", "MIG-a-link", "MIG-there"]);
     }
 }

@@ -170,7 +170,7 @@ impl Card {
     pub(crate) fn close_if_empty(&self) -> bool {
         self.with(|state| {
             self.reap_locked(state, monotonic_nanos());
-            let empty = state.seats.iter().all(|seat| seat.pid == 0);
+            let empty = state.seats.iter().take(state.used()).all(|seat| seat.pid == 0);
             if empty {
                 self.set_health(Health::Lost);
             }
@@ -338,7 +338,8 @@ impl Card {
         self.reap();
         self.with(|state| {
             state.high_water = state.in_use;
-            for seat in &mut state.seats {
+            let used = state.used();
+            for seat in state.seats.iter_mut().take(used) {
                 seat.high_water = seat.held_bytes();
             }
         });
@@ -385,7 +386,8 @@ impl Card {
         self.reap();
         self.with(|state| {
             let mut stretches = Vec::new();
-            for seat in state.seats.iter().filter(|seat| seat.pid == u64::from(pid) && pid != 0) {
+            let seats = state.seats.iter().take(state.used());
+            for seat in seats.filter(|seat| seat.pid == u64::from(pid) && pid != 0) {
                 stretches.extend(seat.stretches().map(|run| Busy { start: run.start, end: run.end }));
             }
             stretches
