@@ -338,8 +338,6 @@ impl Office {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
-
     use super::*;
 
     #[test]
