@@ -200,7 +200,8 @@ impl Scene {
     #[track_caller]
     fn post(maker: &mut Talk, handle: u32, to: &Talk) {
         assert!(maker.say(&format!("export 1 {handle}")).starts_with("0 "));
-        assert_eq!(maker.say(&format!("post {} 1", to.pid())), "0");
+        // Who has just been started may not have his box yet.
+        wait_for("a box", || maker.say(&format!("post {} 1", to.pid())) == "0");
         assert_eq!(maker.say("close 1"), "0");
     }
 
