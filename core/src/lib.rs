@@ -14,6 +14,7 @@ pub mod card;
 pub mod catalogue;
 pub mod cel;
 pub mod counters;
+pub mod disposition;
 pub mod dra;
 pub mod fraction;
 pub mod grant;

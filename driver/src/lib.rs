@@ -10,6 +10,7 @@
 //! Deciding is core's; nothing here decides. Whatever is written is written so that a kill at any instruction leaves
 //! either the earlier or the later state on disk, and [`recover`] tells which.
 
+pub mod agent;
 pub mod checkpoint;
 pub mod cli;
 pub mod clock;
