@@ -1,7 +1,8 @@
 //! Static edits: the only changes that this crate ever asks a runtime to make to a container.
 //!
-//! A device node, a read-only mount, a constant in the environment, and one kind of writable mount: the usage file of a
-//! grant, alone ([`Mount::usage_file`]). No hook, no other writable mount, no network interface: nothing that runs on the
+//! A device node, a read-only mount, a constant in the environment, and two writable mounts: the usage file of a grant
+//! ([`Mount::usage_file`]) and the simulated cards of a node without hardware ([`Mount::simulated_cards`]), whose
+//! content the host never trusts. No hook, no other writable mount, no network interface: nothing that runs on the
 //! host, nothing but that file through which a tenant could change what the host reads. Each edit fills one *slot* of the
 //! container, an environment name or a path, and two edits can clash only in the same slot.
 
@@ -26,6 +27,10 @@ pub const USAGE_MOUNT_OPTIONS: [&str; 5] = ["rw", "nosuid", "nodev", "noexec", "
 pub const USAGE_BELOW: &str = "/run/aliquot/grants";
 /// The only name that a writable mount may have, on either side.
 pub const USAGE_NAME: &str = "usage";
+/// Where containers find simulated cards.
+pub const SIMULATED_CARDS_AT: &str = "/run/aliquot/cards";
+/// Beginning of the name of a directory of simulated cards on the host.
+pub const SIMULATED_CARDS_NAME: &str = "cards";
 
 /// Why a text is not a part of an edit.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -61,6 +66,16 @@ pub enum EditError {
         "writable mount of host {host} at {container}: only a file `{USAGE_NAME}` may be writable, below {USAGE_BELOW}"
     )]
     Writable {
+        /// Path in the container.
+        container: PlainPath,
+        /// Path on the host.
+        host: PlainPath,
+    },
+    /// A mount of anything but simulated cards as these.
+    #[error(
+        "simulated cards {host} at {container}: expected a directory `{SIMULATED_CARDS_NAME}…` mounted at {SIMULATED_CARDS_AT}"
+    )]
+    SimulatedCards {
         /// Path in the container.
         container: PlainPath,
         /// Path on the host.
@@ -303,6 +318,20 @@ impl Mount {
         }
     }
 
+    /// The directory of simulated cards, which takes the place of device memory: `host` seen at [`SIMULATED_CARDS_AT`], with
+    /// [`USAGE_MOUNT_OPTIONS`].
+    ///
+    /// # Errors
+    /// [`EditError::SimulatedCards`] for any other path of the container, or another name on the host.
+    pub fn simulated_cards(container: PlainPath, host: PlainPath) -> Result<Self, EditError> {
+        let name = host.0.rsplit('/').next().unwrap_or_default();
+        if container.0 == SIMULATED_CARDS_AT && name.starts_with(SIMULATED_CARDS_NAME) {
+            Ok(Self { container, host, access: MountAccess::Write })
+        } else {
+            Err(EditError::SimulatedCards { container, host })
+        }
+    }
+
     /// The mount as it stands in a file.
     pub(crate) fn to_spec(&self) -> spec::Mount {
         let options: &[&str] = match self.access {
@@ -451,6 +480,25 @@ mod tests {
             let expected =
                 format!("writable mount of host {host} at {container}: only a file `usage` may be");
             assert!(error.starts_with(&expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn simulated_cards_are_mounted_writable_at_one_place() {
+        let mount = |container: &str, host: &str| {
+            Mount::simulated_cards(container.parse().unwrap(), host.parse().unwrap()).map(|m| m.to_spec())
+        };
+        for host in ["/var/lib/aliquot/cards", "/var/lib/aliquot/cards-MIG-1"] {
+            assert_eq!(mount("/run/aliquot/cards", host).unwrap().options, USAGE_MOUNT_OPTIONS, "{host}");
+        }
+        for (container, host) in
+            [("/etc", "/s/cards"), ("/run/aliquot/cards", "/etc"), ("/run/aliquot/cards/x", "/s/cards")]
+        {
+            let error = mount(container, host).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("simulated cards {host} at {container}: expected")),
+                "{error}"
+            );
         }
     }
 

@@ -128,6 +128,30 @@ pub struct DeviceAccess {
     pub visible_uuid: CardUuid,
     /// Device files.
     pub nodes: Vec<DeviceNode>,
+    /// What of the vendor's driver a container mounts: libraries, and the hardware itself where it is simulated.
+    pub mounts: Vec<AccessMount>,
+    /// Constants in the environment of a container; each name has one value on a node.
+    pub environment: Vec<(String, String)>,
+}
+
+/// One bind mount.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AccessMount {
+    /// Path on the host.
+    pub host: String,
+    /// Path in the container.
+    pub container: String,
+    /// What the container does with it.
+    pub content: MountContent,
+}
+
+/// What a container does with a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MountContent {
+    /// It reads it.
+    ReadOnly,
+    /// It writes it: the simulated cards, which take the place of device memory and registers.
+    SimulatedCards,
 }
 
 /// One device file.
@@ -214,6 +238,16 @@ pub enum BackendError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
+}
+
+// === impl DeviceAccess ===
+
+impl DeviceAccess {
+    /// Device files alone.
+    #[must_use]
+    pub const fn by_nodes(visible_uuid: CardUuid, nodes: Vec<DeviceNode>) -> Self {
+        Self { visible_uuid, nodes, mounts: Vec::new(), environment: Vec::new() }
+    }
 }
 
 // === impl PartitionAt ===

@@ -1,12 +1,35 @@
 //! The node agent, `aliquot plugin`: one process that owns a node's state and joins it to the kubelet and the API server.
 //!
 //! ```text
-//!  kubelet ──gRPC──▶ kubelet::server ──▶ agent::service ──▶ node (journal, workers, vendor port)
-//!                                             │    │ offers changed
-//!            kube::claims ◀──GET claim────────┘    ▼
-//!            kube::status ◀──conditions──  agent::state ──▶ kube::publisher ──▶ ResourceSlices
+//!  kubelet ──gRPC──▶ kubelet::server ──▶ service ──▶ store: node (journal, cards)
+//!                         ▲                │  │ changed
+//!                         │ health         │  ▼
+//!                         └────────────── state ──watch: DesiredSlices──▶ kube: publisher ──▶ ResourceSlices
+//!                                          ▲                                  │
+//!                                          └──────watch: Publication──────────┘
+//!            service ──mpsc: Report──▶ report ──▶ kube: claim status, Events
+//!            metrics ◀── service, state, report      http: /metrics /healthz /readyz
 //! ```
 //!
-//! [`ports`] holds the contracts between those parts; each part is tested against them alone.
+//! | task | waits for | ends |
+//! |---|---|---|
+//! | two gRPC servers | the kubelet | registration first, then the service |
+//! | one task a claim | the claim's lock, the API server, the node | with its claim |
+//! | `state` | a change of the ledger, a timer, the publisher | at the stop |
+//! | `report` | its queue (bounded: a full one drops and counts) | after the queue is empty, or a few seconds |
+//! | `http` | scrapes and probes | at the stop |
+//!
+//! [`ports`] holds the contracts between those parts; each part is tested against them alone. A blocking call of the node
+//! runs off the reactor; nothing on the reactor waits for a disk or a device.
 
+pub mod composition;
+pub mod http;
+pub mod metrics;
 pub mod ports;
+pub mod report;
+pub mod service;
+pub mod simulated;
+pub mod state;
+pub mod store;
+
+mod locks;

@@ -27,6 +27,12 @@ pub fn unix() -> UnixSeconds {
     UnixSeconds(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
+/// Time of day, for programs of other machines.
+#[must_use]
+pub fn wall() -> SystemTime {
+    SystemTime::now()
+}
+
 /// A moment that outlives the process that noted it; after the next start of the machine it says nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moment {

@@ -19,6 +19,7 @@ pub mod contexts;
 pub mod disk;
 mod grant_file;
 pub mod health;
+pub mod kubelet;
 pub mod manifest;
 pub mod node;
 pub mod prepare;

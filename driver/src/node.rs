@@ -260,6 +260,20 @@ impl Node {
             .get_or_init(|| Arc::new(offers(&parts.name, &inventory, &parts.policy, parts.server, &usage))))
     }
 
+    /// Makes the offers anew: from the cards and the ledger as they are now, for a server that keeps these fields.
+    ///
+    /// # Errors
+    /// The hardware cannot be asked; the earlier offers stay.
+    pub fn renew_offers(&mut self, server: ServerVersion) -> Result<&Offers, BackendError> {
+        let (before, server_before) = (std::mem::take(&mut self.offers), self.parts.server);
+        self.parts.server = server;
+        if let Err(error) = self.offers() {
+            (self.offers, self.parts.server) = (before, server_before);
+            return Err(error);
+        }
+        self.offers()
+    }
+
     /// Name of the node.
     #[must_use]
     pub const fn name(&self) -> &NodeName {

@@ -23,6 +23,12 @@ pub struct ClaimReference {
     pub uid: ClaimUid,
 }
 
+impl std::fmt::Display for ClaimReference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{} ({})", self.namespace, self.name, self.uid)
+    }
+}
+
 /// An error of one operation, in a form that crosses parts: text for people, and what the caller does about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -44,6 +50,9 @@ pub trait ClaimReader: Send + Sync {
 }
 
 /// What the agent wants published: every slice of every pool of this node.
+///
+/// It travels as `Option` in a watch channel: `None` until the agent has decided, and the publisher then writes and deletes
+/// nothing. A node without devices has one slice without devices, which is a decision.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DesiredSlices {
     /// All slices; the publisher sets generation and slice count.

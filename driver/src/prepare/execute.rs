@@ -12,7 +12,9 @@ use aliquot_cdi::{
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::plan::{Plan, Step};
-use aliquot_core::ports::{BackendError, DeviceAccess, DeviceBackend, LivePartition, PartitionAt};
+use aliquot_core::ports::{
+    BackendError, DeviceAccess, DeviceBackend, LivePartition, MountContent, PartitionAt,
+};
 
 use super::{PrepareError, PreparedClaim, PreparedDevice, preload};
 use crate::checkpoint::Making;
@@ -309,6 +311,16 @@ fn edits_of(hands: &Hands<'_>, grant: &Grant, access: &DeviceAccess) -> Result<V
         let number = (node.major, node.minor);
         let (kind, mode) = (edits::NodeType::Character, edits::NodeAccess::ReadWrite);
         edits.push(Edit::Node(aliquot_cdi::DeviceNode::new(container, host, kind, number, mode)?));
+    }
+    for mount in &access.mounts {
+        let (container, host): (PlainPath, PlainPath) = (mount.container.parse()?, mount.host.parse()?);
+        edits.push(Edit::Mount(match mount.content {
+            MountContent::ReadOnly => Mount::read_only(container, host),
+            MountContent::SimulatedCards => Mount::simulated_cards(container, host)?,
+        }));
+    }
+    for (name, value) in &access.environment {
+        edits.push(Edit::Env(name.parse()?, value.parse()?));
     }
     Ok(edits)
 }

@@ -30,7 +30,7 @@ use crate::clock;
 use crate::disk::{Disk, Mode};
 
 /// Beginning of the names of directories of partitions.
-const PARTITION: &str = "cards-";
+pub(crate) const PARTITION: &str = "cards-";
 
 /// The simulated cards of a node.
 #[derive(Clone, Debug)]
@@ -77,12 +77,20 @@ pub fn partition_dir(state: &Path, visible: &str) -> PathBuf {
     state.join(format!("{PARTITION}{visible}"))
 }
 
-/// Makes the directory of simulated cards in which a grant's part is, and names it. It is an error where the directory has
-/// other cards.
-fn directory_for(state: &Path, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<PathBuf> {
-    let (dir, facts) = match &grant.part {
+/// Makes the directory of simulated cards in which a part is, and names it.
+///
+/// # Errors
+/// The disk refuses, or the directory has other cards.
+pub fn directory_for(
+    state: &Path,
+    card: &CardUuid,
+    part: &Part,
+    visible: &CardUuid,
+    cards: &Inventory,
+) -> io::Result<PathBuf> {
+    let (dir, facts) = match part {
         Part::Partition { template, .. } => {
-            let card = cards.card(&grant.card);
+            let card = cards.card(card);
             let template = card.and_then(|card| card.table()?.template(template));
             let facts = card.zip(template).map(|(card, template)| of_partition(card, template, visible));
             (partition_dir(state, visible.as_str()), facts.into_iter().collect())
@@ -105,7 +113,7 @@ impl Cards for Simulated {
 
     fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<Reach> {
         let libraries = aliquot_libraries::install_simulated(&self.libraries)?.canonicalize()?;
-        let dir = directory_for(&self.state, grant, visible, cards)?;
+        let dir = directory_for(&self.state, &grant.card, &grant.part, visible, cards)?;
         let device = aliquot_sim_device::open(&dir).map_err(io::Error::other)?;
         let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
         let meter = card.map(|card| Box::new(OfCard { card, window: 0 }) as Box<dyn Meter>);
@@ -219,6 +227,7 @@ fn of_card(card: &Card) -> CardFacts {
         bus: 0x10 + card.index,
         mig: if card.table().is_some() { MigMode::Off } else { MigMode::None },
         serial: format!("16500000000{:02}", card.index),
+        device: device_file(card.index),
         ..CardFacts::default()
     }
 }
@@ -231,8 +240,14 @@ fn of_partition(card: &Card, template: &Template, visible: &CardUuid) -> CardFac
         memory_bytes: template.memory.0,
         sms: multiprocessors(template).unwrap_or(of_card.sms),
         mig: MigMode::None,
+        device: String::new(),
         ..of_card
     }
+}
+
+/// The vendor's device file of a card, as node files name it.
+fn device_file(index: u32) -> String {
+    format!("/dev/nvidia{index}")
 }
 
 /// What a partition has of the counter that stands for streaming multiprocessors, where the catalogue counts them.
@@ -277,7 +292,7 @@ fn text(facts: &[CardFacts]) -> String {
     let mut text =
         String::from("# Cards of this node; the other keys are in driver/backends/sim/README.md.\n");
     for card in facts {
-        let CardFacts { name, uuid, memory_bytes, sms, major, minor, bus, serial, mig, .. } = card;
+        let CardFacts { name, uuid, memory_bytes, sms, major, minor, bus, serial, mig, device, .. } = card;
         let mig = match mig {
             MigMode::None => "none",
             MigMode::Off => "off",
@@ -289,7 +304,8 @@ fn text(facts: &[CardFacts]) -> String {
         let written = write!(
             text,
             "\n[[card]]\nname = \"{name}\"\nuuid = \"{uuid}\"\nmemory_bytes = {memory}\nsms = {sms}\n\
-             major = {major}\nminor = {minor}\nbus = {bus}\nserial = \"{serial}\"\nmig = \"{mig}\"\n"
+             major = {major}\nminor = {minor}\nbus = {bus}\nserial = \"{serial}\"\nmig = \"{mig}\"\n\
+             device = \"{device}\"\n"
         );
         debug_assert!(written.is_ok(), "text takes what is written");
     }

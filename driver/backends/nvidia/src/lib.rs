@@ -313,17 +313,14 @@ impl DeviceBackend for NvidiaNode {
         let own = facts.minor.map(|minor| format!("/dev/nvidia{minor}"));
         let common = own.into_iter().chain(COMMON_NODES.map(str::to_owned));
         let Some(at) = PartitionAt::of(card, part) else {
-            return Ok(DeviceAccess {
-                visible_uuid: card.clone(),
-                nodes: common.filter_map(device_node).collect(),
-            });
+            return Ok(DeviceAccess::by_nodes(card.clone(), common.filter_map(device_node).collect()));
         };
         let one = OneCard { card: &found, facts: &facts };
         let instance = one.at(&at).and_then(|instance| Some((instance, one.handle(instance)?)));
         let (instance, handle) = instance.ok_or_else(|| BackendError::Absent { at: at.clone() })?;
         let capabilities = probe::capability_nodes(facts.minor, instance.id, instance.compute);
         let nodes = common.chain(capabilities).filter_map(device_node).collect();
-        Ok(DeviceAccess { visible_uuid: handle.uuid, nodes })
+        Ok(DeviceAccess::by_nodes(handle.uuid, nodes))
     }
 }
 

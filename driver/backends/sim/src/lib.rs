@@ -226,7 +226,7 @@ impl DeviceBackend for SimNode {
                 .collect()
         };
         let Some(at) = PartitionAt::of(card, part) else {
-            return Ok(DeviceAccess { visible_uuid: card.clone(), nodes: nodes(&sim.device_nodes, "0") });
+            return Ok(DeviceAccess::by_nodes(card.clone(), nodes(&sim.device_nodes, "0")));
         };
         let live = self.hardware.with(|state| {
             let live = partition::entry_at(state, &at).and_then(partition::live);
@@ -234,7 +234,7 @@ impl DeviceBackend for SimNode {
         })?;
         let patterns = if sim.partition_nodes.is_empty() { &sim.device_nodes } else { &sim.partition_nodes };
         let nodes = nodes(patterns, &live.handle.id.to_string());
-        Ok(DeviceAccess { visible_uuid: live.handle.uuid, nodes })
+        Ok(DeviceAccess::by_nodes(live.handle.uuid, nodes))
     }
 }
 

@@ -54,6 +54,9 @@ use std::sync::Arc;
 /// The environment variable that names the directory.
 pub const DIR_ENV: &str = "ALIQUOT_SIM_DIR";
 
+/// Set in containers: cards whose device file is absent are not there, as with a real driver.
+pub const DEVICES_ENV: &str = "ALIQUOT_SIM_DEVICES";
+
 /// Names a file to which calls without behaviour are written, one a line.
 pub const LOG_ENV: &str = "ALIQUOT_SIM_LOG";
 
@@ -77,7 +80,13 @@ pub fn open(dir: &Path) -> Result<Device, OpenError> {
     std::fs::create_dir_all(dir).map_err(|source| OpenError::io(dir, source))?;
     let node = Arc::new(Node::read(dir)?);
     let alive = mapping::alive_file(dir)?;
+    let by_file = std::env::var_os(DEVICES_ENV).is_some();
+    let is_there = |index: &usize| {
+        let device = node.cards.get(*index).map_or("", |facts| &facts.device);
+        !by_file || device.is_empty() || Path::new(device).exists()
+    };
     let cards = (0..node.cards.len())
+        .filter(is_there)
         .map(|index| Card::open(dir, Arc::clone(&node), index, alive))
         .collect::<Result<Vec<_>, _>>()?;
     Ok(Device { dir: dir.to_owned(), node, cards })

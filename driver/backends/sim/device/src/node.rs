@@ -83,6 +83,8 @@ pub struct CardFacts {
     pub compute_mode: ComputeMode,
     /// Serial number.
     pub serial: String,
+    /// Device file without which a container has no such card ([`crate::DEVICES_ENV`]); empty: it needs none.
+    pub device: String,
 }
 
 /// A process that does something else on a card than to compute by itself.
@@ -294,6 +296,7 @@ impl CardFacts {
             mig: MigMode::Off,
             compute_mode: ComputeMode::Default,
             serial: format!("16500000000{index:02}"),
+            device: String::new(),
         }
     }
 

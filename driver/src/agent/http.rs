@@ -1,0 +1,83 @@
+//! `/metrics`, `/healthz`, `/readyz`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::metrics::Metrics;
+use super::ports::Publication;
+use super::store::NodeView;
+use crate::kubelet::registration::Registered;
+
+/// What the answers are made of.
+#[derive(Clone)]
+pub struct Probes {
+    /// What the publisher observed.
+    pub publication: watch::Receiver<Publication>,
+    /// Whether the kubelet accepted the plugin.
+    pub registration: watch::Receiver<Registered>,
+    /// The node at the last look.
+    pub views: watch::Receiver<Option<Arc<NodeView>>>,
+    /// Counters and histograms.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Serves until the stop.
+pub async fn serve(listener: TcpListener, probes: Probes, mut stopped: watch::Receiver<bool>) {
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .with_state(probes);
+    let stop = async move { drop(stopped.wait_for(|stop| *stop).await) };
+    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stop).await {
+        tracing::error!("the metrics server ended: {error}");
+    }
+}
+
+async fn metrics(State(probes): State<Probes>) -> Response {
+    let view = probes.views.borrow().clone();
+    let publication = probes.publication.borrow().clone();
+    match probes.metrics.text(view.as_deref(), &publication) {
+        Ok(text) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// The process answers: its reactor runs.
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Claims can be prepared: the node was read, and the kubelet accepted the plugin.
+async fn readyz(State(probes): State<Probes>) -> Response {
+    let node =
+        if probes.views.borrow().is_some() { Ok(()) } else { Err("the node was not read yet".to_owned()) };
+    let kubelet = match &*probes.registration.borrow() {
+        Registered::Accepted => Ok(()),
+        Registered::Waiting => Err("the kubelet has not registered the plugin".to_owned()),
+        Registered::Refused(why) => Err(format!("the kubelet refused the plugin: {}", why.escape_debug())),
+    };
+    let publication = probes.publication.borrow().clone();
+    let published = match (publication.in_sync, publication.error) {
+        (true, _) => "in sync".to_owned(),
+        (false, None) => "not in sync".to_owned(),
+        (false, Some(error)) => format!("not in sync: {error}"),
+    };
+    let line = |name: &str, result: &Result<(), String>| match result {
+        Ok(()) => format!("{name}: ok\n"),
+        Err(why) => format!("{name}: {why}\n"),
+    };
+    let text = format!("{}{}slices: {published}\n", line("node", &node), line("kubelet", &kubelet));
+    let code = if node.is_ok() && kubelet.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, text).into_response()
+}

@@ -1,0 +1,321 @@
+//! What the kubelet's calls do: one task a claim, at most one at a time for the same claim.
+//!
+//! ```text
+//!  NodePrepareResources ─▶ for each claim: task
+//!     task: claim's turn ─▶ GET claim, UID and allocation checked ─▶ node.prepare ─▶ answer, report
+//!                                                    ▲ refused for an overlap: waits for a release, tries again
+//!  call ends after 40 s with `Retry`; the task goes on, and the kubelet's next call finds its result
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::disposition::Disposition;
+use aliquot_core::dra::{DeviceResult, ResourceClaim};
+use aliquot_core::id::ClaimUid;
+use aliquot_core::offer::DRIVER;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::locks::ClaimLocks;
+use super::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference};
+use super::store::{NodeStore, agent_error, may_clear};
+use crate::kubelet::dra::{ByClaim, ClaimHandler, WireClaim, WireDevice};
+use crate::prepare::{PrepareError, PreparedClaim};
+
+/// A call ends after so long: the kubelet's own limit is 45 s.
+const CALL: Duration = Duration::from_secs(40);
+/// Longest wait for one answer of the API server.
+const READ: Duration = Duration::from_secs(10);
+/// Longest wait for an overlap to end. The kubelet's next try would come after 60 to 90 s.
+const OVERLAP: Duration = Duration::from_secs(20);
+/// Most claims of one call. A Pod has far fewer; more would only fill memory.
+const CLAIMS_MAX: usize = 256;
+/// Longest namespace or name, in bytes, as the API has it.
+const NAME_BYTES_MAX: usize = 253;
+/// Most calls of the node at once; further ones wait for their turn.
+const CALLS_MAX: usize = 64;
+
+/// The handler of the kubelet's calls.
+pub struct ClaimService(Arc<Shared>);
+
+/// What happened to a claim.
+#[derive(Clone, Debug)]
+pub enum ClaimOutcome {
+    /// Its containers can start.
+    Prepared(ClaimReference),
+    /// They cannot.
+    Failed(ClaimReference, AgentError),
+    /// It holds nothing any more.
+    Released(ClaimReference),
+    /// It still holds something.
+    Stuck(ClaimReference, AgentError),
+}
+
+/// Receives what happened; never blocks.
+pub trait OutcomeSink: Send + Sync + 'static {
+    /// One operation ended after this time.
+    fn ended(&self, outcome: ClaimOutcome, took: Duration);
+}
+
+/// What the service is made of.
+pub struct ServiceParts {
+    /// The node.
+    pub node: Arc<dyn NodeStore>,
+    /// Claims of the API server.
+    pub reader: Arc<dyn ClaimReader>,
+    /// Goes up with every change of the ledger.
+    pub changed: watch::Sender<u64>,
+    /// Learns of every operation.
+    pub outcomes: Arc<dyn OutcomeSink>,
+}
+
+struct Shared {
+    parts: ServiceParts,
+    locks: Arc<ClaimLocks>,
+    /// Wakes those that wait for an overlap to end.
+    released: Notify,
+    calls: Semaphore,
+}
+
+// === impl ClaimService ===
+
+impl ClaimService {
+    /// A service over a node.
+    #[must_use]
+    pub fn new(parts: ServiceParts) -> Self {
+        let (locks, released) = (Arc::default(), Notify::new());
+        Self(Arc::new(Shared { parts, locks, released, calls: Semaphore::new(CALLS_MAX) }))
+    }
+
+    /// Runs one task for each claim; equal UIDs share one.
+    async fn each<T, F>(
+        &self,
+        claims: Vec<WireClaim>,
+        run: impl Fn(Arc<Shared>, ClaimReference) -> F,
+    ) -> ByClaim<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, AgentError>> + Send + 'static,
+    {
+        let deadline = Instant::now() + CALL;
+        let mut results = BTreeMap::new();
+        let mut running = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (place, claim) in claims.into_iter().enumerate() {
+            if !seen.insert(claim.uid.clone()) {
+                continue;
+            }
+            match reference(&claim, place) {
+                Ok(reference) => {
+                    running.push((claim.uid, tokio::spawn(run(Arc::clone(&self.0), reference))));
+                }
+                Err(error) => drop(results.insert(claim.uid, Err(error))),
+            }
+        }
+        for (uid, task) in running {
+            let result = match timeout_at(deadline, task).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(error)) => {
+                    Err(broken(format!("claim {uid}: the operation ended abnormally: {error}")))
+                }
+                Err(_) => Err(retry(format!(
+                    "claim {uid}: still in progress after {} s; call again",
+                    CALL.as_secs()
+                ))),
+            };
+            results.insert(uid, result);
+        }
+        results
+    }
+}
+
+impl ClaimHandler for ClaimService {
+    fn prepare(&self, claims: Vec<WireClaim>) -> BoxFuture<'_, ByClaim<Vec<WireDevice>>> {
+        Box::pin(self.each(claims, |shared, claim| async move { shared.prepare(claim).await }))
+    }
+
+    fn unprepare(&self, claims: Vec<WireClaim>) -> BoxFuture<'_, ByClaim<()>> {
+        Box::pin(self.each(claims, |shared, claim| async move { shared.unprepare(claim).await }))
+    }
+}
+
+/// A claim's reference, if its names can be ones.
+fn reference(claim: &WireClaim, place: usize) -> Result<ClaimReference, AgentError> {
+    if place >= CLAIMS_MAX {
+        return Err(refuse(format!(
+            "claim {}: the call has more than {CLAIMS_MAX} claims",
+            shown(&claim.uid)
+        )));
+    }
+    let uid = ClaimUid::new(claim.uid.as_str()).map_err(|error| refuse(error.to_string()))?;
+    for (field, text) in [("namespace", &claim.namespace), ("name", &claim.name)] {
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+        if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.bytes().all(plain) {
+            return Err(refuse(format!(
+                "claim {uid}: {field}: found `{}`, expected 1 to {NAME_BYTES_MAX} of a-z, 0-9, `-` and `.`",
+                shown(text)
+            )));
+        }
+    }
+    Ok(ClaimReference { namespace: claim.namespace.clone(), name: claim.name.clone(), uid })
+}
+
+/// Untrusted text for a message.
+fn shown(text: &str) -> String {
+    text.chars().take(80).flat_map(char::escape_debug).collect()
+}
+
+fn refuse(message: String) -> AgentError {
+    AgentError { message, disposition: Disposition::Refuse }
+}
+
+fn retry(message: String) -> AgentError {
+    AgentError { message, disposition: Disposition::Retry }
+}
+
+fn broken(message: String) -> AgentError {
+    AgentError { message, disposition: Disposition::Broken }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    async fn prepare(self: Arc<Self>, reference: ClaimReference) -> Result<Vec<WireDevice>, AgentError> {
+        let began = Instant::now();
+        let _turn = self.locks.turn(&reference.uid).await;
+        let result = self.prepare_in_turn(&reference).await;
+        let outcome = match &result {
+            Ok(devices) => {
+                tracing::info!(claim = %reference, devices = devices.len(), "prepared");
+                ClaimOutcome::Prepared(reference)
+            }
+            Err(error) => {
+                tracing::warn!(claim = %reference, disposition = %error.disposition, "not prepared: {error}");
+                ClaimOutcome::Failed(reference, error.clone())
+            }
+        };
+        self.parts.outcomes.ended(outcome, began.elapsed());
+        result
+    }
+
+    async fn prepare_in_turn(
+        self: &Arc<Self>,
+        reference: &ClaimReference,
+    ) -> Result<Vec<WireDevice>, AgentError> {
+        let claim = timeout(READ, self.parts.reader.read(reference)).await.unwrap_or_else(|_| {
+            Err(retry(format!(
+                "claim {reference}: the API server did not answer within {} s",
+                READ.as_secs()
+            )))
+        })?;
+        if claim.uid != reference.uid.as_str() {
+            return Err(refuse(format!(
+                "claim {reference}: found UID {}, expected {}; the claim was deleted and created again",
+                shown(&claim.uid),
+                reference.uid
+            )));
+        }
+        let ours = own_results(reference, &claim)?;
+        if ours.is_empty() {
+            return Ok(Vec::new());
+        }
+        let claim = Arc::new(claim);
+        let deadline = Instant::now() + OVERLAP;
+        loop {
+            let released = self.released.notified();
+            let attempt = Arc::clone(&claim);
+            match self.on_node(move |node| node.prepare(&attempt)).await? {
+                Ok(prepared) => {
+                    self.parts.changed.send_modify(|count| *count += 1);
+                    return devices(reference, &prepared, &claim);
+                }
+                Err(error) if may_clear(&error) && Instant::now() < deadline => {
+                    tracing::debug!(claim = %reference, "waits for an overlap to end: {error}");
+                    // Without a release the next try is the last one.
+                    drop(timeout_at(deadline, released).await);
+                }
+                Err(error) => return Err(agent_error(&error)),
+            }
+        }
+    }
+
+    async fn unprepare(self: Arc<Self>, reference: ClaimReference) -> Result<(), AgentError> {
+        let began = Instant::now();
+        let _turn = self.locks.turn(&reference.uid).await;
+        let uid = reference.uid.clone();
+        let result = match self.on_node(move |node| node.release(&uid)).await? {
+            Ok(_) => Ok(()),
+            Err(error) => Err(agent_error(&error)),
+        };
+        let outcome = match &result {
+            Ok(()) => {
+                tracing::info!(claim = %reference, "released");
+                self.parts.changed.send_modify(|count| *count += 1);
+                self.released.notify_waiters();
+                ClaimOutcome::Released(reference)
+            }
+            Err(error) => {
+                tracing::warn!(claim = %reference, disposition = %error.disposition, "not released: {error}");
+                ClaimOutcome::Stuck(reference, error.clone())
+            }
+        };
+        self.parts.outcomes.ended(outcome, began.elapsed());
+        result
+    }
+
+    /// Runs one call of the node off the reactor.
+    async fn on_node<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn NodeStore) -> Result<T, PrepareError> + Send + 'static,
+    ) -> Result<Result<T, PrepareError>, AgentError> {
+        let _permit = self.calls.acquire().await.map_err(|error| broken(error.to_string()))?;
+        let node = Arc::clone(&self.parts.node);
+        let called = tokio::task::spawn_blocking(move || call(node.as_ref())).await;
+        called.map_err(|error| broken(format!("the node's call ended abnormally: {error}")))
+    }
+}
+
+/// The results of a claim's allocation that are this driver's.
+fn own_results<'c>(
+    reference: &ClaimReference,
+    claim: &'c ResourceClaim,
+) -> Result<Vec<&'c DeviceResult>, AgentError> {
+    let Some(allocation) = &claim.allocation else {
+        return Err(refuse(format!(
+            "claim {reference}: it has no allocation; the scheduler places it first"
+        )));
+    };
+    Ok(allocation.devices.iter().filter(|result| result.device.driver == DRIVER).collect())
+}
+
+/// The answer for one claim: a device for each of its results, in their order.
+fn devices(
+    reference: &ClaimReference,
+    prepared: &PreparedClaim,
+    claim: &ResourceClaim,
+) -> Result<Vec<WireDevice>, AgentError> {
+    let results = own_results(reference, claim)?;
+    if results.len() != prepared.devices.len() {
+        return Err(broken(format!(
+            "claim {reference}: found {} prepared devices, expected {}; please report this",
+            prepared.devices.len(),
+            results.len()
+        )));
+    }
+    let device = |(result, device): (&&DeviceResult, &crate::prepare::PreparedDevice)| WireDevice {
+        request: base_request(&result.request).to_owned(),
+        pool: device.pool.clone(),
+        device: device.device.clone(),
+        cdi: device.cdi_name.clone(),
+        share: result.share_id.as_ref().map(|share| share.0.clone()),
+    };
+    Ok(results.iter().zip(&prepared.devices).map(device).collect())
+}
+
+/// The request that a container names: `req` of `req/sub`.
+fn base_request(request: &str) -> &str {
+    request.split_once('/').map_or(request, |(base, _)| base)
+}

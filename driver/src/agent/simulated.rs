@@ -1,0 +1,173 @@
+//! Simulated cards for containers: their driver libraries, the cards themselves, and which of them a container has.
+//!
+//! ```text
+//!  host                                        container
+//!  <state>/lib/<version>/libcuda.so.1       ─▶ <library directory>/libcuda.so.1       read-only
+//!  <state>/lib/<version>/libnvidia-ml.so.1  ─▶ <library directory>/libnvidia-ml.so.1  read-only
+//!  <state>/cards                            ─▶ /run/aliquot/cards                     shared memory of the simulation
+//!  /dev/null                                ─▶ /dev/nvidia<index>                     which cards the container has
+//! ```
+//!
+//! A partition has a directory of cards of its own, at the same path of the container: a container has one partition or
+//! whole cards, as CUDA programs have.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use aliquot_cdi::edits::SIMULATED_CARDS_AT;
+use aliquot_core::card::Inventory;
+use aliquot_core::id::{CardUuid, Vendor};
+use aliquot_core::partition::Part;
+use aliquot_core::ports::{
+    AccessMount, BackendError, DeviceAccess, DeviceBackend, Expected, LivePartition, MountContent,
+    PartitionAt,
+};
+use aliquot_sim_device::{DEVICES_ENV, DIR_ENV};
+
+use nix::libc;
+use parking_lot::Mutex;
+
+use crate::run::simulated::{PARTITION, directory_for};
+
+/// Library directories that loaders search without a configuration: Debian's, and that of RHEL and SUSE.
+const LIBRARY_DIRS: [&str; 2] = [DEBIAN_DIR, "/usr/lib64"];
+#[cfg(target_arch = "x86_64")]
+const DEBIAN_DIR: &str = "/usr/lib/x86_64-linux-gnu";
+#[cfg(target_arch = "aarch64")]
+const DEBIAN_DIR: &str = "/usr/lib/aarch64-linux-gnu";
+/// Driver libraries that the simulation has.
+const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+
+/// A simulated node whose cards containers can use.
+pub struct ContainerCards {
+    inner: Box<dyn DeviceBackend>,
+    state: PathBuf,
+    libraries: PathBuf,
+    /// Directories that are ready. Opening one maps its cards for as long as this process lives.
+    ready: Mutex<BTreeSet<PathBuf>>,
+}
+
+// === impl ContainerCards ===
+
+impl ContainerCards {
+    /// The cards of `inner`, for containers. Driver libraries are installed below the state directory.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn new(inner: Box<dyn DeviceBackend>, state: &Path) -> io::Result<Self> {
+        let state = state.canonicalize()?;
+        let libraries = aliquot_libraries::install_simulated(&state.join("lib"))?.canonicalize()?;
+        Ok(Self { inner, state, libraries, ready: Mutex::default() })
+    }
+
+    /// What a container needs beside device files.
+    fn equip(&self, card: &CardUuid, part: &Part, access: &mut DeviceAccess) -> Result<(), BackendError> {
+        let cards = self.inner.discover()?;
+        let is_simulated = |vendor: &Vendor| vendor.as_str() == "nvidia";
+        if !cards.card(card).is_some_and(|card| is_simulated(&card.vendor)) {
+            return Ok(());
+        }
+        let failed = |source: io::Error| BackendError::Unreachable {
+            what: format!("simulated card {card}: its directory cannot be made"),
+            source: Box::new(source),
+        };
+        let dir = directory_for(&self.state, card, part, &access.visible_uuid, &cards).map_err(failed)?;
+        if !self.ready.lock().contains(&dir) {
+            open_to_tenants(&dir).map_err(failed)?;
+            self.ready.lock().insert(dir.clone());
+        }
+        let read_only = |host: PathBuf, container: String| AccessMount {
+            host: host.display().to_string(),
+            container,
+            content: MountContent::ReadOnly,
+        };
+        for library in LIBRARIES {
+            for at in LIBRARY_DIRS {
+                access.mounts.push(read_only(self.libraries.join(library), format!("{at}/{library}")));
+            }
+        }
+        access.mounts.push(AccessMount {
+            host: dir.display().to_string(),
+            container: SIMULATED_CARDS_AT.to_owned(),
+            content: MountContent::SimulatedCards,
+        });
+        access.environment.push((DIR_ENV.to_owned(), SIMULATED_CARDS_AT.to_owned()));
+        access.environment.push((DEVICES_ENV.to_owned(), "present".to_owned()));
+        Ok(())
+    }
+
+    /// Removes the cards of partitions that are gone.
+    fn forget_partitions(&self) -> io::Result<()> {
+        let live = self.inner.partitions().map_err(io::Error::other)?;
+        for entry in fs::read_dir(&self.state)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(uuid) = name.to_str().and_then(|name| name.strip_prefix(PARTITION)) else { continue };
+            if !live.iter().any(|live| live.handle.uuid.as_str() == uuid) {
+                self.ready.lock().remove(&entry.path());
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DeviceBackend for ContainerCards {
+    fn discover(&self) -> Result<Inventory, BackendError> {
+        self.inner.discover()
+    }
+
+    fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
+        self.inner.partitions()
+    }
+
+    fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
+        self.inner.create_partition(at)
+    }
+
+    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
+        self.inner.destroy_partition(at, handle)?;
+        if let Err(error) = self.forget_partitions() {
+            tracing::warn!("cards of destroyed partitions cannot be removed: {error}");
+        }
+        Ok(())
+    }
+
+    fn driver_load(&self) -> Option<String> {
+        self.inner.driver_load()
+    }
+
+    fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
+        let mut access = self.inner.access(card, part)?;
+        self.equip(card, part, &mut access)?;
+        Ok(access)
+    }
+}
+
+/// Makes the cards' files, writable for tenants of any user: they are the simulated hardware. Tenants write the directory, so
+/// no link in it is followed.
+fn open_to_tenants(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if !entry.file_type()?.is_file() {
+            let path = entry.path();
+            let message =
+                format!("{}: found a link or directory, expected a file; remove it", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+    }
+    drop(aliquot_sim_device::open(dir).map_err(io::Error::other)?);
+    fs::set_permissions(dir, Permissions::from_mode(0o1777))?;
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name == "alive" || name.starts_with("card-") {
+            let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path)?;
+            file.set_permissions(Permissions::from_mode(0o666))?;
+        }
+    }
+    Ok(())
+}
