@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cargo build (any profile) ─▶ this ─▶ cargo build --profile shim -p aliquot_shim  ─▶ OUT_DIR/libaliquot.so
-//!                                   └──▶ cargo build --release -p aliquot_sim_{cuda,nvml} ─▶ OUT_DIR/lib{cuda,nvml}.so
+//!                                   └──▶ cargo build --release -p aliquot_sim_{cuda,nvml,dcmi} ─▶ OUT_DIR/lib{…}.so
 //! ```
 //!
 //! The cargo inside has a target directory of its own, so that the two never wait for each other's lock, and none of the
@@ -36,6 +36,7 @@ const SOURCES: &[&str] = &[
     "driver/backends/sim/device",
     "driver/backends/sim/cuda",
     "driver/backends/sim/nvml",
+    "driver/backends/sim/dcmi",
 ];
 
 /// Variables of cargo that say how to reach packages and share processors; every other one is of the outer build.
@@ -57,10 +58,12 @@ fn main() {
         }
         None => build(&root, &out, &["aliquot_shim"], "shim").join("libaliquot_shim.so"),
     };
-    let simulated = build(&root, &out, &["aliquot_sim_cuda", "aliquot_sim_nvml"], "release");
+    let simulated =
+        build(&root, &out, &["aliquot_sim_cuda", "aliquot_sim_nvml", "aliquot_sim_dcmi"], "release");
     bring(&shim, &out, "libaliquot.so", "ALIQUOT_SHIM_ID");
     bring(&simulated.join("libaliquot_sim_cuda.so"), &out, "libcuda.so", "ALIQUOT_SIM_CUDA_ID");
     bring(&simulated.join("libaliquot_sim_nvml.so"), &out, "libnvml.so", "ALIQUOT_SIM_NVML_ID");
+    bring(&simulated.join("libaliquot_sim_dcmi.so"), &out, "libdcmi.so", "ALIQUOT_SIM_DCMI_ID");
 }
 
 fn variable(name: &str) -> OsString {

@@ -25,6 +25,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("aliquot_sim_device", &[], &["libc", "serde", "thiserror", "toml"]),
     ("aliquot_sim_cuda", &["aliquot_sim_device"], &["libc"]),
     ("aliquot_sim_nvml", &["aliquot_sim_device"], &["libc"]),
+    ("aliquot_sim_dcmi", &["aliquot_sim_device"], &["libc"]),
     ("aliquot_shim", &["aliquot_abi", "aliquot_enforce"], &["libc"]),
     ("aliquot_libraries", &[], &[]),
     (

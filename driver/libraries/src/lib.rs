@@ -6,6 +6,7 @@
 //! ```text
 //!   <dir>/<version>-<content>/libaliquot.so                       what LD_PRELOAD names
 //!   <dir>/<version>-<content>/{libcuda.so.1, libnvidia-ml.so.1}   what LD_LIBRARY_PATH names, for simulated cards
+//!   <root>/usr/local/dcmi/libdcmi.so                              where Ascend's driver has it; <root> is the machine
 //! ```
 //!
 //! A directory never changes: other content has another name, and a process that has a library mapped keeps it.
@@ -21,6 +22,8 @@ pub static SHIM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libaliquot.so
 pub static SIMULATED_CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libcuda.so"));
 /// `libnvidia-ml.so.1` of simulated cards.
 pub static SIMULATED_NVML: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvml.so"));
+/// `libdcmi.so` of simulated NPUs.
+pub static SIMULATED_DCMI: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libdcmi.so"));
 
 /// Name under which the shim is installed.
 pub const SHIM_NAME: &str = "libaliquot.so";
@@ -79,6 +82,17 @@ pub fn install_simulated(dir: &Path) -> io::Result<PathBuf> {
     put(&simulated, "libcuda.so.1", SIMULATED_CUDA)?;
     put(&simulated, "libnvidia-ml.so.1", SIMULATED_NVML)?;
     Ok(simulated)
+}
+
+/// Puts the simulated `libdcmi.so` where Ascend's driver has it below a root, which is also the machine that the library
+/// reports; the path of the library.
+///
+/// # Errors
+/// The disk refuses.
+pub fn install_dcmi(root: &Path) -> io::Result<PathBuf> {
+    let dir = root.join("usr/local/dcmi");
+    put(&dir, "libdcmi.so", SIMULATED_DCMI)?;
+    Ok(dir.join("libdcmi.so"))
 }
 
 fn put(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {

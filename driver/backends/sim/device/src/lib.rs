@@ -26,6 +26,7 @@ mod lent;
 mod mapping;
 mod mig;
 mod node;
+pub mod npu;
 pub mod processor;
 mod profile;
 pub mod schedule;
