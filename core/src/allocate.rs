@@ -10,7 +10,7 @@
 //!
 //! First fit in published order: pools by driver and name, slices by name, devices as listed; claims, requests and
 //! alternatives as written; exhaustive depth-first search; the first full solution wins. Where Kubernetes differs from
-//! this text, or this module from Kubernetes, `docs/upstream-differences.md` says so.
+//! this text, or this module from Kubernetes, `docs/developer/upstream-differences.md` says so.
 //!
 //! Invariants:
 //! - allocating holds nothing; the state is the same before and after;

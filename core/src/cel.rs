@@ -15,7 +15,7 @@
 //! empty map, so that asking for an attribute of it is an error of the evaluation, which `||`, `&&`, `has` and `.?` handle.
 //!
 //! Invariants: no text makes this panic, hang or recurse without bound; the same text and device give the same answer.
-//! `docs/upstream-differences.md` lists where the answer differs from upstream's.
+//! `docs/developer/upstream-differences.md` lists where the answer differs from upstream's.
 
 mod ast;
 mod checker;

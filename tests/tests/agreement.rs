@@ -1,7 +1,7 @@
 //! Aliquot's allocator decides as upstream's does: same placed and refused, same node, devices, shares and configuration.
 //!
 //! Every case comes from a seed. One that differs is printed with it; `ALIQUOT_AGREEMENT_SEED=<seed>` runs it alone and
-//! shows its objects. What differs on purpose is in `docs/upstream-differences.md` and is not drawn here.
+//! shows its objects. What differs on purpose is in `docs/developer/upstream-differences.md` and is not drawn here.
 
 use std::collections::BTreeMap;
 

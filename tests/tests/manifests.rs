@@ -14,7 +14,7 @@ const SEED: u64 = 20_261_121;
 const OBJECTS: usize = 6_000;
 /// Differences that a failure shows in full.
 const SHOWN: usize = 12;
-/// What we refuse on purpose and the API server takes, by our words: see `docs/upstream-differences.md`.
+/// What we refuse on purpose and the API server takes, by our words: see `docs/developer/upstream-differences.md`.
 const STRICTER: [&str; 9] = [
     "is missing; expected a quantity",
     "is not a quantity",

@@ -1,6 +1,6 @@
 //! Quantities are read, printed, compared and added as upstream does it, below 10^18 units.
 //!
-//! What lies beyond, and the other texts that are left out here, is in `docs/upstream-differences.md`.
+//! What lies beyond, and the other texts that are left out here, is in `docs/developer/upstream-differences.md`.
 
 use aliquot_core::quantity::Quantity;
 use aliquot_tests::generate::Random;

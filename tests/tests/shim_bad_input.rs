@@ -1,5 +1,5 @@
 //! What the shim does when its region is missing, torn, foreign or hostile, or the driver is not what it knows: closed, open or
-//! held to the limit, as docs/enforcement.md says row by row.
+//! held to the limit, as docs/developer/faults.md says row by row.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 

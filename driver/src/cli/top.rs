@@ -69,7 +69,7 @@ dead      its slot is to be given back
 no shim   of a grant, on the card without a slot
 no grant  of no grant
 
-Columns give way to a narrow terminal; docs/top.md has the keys of -o json, with units.";
+Columns give way to a narrow terminal; docs/user/top.md has the keys of -o json, with units.";
 
 const CODES: &str = "\
 Keys of the live form:

@@ -1,4 +1,4 @@
-//! The picture for programs. Keys and units are a promise: `docs/top.md`.
+//! The picture for programs. Keys and units are a promise: `docs/user/top.md`.
 
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, MemoryLimit};
 use aliquot_core::grant::Spelled;
