@@ -12,8 +12,6 @@
 //! shown; words of tenants are shown as such. The simulated driver, when it is asked, takes back what dead processes
 //! held, as any query of it does.
 
-use std::error::Error;
-
 pub mod look;
 mod machine;
 pub mod model;
@@ -23,14 +21,4 @@ mod state;
 
 pub use look::Looker;
 
-/// An error with its causes.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
-}
+pub(crate) use crate::error_text::chain;

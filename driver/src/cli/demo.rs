@@ -32,12 +32,12 @@ use super::examples;
 use super::explain::Explained;
 use super::failure::{Answer, Failure};
 use super::manual;
-use super::node_spec::node_spec;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Screen, Side, Terminal, Tone};
 use super::plan::takes;
 use super::prepare::cdi_file_name;
-use super::state::chain;
+use crate::error_text::chain;
+use crate::hardware::node_spec;
 use scenes::{CLOSENESS, SCENES, Scene, read};
 
 const EXAMPLES: &str = "\

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::config::state_home;
 
 use super::failure::{Answer, Failure};
-use super::hardware::open_machine;
 use super::manual;
 use super::nodes::{Fleet, FleetNode, NodeArgs, catalogue};
 use super::output::{Format, Side, Terminal, Tone};
+use crate::hardware::open_machine;
 
 const EXAMPLES: &str = "\
 Examples:

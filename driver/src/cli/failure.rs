@@ -3,7 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::hardware::HardwareError;
 use crate::manifest::Problem;
+use crate::state_dir::StateDirError;
 
 /// How a command that ran to its end answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +82,24 @@ impl Answer {
 }
 
 // === impl Failure ===
+
+impl From<HardwareError> for Failure {
+    fn from(error: HardwareError) -> Self {
+        match error {
+            HardwareError::Choice(text) => Self::Usage(text),
+            HardwareError::Description { file, message } => Self::Input { file, message },
+            HardwareError::Path { verb, path, source, advice } => Self::Path { verb, path, source, advice },
+            HardwareError::Cards(text) => Self::Node(text),
+        }
+    }
+}
+
+impl From<StateDirError> for Failure {
+    fn from(error: StateDirError) -> Self {
+        let StateDirError { verb, path, source, advice } = error;
+        Self::Path { verb, path, source, advice }
+    }
+}
 
 impl Failure {
     /// Its exit code.

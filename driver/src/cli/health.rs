@@ -18,9 +18,10 @@ use crate::health::{HealthBook, era};
 use super::devices::part_text;
 use super::failure::{Answer, Failure};
 use super::manual;
-use super::node_spec::node_spec;
 use super::output::{Format, Side, Terminal};
-use super::state::{chain, must_be_there};
+use crate::error_text::chain;
+use crate::hardware::node_spec;
+use crate::state_dir::must_exist;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,7 +76,7 @@ struct Held {
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let state = state(args)?;
     if args.state.is_some() {
-        must_be_there(&state)?;
+        must_exist(&state)?;
     }
     let book = HealthBook::of(&state);
     let failed = |error: &dyn std::error::Error| Failure::Node(chain(error));

@@ -1,7 +1,7 @@
 //! Nodes from the command line: node files, built-in personalities, any number of copies.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,20 +11,21 @@ use aliquot_backend_sim::{NodeFile, Personality};
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::{CardModel, Catalogue, Maturity};
 use aliquot_core::dra::{Node as ClusterNode, ResourceClaim, ResourceSlice};
-use aliquot_core::id::NodeName;
+use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::ledger::Ledger;
-use aliquot_core::offer::{LayoutKind, LayoutPolicy, Offers, ServerVersion, UsageHint, offers, text};
+use aliquot_core::offer::{LayoutKind, LayoutPolicy, Offers, ServerVersion, UsageHint, offers};
 
+use crate::error_text::chain;
+use crate::hardware::{COPIES_MAX, Hardware, Kind, NodeSpec, node_spec, read_catalogue, read_policy};
 use crate::node::{Access, Node};
+use crate::state_dir;
 
 use super::failure::{Answer, Failure};
-use super::hardware::{Hardware, Kind};
-use super::node_spec::{NodeSpec, node_spec};
-use super::output::Terminal;
+use super::output::{Progress, Terminal};
 use super::state;
 
-/// Most nodes of one command: the largest cluster that Kubernetes supports, twice over.
-pub(super) const NODES_MAX: usize = 10_000;
+/// Most nodes of one command.
+const NODES_MAX: usize = COPIES_MAX;
 
 /// Which nodes, and how their cards are offered.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -104,36 +105,27 @@ fn server_version(text: &str) -> Result<ServerVersionArg, String> {
 
 /// The catalogue with the admin's files on top; files that are refused end the command.
 pub(super) fn catalogue(args: &NodeArgs) -> Result<Catalogue, Failure> {
-    let Some(dir) = &args.catalogue else { return Ok(Catalogue::embedded()) };
-    let advice = "Check the directory given with --catalogue";
-    let fail = |source| Failure::path("list", dir, source, advice);
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir).map_err(fail)? {
-        let path = entry.map_err(fail)?.path();
-        if path.extension().is_some_and(|e| e == "toml") {
-            files.push((path.display().to_string(), read_text(&path, "Check the catalogue directory")?));
-        }
-    }
-    files.sort();
-    let (catalogue, errors) = Catalogue::embedded().with_overrides(&files);
-    match errors.first() {
-        None => Ok(catalogue),
-        Some(_) => {
-            let list: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            Err(Failure::Usage(list.join("\n")))
-        }
-    }
+    Ok(read_catalogue(args.catalogue.as_deref())?)
 }
 
 fn policy(args: &NodeArgs) -> Result<LayoutPolicy, Failure> {
-    let Some(file) = &args.policy else { return Ok(LayoutPolicy::default()) };
-    let policy = read_text(file, "Check the name of the layout policy")?;
-    text::parse(&policy).map_err(|error| Failure::input(file.display().to_string(), error))
+    Ok(read_policy(args.policy.as_deref())?)
 }
 
-pub(super) fn read_text(path: &Path, advice: &'static str) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|source| Failure::path("read", path, source, advice))
+/// Long work, on standard error while a person watches.
+const fn slow(progress: Progress) -> fn(&CardUuid) {
+    match progress {
+        Progress::On => say_measuring,
+        Progress::Off => say_nothing,
+    }
 }
+
+fn say_measuring(card: &CardUuid) {
+    // A closed standard error is no reason to stop.
+    drop(writeln!(io::stderr(), "measuring what a context of card {card} takes"));
+}
+
+fn say_nothing(_: &CardUuid) {}
 
 // === impl Fleet ===
 
@@ -187,7 +179,7 @@ impl Fleet {
 
     /// Adds all copies of a node on which nothing can be held.
     fn add(&mut self, hardware: &Hardware, copies: usize) -> Result<(), Failure> {
-        let inventory = hardware.discover()?;
+        let inventory = hardware.discover().map_err(|error| Failure::Node(chain(&error)))?;
         if self.nodes.len() + copies > NODES_MAX {
             let found = self.nodes.len() + copies;
             return Err(Failure::Usage(format!("{found} nodes; at most {NODES_MAX} are planned at once")));
@@ -243,7 +235,7 @@ impl Fleet {
             trial.add_spec(&spec)?;
             trial.refuse_impossible(args)?;
         }
-        state::make(state, access)?;
+        state_dir::make(state, access)?;
         let hardware = Hardware::simulated(&spec, &fleet.catalogue, state)?;
         fleet.open(hardware, state, access, terminal)
     }
@@ -260,7 +252,7 @@ impl Fleet {
         }
         let mut fleet = Self::empty(args)?;
         fleet.catalogue = machine.catalogue().clone();
-        fleet.add(&Hardware::machine(machine, terminal.progress)?, 1)?;
+        fleet.add(&Hardware::machine(machine, slow(terminal.progress))?, 1)?;
         fleet.warn(terminal)?;
         Ok(fleet)
     }
@@ -275,8 +267,8 @@ impl Fleet {
     ) -> Result<(Node, Self), Failure> {
         let mut fleet = Self::empty(args)?;
         fleet.catalogue = machine.catalogue().clone();
-        state::make(state, access)?;
-        fleet.open(Hardware::machine(machine, terminal.progress)?, state, access, terminal)
+        state_dir::make(state, access)?;
+        fleet.open(Hardware::machine(machine, slow(terminal.progress))?, state, access, terminal)
     }
 
     /// Opens a node on its state, and makes it the only node of the fleet.
@@ -292,7 +284,7 @@ impl Fleet {
         let setting =
             state::Setting { catalogue: &self.catalogue, policy: &self.policy, server: self.server };
         let node = state::open(&setting, hardware, dir, access, terminal)?;
-        let failed = |error| Failure::Node(state::chain(&error));
+        let failed = |error| Failure::Node(chain(&error));
         let offers = node.offers().map_err(failed)?.clone();
         self.nodes.push(FleetNode {
             name: node.name().clone(),

@@ -18,8 +18,8 @@ use aliquot_core::quantity::{Format, Quantity};
 use crate::manifest::{ClaimSpec, ClaimTemplate};
 
 use super::failure::Failure;
-use super::node_spec::node_spec;
 use super::nodes::Fleet;
+use crate::hardware::node_spec;
 
 /// What is asked for, as objects.
 #[derive(Debug)]

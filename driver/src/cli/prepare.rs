@@ -20,7 +20,7 @@ use super::input::{self, FileArgs};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal, Tone};
-use super::state::chain;
+use crate::error_text::chain;
 
 const EXAMPLES: &str = "\
 Examples:

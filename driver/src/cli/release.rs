@@ -14,7 +14,8 @@ use super::failure::{Answer, Failure};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
-use super::state::{chain, must_be_there};
+use crate::error_text::chain;
+use crate::state_dir::must_exist;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,7 +66,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let state = args.nodes.state.clone().unwrap_or_default();
     if args.nodes.state.is_some() {
         // Where nothing was prepared there is nothing to give back, and nothing to make.
-        must_be_there(&state)?;
+        must_exist(&state)?;
     }
     let (mut node, _) = Fleet::open_one(&args.nodes, Access::Change, terminal)?;
     let wanted = match args.all {

@@ -35,7 +35,7 @@ use crate::run::watch::{self, Followed};
 use super::failure::{Answer, Failure};
 use super::nodes::Fleet;
 use super::output::Terminal;
-use super::state::chain;
+use crate::error_text::chain;
 use answers::{card_of, fraction, template};
 use following::followed;
 use home::Home;

@@ -1,9 +1,6 @@
 //! The node whose state lies in a directory: what `prepare` changed, every later command sees.
 
 use std::collections::BTreeMap;
-use std::error::Error;
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,13 +14,13 @@ use aliquot_core::quantity::{Format, Quantity};
 use aliquot_core::units::Cores;
 
 use crate::checkpoint::ClaimRecord;
-use crate::disk::Disk;
+use crate::error_text::chain;
+use crate::hardware::Hardware;
 use crate::health::HealthBook;
-use crate::node::{Access, Dirs, Node, Parts};
+use crate::node::{Access, Dirs, Node};
 use crate::prepare::recorded;
 
 use super::failure::Failure;
-use super::hardware::Hardware;
 use super::output::Terminal;
 
 /// What a node with state is made of, besides its state.
@@ -33,22 +30,7 @@ pub(super) struct Setting<'a> {
     pub(super) server: ServerVersion,
 }
 
-/// The state directory: to change what is in it, it is made where only its last part is missing; to look at it, it must be
-/// there.
-pub(super) fn make(state: &Path, access: Access) -> Result<(), Failure> {
-    if access != Access::Read {
-        match fs::create_dir(state) {
-            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
-                let advice = "Make the directory above it, or name another one with --state";
-                return Err(Failure::path("make state directory", state, source, advice));
-            }
-            _ => {}
-        }
-    }
-    must_be_there(state)
-}
-
-/// Opens a node on its state directory, which [`make`] has looked at.
+/// Opens a node on its state directory, which exists.
 pub(super) fn open(
     setting: &Setting<'_>,
     hardware: Hardware,
@@ -56,16 +38,8 @@ pub(super) fn open(
     access: Access,
     terminal: &mut Terminal<'_>,
 ) -> Result<Node, Failure> {
-    let parts = Parts {
-        name: hardware.name,
-        backend: hardware.backend,
-        catalogue: Arc::new(setting.catalogue.clone()),
-        policy: setting.policy.clone(),
-        server: setting.server,
-        offers: None,
-        disk: Disk::default(),
-        gauge: hardware.gauge,
-    };
+    let catalogue = Arc::new(setting.catalogue.clone());
+    let parts = hardware.into_parts(catalogue, setting.policy.clone(), setting.server);
     let (node, recovery) =
         Node::open(parts, &Dirs::in_state(state), access).map_err(|error| Failure::Node(chain(&error)))?;
     for uid in &recovery.undone {
@@ -81,30 +55,6 @@ pub(super) fn open(
         }
     }
     Ok(node)
-}
-
-/// An error with its causes, as one sentence.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        cause = inner.source();
-    }
-    text
-}
-
-/// Refuses a path that is no directory, or one that cannot be read.
-pub(super) fn must_be_there(state: &Path) -> Result<(), Failure> {
-    let advice = "`aliquot prepare` makes it; check the name given with --state";
-    match fs::read_dir(state) {
-        Ok(_) => Ok(()),
-        Err(source) => Err(Failure::path("read state directory", state, source, advice)),
-    }
 }
 
 /// The claims that a node has in its journal, as allocated claims.

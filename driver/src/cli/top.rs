@@ -16,11 +16,12 @@ use crate::view::look::{Look, Looker, Region};
 use crate::view::model::{Picture, picture};
 
 use super::failure::{Answer, Failure};
-use super::hardware::Hardware;
-use super::node_spec::node_spec;
 use super::nodes::{NodeArgs, catalogue};
 use super::output::{Format, Screen, Terminal};
-use super::state::must_be_there;
+use crate::error_text::chain;
+use crate::hardware::Hardware;
+use crate::hardware::node_spec;
+use crate::state_dir::must_exist;
 
 /// Exit code where a state directory that was named cannot be read; what can be is shown all the same.
 const UNREAD: u8 = 3;
@@ -128,7 +129,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let inventory = described(args)?;
-    args.states.iter().try_for_each(|state| must_be_there(state))?;
+    args.states.iter().try_for_each(|state| must_exist(state))?;
     let homes = if args.states.is_empty() { state_homes() } else { Vec::new() };
     for cards in &args.cards {
         std::fs::read_dir(cards)
@@ -154,7 +155,7 @@ fn described(args: &Args) -> Result<Inventory, Failure> {
     if spec.copies > 1 {
         return Err(Failure::Usage("state belongs to one node: leave out the number of copies".to_owned()));
     }
-    Hardware::in_memory(&spec, &models)?.discover()
+    Hardware::in_memory(&spec, &models)?.discover().map_err(|error| Failure::Node(chain(&error)))
 }
 
 fn once(args: &Args, mut looker: Looker, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {

@@ -35,6 +35,7 @@ use super::Node;
 use crate::checkpoint::{ContextSizes, FAILURE_KEPT, Ground, Phase};
 use crate::clock::{self, Moment};
 use crate::contexts::{Gauge, Unmeasured};
+use crate::error_text::chain;
 use crate::grant_file;
 use crate::prepare::PrepareError;
 use crate::region;
@@ -147,7 +148,7 @@ impl Node {
         match &measured.outcome {
             Ok(bytes) => sizes.note(ground.clone(), *bytes),
             Err(why) if !why.is_no_fault() && measured.took >= COSTLY => {
-                sizes.note_failure(ground.clone(), Moment::now(), &words(why));
+                sizes.note_failure(ground.clone(), Moment::now(), &chain(why));
             }
             Err(_) => return Ok(()),
         }
@@ -195,7 +196,7 @@ impl Node {
         if let Err(why) = &measured.outcome
             && !why.is_no_fault()
         {
-            self.note(&measured.visible, &words(why));
+            self.note(&measured.visible, &chain(why));
         }
     }
 
@@ -237,12 +238,6 @@ impl Node {
         let limits = region::read(&place.limits()).ok()?;
         matches!(limits.memory, MemoryLimit::Bytes(_)).then_some(limits)
     }
-}
-
-/// A reason with its causes.
-fn words(why: &Unmeasured) -> String {
-    let causes = std::iter::successors(std::error::Error::source(why), |error| error.source());
-    causes.fold(why.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// A reason of earlier.

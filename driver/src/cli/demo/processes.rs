@@ -27,8 +27,8 @@ use crate::run::simulated::cards_dir;
 
 use super::super::failure::Failure;
 use super::super::output::{Side, Terminal};
-use super::super::state::chain;
 use super::{Record, heading};
+use crate::error_text::chain;
 
 /// Below the demo's state, that of the runs.
 pub(super) const STATE: &str = "processes";

@@ -11,7 +11,7 @@ use aliquot_core::rounding::consumption;
 use crate::node::Node;
 
 use super::super::cluster::Cluster;
-use super::super::state::chain;
+use crate::error_text::chain;
 
 /// The claim, with what it asks for now of each device that it holds; as it is where it holds none yet.
 ///

@@ -12,8 +12,8 @@ use crate::run::watch::Followed;
 
 use super::super::failure::Failure;
 use super::super::output::Terminal;
-use super::super::state::chain;
 use super::home::Home;
+use crate::error_text::chain;
 
 /// Follows the card of a grant from now on; `None`: it tells nothing, which is said once for each load of its driver.
 pub(super) fn followed(

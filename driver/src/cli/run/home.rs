@@ -19,12 +19,12 @@ use crate::run::record::{Swept, sweep};
 use crate::run::simulated::Simulated;
 
 use super::super::failure::Failure;
-use super::super::hardware::open_machine;
-use super::super::node_spec::node_spec;
 use super::super::nodes::{Fleet, NodeArgs, catalogue};
 use super::super::output::Terminal;
-use super::super::state::chain;
 use super::Args;
+use crate::error_text::chain;
+use crate::hardware::node_spec;
+use crate::hardware::open_machine;
 
 /// One node's local runs.
 pub(super) struct Home {

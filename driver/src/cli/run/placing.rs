@@ -11,10 +11,10 @@ use super::super::explain::Explained;
 use super::super::failure::Failure;
 use super::super::nodes::Fleet;
 use super::super::output::{Screen, Terminal};
-use super::super::state::chain;
 use super::home::Home;
 use super::sizing;
 use super::words::in_options;
+use crate::error_text::chain;
 
 /// Places that are tried for one run, should somebody with another ledger be first at each.
 const PLACES_MAX: u32 = 8;

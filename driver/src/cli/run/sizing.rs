@@ -9,8 +9,8 @@ use crate::node::{Access, Node};
 
 use super::super::failure::Failure;
 use super::super::output::Terminal;
-use super::super::state::chain;
 use super::home::Home;
+use crate::error_text::chain;
 
 /// Has measured what is not known of a claim that was prepared just now. `Ok((…, Err(…)))`: it cannot be told, and the claim is
 /// gone. Should anything else fail, the next call finds the record of the run.

@@ -5,34 +5,43 @@ use std::path::Path;
 use aliquot_backend_sim::{NodeFile, Personality};
 use aliquot_core::catalogue::Catalogue;
 
-use super::failure::Failure;
-use super::nodes::{NODES_MAX, read_text};
+use super::{HardwareError, read_text};
+
+/// Most copies of one node: the largest cluster that Kubernetes supports, twice over.
+pub const COPIES_MAX: usize = 10_000;
 
 /// What `--node` names.
-pub(super) struct NodeSpec {
+pub struct NodeSpec {
     /// Where it is described, for messages.
-    pub(super) source: String,
-    pub(super) file: NodeFile,
-    pub(super) copies: usize,
+    pub source: String,
+    /// Its cards.
+    pub file: NodeFile,
+    /// Number of nodes.
+    pub copies: usize,
 }
 
 /// Reads what `--node` names.
-pub(super) fn node_spec(spec: &str, catalogue: &Catalogue) -> Result<NodeSpec, Failure> {
+///
+/// # Errors
+/// It is neither a file, nor a built-in node, nor a number of cards of a known model.
+pub fn node_spec(spec: &str, catalogue: &Catalogue) -> Result<NodeSpec, HardwareError> {
     let (name, copies) = match spec.rsplit_once('*') {
         None => (spec, 1),
         Some((name, copies)) => match copies.parse() {
-            Ok(copies) if (1..=NODES_MAX).contains(&copies) => (name, copies),
+            Ok(copies) if (1..=COPIES_MAX).contains(&copies) => (name, copies),
             _ => {
-                let message = format!("--node {spec}: found {copies} copies, expected 1 to {NODES_MAX}");
-                return Err(Failure::Usage(message));
+                let message = format!("--node {spec}: found {copies} copies, expected 1 to {COPIES_MAX}");
+                return Err(HardwareError::Choice(message));
             }
         },
     };
     let file = match Personality::named(name) {
-        Some(personality) => personality.load().map_err(|error| Failure::input(name, error))?,
+        Some(personality) => personality.load().map_err(|error| HardwareError::description(name, error))?,
         None => match count_and_model(name) {
             Some((count, model)) => match Personality::named(&format!("{model}-{count}")) {
-                Some(personality) => personality.load().map_err(|error| Failure::input(name, error))?,
+                Some(personality) => {
+                    personality.load().map_err(|error| HardwareError::description(name, error))?
+                }
                 None => cards_of(spec, count, model, catalogue)?,
             },
             None => node_file(name)?,
@@ -50,12 +59,12 @@ fn count_and_model(name: &str) -> Option<(u32, &str)> {
 }
 
 /// A node of so many cards of one model.
-fn cards_of(spec: &str, count: u32, model: &str, catalogue: &Catalogue) -> Result<NodeFile, Failure> {
+fn cards_of(spec: &str, count: u32, model: &str, catalogue: &Catalogue) -> Result<NodeFile, HardwareError> {
     let known = catalogue.resolve(model);
     let Some(found) = known.first() else {
         let ids: Vec<&str> = catalogue.models().iter().map(|m| m.id.as_str()).collect();
         let message = format!("--node {spec}: no card model is called {model}; known are {}", ids.join(", "));
-        return Err(Failure::Usage(message));
+        return Err(HardwareError::Choice(message));
     };
     // Several products share a name; the one with a built-in node is meant before the others.
     let built_in = |id: &str| Personality::all().iter().any(|p| p.text.contains(&format!("\"{id}\"")));
@@ -64,10 +73,10 @@ fn cards_of(spec: &str, count: u32, model: &str, catalogue: &Catalogue) -> Resul
         "schema = 1\nname = \"{count}x{short}\"\n[[card]]\nmodel = \"{model}\"\ncount = {count}\n",
         short = model.split_once('-').map_or(model, |(_, rest)| rest),
     );
-    NodeFile::parse(&text).map_err(|error| Failure::Usage(format!("--node {spec}: {error}")))
+    NodeFile::parse(&text).map_err(|error| HardwareError::Choice(format!("--node {spec}: {error}")))
 }
 
-fn node_file(name: &str) -> Result<NodeFile, Failure> {
+fn node_file(name: &str) -> Result<NodeFile, HardwareError> {
     let path = Path::new(name);
     if !path.exists() {
         let known: Vec<&str> = Personality::names().collect();
@@ -75,8 +84,8 @@ fn node_file(name: &str) -> Result<NodeFile, Failure> {
             "--node {name}: neither a file nor a built-in node. Built in are {}; 8xh100 makes a node of 8 such cards",
             known.join(", ")
         );
-        return Err(Failure::Usage(message));
+        return Err(HardwareError::Choice(message));
     }
     let text = read_text(path, "Check the name given with --node")?;
-    NodeFile::parse(&text).map_err(|error| Failure::input(name, error))
+    NodeFile::parse(&text).map_err(|error| HardwareError::description(name, error))
 }

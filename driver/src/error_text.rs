@@ -1,0 +1,19 @@
+//! Errors as one line of text.
+
+use std::error::Error;
+
+/// An error with its causes, as one sentence. A cause that the text already contains is left out.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,157 @@
+//! Hardware of one node: opens the backends and joins them with catalogue and layout policy to the [`Parts`] of a node.
+//!
+//! Nothing here knows the command line: the agent and the commands open hardware the same way.
+
+mod error;
+mod files;
+mod spec;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use aliquot_backend_nvidia::NvidiaNode;
+use aliquot_backend_sim::SimNode;
+use aliquot_core::card::Inventory;
+use aliquot_core::catalogue::Catalogue;
+use aliquot_core::id::{CardUuid, NodeName};
+use aliquot_core::offer::{LayoutPolicy, ServerVersion};
+use aliquot_core::ports::{BackendError, DeviceBackend};
+
+pub use error::HardwareError;
+pub use files::{read_catalogue, read_policy, read_text};
+pub use spec::{COPIES_MAX, NodeSpec, node_spec};
+
+use crate::contexts::{Gauge, MachineGauge, SimulatedGauge};
+use crate::disk::Disk;
+use crate::error_text::chain;
+use crate::node::Parts;
+
+/// Name of this machine as a node. Claims keep it, so it must not change with the host's name.
+const MACHINE: &str = "machine";
+
+/// This very program, also after another version has taken its place on disk.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Opens this machine's own cards.
+///
+/// # Errors
+/// [`HardwareError::Cards`] if no vendor library can be loaded or none finds a card.
+pub fn open_machine(catalogue: &Catalogue) -> Result<Arc<NvidiaNode>, HardwareError> {
+    let advice = "Without cards, --node names simulated ones, such as --node h100-8";
+    let opened = NvidiaNode::open(catalogue);
+    opened.map(Arc::new).map_err(|error| HardwareError::Cards(format!("{}. {advice}", chain(&error))))
+}
+
+/// Hardware of one node.
+pub struct Hardware {
+    /// Name of the node.
+    pub name: NodeName,
+    /// Kind of its cards.
+    pub kind: Kind,
+    /// One line about it, for people; may be empty.
+    pub about: String,
+    /// Labels of the node.
+    pub labels: BTreeMap<String, String>,
+    /// Its cards.
+    pub backend: Box<dyn DeviceBackend>,
+    /// Measures the size of contexts; `None` if it is not measured here.
+    pub gauge: Option<Arc<dyn Gauge>>,
+}
+
+/// Kind of a node's cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Simulated cards.
+    Simulated,
+    /// Cards of this machine.
+    Machine,
+}
+
+// === impl Hardware ===
+
+impl Hardware {
+    /// Simulated hardware that lives in memory.
+    ///
+    /// # Errors
+    /// [`HardwareError::Description`] if the node file contradicts the catalogue.
+    pub fn in_memory(spec: &NodeSpec, catalogue: &Catalogue) -> Result<Self, HardwareError> {
+        let node = SimNode::in_memory(&spec.file, catalogue)
+            .map_err(|error| HardwareError::description(spec.source.clone(), chain(&error)))?;
+        Ok(Self::of(node))
+    }
+
+    /// Simulated hardware that lives in a state directory.
+    ///
+    /// # Errors
+    /// [`HardwareError::Cards`] if its files are unreadable or describe other cards.
+    pub fn simulated(spec: &NodeSpec, catalogue: &Catalogue, state: &Path) -> Result<Self, HardwareError> {
+        let node = SimNode::open(&spec.file, catalogue, &state.join("hardware"))
+            .map_err(|error| HardwareError::Cards(chain(&error)))?;
+        let gauge: Arc<dyn Gauge> = Arc::new(SimulatedGauge { state: state.to_owned() });
+        Ok(Self { gauge: Some(gauge), ..Self::of(node) })
+    }
+
+    fn of(node: SimNode) -> Self {
+        Self {
+            name: node.name().clone(),
+            kind: Kind::Simulated,
+            about: node.about().to_owned(),
+            labels: node.labels().clone(),
+            backend: Box::new(node),
+            gauge: None,
+        }
+    }
+
+    /// This machine's own cards. `slow` is called with a card whose context takes long to measure.
+    ///
+    /// # Errors
+    /// None in practice: the machine's name is constant.
+    pub fn machine(node: &Arc<NvidiaNode>, slow: fn(&CardUuid)) -> Result<Self, HardwareError> {
+        let gauge = MachineGauge { node: Arc::clone(node), program: OWN_PROGRAM.into(), slow };
+        Ok(Self {
+            name: NodeName::new(MACHINE).map_err(|error| HardwareError::Cards(error.to_string()))?,
+            kind: Kind::Machine,
+            about: format!("NVIDIA driver {}", node.driver()),
+            labels: BTreeMap::new(),
+            backend: Box::new(Arc::clone(node)),
+            gauge: Some(Arc::new(gauge)),
+        })
+    }
+
+    /// The cards as they are now.
+    ///
+    /// # Errors
+    /// Those of [`DeviceBackend::discover`].
+    pub fn discover(&self) -> Result<Inventory, BackendError> {
+        self.backend.discover()
+    }
+
+    /// The parts of a node with this hardware.
+    #[must_use]
+    pub fn into_parts(self, catalogue: Arc<Catalogue>, policy: LayoutPolicy, server: ServerVersion) -> Parts {
+        Parts {
+            name: self.name,
+            backend: self.backend,
+            catalogue,
+            policy,
+            server,
+            offers: None,
+            disk: Disk::default(),
+            gauge: self.gauge,
+        }
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// As a word behind the number of cards.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Simulated => "simulated",
+            Self::Machine => "this machine's own",
+        }
+    }
+}
