@@ -6,6 +6,7 @@
 //!   <dir>/npu-faults.toml    planned faults (absent: none)
 //!   <dir>/etc/vnpu.cfg       recovery lines, as the vendor's driver writes them
 //!   <dir>/dev/               device nodes, each a link to /dev/null
+//!   <dir>/sys/               PCI devices, as the kernel shows them
 //! ```
 //!
 //! The directory is shaped like a file-system root, so that the same paths below `/` serve real hardware. The rules of
@@ -79,6 +80,9 @@ pub struct Chip {
     pub board_id: u32,
     /// PCI address.
     pub pci: String,
+    /// PCIe root; absent: the kernel shows the chip nowhere.
+    #[serde(default)]
+    pub pcie_root: Option<String>,
     /// NUMA node; absent: the machine has none.
     #[serde(default)]
     pub numa: Option<u32>,
@@ -198,7 +202,24 @@ pub fn install_npus(dir: &Path, machine: &Machine) -> Result<(), NpuError> {
     for name in of_chips.chain(SHARED_NODES.map(str::to_owned)) {
         add_node(dir, &name)?;
     }
+    machine.chips.iter().try_for_each(|chip| show_pci(dir, chip))?;
     store::replace(&path, &text)
+}
+
+/// Shows a chip where the kernel shows PCI devices.
+fn show_pci(dir: &Path, chip: &Chip) -> Result<(), NpuError> {
+    let Some(root) = &chip.pcie_root else { return Ok(()) };
+    let (device, bus) = (dir.join("sys/devices").join(root).join(&chip.pci), dir.join("sys/bus/pci/devices"));
+    for place in [&device, &bus] {
+        fs::create_dir_all(place).map_err(|error| store::file(place, error))?;
+    }
+    let node = chip.numa.map_or("-1".to_owned(), |node| node.to_string());
+    let (file, link) = (device.join("numa_node"), bus.join(&chip.pci));
+    fs::write(&file, node + "\n").map_err(|error| store::file(&file, error))?;
+    match std::os::unix::fs::symlink(format!("../../../devices/{root}/{}", chip.pci), &link) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(store::file(&link, error)),
+        _ => Ok(()),
+    }
 }
 
 fn add_node(dir: &Path, name: &str) -> Result<(), NpuError> {

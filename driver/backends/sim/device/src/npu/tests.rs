@@ -11,6 +11,7 @@ fn machine(model: &str, recover: Recover) -> (tempfile::TempDir, Npus) {
         memory_mib: 24_576,
         board_id: 0,
         pci: format!("0000:{:02x}:00.0", 0x11 + phy),
+        pcie_root: None,
         numa: None,
         hccs: None,
         die: [phy, 0, 0, 0, 0],

@@ -1,0 +1,462 @@
+//! Ascend NPUs, as their driver's management library reports them.
+//!
+//! ```text
+//!   libdcmi.so ──ffi──▶ facts ──probe + catalogue──▶ cards ─┐
+//!                 │     vNPUs ──partition──▶ parts ─────────┼──▶ AscendNode: DeviceBackend
+//!                 ├───▶ faults ──health──▶ disposition ─────┤
+//!                 └───▶ fault events                        │
+//!   /etc/vnpu.cfg ──recovery──▶ chips in recovery ──────────┤
+//!   npu-smi ──npu_smi──▶ names of templates ────────────────┘
+//! ```
+//!
+//! - No setting of the node is changed: vNPU mode and recovery mode are its administrator's.
+//! - A vNPU belongs to the claim whose journal names it. Whether a process has it open (`is_container_used`) decides nothing: a
+//!   tenant that has not started yet owns its vNPU.
+//! - Changes of one chip run one after the other: the first vNPU of a 910B switches SR-IOV on, the last one off.
+//! - Every call has a time limit, since the vendor's library blocks during resets and upgrades.
+
+mod access;
+mod ffi;
+mod health;
+pub mod npu_smi;
+mod partition;
+mod probe;
+mod recovery;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aliquot_core::card::Inventory;
+use aliquot_core::catalogue::Catalogue;
+use aliquot_core::id::{CardUuid, TemplateName, Vendor};
+use aliquot_core::partition::Part;
+use aliquot_core::ports::{
+    BackendError, DeviceAccess, DeviceBackend, Expected, LivePartition, PartitionAt, PartitionHandle,
+};
+use aliquot_core::units::Bytes;
+
+pub use ffi::event::FaultEvent;
+pub use ffi::{Fault, Site};
+pub use health::OpenError;
+
+use access::Reached;
+use ffi::{ChipAt, Facts, Library, Vnpu};
+use health::Debounce;
+use probe::{Found, Machine};
+
+/// How often, and how far apart, a call is repeated that may succeed soon.
+const TRIES: u32 = 20;
+const WAIT: Duration = Duration::from_millis(100);
+/// Where the kernel shows the driver; made anew with each load of it.
+const MODULES: [&str; 2] = ["sys/module/drv_davinci_intf", "sys/module/drv_devdrv_host"];
+
+/// The Ascend NPUs of a machine.
+#[derive(Debug)]
+pub struct AscendNode {
+    site: Site,
+    library: Library,
+    driver: String,
+    /// What chips may be cut into anywhere.
+    known: Catalogue,
+    /// The same with what is offered here.
+    catalogue: Catalogue,
+    trouble: Vec<String>,
+    no_partitions: Vec<String>,
+    debounce: Debounce,
+    /// Templates that the driver does not know, by model.
+    unknown: Mutex<BTreeSet<(String, TemplateName)>>,
+    /// One lock a chip: its changes run one after the other.
+    changes: Mutex<BTreeMap<ChipAt, Arc<Mutex<()>>>>,
+}
+
+/// What a chip holds and how much it works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Memory of the chip.
+    pub memory: Bytes,
+    /// Memory in use.
+    pub in_use: Bytes,
+    /// Percent of the AI cores' time; `None`: the driver does not tell.
+    pub busy_percent: Option<u32>,
+}
+
+/// All chips as they are now, and what is wrong with those that are left out.
+struct Look {
+    found: Vec<Found>,
+    trouble: Vec<String>,
+}
+
+// === impl AscendNode ===
+
+impl AscendNode {
+    /// Loads the driver's library and looks for NPUs.
+    ///
+    /// # Errors
+    /// [`OpenError`]: there is no driver, its library is not safe to load or too old, or it has no NPU for us.
+    pub fn open(catalogue: &Catalogue, site: &Site) -> Result<Self, OpenError> {
+        let library = Library::load(site).map_err(|fault| OpenError::of("initialise", fault))?;
+        let driver = library.driver().map_err(|fault| OpenError::of("version of the driver", fault))?;
+        let mut node = Self {
+            site: site.clone(),
+            library,
+            driver,
+            known: catalogue.clone(),
+            catalogue: catalogue.clone(),
+            trouble: Vec::new(),
+            no_partitions: Vec::new(),
+            debounce: Debounce::default(),
+            unknown: Mutex::default(),
+            changes: Mutex::default(),
+        };
+        let look = node.look().map_err(|fault| OpenError::of("list of cards", fault))?;
+        if look.found.is_empty() {
+            return Err(OpenError::NoCards { trouble: look.trouble });
+        }
+        node.probe_templates(&look.found);
+        let reason = |found: &Found| {
+            let why = found.no_partitions.as_ref()?;
+            Some(format!("chip {} ({}): {why}", found.facts.logic, found.facts.chip))
+        };
+        let reasons: Vec<Option<String>> = look.found.iter().map(reason).collect();
+        // One that gives them is enough.
+        let none_gives = reasons.iter().all(Option::is_some);
+        node.no_partitions = reasons.into_iter().flatten().filter(|_| none_gives).collect();
+        let models = look.found.into_iter().map(|found| found.offered);
+        node.catalogue = node.catalogue.with_models(models);
+        node.trouble = look.trouble;
+        Ok(node)
+    }
+
+    /// Notes templates that the vendor's tool does not list. Where there is no tool, a refused creation tells.
+    fn probe_templates(&self, found: &[Found]) {
+        let mut seen = BTreeSet::new();
+        for one in found {
+            let Some(table) = one.model.table().filter(|_| seen.insert(one.model.id.to_string())) else {
+                continue;
+            };
+            let Some(names) = npu_smi::names(&self.site.root, one.facts.at.card) else { continue };
+            for template in &table.templates {
+                let spellings = partition::spellings(&one.model, template, &self.driver);
+                if !spellings.iter().any(|name| names.contains(name)) {
+                    self.forget(&one.model.id.to_string(), &template.name);
+                }
+            }
+        }
+    }
+
+    fn forget(&self, model: &str, template: &TemplateName) {
+        let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        unknown.insert((model.to_owned(), template.clone()));
+    }
+
+    fn look(&self) -> Result<Look, Fault> {
+        let settings = self.library.settings()?;
+        let machine = Machine {
+            root: &self.site.root,
+            catalogue: &self.known,
+            driver: &self.driver,
+            settings,
+            lines: recovery::read(&self.site.path(recovery::CONFIG)),
+            unknown: self.unknown.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            debounce: &self.debounce,
+        };
+        let (mut facts, mut trouble) = (Vec::new(), Vec::new());
+        for at in self.library.chips()? {
+            match self.library.facts(at) {
+                // It is missing of every chip alike.
+                Err(fault @ Fault::NoFunction(_)) => return Err(fault),
+                Err(fault) => {
+                    trouble.push(format!(
+                        "card {} chip {}: {}",
+                        at.card,
+                        at.device,
+                        health::unanswered(&fault)
+                    ));
+                }
+                Ok(one) => facts.push(one),
+            }
+        }
+        facts.sort_by_key(|one: &Facts| one.logic);
+        let models: Vec<_> = facts.iter().map(|one| probe::model_of(one, machine.catalogue)).collect();
+        let topologies = probe::topologies(&self.library, &facts, &models);
+        let mut found: Vec<Found> = Vec::new();
+        for ((one, model), topology) in facts.into_iter().zip(models).zip(topologies) {
+            let place = format!("card {} chip {}", one.at.card, one.at.device);
+            match machine.card(one, model, topology) {
+                Ok(one) if found.iter().any(|other| other.card.uuid == one.card.uuid) => {
+                    trouble.push(format!(
+                        "{place}: identity: found {}, expected one that no other chip has",
+                        one.card.uuid
+                    ));
+                }
+                Ok(one) => found.push(one),
+                Err(why) => trouble.push(format!("{place}: {why}")),
+            }
+        }
+        Ok(Look { found, trouble })
+    }
+
+    /// One chip as it is now.
+    fn chip(&self, card: &CardUuid) -> Result<Found, BackendError> {
+        let look = self.look().map_err(|fault| health::error(format!("find card {card}"), fault))?;
+        let mut found = look.found.into_iter();
+        found.find(|one| one.card.uuid == *card).ok_or_else(|| BackendError::UnknownCard(card.clone()))
+    }
+
+    /// The lock for changes of a chip.
+    fn change(&self, at: ChipAt) -> Arc<Mutex<()>> {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(changes.entry(at).or_default())
+    }
+
+    /// Whose cards these are.
+    #[must_use]
+    pub fn vendor() -> Vendor {
+        probe::vendor()
+    }
+
+    /// Version of the driver.
+    #[must_use]
+    pub fn driver(&self) -> &str {
+        &self.driver
+    }
+
+    /// The catalogue as it is here.
+    #[must_use]
+    pub const fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// What is wrong with chips that are left out, as it was found first.
+    #[must_use]
+    pub fn trouble(&self) -> &[String] {
+        &self.trouble
+    }
+
+    /// Why no chip gives new partitions, a chip each; empty: one does.
+    #[must_use]
+    pub fn no_partitions(&self) -> &[String] {
+        &self.no_partitions
+    }
+
+    /// The cards as they are now, and what is wrong with those that are left out.
+    ///
+    /// # Errors
+    /// [`BackendError::Vendor`] or [`BackendError::Unreachable`] if the library does not answer; retry is safe.
+    pub fn cards(&self) -> Result<(Inventory, Vec<String>), BackendError> {
+        let look = self.look().map_err(|fault| health::error("discover Ascend NPUs".to_owned(), fault))?;
+        Ok((Inventory { cards: look.found.into_iter().map(|found| found.card).collect() }, look.trouble))
+    }
+
+    /// Memory in use on a chip, and how much it works. The vendor's library tells nothing by process.
+    ///
+    /// # Errors
+    /// As [`AscendNode::cards`].
+    pub fn usage(&self, card: &CardUuid) -> Result<Usage, BackendError> {
+        let chip = self.chip(card)?;
+        let load = self.library.busy(chip.facts.at);
+        let load = load.map_err(|fault| health::error(format!("usage of card {card}"), fault))?;
+        let bytes = |mib: u64| Bytes::from_mib(mib).unwrap_or(Bytes(u64::MAX));
+        Ok(Usage { memory: chip.card.memory, in_use: bytes(load.used_mib), busy_percent: load.busy_percent })
+    }
+
+    /// Has fault events of every chip delivered to [`AscendNode::next_event`] from now on.
+    ///
+    /// # Errors
+    /// As [`AscendNode::cards`]; a library without events is [`BackendError::Unreachable`].
+    pub fn watch(&self) -> Result<(), BackendError> {
+        let failed = |fault| health::error("watch Ascend NPUs".to_owned(), fault);
+        for at in self.library.chips().map_err(failed)? {
+            self.library.subscribe(at).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// The next fault event; `None`: none for so long. What it means is in the health of the next look.
+    #[must_use]
+    pub fn next_event(&self, longest: Duration) -> Option<FaultEvent> {
+        ffi::event::next(longest)
+    }
+
+    /// Creates a vNPU under the first of its names that the driver knows.
+    fn make(&self, chip: &Found, at: &PartitionAt, wanted: &partition::Wanted) -> Result<(), Fault> {
+        let mut refused = Fault::NotLoaded("no name".to_owned());
+        for name in &wanted.spellings {
+            let create = || self.library.create(chip.facts.at, name, wanted.id, wanted.group);
+            match again(create) {
+                Err(fault) if fault.is_unknown() => refused = fault,
+                answered => return answered,
+            }
+        }
+        // Published no more from the next look on.
+        self.forget(&chip.model.id.to_string(), &at.template);
+        Err(refused)
+    }
+
+    /// What a failed creation means, now that the chip is looked at again.
+    fn not_made(&self, at: &PartitionAt, fault: Fault) -> BackendError {
+        let what = format!("create {at}");
+        let Ok(chip) = self.chip(&at.card) else { return health::error(what, fault) };
+        if chip.partition_at(at).is_some() && !fault.is_open() {
+            return BackendError::AlreadyThere { at: at.clone() };
+        }
+        match chip.shortage(at) {
+            Some(shortage) if fault.is_occupied() => shortage,
+            None if fault.is_occupied() => {
+                let what = format!("{what}: a process may have /dev/davinci{} open", chip.facts.phy);
+                BackendError::Busy { what }
+            }
+            _ => health::error(what, fault),
+        }
+    }
+}
+
+/// Repeats a call that may succeed soon.
+fn again(call: impl Fn() -> Result<(), Fault>) -> Result<(), Fault> {
+    let mut tries = 0;
+    loop {
+        match call() {
+            Err(fault) if fault.is_passing() && tries < TRIES => {
+                tries += 1;
+                std::thread::sleep(WAIT);
+            }
+            answered => return answered,
+        }
+    }
+}
+
+impl DeviceBackend for AscendNode {
+    fn discover(&self) -> Result<Inventory, BackendError> {
+        Ok(self.cards()?.0)
+    }
+
+    fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
+        let look = self.look().map_err(|fault| health::error("list vNPUs".to_owned(), fault))?;
+        Ok(look.found.iter().flat_map(Found::partitions).collect())
+    }
+
+    fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
+        let first = self.chip(&at.card)?;
+        let change = self.change(first.facts.at);
+        let _alone = change.lock().unwrap_or_else(PoisonError::into_inner);
+        let chip = self.chip(&at.card)?;
+        if chip.partition_at(at).is_some() {
+            return Err(BackendError::AlreadyThere { at: at.clone() });
+        }
+        let what = format!("create {at}");
+        if let Some(why) = &chip.no_partitions {
+            return Err(BackendError::Busy { what: format!("{what}: {why}") });
+        }
+        let vnpus = chip.facts.vnpus.as_ref().map_err(|fault| health::error(what.clone(), fault.clone()))?;
+        let known = chip.card.table().and_then(|table| table.consumption(&at.template, &at.placement));
+        known.ok_or_else(|| BackendError::UnknownPlace { at: at.clone() })?;
+        if let Some(shortage) = chip.shortage(at) {
+            return Err(shortage);
+        }
+        let wanted = partition::wanted(&chip.model, &chip.facts, vnpus, at, &self.driver);
+        let wanted = wanted.ok_or_else(|| BackendError::Busy {
+            what: format!("{what}: its vNPU id is taken by a vNPU that was made elsewhere"),
+        })?;
+        let made = self.make(&chip, at, &wanted);
+        match made {
+            Ok(()) => {
+                self.chip(&at.card)?.partition_at(at).ok_or_else(|| BackendError::Absent { at: at.clone() })
+            }
+            Err(fault) => Err(self.not_made(at, fault)),
+        }
+    }
+
+    fn destroy_partition(&self, at: &PartitionAt, expected: &Expected) -> Result<(), BackendError> {
+        let first = self.chip(&at.card)?;
+        let change = self.change(first.facts.at);
+        let _alone = change.lock().unwrap_or_else(PoisonError::into_inner);
+        let chip = self.chip(&at.card)?;
+        let absent = || BackendError::Absent { at: at.clone() };
+        let live = chip.partition_at(at).ok_or_else(absent)?;
+        if let Expected::Handle(handle) = expected
+            && *handle != live.handle
+        {
+            let (expected, found) = (Box::new(handle.clone()), Box::new(live.handle));
+            return Err(BackendError::Replaced { at: at.clone(), expected, found });
+        }
+        let mut tries = 0;
+        loop {
+            match again(|| self.library.destroy(chip.facts.at, live.handle.id)) {
+                Ok(()) => return Ok(()),
+                Err(fault) if fault.is_absent() => return Err(absent()),
+                // A process that ends still holds its node for a moment.
+                Err(fault) if fault.is_occupied() && tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(WAIT);
+                }
+                Err(fault) if fault.is_occupied() => {
+                    return Err(BackendError::Busy { what: format!("destroy {at}") });
+                }
+                Err(fault) => return Err(health::error(format!("destroy {at}"), fault)),
+            }
+        }
+    }
+
+    fn driver_load(&self) -> Option<String> {
+        let numbers = MODULES.iter().filter_map(|module| fs::metadata(self.site.path(module)).ok());
+        let number = numbers.map(|module| module.ino()).next().unwrap_or(0);
+        Some(format!("{}/{number}", self.driver))
+    }
+
+    fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
+        let chip = self.chip(card)?;
+        let (reached, visible_uuid) = match PartitionAt::of(card, part) {
+            None => (Reached::Chip(chip.facts.phy), card.clone()),
+            Some(at) => {
+                let live = chip.partition_at(&at).ok_or(BackendError::Absent { at })?;
+                (Reached::Vnpu(live.handle.id), live.handle.uuid)
+            }
+        };
+        let nodes = access::nodes(&self.site.root, reached).map_err(|missing| BackendError::Vendor {
+            what: format!("device nodes of card {card}"),
+            code: 0,
+            message: format!(
+                "found no {missing}, expected a device node: load the driver, or mount the host's /dev"
+            ),
+        })?;
+        // The image has its own LD_LIBRARY_PATH, which a constant would replace.
+        let environment = Vec::new();
+        Ok(DeviceAccess { visible_uuid, nodes, mounts: access::files(&self.site.root), environment })
+    }
+}
+
+// === impl Found ===
+
+impl Found {
+    fn live(&self, vnpu: &Vnpu, part: &Part) -> Option<LivePartition> {
+        let at = PartitionAt::of(&self.card.uuid, part)?;
+        // The vendor gives a vNPU no identity beyond its number.
+        let uuid = CardUuid::new(format!("{}-vnpu{}", self.card.uuid, vnpu.id)).ok()?;
+        Some(LivePartition { at, handle: PartitionHandle { id: vnpu.id, uuid } })
+    }
+
+    fn partitions(&self) -> Vec<LivePartition> {
+        let vnpus = self.facts.vnpus.as_deref().unwrap_or_default();
+        let parts = partition::parts(&self.model, &self.facts, vnpus);
+        let mut live: Vec<LivePartition> =
+            parts.iter().filter_map(|(vnpu, part)| self.live(vnpu, part)).collect();
+        live.sort();
+        live
+    }
+
+    /// The first counter of which too little is left for a partition.
+    fn shortage(&self, at: &PartitionAt) -> Option<BackendError> {
+        let table = self.card.table()?;
+        let left = partition::left(table, &self.card.found);
+        let needs = table.consumption(&at.template, &at.placement)?;
+        let (counter, asked, left) = needs.first_excess(&left)?;
+        Some(BackendError::NoRoom { at: at.clone(), counter: counter.clone(), asked, left })
+    }
+
+    fn partition_at(&self, at: &PartitionAt) -> Option<LivePartition> {
+        self.partitions().into_iter().find(|live| live.at == *at)
+    }
+}
