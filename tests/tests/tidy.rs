@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
         &["aliquot_core"],
         &["libloading", "nvml-wrapper", "nvml-wrapper-sys", "thiserror"],
     ),
+    ("aliquot_backend_ascend", &["aliquot_core"], &["libloading", "thiserror"]),
     ("aliquot_backend_sim", &["aliquot_core"], &["nix", "serde", "thiserror", "toml"]),
     ("aliquot_sim_device", &[], &["libc", "serde", "thiserror", "toml"]),
     ("aliquot_sim_cuda", &["aliquot_sim_device"], &["libc"]),
