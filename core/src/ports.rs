@@ -1,21 +1,35 @@
 //! Ports: what the deciding side asks of the world, as traits over plain data.
 //!
 //! ```text
-//!   plan, prepare, recover ──▶ DeviceBackend ◀── backends/{sim, …}: a node file or a vendor's library behind it
+//!   plan, prepare, recover ──▶ DeviceBackend ◀─┬─ Composite ─▶ one backend per vendor
+//!                                              └─ backends/{sim, nvidia, …}: a node file or a vendor's library behind it
 //! ```
 //!
-//! A backend states facts and does single things to hardware; it holds no policy and keeps no books. Every call may
+//! A backend states facts and does single things to hardware; it holds no policy and no accounting. Every call may
 //! be repeated after a crash: a partition is named by card, template and placement, so the second creation of the
 //! same partition is told apart from the first ([`BackendError::AlreadyThere`]), and the destruction of an absent one
 //! is told apart from a failed one ([`BackendError::Absent`]).
+//!
+//! A vendor implements [`DeviceBackend`]; discovery, partitions and access are required. The rest (usage, samples,
+//! events, context size, error codes) has defaults for hardware that does not report it. Calls name a card by its UUID and
+//! do not enumerate the others.
+
+mod composite;
+mod usage;
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+pub use composite::{Composite, Member};
+pub use usage::{CardEvent, CardEvents, CardUsage, Samples};
+
 use crate::card::Inventory;
+use crate::disposition::Disposition;
+use crate::health::{Harm, Meaning};
 use crate::id::{CardUuid, CounterName, TemplateName};
 use crate::partition::{Part, PlacementName};
+use crate::units::Bytes;
 
 /// Hardware of one vendor on one node, or a simulation of it.
 pub trait DeviceBackend: Send + Sync {
@@ -44,10 +58,63 @@ pub trait DeviceBackend: Send + Sync {
     /// The hardware refuses, nothing is there, or another partition is there by now.
     fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError>;
 
-    /// Which load of its driver serves the hardware now, in one word: another one after the driver was loaded anew. `None`: what is
-    /// told of the cards is described, and nobody asked them.
+    /// Load of the driver that serves the hardware now, in one word; it changes when the driver is loaded anew. `None` if no
+    /// driver was asked: the cards are described.
     fn driver_load(&self) -> Option<String> {
         None
+    }
+
+    /// A number that changes whenever discovery may answer differently: cards, instances, driver. A caller that keeps a
+    /// snapshot discovers again after a change. `None` if the backend cannot tell.
+    fn generation(&self) -> Option<u64> {
+        None
+    }
+
+    /// Vendors and parts of the node that are out of service, one line each; empty if all works.
+    fn trouble(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Memory and processes of a card, or of a partition by its visible UUID.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] if the hardware does not report it.
+    fn usage(&self, visible: &CardUuid) -> Result<CardUsage, BackendError> {
+        Err(BackendError::Unsupported { what: format!("usage of {visible}") })
+    }
+
+    /// Compute time of processes on a card, sampled after `since_micros` of the driver's clock. `None` if the driver has no
+    /// samples for this card.
+    ///
+    /// # Errors
+    /// The card does not answer.
+    fn samples(&self, visible: &CardUuid, since_micros: u64) -> Result<Option<Samples>, BackendError> {
+        let _ = (visible, since_micros);
+        Ok(None)
+    }
+
+    /// Events of one card, from now on.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] if the driver has no events for this card.
+    fn events(&self, card: &CardUuid) -> Result<Box<dyn CardEvents>, BackendError> {
+        Err(BackendError::Unsupported { what: format!("events of card {card}") })
+    }
+
+    /// Size of one context on a card or partition, if the backend knows it without measuring.
+    fn context_size(&self, visible: &CardUuid) -> Option<Bytes> {
+        let _ = visible;
+        None
+    }
+
+    /// Meaning of a vendor's error code on a card.
+    fn meaning(&self, card: &CardUuid, code: u64) -> Meaning {
+        let _ = card;
+        Meaning {
+            name: format!("error {code}"),
+            what: "the vendor's table does not list it",
+            harm: Harm::Card,
+        }
     }
 
     /// How a tenant reaches a part: device files, and the identity under which it sees the part.
@@ -76,6 +143,34 @@ impl<B: DeviceBackend + ?Sized> DeviceBackend for Arc<B> {
 
     fn driver_load(&self) -> Option<String> {
         self.as_ref().driver_load()
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.as_ref().generation()
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.as_ref().trouble()
+    }
+
+    fn usage(&self, visible: &CardUuid) -> Result<CardUsage, BackendError> {
+        self.as_ref().usage(visible)
+    }
+
+    fn samples(&self, visible: &CardUuid, since_micros: u64) -> Result<Option<Samples>, BackendError> {
+        self.as_ref().samples(visible, since_micros)
+    }
+
+    fn events(&self, card: &CardUuid) -> Result<Box<dyn CardEvents>, BackendError> {
+        self.as_ref().events(card)
+    }
+
+    fn context_size(&self, visible: &CardUuid) -> Option<Bytes> {
+        self.as_ref().context_size(visible)
+    }
+
+    fn meaning(&self, card: &CardUuid, code: u64) -> Meaning {
+        self.as_ref().meaning(card, code)
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
@@ -229,6 +324,12 @@ pub enum BackendError {
         /// The vendor's words.
         message: String,
     },
+    /// The hardware or its library has no such function.
+    #[error("{what}: the hardware does not report it")]
+    Unsupported {
+        /// What was asked.
+        what: String,
+    },
     /// The library or device could not be reached at all.
     #[error("{what}")]
     Unreachable {
@@ -247,6 +348,22 @@ impl DeviceAccess {
     #[must_use]
     pub const fn by_nodes(visible_uuid: CardUuid, nodes: Vec<DeviceNode>) -> Self {
         Self { visible_uuid, nodes, mounts: Vec::new(), environment: Vec::new() }
+    }
+}
+
+// === impl BackendError ===
+
+impl BackendError {
+    /// What the caller does about it.
+    #[must_use]
+    pub const fn disposition(&self) -> Disposition {
+        match self {
+            Self::AlreadyThere { .. } | Self::Absent { .. } | Self::NoRoom { .. } | Self::Busy { .. } => {
+                Disposition::Retry
+            }
+            Self::UnknownCard(_) | Self::UnknownPlace { .. } | Self::Replaced { .. } => Disposition::Refuse,
+            Self::Vendor { .. } | Self::Unsupported { .. } | Self::Unreachable { .. } => Disposition::Broken,
+        }
     }
 }
 

@@ -28,9 +28,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_backend_nvidia::{NvidiaNode, Usage};
 use aliquot_core::id::CardUuid;
-use aliquot_core::ports::BackendError;
+use aliquot_core::ports::{BackendError, CardUsage, DeviceBackend};
 use aliquot_core::units::Bytes;
 use aliquot_sim_device::Node as SimulatedNode;
 
@@ -97,11 +96,12 @@ pub struct SimulatedGauge {
     pub state: PathBuf,
 }
 
-/// The NVIDIA cards of this machine.
-#[derive(Debug)]
+/// The cards of this machine: a process of ours makes a context, and the driver reports its memory.
 pub struct MachineGauge {
     /// The cards.
-    pub node: Arc<NvidiaNode>,
+    pub cards: Arc<dyn DeviceBackend>,
+    /// Version of the driver, for which measurements are kept.
+    pub driver: String,
     /// This program.
     pub program: PathBuf,
     /// Is told of a card on which a process takes longer than a second to have its context.
@@ -147,20 +147,26 @@ impl Gauge for SimulatedGauge {
 
 // === impl MachineGauge ===
 
+impl fmt::Debug for MachineGauge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MachineGauge").field("driver", &self.driver).finish_non_exhaustive()
+    }
+}
+
 impl Gauge for MachineGauge {
     fn driver(&self) -> Option<&str> {
-        Some(self.node.driver())
+        Some(&self.driver)
     }
 
     fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Bytes, Unmeasured> {
         let mut tries = Vec::new();
-        let mut before = self.node.usage(visible)?;
+        let mut before = self.cards.usage(visible)?;
         if promised > Bytes(0) && before.memory.0.saturating_sub(promised.0) < ROOM.0 {
             return Err(Unmeasured::Others);
         }
         while tries.len() < TRIES_MAX {
             let holder = Holder::start(&self.program, visible, LIMIT, self.slow)?;
-            let with = self.node.usage(visible)?;
+            let with = self.cards.usage(visible)?;
             let own = own(&before, &with, holder.pid());
             holder.end();
             if let Some(own) = own {
@@ -170,7 +176,7 @@ impl Gauge for MachineGauge {
                 // Who has a part there could have a difference be anything.
                 return Err(Unmeasured::Others);
             }
-            let after = self.node.usage(visible)?;
+            let after = self.cards.usage(visible)?;
             tries.push(Readings { before: before.in_use, with: with.in_use, after: after.in_use });
             if let Some(bytes) = agreed(&tries) {
                 return Ok(bytes);
@@ -187,8 +193,8 @@ impl Gauge for MachineGauge {
 
 /// What the driver says that a process has; `None`: it names none of that number, or named one before it was there, as it
 /// does where it counts processes otherwise.
-fn own(before: &Usage, with: &Usage, pid: u32) -> Option<Bytes> {
-    let of = |usage: &Usage| usage.processes.iter().find(|(found, _)| *found == pid).copied();
+fn own(before: &CardUsage, with: &CardUsage, pid: u32) -> Option<Bytes> {
+    let of = |usage: &CardUsage| usage.processes.iter().find(|(found, _)| *found == pid).copied();
     match (of(before), of(with)) {
         (None, Some((_, Some(bytes)))) => Some(bytes).filter(|bytes| is_size(*bytes, with.memory)),
         _ => None,
@@ -214,8 +220,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn usage(processes: &[(u32, Option<u64>)]) -> Usage {
-        Usage {
+    fn usage(processes: &[(u32, Option<u64>)]) -> CardUsage {
+        CardUsage {
             memory: Bytes(1000 * MIB),
             in_use: Bytes(0),
             busy_percent: None,

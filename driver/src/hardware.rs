@@ -40,7 +40,7 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 pub fn open_machine(catalogue: &Catalogue) -> Result<Arc<NvidiaNode>, HardwareError> {
     let advice = "Without cards, --node names simulated ones, such as --node h100-8";
     let opened = NvidiaNode::open(catalogue);
-    opened.map(Arc::new).map_err(|error| HardwareError::Cards(format!("{}. {advice}", chain(&error))))
+    opened.map_err(|error| HardwareError::Cards(format!("{}. {advice}", chain(&error))))
 }
 
 /// Hardware of one node.
@@ -108,7 +108,9 @@ impl Hardware {
     /// # Errors
     /// None in practice: the machine's name is constant.
     pub fn machine(node: &Arc<NvidiaNode>, slow: fn(&CardUuid)) -> Result<Self, HardwareError> {
-        let gauge = MachineGauge { node: Arc::clone(node), program: OWN_PROGRAM.into(), slow };
+        let cards: Arc<dyn DeviceBackend> = Arc::<NvidiaNode>::clone(node);
+        let driver = node.driver().to_owned();
+        let gauge = MachineGauge { cards, driver, program: OWN_PROGRAM.into(), slow };
         Ok(Self {
             name: NodeName::new(MACHINE).map_err(|error| HardwareError::Cards(error.to_string()))?,
             kind: Kind::Machine,

@@ -8,6 +8,7 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::ledger::{CardReport, Holder, Holding, Ledger, PartReport, Take};
 use aliquot_core::offer::{CardOutcome, LayoutKind, OfferedPart, PoolKind, pool_name};
 use aliquot_core::partition::Part;
+use aliquot_core::ports::DeviceBackend as _;
 use serde_json::{Value, json};
 
 use crate::config::state_home;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_core::card::Health;
@@ -148,7 +147,7 @@ fn state(args: &Args) -> Result<PathBuf, Failure> {
 
 /// Which load of the driver serves this machine's cards, and which of them answer; `None`: there are none, or no driver.
 fn machine() -> Option<(Option<String>, BTreeSet<CardUuid>)> {
-    let node = Arc::new(NvidiaNode::open(&Catalogue::embedded()).ok()?);
+    let node = NvidiaNode::open(&Catalogue::embedded()).ok()?;
     let cards = node.discover().unwrap_or_default().cards.into_iter();
     let answering = cards.filter(|card| card.health == Health::Healthy).map(|card| card.uuid);
     Some((node.driver_load(), answering.collect()))

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_backend_nvidia::{NvidiaNode, Samples, Told, Watch};
+use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::health::Cause;
 use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::partition::Part;
+use aliquot_core::ports::{CardEvents, DeviceBackend as _, Samples};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
@@ -67,11 +68,8 @@ impl Cards for Machine {
     }
 
     fn follow(&self, grant: &Grant, _: &CardUuid) -> Result<Box<dyn Events>, String> {
-        let mut watch = self.0.watch(&grant.card).map_err(|error| chain(&error))?;
-        if grant.partition().is_some() {
-            watch.learn();
-        }
-        Ok(Box::new(watch))
+        let events = self.0.events(&grant.card).map_err(|error| chain(&error))?;
+        Ok(Box::new(Followed(events)))
     }
 
     fn no_partitions(&self) -> &[String] {
@@ -91,13 +89,14 @@ impl Cards for Machine {
     }
 }
 
-impl Events for Watch {
+/// Events of a card, as a run reads them.
+#[derive(Debug)]
+struct Followed(Box<dyn CardEvents>);
+
+impl Events for Followed {
     fn next(&mut self, longest: Duration) -> Result<Option<(Cause, Part)>, String> {
-        let told = Watch::next(self, longest).map_err(|error| chain(&error))?;
-        Ok(told.map(|told| match told {
-            Told::Xid(number, part) => (Cause::Code(number), part),
-            Told::Lost => (Cause::Lost, Part::Card),
-        }))
+        let event = self.0.next(longest).map_err(|error| chain(&error))?;
+        Ok(event.map(|event| (event.cause, event.part)))
     }
 }
 

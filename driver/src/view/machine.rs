@@ -2,13 +2,14 @@
 //! time altogether: that is added up here, from look to look.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_backend_nvidia::{NvidiaNode, OpenError, Usage};
+use aliquot_backend_nvidia::{NvidiaNode, OpenError};
 use aliquot_core::card::{Card, Supply};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::CardUuid;
-use aliquot_core::ports::{DeviceBackend, LivePartition};
+use aliquot_core::ports::{CardUsage, DeviceBackend, LivePartition};
 use aliquot_enforce::rounding::Rounding;
 use aliquot_enforce::units::Nanos;
 
@@ -20,7 +21,7 @@ use crate::run::machine::Windows;
 /// What there is, and what became of time on it so far.
 #[derive(Debug)]
 pub(super) struct Machine {
-    node: Result<NvidiaNode, OpenError>,
+    node: Result<Arc<NvidiaNode>, OpenError>,
     spent: BTreeMap<CardUuid, Time>,
 }
 
@@ -120,7 +121,7 @@ fn parts(node: &NvidiaNode, card: &Card, clock: &impl Fn() -> Duration) -> Vec<D
     live.filter_map(one).collect()
 }
 
-fn driver(card: &Card, usage: Usage, time: Option<&Time>, at: Duration) -> Driver {
+fn driver(card: &Card, usage: CardUsage, time: Option<&Time>, at: Duration) -> Driver {
     let spent = |pid| time.map(|time| time.processes.get(&pid).copied().unwrap_or(0));
     let processes = usage.processes.into_iter().map(|(pid, held)| DriverProcess {
         pid,
@@ -153,7 +154,7 @@ impl Time {
         Self { looked_at: at, busy: 0, windows, processes: BTreeMap::new() }
     }
 
-    fn add(&mut self, node: &NvidiaNode, card: &CardUuid, usage: &Usage, at: Duration) {
+    fn add(&mut self, node: &NvidiaNode, card: &CardUuid, usage: &CardUsage, at: Duration) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let passed = nanos(at.saturating_sub(self.looked_at));
         self.looked_at = at;

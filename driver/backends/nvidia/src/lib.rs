@@ -24,22 +24,24 @@ pub mod xid;
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use aliquot_core::card::{Card, Inventory};
 use aliquot_core::catalogue::Catalogue;
+use aliquot_core::health::{Codes as _, Meaning};
 use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
-    BackendError, DeviceAccess, DeviceBackend, DeviceNode, Expected, LivePartition, PartitionAt,
-    PartitionHandle,
+    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, DeviceNode, Expected, LivePartition,
+    PartitionAt, PartitionHandle, Samples,
 };
 use aliquot_core::units::Bytes;
 
 pub use ffi::Fault;
 pub use ffi::context::{Context, NoContext};
 pub use health::{DRIVER_MIN, OpenError};
-pub use watch::{Told, Watch};
+pub use watch::Watch;
 
 use ffi::{Facts, Instance, Library, Unmade};
 use probe::Found;
@@ -54,34 +56,14 @@ const BUSY_WAIT: Duration = Duration::from_millis(100);
 /// The NVIDIA cards of this machine.
 #[derive(Debug)]
 pub struct NvidiaNode {
+    /// Itself, for watches that outlive the call that made them.
+    own: Weak<Self>,
     library: Library,
     driver: String,
     catalogue: Catalogue,
     trouble: Vec<String>,
     /// Why no card gives partitions, a card each.
     no_partitions: Vec<String>,
-}
-
-/// What a card and the processes on it hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// Memory that can be had.
-    pub memory: Bytes,
-    /// In use by anybody.
-    pub in_use: Bytes,
-    /// Percent of the driver's last sampling period in which it worked; `None`: the driver does not say.
-    pub busy_percent: Option<u32>,
-    /// Processes by number, with what they hold where the driver says.
-    pub processes: Vec<(u32, Option<Bytes>)>,
-}
-
-/// What processes had of a card's time, when they were sampled last.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Samples {
-    /// Number and percent; processes that are not listed had none.
-    pub processes: Vec<(u32, u32)>,
-    /// The driver's time of the newest sample, in microseconds; 0: there is none.
-    pub newest_micros: u64,
 }
 
 // === impl NvidiaNode ===
@@ -91,7 +73,7 @@ impl NvidiaNode {
     ///
     /// # Errors
     /// There is no driver, it is too old or damaged, or it has no card for us.
-    pub fn open(catalogue: &Catalogue) -> Result<Self, OpenError> {
+    pub fn open(catalogue: &Catalogue) -> Result<Arc<Self>, OpenError> {
         let library = Library::load().map_err(|fault| OpenError::of("initialise", fault))?;
         let driver = library.driver().map_err(|fault| OpenError::of("version of the driver", fault))?;
         let major = driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
@@ -99,6 +81,7 @@ impl NvidiaNode {
             return Err(OpenError::TooOld { found: driver });
         }
         let mut node = Self {
+            own: Weak::new(),
             library,
             driver,
             catalogue: catalogue.clone(),
@@ -123,7 +106,7 @@ impl NvidiaNode {
         node.no_partitions = reasons.into_iter().flatten().filter(|_| none_gives).collect();
         node.catalogue = node.catalogue.with_models(models);
         node.trouble = trouble;
-        Ok(node)
+        Ok(Arc::new_cyclic(|own| Self { own: Weak::clone(own), ..node }))
     }
 
     fn look(&self) -> Result<Found, Fault> {
@@ -164,12 +147,6 @@ impl NvidiaNode {
         &self.catalogue
     }
 
-    /// What is wrong with cards that are left out, as it was found first.
-    #[must_use]
-    pub fn trouble(&self) -> &[String] {
-        &self.trouble
-    }
-
     /// Why no card gives partitions, a card each; empty: one does.
     #[must_use]
     pub fn no_partitions(&self) -> &[String] {
@@ -185,22 +162,6 @@ impl NvidiaNode {
         Ok((Inventory { cards: found.cards }, found.trouble))
     }
 
-    /// Who holds what on a card, and how much it works.
-    ///
-    /// # Errors
-    /// The card does not answer.
-    pub fn usage(&self, card: &CardUuid) -> Result<Usage, BackendError> {
-        let failed = |fault| health::error(format!("usage of card {card}"), fault);
-        let held = self.library.held(card.as_str()).map_err(failed)?;
-        let processes = held.processes.into_iter().map(|(pid, bytes)| (pid, bytes.map(Bytes)));
-        Ok(Usage {
-            memory: Bytes(held.total),
-            in_use: Bytes(held.in_use),
-            busy_percent: self.busy(card)?,
-            processes: processes.collect(),
-        })
-    }
-
     /// Percent of the driver's last sampling period in which anything ran on a card; `None`: it does not say.
     ///
     /// # Errors
@@ -211,21 +172,6 @@ impl NvidiaNode {
             Err(fault) => Err(health::error(format!("usage of card {card}"), fault)),
             Ok(percent) => Ok(Some(percent)),
         }
-    }
-
-    /// What processes had of a card's time, as far as the driver sampled it after a time of its own; `None`: it does not
-    /// say such things of this card.
-    ///
-    /// # Errors
-    /// The card does not answer.
-    pub fn samples(&self, card: &CardUuid, since_micros: u64) -> Result<Option<Samples>, BackendError> {
-        let sampled = match self.library.sampled(card.as_str(), since_micros) {
-            Err(fault) if fault.is_unsupported() => return Ok(None),
-            sampled => sampled.map_err(|fault| health::error(format!("processes of card {card}"), fault))?,
-        };
-        let newest_micros = sampled.iter().map(|sample| sample.micros).max().unwrap_or(0);
-        let processes = sampled.iter().map(|sample| (sample.pid, sample.percent)).collect();
-        Ok(Some(Samples { processes, newest_micros }))
     }
 }
 
@@ -306,6 +252,40 @@ impl DeviceBackend for NvidiaNode {
 
     fn driver_load(&self) -> Option<String> {
         Some(self.load())
+    }
+
+    fn usage(&self, card: &CardUuid) -> Result<CardUsage, BackendError> {
+        let failed = |fault| health::error(format!("usage of card {card}"), fault);
+        let held = self.library.held(card.as_str()).map_err(failed)?;
+        let processes = held.processes.into_iter().map(|(pid, bytes)| (pid, bytes.map(Bytes)));
+        Ok(CardUsage {
+            memory: Bytes(held.total),
+            in_use: Bytes(held.in_use),
+            busy_percent: self.busy(card)?,
+            processes: processes.collect(),
+        })
+    }
+
+    fn samples(&self, card: &CardUuid, since_micros: u64) -> Result<Option<Samples>, BackendError> {
+        let sampled = match self.library.sampled(card.as_str(), since_micros) {
+            Err(fault) if fault.is_unsupported() => return Ok(None),
+            sampled => sampled.map_err(|fault| health::error(format!("processes of card {card}"), fault))?,
+        };
+        let newest_micros = sampled.iter().map(|sample| sample.micros).max().unwrap_or(0);
+        let processes = sampled.iter().map(|sample| (sample.pid, sample.percent)).collect();
+        Ok(Some(Samples { processes, newest_micros }))
+    }
+
+    fn events(&self, card: &CardUuid) -> Result<Box<dyn CardEvents>, BackendError> {
+        Ok(Box::new(self.watch(card)?))
+    }
+
+    fn meaning(&self, _: &CardUuid, code: u64) -> Meaning {
+        xid::Xids::default().meaning(code)
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.trouble.clone()
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {

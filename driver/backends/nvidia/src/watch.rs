@@ -7,9 +7,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_core::health::Cause;
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
-use aliquot_core::ports::{BackendError, DeviceBackend as _};
+use aliquot_core::ports::{BackendError, CardEvent, CardEvents, DeviceBackend as _};
 
 use crate::NvidiaNode;
 use crate::ffi::{Event, EventSet};
@@ -28,15 +29,6 @@ pub struct Watch {
     instances: Vec<(u32, Part)>,
 }
 
-/// What a card told of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// An Xid, of the card or of a partition of it. One that nobody finds any more is told of the card.
-    Xid(u64, Part),
-    /// It is there no more.
-    Lost,
-}
-
 // === impl NvidiaNode ===
 
 impl NvidiaNode {
@@ -44,10 +36,15 @@ impl NvidiaNode {
     ///
     /// # Errors
     /// The driver has no events, or the card has none.
-    pub fn watch(self: &Arc<Self>, card: &CardUuid) -> Result<Watch, BackendError> {
+    pub(crate) fn watch(&self, card: &CardUuid) -> Result<Watch, BackendError> {
+        let gone = || BackendError::Unsupported { what: format!("events of card {card}") };
+        let node = self.own.upgrade().ok_or_else(gone)?;
         let set = self.library.watch(card.as_str());
         let set = set.map_err(|fault| health::error("its events".to_owned(), fault))?;
-        Ok(Watch { node: Arc::clone(self), card: card.clone(), set, instances: Vec::new() })
+        let mut watch = Watch { node, card: card.clone(), set, instances: Vec::new() };
+        // An instance may be gone when an event names it.
+        watch.learn();
+        Ok(watch)
     }
 
     /// The driver that serves the cards, and its load as the kernel numbers it, where it shows that.
@@ -61,21 +58,6 @@ impl NvidiaNode {
 // === impl Watch ===
 
 impl Watch {
-    /// What the card tells next; `None`: nothing for so long, or nothing of this kind.
-    ///
-    /// # Errors
-    /// The library does not wait.
-    pub fn next(&mut self, longest: Duration) -> Result<Option<Told>, BackendError> {
-        let millis = u32::try_from(longest.as_millis()).unwrap_or(u32::MAX);
-        match self.node.library.next_event(&self.set, millis) {
-            Ok(None) => Ok(None),
-            Ok(Some(Event { xid, instance: None })) => Ok(Some(Told::Xid(xid, Part::Card))),
-            Ok(Some(Event { xid, instance: Some(id) })) => Ok(Some(Told::Xid(xid, self.part(id)))),
-            Err(fault) if fault.is_lost() => Ok(Some(Told::Lost)),
-            Err(fault) => Err(health::error(format!("wait for events of card {}", self.card), fault)),
-        }
-    }
-
     /// The partition that is, or was last, an instance with this number.
     fn part(&mut self, id: u32) -> Part {
         self.learn();
@@ -84,13 +66,27 @@ impl Watch {
     }
 
     /// Looks which instances there are, to know them when they are told of.
-    pub fn learn(&mut self) {
+    fn learn(&mut self) {
         // A card that does not answer now had what it had.
         for live in self.node.partitions().unwrap_or_default() {
             if live.at.card == self.card {
                 self.instances.retain(|(id, _)| *id != live.handle.id);
                 self.instances.push((live.handle.id, live.at.part()));
             }
+        }
+    }
+}
+
+impl CardEvents for Watch {
+    fn next(&mut self, longest: Duration) -> Result<Option<CardEvent>, BackendError> {
+        let millis = u32::try_from(longest.as_millis()).unwrap_or(u32::MAX);
+        let event = |cause, part| Ok(Some(CardEvent { cause, part }));
+        match self.node.library.next_event(&self.set, millis) {
+            Ok(None) => Ok(None),
+            Ok(Some(Event { xid, instance: None })) => event(Cause::Code(xid), Part::Card),
+            Ok(Some(Event { xid, instance: Some(id) })) => event(Cause::Code(xid), self.part(id)),
+            Err(fault) if fault.is_lost() => event(Cause::Lost, Part::Card),
+            Err(fault) => Err(health::error(format!("wait for events of card {}", self.card), fault)),
         }
     }
 }

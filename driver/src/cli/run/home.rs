@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_backend_nvidia::NvidiaNode;
+use aliquot_core::ports::DeviceBackend;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::checkpoint::Making;
@@ -88,7 +89,7 @@ impl Home {
 
     /// Says what is wrong with cards that are left out.
     pub(super) fn warn(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-        let trouble = self.machine.iter().flat_map(|machine| machine.trouble());
+        let trouble = self.machine.iter().flat_map(DeviceBackend::trouble);
         for trouble in trouble {
             terminal.note(format_args!("warning: {trouble}"))?;
         }

@@ -1,0 +1,263 @@
+//! Several vendors on one node, behind one backend.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::{
+    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, Expected, LivePartition, PartitionAt,
+    Samples,
+};
+use crate::card::Inventory;
+use crate::health::{Harm, Meaning};
+use crate::id::CardUuid;
+use crate::partition::Part;
+use crate::units::Bytes;
+
+/// One vendor of a node.
+#[derive(Clone)]
+pub struct Member {
+    /// Vendor or library, for messages.
+    pub name: String,
+    /// Its cards.
+    pub backend: Arc<dyn DeviceBackend>,
+}
+
+/// Several backends as one. Each call goes to the backend that owns the card. A backend that fails takes only its own cards
+/// out of service: discovery leaves them out and reports the failure in [`DeviceBackend::trouble`].
+pub struct Composite {
+    members: Vec<Member>,
+    /// The member that owns a card or a visible UUID, as discovery and [`DeviceBackend::partitions`] found it last.
+    owners: RwLock<BTreeMap<CardUuid, usize>>,
+    /// What failed at the latest discovery, by member.
+    failed: RwLock<BTreeMap<usize, String>>,
+}
+
+// === impl Composite ===
+
+impl Composite {
+    /// Joins backends. Cards keep the order of the backends.
+    #[must_use]
+    pub fn new(members: Vec<Member>) -> Self {
+        Self { members, owners: RwLock::default(), failed: RwLock::default() }
+    }
+
+    /// The members.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    fn known(&self, uuid: &CardUuid) -> Option<&Member> {
+        let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
+        owners.get(uuid).and_then(|index| self.members.get(*index))
+    }
+
+    /// The member that owns a card or partition. An unknown UUID is looked for once.
+    fn owner(&self, uuid: &CardUuid) -> Result<&Member, BackendError> {
+        if let Some(member) = self.known(uuid) {
+            return Ok(member);
+        }
+        drop(self.discover()?);
+        if self.known(uuid).is_none() {
+            drop(self.partitions()?);
+        }
+        self.known(uuid).ok_or_else(|| BackendError::UnknownCard(uuid.clone()))
+    }
+
+    fn learn(&self, uuid: &CardUuid, index: usize) {
+        let known = self.owners.read().unwrap_or_else(PoisonError::into_inner).get(uuid).copied();
+        if known != Some(index) {
+            self.owners.write().unwrap_or_else(PoisonError::into_inner).insert(uuid.clone(), index);
+        }
+    }
+
+    fn note(&self, index: usize, failure: Option<String>) {
+        let mut failed = self.failed.write().unwrap_or_else(PoisonError::into_inner);
+        match failure {
+            Some(text) => failed.insert(index, text),
+            None => failed.remove(&index),
+        };
+    }
+
+    /// Asks every member. Fails only if all of them fail.
+    fn of_all<T>(
+        &self,
+        ask: impl Fn(&dyn DeviceBackend) -> Result<T, BackendError>,
+    ) -> Result<Vec<(usize, T)>, BackendError> {
+        let mut answers = Vec::new();
+        let mut first = None;
+        for (index, member) in self.members.iter().enumerate() {
+            match ask(member.backend.as_ref()) {
+                Ok(answer) => {
+                    self.note(index, None);
+                    answers.push((index, answer));
+                }
+                Err(error) => {
+                    self.note(index, Some(format!("{}: out of service: {error}", member.name)));
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        match first {
+            Some(error) if answers.is_empty() => Err(error),
+            _ => Ok(answers),
+        }
+    }
+}
+
+impl DeviceBackend for Composite {
+    fn discover(&self) -> Result<Inventory, BackendError> {
+        let mut cards = Vec::new();
+        for (index, inventory) in self.of_all(|backend| backend.discover())? {
+            for card in inventory.cards {
+                self.learn(&card.uuid, index);
+                cards.push(card);
+            }
+        }
+        Ok(Inventory { cards })
+    }
+
+    fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
+        let mut all = Vec::new();
+        for (index, partitions) in self.of_all(|backend| backend.partitions())? {
+            for live in partitions {
+                self.learn(&live.at.card, index);
+                self.learn(&live.handle.uuid, index);
+                all.push(live);
+            }
+        }
+        Ok(all)
+    }
+
+    fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
+        self.owner(&at.card)?.backend.create_partition(at)
+    }
+
+    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
+        self.owner(&at.card)?.backend.destroy_partition(at, handle)
+    }
+
+    fn driver_load(&self) -> Option<String> {
+        let loads: Vec<String> =
+            self.members.iter().filter_map(|member| member.backend.driver_load()).collect();
+        (!loads.is_empty()).then(|| loads.join("+"))
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.members
+            .iter()
+            .try_fold(0_u64, |sum, member| Some(sum.wrapping_add(member.backend.generation()?)))
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        let failed = self.failed.read().unwrap_or_else(PoisonError::into_inner);
+        let own = self.members.iter().flat_map(|member| member.backend.trouble());
+        failed.values().cloned().chain(own).collect()
+    }
+
+    fn usage(&self, visible: &CardUuid) -> Result<CardUsage, BackendError> {
+        self.owner(visible)?.backend.usage(visible)
+    }
+
+    fn samples(&self, visible: &CardUuid, since_micros: u64) -> Result<Option<Samples>, BackendError> {
+        self.owner(visible)?.backend.samples(visible, since_micros)
+    }
+
+    fn events(&self, card: &CardUuid) -> Result<Box<dyn CardEvents>, BackendError> {
+        self.owner(card)?.backend.events(card)
+    }
+
+    fn context_size(&self, visible: &CardUuid) -> Option<Bytes> {
+        self.owner(visible).ok()?.backend.context_size(visible)
+    }
+
+    fn meaning(&self, card: &CardUuid, code: u64) -> Meaning {
+        match self.owner(card) {
+            Ok(member) => member.backend.meaning(card, code),
+            Err(_) => {
+                Meaning { name: format!("error {code}"), what: "its card is unknown", harm: Harm::Card }
+            }
+        }
+    }
+
+    fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
+        self.owner(card)?.backend.access(card, part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Broken;
+
+    fn broken<T>() -> Result<T, BackendError> {
+        Err(BackendError::Busy { what: "library".to_owned() })
+    }
+
+    impl DeviceBackend for Broken {
+        fn discover(&self) -> Result<Inventory, BackendError> {
+            broken()
+        }
+
+        fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
+            broken()
+        }
+
+        fn create_partition(&self, _: &PartitionAt) -> Result<LivePartition, BackendError> {
+            broken()
+        }
+
+        fn destroy_partition(&self, _: &PartitionAt, _: &Expected) -> Result<(), BackendError> {
+            broken()
+        }
+
+        fn access(&self, _: &CardUuid, _: &Part) -> Result<DeviceAccess, BackendError> {
+            broken()
+        }
+    }
+
+    /// A vendor without cards.
+    struct Empty;
+
+    impl DeviceBackend for Empty {
+        fn discover(&self) -> Result<Inventory, BackendError> {
+            Ok(Inventory::default())
+        }
+
+        fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
+            Ok(Vec::new())
+        }
+
+        fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
+            Err(BackendError::UnknownCard(at.card.clone()))
+        }
+
+        fn destroy_partition(&self, at: &PartitionAt, _: &Expected) -> Result<(), BackendError> {
+            Err(BackendError::UnknownCard(at.card.clone()))
+        }
+
+        fn access(&self, card: &CardUuid, _: &Part) -> Result<DeviceAccess, BackendError> {
+            Err(BackendError::UnknownCard(card.clone()))
+        }
+    }
+
+    fn member(name: &str, backend: impl DeviceBackend + 'static) -> Member {
+        Member { name: name.to_owned(), backend: Arc::new(backend) }
+    }
+
+    #[test]
+    fn composite_with_broken_vendor_reports_it_and_serves_others() {
+        let both = Composite::new(vec![member("one", Broken), member("two", Empty)]);
+        assert_eq!(both.discover().unwrap(), Inventory::default());
+        assert_eq!(both.trouble(), ["one: out of service: library: the hardware is busy; try again"]);
+        let card = CardUuid::new("GPU-1").unwrap();
+        assert!(matches!(both.access(&card, &Part::Card), Err(BackendError::UnknownCard(_))));
+    }
+
+    #[test]
+    fn composite_with_all_vendors_broken_fails() {
+        let both = Composite::new(vec![member("one", Broken), member("two", Broken)]);
+        assert!(matches!(both.discover(), Err(BackendError::Busy { .. })));
+    }
+}
