@@ -306,8 +306,8 @@ impl Catalogue {
         self.models.iter().find(|m| m.id == *id)
     }
 
-    /// Every model that goes by this text: its id, a name, a product or chip name. Case, separators and a domain in
-    /// front (`huawei.com/`) do not count. An id is alone; a shared name gives all that share it.
+    /// Every model that goes by this text: its id, a name, a product or chip name, else its family. Case, separators
+    /// and a domain in front (`huawei.com/`) do not count. An id is alone; a shared name gives all that share it.
     #[must_use]
     pub fn resolve(&self, text: &str) -> Vec<&CardModel> {
         called(self.models.iter(), text)
@@ -338,7 +338,11 @@ pub(crate) fn called<'a>(
     if let Some(model) = models.clone().find(|m| plain_name(m.id.as_str()) == wanted) {
         return vec![model];
     }
-    models.filter(|m| m.goes_by(&wanted)).collect()
+    let named: Vec<&CardModel> = models.clone().filter(|m| m.goes_by(&wanted)).collect();
+    if !named.is_empty() {
+        return named;
+    }
+    models.filter(|m| plain_name(&m.family) == wanted).collect()
 }
 
 /// Whether `name` of `model` is the id of some other model.
@@ -347,8 +351,19 @@ fn takes_an_id(name: &str, model: &CardModel, ids: &[ModelId]) -> bool {
     ids.iter().any(|id| *id != model.id && plain_name(id.as_str()) == name)
 }
 
-/// A name without domain, case and separators: `huawei.com/Ascend-310P` is `ascend310p`.
-fn plain_name(text: &str) -> String {
+/// A name without domain, case and separators: `huawei.com/Ascend-310P` is `ascend310p`. Everything else stays, so that
+/// a text with more in it than a name is no name.
+pub(crate) fn plain_name(text: &str) -> String {
+    let is_domain = |text: &str| {
+        text.contains('.') && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
+    };
+    let text = text.split_once('/').filter(|(domain, _)| is_domain(domain)).map_or(text, |(_, name)| name);
+    let separates = |c: &char| c.is_whitespace() || matches!(c, '-' | '_' | '.');
+    text.chars().filter(|c| !separates(c)).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+/// What a driver reports, without case and punctuation, which differ between drivers.
+fn plain_sighting(text: &str) -> String {
     let text = text.rsplit_once('/').map_or(text, |(_, last)| last);
     text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
@@ -429,7 +444,8 @@ impl CardModel {
             .map_or(template, |s| &s.spelling)
     }
 
-    fn goes_by(&self, plain: &str) -> bool {
+    /// Whether a name, a product or a chip of it is this one, as [`plain_name`] writes it.
+    pub(crate) fn goes_by(&self, plain: &str) -> bool {
         let names = self.names.iter().chain(&self.matching.product_names).chain(&self.matching.chip_names);
         names.map(|n| plain_name(n)).any(|n| n == plain)
     }
@@ -472,7 +488,7 @@ impl Matching {
             }
         };
         let same = |list: &[String], seen: &Option<String>| match seen {
-            Some(seen) if !list.is_empty() => Some(list.iter().any(|l| plain_name(l) == plain_name(seen))),
+            Some(seen) if !list.is_empty() => Some(list.iter().any(|l| plain_sighting(l) == plain_sighting(seen))),
             _ => None,
         };
         let board = seen.board_id.filter(|_| !self.board_ids.is_empty()).map(|b| self.board_ids.contains(&b));

@@ -1,4 +1,5 @@
-//! Parts of a card as people ask for them: `1/4 Ascend310P`, `25% H100`, `8Gi`, `vir02`.
+//! Parts of a card as people ask for them: `1/4 Ascend310P`, `25% H100`, `0.25 of H100`, `½ A30`, `8Gi`, `vir02`,
+//! `nvidia.com/mig-1g.10gb`.
 //!
 //! ```text
 //!   text ── parse_ask ──▶ Ask { model, part } ── resolve, with the models at hand ──▶ Answer, one a model
@@ -6,16 +7,20 @@
 //!
 //! What a fraction means. The fraction of a template is the one its file publishes: for MIG the memory slices it takes
 //! out of all of them (`1g.10gb` of an H100 is 1/8, `3g.40gb` and `4g.40gb` are both 1/2, `7g.80gb` is 1), for Ascend
-//! the AI cores or the memory. Every template of exactly that fraction is an answer, the one whose compute is nearest
-//! first. Where there is none and the card can be shared, the answer is a share: that part of the memory, rounded down
+//! the AI cores or the memory. Every template of that fraction is an answer, the one whose compute is nearest first:
+//! the order in which they are published, so that a run, a plan and a class choose the same one. Where there is none and the card can be shared, the answer is a share: that part of the memory, rounded down
 //! to 1Mi so that equal parts fit beside each other, and that part of the compute in whole percent, rounded down. An
 //! amount of memory is answered by the templates of exactly that size, else by a share of it, rounded up to 1Mi, with
-//! best-effort compute. Anything else is an error that lists what could be had.
+//! best-effort compute. Anything else is an error that lists what could be had: a part that is not understood is never
+//! the whole card.
+
+mod resource_name;
 
 use std::cmp::Reverse;
 use std::fmt;
 
 use crate::catalogue::{CardModel, called};
+use resource_name::ResourceName;
 use crate::id::{ModelId, TemplateName};
 use crate::partition::{PartitionTable, ShareSupport, Template};
 use crate::quantity::Quantity;
@@ -74,12 +79,13 @@ pub enum Choice {
 /// Why a text is no ask.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` asks for {problem}; expected a part and a model such as `1/4 Ascend310P`, `25% H100`, `8Gi` or `1g.10gb`"
+    "part `{text}`: found {problem}, expected a part and a model such as `1/4 Ascend310P`, `25% H100`, `8Gi` or \
+     `1g.10gb`; correct the part"
 )]
 pub struct AskError {
     /// The text, cut at 80 characters.
     pub text: String,
-    /// What is wrong with it.
+    /// What was found in it.
     pub problem: &'static str,
 }
 
@@ -120,6 +126,26 @@ pub struct ModelOffers {
 
 /// Names that a message lists at most.
 const NAMES_LISTED: usize = 12;
+/// Decimals of a percentage or of a decimal fraction at most.
+const DECIMALS_MAX: usize = 4;
+/// Fractions that are one character.
+const VULGAR_FRACTIONS: [(char, &str); 15] = [
+    ('½', "1/2"),
+    ('¼', "1/4"),
+    ('¾', "3/4"),
+    ('⅓', "1/3"),
+    ('⅔', "2/3"),
+    ('⅕', "1/5"),
+    ('⅖', "2/5"),
+    ('⅗', "3/5"),
+    ('⅘', "4/5"),
+    ('⅙', "1/6"),
+    ('⅚', "5/6"),
+    ('⅛', "1/8"),
+    ('⅜', "3/8"),
+    ('⅝', "5/8"),
+    ('⅞', "7/8"),
+];
 
 /// Reads an ask. The part may stand before or after the model, or behind it with a hyphen (`310p-1/4`).
 ///
@@ -127,17 +153,16 @@ const NAMES_LISTED: usize = 12;
 /// The text is empty or too long, or asks for nothing or for more than one card.
 pub fn parse_ask(text: &str) -> Result<Ask, AskError> {
     let fail = |problem| AskError { text: text.chars().take(80).collect(), problem };
-    // `25 %` is how half the world writes it.
-    let joined = text.replace(" %", "%");
-    let trimmed = joined.trim();
-    if trimmed.is_empty() {
+    if text.trim().is_empty() {
         return Err(fail("nothing"));
     }
+    if text.trim().len() > TEXT_BYTES_MAX || text.trim().chars().any(char::is_control) {
+        return Err(fail("more than a line of 128 bytes"));
+    }
+    let plain = in_ascii(text).map_err(fail)?;
+    let trimmed = plain.trim();
     if trimmed.starts_with(['-', '+']) {
         return Err(fail("a size with a sign"));
-    }
-    if trimmed.len() > TEXT_BYTES_MAX || trimmed.chars().any(char::is_control) {
-        return Err(fail("more than a line of 128 bytes"));
     }
     let of = |part, model: &str| Ask { model: Some(model.trim().to_owned()), part };
     if let Some(part) = amount(trimmed).map_err(fail)? {
@@ -146,7 +171,9 @@ pub fn parse_ask(text: &str) -> Result<Ask, AskError> {
     if let Some((first, rest)) = trimmed.split_once(char::is_whitespace)
         && let Some(part) = amount(first).map_err(fail)?
     {
-        return Ok(of(part, rest));
+        let rest = rest.trim_start();
+        let model = rest.split_once(char::is_whitespace).filter(|(of, _)| of.eq_ignore_ascii_case("of"));
+        return Ok(of(part, model.map_or(rest, |(_, model)| model)));
     }
     // A number behind the model belongs to its name (`RTX PRO 6000`, `910B4-1`), a fraction does not.
     let is_separator = |c: char| c == '-' || c.is_whitespace();
@@ -192,29 +219,51 @@ pub fn resolve(ask: &Ask, models: &[&CardModel]) -> Result<Vec<Answer>, ResolveE
     Ok(answers)
 }
 
-/// A fraction, a percentage, an amount of memory, or `1` for the whole; `None` for anything else.
-fn amount(text: &str) -> Result<Option<AskedPart>, &'static str> {
-    const TOO_MUCH: &str = "nothing, or for more than a card";
-    let number = |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
-    if let Some((numerator, denominator)) = text.split_once('/') {
-        let (Some(numerator), Some(denominator)) = (number(numerator), number(denominator)) else {
-            return Ok(None);
-        };
-        return Fraction::new(numerator, denominator).map(|f| Some(AskedPart::Fraction(f))).ok_or(TOO_MUCH);
-    }
-    if let Some(percent) = text.strip_suffix('%') {
-        let (whole, decimals) = percent.split_once('.').unwrap_or((percent, "0"));
-        if decimals.len() > 4 {
-            return Err("a percentage with more than four decimals");
+/// The text with `½` as ` 1/2 ` and every space as one that ASCII has; `25 %` is `25%`.
+fn in_ascii(text: &str) -> Result<String, &'static str> {
+    let mut plain = String::new();
+    for c in text.chars() {
+        match VULGAR_FRACTIONS.iter().find(|(vulgar, _)| *vulgar == c) {
+            Some(_) if plain.ends_with(|c: char| c.is_ascii_digit()) => return Err("a number and a fraction in one"),
+            Some((_, digits)) => plain.extend([" ", digits, " "]),
+            None if c.is_ascii() => plain.push(c),
+            None if c.is_whitespace() => plain.push(' '),
+            None => return Err("a character that is not ASCII"),
         }
-        let (Some(whole), Some(part)) = (number(whole), number(decimals)) else { return Ok(None) };
-        let scale = 10_u32.pow(u32::try_from(decimals.len()).unwrap_or(0));
-        let numerator = whole.checked_mul(scale).and_then(|n| n.checked_add(part)).ok_or(TOO_MUCH)?;
-        return Fraction::new(numerator, 100 * scale).map(|f| Some(AskedPart::Fraction(f))).ok_or(TOO_MUCH);
+    }
+    Ok(plain.replace(" %", "%"))
+}
+
+/// A fraction, a percentage, a decimal, an amount of memory, or `1` for the whole; `None` for anything else.
+fn amount(text: &str) -> Result<Option<AskedPart>, &'static str> {
+    const TOO_MUCH: &str = "nothing, or more than a card";
+    let fraction = |numerator, denominator| {
+        Fraction::new(numerator, denominator).map(|f| Some(AskedPart::Fraction(f))).ok_or(TOO_MUCH)
+    };
+    if let Some((numerator, denominator)) = text.split_once('/')
+        && let (Some(numerator), Some(denominator)) = (number(numerator), number(denominator))
+    {
+        return fraction(numerator, denominator);
     }
     if let Some(count) = number(text) {
-        let fraction = (count == 1).then_some(AskedPart::Fraction(Fraction::WHOLE));
-        return fraction.map(Some).ok_or("a number of cards, which is the count of a request");
+        let whole = (count == 1).then_some(AskedPart::Fraction(Fraction::WHOLE));
+        return whole.map(Some).ok_or("a number of cards, which is the count of a request");
+    }
+    let (decimal, parts) = text.strip_suffix('%').map_or((text, 1), |percent| (percent, 100));
+    let (whole, decimals) = decimal.split_once('.').unwrap_or((decimal, "0"));
+    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if all_digits(whole) && all_digits(decimals) {
+        if decimals.len() > DECIMALS_MAX {
+            return Err("more than four decimals");
+        }
+        let scale = 10_u32.pow(u32::try_from(decimals.len()).unwrap_or(0));
+        let numerator = number(whole)
+            .and_then(|whole| whole.checked_mul(scale)?.checked_add(number(decimals)?))
+            .ok_or(TOO_MUCH)?;
+        return fraction(numerator, parts * scale);
+    }
+    if text.bytes().all(|b| b.is_ascii_digit() || b"/%.,:".contains(&b)) {
+        return Err("a fraction that cannot be read");
     }
     // `310P` is a chip, not 310 peta: only the suffixes that memory has.
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -223,8 +272,13 @@ fn amount(text: &str) -> Result<Option<AskedPart>, &'static str> {
     match quantity.map(|q| u64::try_from(q.units_rounded_up())) {
         None => Ok(None),
         Some(Ok(bytes)) if bytes > 0 => Ok(Some(AskedPart::Memory(Bytes(bytes)))),
-        Some(_) => Err("no memory, or less"),
+        Some(_) => Err("no memory, or less than none"),
     }
+}
+
+/// A whole number in digits alone.
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn by_fraction(model: &CardModel, wanted: Fraction) -> Option<Choice> {
@@ -233,7 +287,7 @@ fn by_fraction(model: &CardModel, wanted: Fraction) -> Option<Choice> {
     }
     let percent = 100 * u64::from(wanted.numerator()) / u64::from(wanted.denominator());
     let mut templates: Vec<&Template> = templates(model).filter(|t| t.fraction == wanted).collect();
-    templates.sort_by_key(|t| u64::from(t.cores.percent()).abs_diff(percent));
+    templates.sort_by_key(|t| t.compute_distance());
     if !templates.is_empty() {
         return Some(Choice::Templates(templates.into_iter().map(|t| t.name.clone()).collect()));
     }
@@ -277,6 +331,12 @@ fn by_name(text: &str, models: &[&CardModel]) -> Result<Vec<Answer>, ResolveErro
             }
         }
     }
+    if answers.is_empty()
+        && let Some(resource) = ResourceName::of(text)
+    {
+        let meant: Vec<&CardModel> = models.iter().copied().filter(|m| resource.is_about(m)).collect();
+        answers = with_template_like(&meant, |name| resource.is_template(name));
+    }
     if answers.is_empty() {
         return Err(ResolveError::Unknown { text: text.to_owned(), known: known(models) });
     }
@@ -284,10 +344,15 @@ fn by_name(text: &str, models: &[&CardModel]) -> Result<Vec<Answer>, ResolveErro
 }
 
 fn with_template(name: &str, models: &[&CardModel]) -> Vec<Answer> {
+    with_template_like(models, |spelling| spelling.eq_ignore_ascii_case(name))
+}
+
+/// Of each model the first template with a spelling that will do.
+fn with_template_like(models: &[&CardModel], will_do: impl Fn(&str) -> bool) -> Vec<Answer> {
     let of = |model: &&CardModel| {
         let is_it = |t: &&Template| {
             let mut spellings = std::iter::once(&t.name).chain(&t.aliases);
-            spellings.any(|s| s.as_str().eq_ignore_ascii_case(name))
+            spellings.any(|s| will_do(s.as_str()))
         };
         let template = templates(model).find(is_it)?.name.clone();
         Some(Answer { model: model.id.clone(), choice: Choice::Templates(vec![template]) })

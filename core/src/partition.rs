@@ -83,6 +83,15 @@ pub struct Template {
     pub shareable: ShareSupport,
 }
 
+impl Template {
+    /// How many percent of a card's compute lie between what it has and what its fraction would be.
+    #[must_use]
+    pub fn compute_distance(&self) -> u64 {
+        let fraction = 100 * u64::from(self.fraction.numerator()) / u64::from(self.fraction.denominator());
+        u64::from(self.cores.percent()).abs_diff(fraction)
+    }
+}
+
 /// One place where a template may lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {

@@ -40,6 +40,46 @@ fn a_quarter_of_a_310p_is_understood_in_every_spelling() {
 }
 
 #[test]
+fn quarter_in_other_notations_is_a_quarter() {
+    for text in ["¼ 310P", "¼ of Ascend310P", "310P ¼", "0.25 310P", "1/4 of 310P", "25% OF 310P", "Ascend310P 0.250"] {
+        check(text, &QUARTERS_310P);
+    }
+    check("½ A30", &["nvidia-a30-24gb: 2g.12gb or 2g.12gb+me"]);
+    check("¾ T4", &["nvidia-t4-16gb: a share of 11520Mi and 75% of the compute"]);
+}
+
+#[test]
+fn resource_name_of_a_device_plugin_is_its_template() {
+    let vir02: Vec<String> = QUARTERS_310P.iter().map(|q| q.replace(" or vir02_1c", "")).collect();
+    let vir02: Vec<&str> = vir02.iter().map(String::as_str).collect();
+    check("huawei.com/Ascend310P-2c", &vir02);
+    check("Ascend310P-2c", &vir02);
+    check("huawei.com/Ascend910-2c", &["huawei-910a-30c: vir02", "huawei-910a-32c: vir02"]);
+    check(
+        "huawei.com/Ascend910-5c.1cpu.16g",
+        &["huawei-910b3: vir05_1c_16g", "huawei-910b4-1: vir05_1c_16g", "huawei-910c-20c: vir05_1c_16g"],
+    );
+    check("huawei.com/Ascend910B4", &["huawei-910b4: the whole card"]);
+    check("nvidia.com/mig-1g.12gb", &["nvidia-h100-96gb: 1g.12gb", "nvidia-h100-nvl-94gb: 1g.12gb"]);
+    check("nvidia.com/mig-1g.5gb.me", &["nvidia-a100-40gb: 1g.5gb+me"]);
+}
+
+#[test]
+fn family_name_is_every_model_of_the_family() {
+    check(
+        "Ascend910B-1/2",
+        &[
+            "huawei-910b1: vir12_3c_32g",
+            "huawei-910b2: vir12_3c_32g",
+            "huawei-910b2c: vir12_3c_32g",
+            "huawei-910b3: vir10_3c_32g",
+            "huawei-910b4: vir10_3c_16g or vir10_4c_16g_m or vir10_3c_16g_nm",
+            "huawei-910b4-1: vir10_3c_32g",
+        ],
+    );
+}
+
+#[test]
 fn fractions_are_templates_of_exactly_that_part_else_shares() {
     check("1/2 A100-40", &["nvidia-a100-40gb: 4g.20gb or 3g.20gb"]);
     check("1/8 nvidia-h100-80gb-sxm", &["nvidia-h100-80gb-sxm: 1g.10gb or 1g.10gb+me"]);
@@ -143,26 +183,46 @@ fn what_cannot_be_had_is_refused_with_what_can() {
     refuse("1/4 voodoo", &["`voodoo` is neither a part nor a card nor a template", "correct the name"]);
     refuse("9g.99gb", &["`9g.99gb` is neither", "such as `1/4 Ascend310P`", "the nearest are ", "1g.10gb"]);
     refuse("1/4 h101", &["`h101` is neither", "nvidia-h100-80gb-sxm"]);
+    refuse("!!!", &["`!!!` is neither a part nor a card nor a template"]);
+    refuse("!!! H100", &["`!!! H100` is neither"]);
+    refuse("x/ H100", &["`x/ H100` is neither"]);
+    refuse("1/x H100", &["`1/x H100` is neither"]);
+    refuse("1/4 H100!", &["`H100!` is neither"]);
+    refuse("huawei.com/Ascend310P-3c", &["`huawei.com/Ascend310P-3c` is neither"]);
+    refuse("nvidia.com/Ascend310P-2c", &["is neither"]);
+    refuse("nvidia.com/mig-9g.90gb", &["is neither"]);
     refuse("8GB L4", &["`8GB L4` is neither a part", "`8Gi`"]);
 }
 
 #[test]
 fn what_makes_no_sense_is_refused_at_once() {
     for (text, problem) in [
-        ("", "asks for nothing;"),
-        ("   ", "asks for nothing;"),
-        ("-1/4 H100", "asks for a size with a sign"),
-        ("-8Gi", "asks for a size with a sign"),
-        ("0/4 H100", "asks for nothing, or for more than a card"),
-        ("5/4 H100", "asks for nothing, or for more than a card"),
-        ("1/0", "asks for nothing, or for more than a card"),
-        ("0%", "asks for nothing, or for more than a card"),
-        ("101% H100", "asks for nothing, or for more than a card"),
-        ("4294967295% H100", "asks for nothing, or for more than a card"),
+        ("", "found nothing,"),
+        ("   ", "found nothing,"),
+        ("-1/4 H100", "found a size with a sign"),
+        ("-8Gi", "found a size with a sign"),
+        ("0/4 H100", "found nothing, or more than a card"),
+        ("5/4 H100", "found nothing, or more than a card"),
+        ("1/0", "found nothing, or more than a card"),
+        ("0%", "found nothing, or more than a card"),
+        ("101% H100", "found nothing, or more than a card"),
+        ("4294967295% H100", "found nothing, or more than a card"),
         ("33.333333% H100", "more than four decimals"),
         ("2 H100", "the count of a request"),
         ("0Gi", "no memory"),
         ("1/4\u{7}H100", "more than a line"),
+        ("1/ H100", "a fraction that cannot be read"),
+        ("H100 1/", "a fraction that cannot be read"),
+        ("1/4/2 H100", "a fraction that cannot be read"),
+        ("/4 H100", "a fraction that cannot be read"),
+        ("% H100", "a fraction that cannot be read"),
+        ("25%% H100", "a fraction that cannot be read"),
+        ("0,25 H100", "a fraction that cannot be read"),
+        ("1.5 H100", "found nothing, or more than a card"),
+        ("1½ H100", "a number and a fraction in one"),
+        ("１/４ H100", "not ASCII"),
+        ("1⁄4 H100", "not ASCII"),
+        ("H100™", "not ASCII"),
     ] {
         let message = parse_ask(text).unwrap_err().to_string();
         assert!(message.contains(problem) && message.contains("1/4 Ascend310P"), "{text:?}: {message}");

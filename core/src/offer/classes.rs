@@ -4,7 +4,7 @@
 //!  card.aliquot.dev                 any card, all of it where nothing else is asked
 //!  share.aliquot.dev                a card that is handed out in shares
 //!  mig-1g-10gb.aliquot.dev          this template, on any card that has it
-//!  ascend310p-quarter.aliquot.dev   any template that is exactly this part of this family
+//!  ascend310p-quarter.aliquot.dev   any template that has this part of this family's memory or AI cores
 //!  slot-small.aliquot.dev           an admin's slot
 //! ```
 //!
@@ -34,11 +34,19 @@ struct VendorWords {
     marque: Option<&'static str>,
     /// Domain of its resource names.
     domain: &'static str,
+    /// Of what the fraction of a partition is.
+    fraction_of: &'static str,
 }
 
 const VENDORS: [VendorWords; 2] = [
-    VendorWords { vendor: "nvidia", partition: "mig", marque: None, domain: "nvidia.com" },
-    VendorWords { vendor: "huawei", partition: "vnpu", marque: Some("ascend"), domain: "huawei.com" },
+    VendorWords { vendor: "nvidia", partition: "mig", marque: None, domain: "nvidia.com", fraction_of: "memory" },
+    VendorWords {
+        vendor: "huawei",
+        partition: "vnpu",
+        marque: Some("ascend"),
+        domain: "huawei.com",
+        fraction_of: "AI cores",
+    },
 ];
 
 /// The classes of what these slices offer; devices of other drivers are passed over. Cards and shares first, then by
@@ -132,6 +140,7 @@ impl<'a> Face<'a> {
         let family = self.family();
         let domain =
             self.words().map_or_else(|| format!("{}.com", self.vendor), |words| words.domain.to_owned());
+        let whole = self.words().map_or_else(String::new, |words| format!(" of the {}", words.fraction_of));
         let prefix = quoted(&family.prefix);
         let longer = quoted(&format!("{}-", family.prefix));
         let model = format!("device.attributes[\"{DRIVER}\"].model");
@@ -144,7 +153,7 @@ impl<'a> Face<'a> {
                 is("fraction", fraction)
             ),
             spelling: Some(format!("{domain}/{}-{fraction}", family.spelling)),
-            description: format!("Any partition that is exactly {fraction} of one {}.", family.spelling),
+            description: format!("Any partition with {fraction}{whole} of one {}.", family.spelling),
         })
     }
 

@@ -19,13 +19,13 @@
 //! The half that only 3g can use goes first. In it slice 6 goes last although fewer placements hang on it: slice 7
 //! would be of no use to anybody after that.
 //!
-//! Templates are ordered from small to large, those of one size as in their table: a claim for "a quarter" then tries
-//! the fuller quarter first. Where placements are aligned blocks (A30, RTX PRO 6000, 310P) this is the plain order.
+//! Templates are ordered from small to large; of one size the one whose compute is nearest to that size comes first,
+//! and among equals the first in the table. A claim for "a quarter" of an H100 tries 2g.20gb before 1g.20gb. Where placements are aligned blocks (A30, RTX PRO 6000, 310P) this is the plain order.
 //!
 //! Invariants: the order is a permutation of all placements that fit on an empty card; it depends on the table alone.
 
 use crate::counters::binding_counters;
-use crate::partition::{CounterVector, PartitionTable};
+use crate::partition::{CounterVector, PartitionTable, Template};
 
 /// A card in the unit of sizes: 5,040ths, so that every usual fraction is whole.
 const CARD: u64 = 5_040;
@@ -52,7 +52,8 @@ pub fn publication_order(table: &PartitionTable) -> Vec<Place> {
 pub(super) fn order_by(table: &PartitionTable, binding: &CounterVector) -> Vec<Place> {
     let board = Board::of(table, binding);
     let mut templates: Vec<usize> = (0..table.templates.len()).collect();
-    templates.sort_by_key(|template| board.sizes[*template]);
+    let distance = |template: usize| table.templates.get(template).map(Template::compute_distance);
+    templates.sort_by_key(|template| (board.sizes[*template], distance(*template)));
     templates.into_iter().flat_map(|template| board.order_of(template)).collect()
 }
 

@@ -93,7 +93,12 @@ fn asked(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let mut found: Vec<(String, Part)> = Vec::new();
     for text in texts(&args.part) {
         match parts(&text, &fleet)? {
-            Ok(parts) => found.extend(parts.into_iter().map(|part| (text.clone(), part))),
+            Ok(parts) => {
+                if let Some(note) = several_classes(&text, &parts) {
+                    terminal.note(note)?;
+                }
+                found.extend(parts.into_iter().map(|part| (text.clone(), part)));
+            }
             Err(error) => {
                 terminal.note(error)?;
                 answer = Answer::No;
@@ -122,6 +127,19 @@ fn asked(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
         terminal.value(Format::Json, &json!({ "apiVersion": "v1", "kind": "List", "items": items }))?;
     }
     Ok(fleet.answer(answer))
+}
+
+/// Which classes answer a part, where a user has to choose one.
+fn several_classes(text: &str, parts: &[Part]) -> Option<String> {
+    let classes: BTreeSet<&str> = parts.iter().map(|part| part.class.name.as_str()).collect();
+    let named = classes.iter().copied().collect::<Vec<_>>().join(", ");
+    (classes.len() > 1).then(|| {
+        format!(
+            "note: part `{text}`: found {} classes, expected one: {named}; use the class of the cards that your nodes \
+             have, or name the model",
+            classes.len()
+        )
+    })
 }
 
 /// Numbers templates that have one name and ask for different things: applied as they were, the last would win.

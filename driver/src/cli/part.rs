@@ -1,4 +1,4 @@
-//! A part of a card as people ask for it → class and claim template that are exactly that, ready to apply.
+//! A part of a card as people ask for it → class and claim template for it, ready to apply.
 //!
 //! ```text
 //!   `1/4 Ascend310P` ─ core::fraction ─▶ answers, one a model ─▶ class of that part, template that asks for it
@@ -11,9 +11,12 @@ use aliquot_core::dra::{
     Access, AllocationMode, DeviceClass, DeviceRequest, ExactRequest, RequestKind, ResourceSlice,
 };
 use aliquot_core::fraction::{Answer, Ask, AskedPart, Choice, ResolveError, parse_ask, resolve};
+use aliquot_core::id::TemplateName;
 use aliquot_core::offer::classes::{SPELLING, classes};
 use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER};
+use aliquot_core::partition::Template;
 use aliquot_core::quantity::{Format, Quantity};
+use aliquot_core::units::{Bytes, Cores};
 
 use crate::manifest::{ClaimSpec, ClaimTemplate};
 
@@ -60,7 +63,7 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
     let (class, about, capacity) = match &answer.choice {
         Choice::Whole => (named(&known, "card"), format!("all of {}", answer.model), BTreeMap::new()),
         Choice::Templates(templates) => {
-            let names: Vec<&str> = templates.iter().map(aliquot_core::id::TemplateName::as_str).collect();
+            let names: Vec<&str> = templates.iter().map(TemplateName::as_str).collect();
             let fraction = match &ask.part {
                 AskedPart::Fraction(fraction) => {
                     let ending = format!("-{fraction}");
@@ -70,7 +73,7 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
             };
             let template = || known.iter().find(|c| spelling(c).is_some_and(|s| names.first() == Some(&s)));
             let class = fraction.or_else(template);
-            (class, format!("{} of {}", names.join(" or "), answer.model), BTreeMap::new())
+            (class, format!("{} of {}", with_sizes(templates, answer, fleet), answer.model), BTreeMap::new())
         }
         Choice::Share { memory, cores } => {
             let percent = Quantity::from_units(i64::from(cores.percent()), Format::DecimalSi);
@@ -80,7 +83,10 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
             ]);
             (
                 named(&known, "share"),
-                format!("a share of {memory} and {cores} cores of {}", answer.model),
+                match *cores {
+                    Cores::NONE => format!("a share of {memory} and best-effort compute of {}", answer.model),
+                    cores => format!("a share of {memory} and {cores} of the compute of {}", answer.model),
+                },
                 sizes,
             )
         }
@@ -91,6 +97,26 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
     let selectors = if about_one_family { Vec::new() } else { vec![of_model] };
     let template = template(&class, selectors, capacity);
     Ok(Some(Part { about, class, template }))
+}
+
+/// The templates, those of one size together with their memory and compute behind them.
+fn with_sizes(templates: &[TemplateName], answer: &Answer, fleet: &Fleet) -> String {
+    let model = fleet.models().into_iter().find(|model| model.id == answer.model);
+    let mut groups: Vec<(Vec<&str>, Option<(Bytes, Cores)>)> = Vec::new();
+    for name in templates {
+        let of = |t: &&Template| t.name == *name;
+        let template = model.and_then(CardModel::table).and_then(|table| table.templates.iter().find(of));
+        let size = template.map(|t| (t.memory, t.cores));
+        match groups.last_mut() {
+            Some((names, known)) if *known == size => names.push(name.as_str()),
+            _ => groups.push((vec![name.as_str()], size)),
+        }
+    }
+    let words = |(names, size): &(Vec<&str>, Option<(Bytes, Cores)>)| match size {
+        Some((memory, cores)) => format!("{} ({memory}, {cores} of the compute)", names.join(" or ")),
+        None => names.join(" or "),
+    };
+    groups.iter().map(words).collect::<Vec<String>>().join(" or ")
 }
 
 fn named<'c>(classes: &'c [DeviceClass], name: &str) -> Option<&'c DeviceClass> {

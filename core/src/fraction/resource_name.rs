@@ -1,0 +1,110 @@
+//! Names under which device plugins and HAMi advertise partitions: `nvidia.com/mig-1g.10gb`, `huawei.com/Ascend310P-2c`.
+//!
+//! ```text
+//!   nvidia.com/mig-<template>, a plus as a dot     nvidia.com/mig-1g.10gb.me             1g.10gb+me
+//!   huawei.com/<chip>-<cores>c                     huawei.com/Ascend310P-2c              vir02
+//!      [.<AI CPUs>cpu][.<GiB>g][.dvpp | .ndvpp]    huawei.com/Ascend910-10c.4cpu.16g.dvpp  vir10_4c_16g_m
+//! ```
+
+use crate::catalogue::{CardModel, plain_name};
+
+/// A resource name taken apart.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ResourceName {
+    /// A MIG profile, with dots for the plus signs.
+    Mig(String),
+    /// A vNPU template of a chip or of a family of chips.
+    Vnpu { chip: String, template: String },
+}
+
+// === impl ResourceName ===
+
+impl ResourceName {
+    /// The parts of a resource name; the domain may be left out.
+    pub(super) fn of(text: &str) -> Option<Self> {
+        let text = text.to_ascii_lowercase();
+        let (domain, name) = text.split_once('/').map_or((None, text.as_str()), |(d, n)| (Some(d), n));
+        if matches!(domain, None | Some("nvidia.com"))
+            && let Some(profile) = name.strip_prefix("mig-")
+        {
+            return Some(Self::Mig(profile.to_owned()));
+        }
+        if !matches!(domain, None | Some("huawei.com")) {
+            return None;
+        }
+        let (chip, size) = name.rsplit_once('-')?;
+        let chip = plain_name(chip);
+        let chip = if chip.starts_with("ascend") { chip } else { format!("ascend{chip}") };
+        Some(Self::Vnpu { chip, template: vnpu_template(size)? })
+    }
+
+    /// Whether the name may be of a partition of this model.
+    pub(super) fn is_about(&self, model: &CardModel) -> bool {
+        match self {
+            Self::Mig(_) => model.vendor.as_str() == "nvidia",
+            // `Ascend910` is said of every chip whose name begins like that.
+            Self::Vnpu { chip, .. } => {
+                model.vendor.as_str() == "huawei"
+                    && (model.goes_by(chip) || plain_name(&model.family).starts_with(chip.as_str()))
+            }
+        }
+    }
+
+    /// Whether this is the template that the name stands for.
+    pub(super) fn is_template(&self, name: &str) -> bool {
+        match self {
+            Self::Mig(profile) => name.replace('+', ".").eq_ignore_ascii_case(profile),
+            Self::Vnpu { template, .. } => name.eq_ignore_ascii_case(template),
+        }
+    }
+}
+
+/// `10c.4cpu.16g.dvpp` as `vir10_4c_16g_m`.
+fn vnpu_template(size: &str) -> Option<String> {
+    let number = |text: &str| text.parse::<u8>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
+    let mut words = size.split('.');
+    let mut template = format!("vir{:02}", number(words.next()?.strip_suffix('c')?)?);
+    let mut has_memory = false;
+    for word in words {
+        if let Some(cpus) = word.strip_suffix("cpu").and_then(number) {
+            template.push_str(&format!("_{cpus}c"));
+        } else if let Some(memory) = word.strip_suffix('g').and_then(number) {
+            has_memory = true;
+            template.push_str(&format!("_{memory}g"));
+        } else {
+            template.push_str(match (word, has_memory) {
+                ("dvpp", false) => "_dvpp",
+                ("ndvpp", false) => "_ndvpp",
+                ("dvpp", true) => "_m",
+                ("ndvpp", true) => "_nm",
+                _ => return None,
+            });
+        }
+    }
+    Some(template)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vnpu_resource_name_gives_its_template() {
+        for (size, template) in [
+            ("1c", "vir01"),
+            ("2c", "vir02"),
+            ("2c.1cpu", "vir02_1c"),
+            ("4c.3cpu.ndvpp", "vir04_3c_ndvpp"),
+            ("4c.4cpu.dvpp", "vir04_4c_dvpp"),
+            ("16c", "vir16"),
+            ("5c.1cpu.16g", "vir05_1c_16g"),
+            ("10c.3cpu.16g.ndvpp", "vir10_3c_16g_nm"),
+            ("10c.4cpu.16g.dvpp", "vir10_4c_16g_m"),
+        ] {
+            assert_eq!(vnpu_template(size).as_deref(), Some(template), "{size}");
+        }
+        for size in ["", "c", "2", "2c.", "2c.x", "999c", "+2c", "2c.1cpu.vpp"] {
+            assert_eq!(vnpu_template(size), None, "{size}");
+        }
+    }
+}
