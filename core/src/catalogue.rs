@@ -488,7 +488,9 @@ impl Matching {
             }
         };
         let same = |list: &[String], seen: &Option<String>| match seen {
-            Some(seen) if !list.is_empty() => Some(list.iter().any(|l| plain_sighting(l) == plain_sighting(seen))),
+            Some(seen) if !list.is_empty() => {
+                Some(list.iter().any(|l| plain_sighting(l) == plain_sighting(seen)))
+            }
             _ => None,
         };
         let board = seen.board_id.filter(|_| !self.board_ids.is_empty()).map(|b| self.board_ids.contains(&b));

@@ -20,11 +20,11 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use crate::catalogue::{CardModel, called};
-use resource_name::ResourceName;
 use crate::id::{ModelId, TemplateName};
 use crate::partition::{PartitionTable, ShareSupport, Template};
 use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores, Fraction};
+use resource_name::ResourceName;
 
 /// Longest text that is looked at; the longest sensible one has half of it.
 const TEXT_BYTES_MAX: usize = 128;
@@ -224,7 +224,9 @@ fn in_ascii(text: &str) -> Result<String, &'static str> {
     let mut plain = String::new();
     for c in text.chars() {
         match VULGAR_FRACTIONS.iter().find(|(vulgar, _)| *vulgar == c) {
-            Some(_) if plain.ends_with(|c: char| c.is_ascii_digit()) => return Err("a number and a fraction in one"),
+            Some(_) if plain.ends_with(|c: char| c.is_ascii_digit()) => {
+                return Err("a number and a fraction in one");
+            }
             Some((_, digits)) => plain.extend([" ", digits, " "]),
             None if c.is_ascii() => plain.push(c),
             None if c.is_whitespace() => plain.push(' '),

@@ -209,7 +209,7 @@ pub enum PolicyFault {
     Duplicate(i64),
 }
 
-/// Everything that the API server (1.36) would refuse in the policy of `capacity`, plus a zero step, on which it crashes.
+/// Everything that the API server (1.36) would refuse in the policy of `capacity`, plus a step of zero, on which it crashes, or below.
 ///
 /// Empty for a capacity without a policy.
 #[must_use]
@@ -313,7 +313,7 @@ impl Report {
         let first = min.plus(step);
         let rule = format!("one step {first} is larger than capacity value: {whole}");
         self.invalid_if((first > whole).into(), path, step, rule);
-        if step.units_rounded_up() == 0 {
+        if step.units_rounded_up() <= 0 {
             self.add(path, PolicyFault::Invalid { found: step, rule: "must be greater than 0".to_owned() });
             return;
         }

@@ -58,7 +58,8 @@ const EXAMPLES: &str = "\
 Examples:
   aliquot devices --node mixed
   aliquot plan -f pod.yaml --node 8xh100
-  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | aliquot plan -f -
+  kubectl get nodes,deviceclasses,resourceslices,devicetaintrules,resourceclaims,pods -A -o yaml | \\
+    aliquot plan -f -
   aliquot explain -f claim.yaml --node mixed
   aliquot classes --node ascend-310p 1/4 Ascend310P";
 
@@ -131,7 +132,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>
         // Whoever reads the answer has seen enough of it.
         Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
         Err(failure) => {
-            terminal.last_note(format_args!("error: {failure}"));
+            for text in failure.texts() {
+                terminal.last_note(format_args!("error: {text}"));
+            }
             failure.exit_code()
         }
     }
@@ -158,14 +161,17 @@ fn without_values(mut error: clap::Error) -> clap::Error {
 
 /// Help and version are answers; everything else that the parser says is a fault of the command line.
 fn refuse(error: &clap::Error, wrong: u8, terminal: &mut Terminal<'_>) -> u8 {
+    if error.use_stderr() {
+        // It repeats arguments, which may be names of files.
+        for line in error.render().to_string().trim_end().lines() {
+            terminal.last_note(line);
+        }
+        return wrong;
+    }
     let text = match terminal.colour {
         Colour::On => error.render().ansi().to_string(),
         Colour::Off => error.render().to_string(),
     };
-    if error.use_stderr() {
-        terminal.last_note(text.trim_end());
-        return wrong;
-    }
     if write!(terminal.out, "{text}").is_ok() { 0 } else { 3 }
 }
 
@@ -185,7 +191,10 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Fai
         Command::DemoTenant(args) => Ok(Answer::Code(demo::tenant::run(&args))),
         Command::HoldContext(args) => Ok(Answer::Code(hold_context::run(&args))),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "aliquot", &mut terminal.out);
+            // The generator panics on a stream that fails.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "aliquot", &mut script);
+            terminal.out.write_all(&script)?;
             Ok(Answer::Yes)
         }
     }

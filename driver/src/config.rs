@@ -3,7 +3,7 @@
 //! | key | from | meaning |
 //! |---|---|---|
 //! | `NO_COLOR` | environment | not empty: answers carry no colours, wherever they go (no-color.org) |
-//! | `TERM` | environment | `dumb`: the terminal cannot be drawn on |
+//! | `TERM` | environment | `dumb`: the terminal cannot be drawn on and has no colours |
 //! | `XDG_STATE_HOME`, `HOME` | environment of an ordinary user | where local runs keep their state: `aliquot` below the first, else `.local/state/aliquot` below the second; root's is in `/var/lib/aliquot` |
 //! | `LD_PRELOAD`, `LD_LIBRARY_PATH` | environment of `aliquot run` | kept for the command, behind what the run puts there |
 //! | all but `LD_PRELOAD`, `LD_AUDIT`, `ALIQUOT_GRANTS` and `CUDA_…` | environment | that of the process that shows what a context takes |
@@ -30,6 +30,7 @@ pub const VISIBLE_CARDS: &str = "CUDA_VISIBLE_DEVICES";
 pub fn colours() -> Colour {
     match std::env::var_os("NO_COLOR") {
         Some(value) if !value.is_empty() => Colour::Off,
+        _ if screen() == Screen::None => Colour::Off,
         _ => Colour::On,
     }
 }

@@ -25,6 +25,7 @@ pub mod kubelet;
 pub mod manifest;
 pub mod node;
 pub mod prepare;
+pub(crate) mod printable;
 pub mod recover;
 pub mod region;
 pub mod run;

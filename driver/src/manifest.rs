@@ -30,6 +30,7 @@ mod slice;
 mod taint;
 mod toleration;
 mod tree;
+mod workload;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -39,6 +40,7 @@ use aliquot_core::dra::{
 };
 use aliquot_core::quantity::Quantity;
 
+pub(crate) use documents::version_of;
 pub use problem::{Problem, Severity};
 pub use render::{Object, allocation_json, yaml_document};
 pub(crate) use taint::CORDONED;
@@ -60,8 +62,13 @@ pub struct Manifests {
     pub node_taints: BTreeMap<String, Vec<Taint>>,
     /// Taints that an admin puts on devices.
     pub taint_rules: Vec<TaintRule>,
-    /// Pods, and those that Deployments, `StatefulSet`s, `ReplicaSet`s and Jobs would make.
+    /// Pods, and those that Deployments, `StatefulSet`s, `ReplicaSet`s, `ReplicationController`s, Jobs and one run of a
+    /// `CronJob` would make.
     pub pods: Vec<Pod>,
+    /// What `DaemonSet`s would make on each node that their Pods may use.
+    pub daemons: Vec<Pod>,
+    /// The newest version among the kubelets of the nodes, as `v1.37.2`; the API server is not older.
+    pub kubelet: Option<String>,
     /// Objects of other kinds, counted by kind.
     pub ignored: BTreeMap<String, usize>,
 }
@@ -162,6 +169,8 @@ pub struct Reader {
     cx: field::Context,
     manifests: Manifests,
     seen: HashMap<String, String>,
+    /// How many names were made of each `generateName`.
+    generated: HashMap<String, usize>,
 }
 
 /// Text of one file that is read at most; a dump of 5,000 nodes is a tenth of it.
@@ -181,7 +190,7 @@ impl Reader {
             object: String::new(),
             selectors: HashMap::new(),
         };
-        Self { cx, manifests: Manifests::default(), seen: HashMap::new() }
+        Self { cx, manifests: Manifests::default(), seen: HashMap::new(), generated: HashMap::new() }
     }
 
     /// Reads one text; `file` is how problems name it.
@@ -210,7 +219,7 @@ impl Reader {
     fn fault(&mut self, line: usize, message: String) {
         self.cx.kind.clear();
         self.cx.object.clear();
-        self.cx.error(&field::Path::root(line), message);
+        self.cx.fault(&field::Path::root(line), message);
     }
 }
 

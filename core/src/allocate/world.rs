@@ -7,13 +7,13 @@ use super::candidates::{CandidateSet, Lane, LaneNo, SetNo};
 use super::constraints::Attributes;
 use super::demand::{BaseNo, DemandNo, Demands};
 use super::held::Held;
-use super::index::{Index, NumberMap};
+use super::index::{EntryNo, Index, NumberMap};
 use super::memo::{Memo, Neighbourhoods};
 use super::pools::{Completeness, Directory, View};
 use super::problem::Problem;
 use super::selectors::Selectors;
 use super::state::State;
-use crate::dra::{DeviceClass, Node, ResourceSlice};
+use crate::dra::{Device, DeviceClass, DeviceId, Node, ResourceSlice};
 
 /// A node of a [`World`], by its place in the list the world was made from (duplicates left out).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,6 +138,16 @@ impl World {
     #[must_use]
     pub fn class(&self, name: &str) -> Option<&DeviceClass> {
         self.classes.get(name)
+    }
+
+    /// The device of this name as its driver describes it; in the newest generation where there are several.
+    #[must_use]
+    pub fn device(&self, id: &DeviceId) -> Option<&Device> {
+        let device = self.index.device(&id.driver, &id.pool, &id.device)?;
+        let entries = self.index.devices[device.at()].entries.iter();
+        let generation =
+            |entry: &&EntryNo| self.index.slices[self.index.entries[entry.at()].slice.at()].pool.generation;
+        entries.max_by_key(generation).map(|entry| self.index.described(*entry))
     }
 
     /// All slices, as given.

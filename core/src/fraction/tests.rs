@@ -41,7 +41,9 @@ fn a_quarter_of_a_310p_is_understood_in_every_spelling() {
 
 #[test]
 fn quarter_in_other_notations_is_a_quarter() {
-    for text in ["¼ 310P", "¼ of Ascend310P", "310P ¼", "0.25 310P", "1/4 of 310P", "25% OF 310P", "Ascend310P 0.250"] {
+    for text in
+        ["¼ 310P", "¼ of Ascend310P", "310P ¼", "0.25 310P", "1/4 of 310P", "25% OF 310P", "Ascend310P 0.250"]
+    {
         check(text, &QUARTERS_310P);
     }
     check("½ A30", &["nvidia-a30-24gb: 2g.12gb or 2g.12gb+me"]);

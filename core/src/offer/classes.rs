@@ -39,7 +39,13 @@ struct VendorWords {
 }
 
 const VENDORS: [VendorWords; 2] = [
-    VendorWords { vendor: "nvidia", partition: "mig", marque: None, domain: "nvidia.com", fraction_of: "memory" },
+    VendorWords {
+        vendor: "nvidia",
+        partition: "mig",
+        marque: None,
+        domain: "nvidia.com",
+        fraction_of: "memory",
+    },
     VendorWords {
         vendor: "huawei",
         partition: "vnpu",

@@ -65,9 +65,11 @@ impl Cluster {
         }
         let mut all_classes = manifests.classes.clone();
         all_classes.extend(implied_classes(&manifests.classes, fleet));
+        let nodes = nodes(&manifests, fleet, &slices);
+        let daemons = node_choice::daemon_pods(&manifests, &nodes);
+        manifests.pods.extend(daemons);
         let mut workload = workload(&manifests, &all_classes);
         workload.adopt(fleet.nodes.iter().flat_map(|n| &n.held));
-        let nodes = nodes(&manifests, fleet, &slices);
         let classes = all_classes.iter().map(|c| c.name.clone()).collect();
         let (mut world, problems) = World::new(slices, all_classes, nodes);
         let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();

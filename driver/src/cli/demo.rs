@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use aliquot_core::dra::ResourceClaim;
+use aliquot_core::dra::{Device, ResourceClaim};
 use serde_json::{Value, json};
 
 use crate::clock::now;
@@ -188,13 +188,15 @@ fn play_scene(
             _ => claims.extend(cluster.claims_of(placement.unit).cloned()),
         }
     }
+    let results = claims.iter().filter_map(|claim| claim.allocation.as_ref()).flat_map(|a| &a.devices);
+    let described: Vec<Device> = results.filter_map(|r| cluster.world.device(&r.device)).cloned().collect();
     let mut rows = Vec::new();
     let mut files = Vec::new();
     for claim in &claims {
         match node.prepare(claim) {
             Ok(prepared) => {
                 let names = prepared.devices.iter().map(|d| d.cdi_name.as_str());
-                rows.extend(claim_rows(claim, names));
+                rows.extend(claim_rows(claim, names, &described));
                 files.push(node.cdi_dir().join(cdi_file_name(&claim.uid)));
             }
             Err(error) => record.differs(scene.title, &chain(&error)),
@@ -211,10 +213,15 @@ fn play_scene(
     Ok(())
 }
 
-fn claim_rows<'n>(claim: &ResourceClaim, names: impl Iterator<Item = &'n str>) -> Vec<Vec<String>> {
+fn claim_rows<'n>(
+    claim: &ResourceClaim,
+    names: impl Iterator<Item = &'n str>,
+    devices: &[Device],
+) -> Vec<Vec<String>> {
     let results = claim.allocation.iter().flat_map(|a| &a.devices);
     let row = |(result, _): (&aliquot_core::dra::DeviceResult, &str)| {
-        vec![claim.name.clone(), result.request.clone(), result.device.device.clone(), takes(result)]
+        let device = devices.iter().find(|device| device.name == result.device.device);
+        vec![claim.name.clone(), result.request.clone(), result.device.device.clone(), takes(result, device)]
     };
     results.zip(names).map(row).collect()
 }

@@ -19,6 +19,9 @@ use super::nodes::{Fleet, FleetNode, NodeArgs, catalogue};
 use super::output::{Format, Side, Terminal, Tone};
 use crate::hardware::open_machine;
 
+/// Widest list of holders in one line of the table.
+const HOLDERS_COLUMNS: usize = 40;
+
 const EXAMPLES: &str = "\
 Examples:
   aliquot devices
@@ -186,16 +189,21 @@ fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result
         terminal.line("")?;
     }
     for (outcome, cards) in grouped(&rows, Row::why) {
-        terminal.line(format_args!("{}: {outcome}", cards_text(&cards)))?;
+        terminal.paragraph(&format!("{}: {outcome}", cards_text(&cards)))?;
     }
     for row in &rows {
+        if let Health::Unhealthy(why) = &row.card.health {
+            // What to do is among the warnings.
+            let why = why.split(';').next().unwrap_or_default();
+            terminal.paragraph(&format!("card {}: unhealthy: {why}", row.card.index))?;
+        }
         for Unwell { part, why } in &row.card.unwell {
             let why = why.split(';').next().unwrap_or_default();
-            terminal.line(format_args!("card {}: {part} is unhealthy: {why}", row.card.index))?;
+            terminal.paragraph(&format!("card {}: {part} is unhealthy: {why}", row.card.index))?;
         }
     }
     for (room, cards) in grouped(&rows, Row::room) {
-        terminal.line(format_args!("{}: room for {room}", cards_text(&cards)))?;
+        terminal.paragraph(&format!("{}: room for {room}", cards_text(&cards)))?;
     }
     Ok(())
 }
@@ -241,7 +249,7 @@ impl Row<'_> {
         vec![
             self.card.index.to_string(),
             self.card.model.to_string(),
-            self.card.uuid.to_string(),
+            short_uuid(self.card.uuid.as_str()),
             self.card.memory.to_string(),
             layout.to_owned(),
             devices.to_string(),
@@ -252,10 +260,8 @@ impl Row<'_> {
 
     fn free(&self) -> String {
         match (&self.card.health, self.report.as_ref().and_then(|r| r.share_room)) {
-            // What to do is among the warnings.
-            (Health::Unhealthy(why), _) => {
-                format!("unhealthy: {}", why.split(';').next().unwrap_or_default())
-            }
+            // Why stands below.
+            (Health::Unhealthy(_), _) => "unhealthy".to_owned(),
             (_, Some((memory, cores))) => format!("{memory}, {cores} cores"),
             (_, None) if self.report.as_ref().is_some_and(|r| r.room.iter().any(|t| t.together > 0)) => {
                 "partitions".to_owned()
@@ -271,17 +277,23 @@ impl Row<'_> {
     /// What is in use: part, memory, cores, holders.
     fn in_use(&self, node: &FleetNode) -> Vec<Vec<String>> {
         let in_use = self.report.iter().flat_map(|r| &r.in_use);
-        let row = |part: &PartReport| {
+        let rows = |part: &PartReport| {
             let holders: Vec<String> = part.holders.iter().map(|h| holder_text(h, node)).collect();
-            vec![
+            let mut first = vec![
                 self.card.index.to_string(),
                 part_text(&part.part),
                 format!("{} of {}", part.memory_used, part.memory),
                 format!("{} of {}", part.cores_used, part.cores),
-                holders.join(", "),
-            ]
+            ];
+            let mut rows: Vec<Vec<String>> = Vec::new();
+            for names in in_lines(&holders) {
+                let mut row = std::mem::replace(&mut first, vec![String::new(); 4]);
+                row.push(names);
+                rows.push(row);
+            }
+            rows
         };
-        in_use.map(row).collect()
+        in_use.flat_map(rows).collect()
     }
 
     fn why(&self) -> String {
@@ -373,6 +385,34 @@ fn own_pool(pool: &str, node: &FleetNode) -> String {
         false => PoolKind::Plain,
     };
     pool_name(&node.name, kind)
+}
+
+/// The beginning of a UUID, which every option takes for all of it; `-o json` has the rest.
+fn short_uuid(uuid: &str) -> String {
+    match uuid.match_indices('-').nth(1) {
+        Some((end, _)) => uuid[..end].to_owned(),
+        None => uuid.to_owned(),
+    }
+}
+
+/// Names in lines that leave room for the other columns; at least one line.
+fn in_lines(names: &[String]) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for name in names {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(name),
+            Some(line) if line.len() + 2 + name.len() <= HOLDERS_COLUMNS => {
+                line.push_str(", ");
+                line.push_str(name);
+            }
+            Some(line) => {
+                line.push(',');
+                lines.push(name.clone());
+            }
+            None => {}
+        }
+    }
+    lines
 }
 
 /// A holder by the name of its claim.

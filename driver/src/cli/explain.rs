@@ -22,7 +22,8 @@ const DEVICES_SHOWN: usize = 4;
 const EXAMPLES: &str = "\
 Examples:
   aliquot explain -f claim.yaml --node mixed
-  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | aliquot explain -f - team/train-0";
+  kubectl get nodes,deviceclasses,resourceslices,devicetaintrules,resourceclaims,pods -A -o yaml | \\
+    aliquot explain -f - team/train-0";
 
 /// Say why claims do not fit, and the smallest change that would place them
 ///
@@ -63,7 +64,7 @@ pub(super) struct Explained {
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let manifests = input::read(&args.files, terminal)?;
-    let mut fleet = Fleet::load(&args.nodes, terminal)?;
+    let mut fleet = Fleet::load(&args.nodes.for_cluster(&manifests), terminal)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
     let placements = {

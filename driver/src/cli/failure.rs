@@ -60,7 +60,7 @@ struct Listed<'a>(&'a [Problem]);
 impl std::fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, problem) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "\nerror: " };
+            let separator = if index == 0 { "" } else { "; " };
             write!(f, "{separator}{problem}")?;
         }
         Ok(())
@@ -108,6 +108,14 @@ impl Failure {
         match self {
             Self::Usage(_) | Self::Input { .. } | Self::Manifests(_) => 2,
             Self::Path { .. } | Self::Node(_) | Self::Output(_) => 3,
+        }
+    }
+
+    /// What is written of it, one text for each thing that is wrong.
+    pub(super) fn texts(&self) -> Vec<String> {
+        match self {
+            Self::Manifests(problems) => problems.iter().map(ToString::to_string).collect(),
+            other => vec![other.to_string()],
         }
     }
 

@@ -18,14 +18,15 @@ pub(super) struct FileArgs {
 }
 
 /// What kinds are read, for the note on objects of other kinds.
-const KINDS: &str = "ResourceClaim, ResourceClaimTemplate, DeviceClass, ResourceSlice, DeviceTaintRule, Node, Pod and what makes Pods";
+const KINDS: &str = "ResourceClaim, ResourceClaimTemplate, DeviceClass, ResourceSlice, DeviceTaintRule, Node, Pod, Deployment, StatefulSet, ReplicaSet, ReplicationController, DaemonSet, Job and CronJob";
 
 /// Reads everything that the command line names. Warnings are written; errors end the command, all at once.
 pub(super) fn read(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Manifests, Failure> {
     let mut reader = Reader::new();
     for file in &args.files {
         if file == Path::new("-") {
-            let text = bounded(&mut *terminal.input, Path::new("-"))?;
+            let advice = "Check what is written to standard input";
+            let text = bounded(&mut *terminal.input, Path::new("-"), TEXT_BYTES_MAX, advice)?;
             reader.text("standard input", &text);
             continue;
         }
@@ -51,7 +52,7 @@ pub(super) fn read(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Manif
     if !manifests.ignored.is_empty() {
         let kinds: Vec<String> =
             manifests.ignored.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-        terminal.note(format_args!("note: not looked at: {}; read are {KINDS}", kinds.join(", ")))?;
+        terminal.note(format_args!("note: not read: {}; read are {KINDS}", kinds.join(", ")))?;
     }
     Ok(manifests)
 }
@@ -59,22 +60,26 @@ pub(super) fn read(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Manif
 fn read_file(reader: &mut Reader, file: &Path) -> Result<(), Failure> {
     let advice = "Check that it is a file that you may read";
     let open = fs::File::open(file).map_err(|source| Failure::path("read", file, source, advice))?;
-    let text = bounded(open, file)?;
+    let text = bounded(open, file, TEXT_BYTES_MAX, advice)?;
     reader.text(&file.display().to_string(), &text);
     Ok(())
 }
 
 /// The text of a stream, up to what is read at most.
-fn bounded(stream: impl Read, file: &Path) -> Result<String, Failure> {
-    let most = u64::try_from(TEXT_BYTES_MAX).unwrap_or(u64::MAX);
+fn bounded(
+    stream: impl Read,
+    file: &Path,
+    most: usize,
+    advice: &'static str,
+) -> Result<String, Failure> {
     let mut bytes = Vec::new();
-    let advice = "Check that it is a file that you may read";
     stream
-        .take(most.saturating_add(1))
+        .take(u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1))
         .read_to_end(&mut bytes)
         .map_err(|source| Failure::path("read", file, source, advice))?;
-    if bytes.len() > TEXT_BYTES_MAX {
-        let message = format!("has more than {TEXT_BYTES_MAX} bytes; split it into several files");
+    if bytes.len() > most {
+        let message =
+            format!("found more than {most} bytes, expected no more; split it, or name another file");
         return Err(Failure::input(file.display().to_string(), message));
     }
     String::from_utf8(bytes).map_err(|error| {

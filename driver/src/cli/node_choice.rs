@@ -98,6 +98,24 @@ pub(super) fn unborne<'m>(node: &str, pod: &Pod, manifests: &'m Manifests) -> Ve
     taints.filter(|taint| !pod.tolerations.iter().any(|t| t.bears(taint))).collect()
 }
 
+/// The Pods that `DaemonSet`s would make: one on each node that labels, affinity and taints leave.
+pub(super) fn daemon_pods(manifests: &Manifests, nodes: &[Node]) -> Vec<Pod> {
+    let on = |daemon: &Pod, node: &Node| Pod {
+        name: format!("{}-{}", daemon.name, node.name),
+        node_name: Some(node.name.clone()),
+        ..daemon.clone()
+    };
+    let usable = |daemon: &Pod, node: &Node| {
+        labelled(node, daemon)
+            && bound(node, Some(daemon), &[])
+            && unborne(&node.name, daemon, manifests).is_empty()
+    };
+    let daemons = manifests.daemons.iter();
+    daemons
+        .flat_map(|daemon| nodes.iter().filter(|node| usable(daemon, node)).map(|node| on(daemon, node)))
+        .collect()
+}
+
 /// The nodes that taints alone keep a Pod off.
 pub(super) fn kept_off<'m>(
     pod: &Pod,

@@ -17,6 +17,7 @@ use aliquot_core::offer::{LayoutKind, LayoutPolicy, Offers, ServerVersion, Usage
 
 use crate::error_text::chain;
 use crate::hardware::{COPIES_MAX, Hardware, Kind, NodeSpec, node_spec, read_catalogue, read_policy};
+use crate::manifest::{Manifests, version_of};
 use crate::node::{Access, Node};
 use crate::state_dir;
 
@@ -46,9 +47,9 @@ pub(super) struct NodeArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) state: Option<PathBuf>,
 
-    /// Kubernetes version that the offers are for
-    #[arg(long, value_name = "1.MINOR[.PATCH]", default_value = "1.37", value_parser = server_version)]
-    pub(super) kubernetes: ServerVersionArg,
+    /// Kubernetes version that the offers and decisions are for. Default: that of the newest kubelet in a dump, else 1.37
+    #[arg(long, value_name = "1.MINOR[.PATCH]", value_parser = server_version)]
+    pub(super) kubernetes: Option<ServerVersionArg>,
 }
 
 /// A server version as `--kubernetes` has it.
@@ -79,6 +80,22 @@ pub(super) struct FleetNode {
     pub(super) ledger: Option<Ledger>,
     /// Claims that are prepared on it.
     pub(super) held: Vec<ResourceClaim>,
+}
+
+impl NodeArgs {
+    /// The version to decide for.
+    pub(super) fn server(&self) -> ServerVersion {
+        self.kubernetes.unwrap_or_default().0
+    }
+
+    /// These with the version of a dump, where none was given.
+    pub(super) fn for_cluster(&self, manifests: &Manifests) -> Self {
+        let of_dump = || {
+            let (minor, patch) = version_of(manifests.kubelet.as_deref()?)?;
+            Some(ServerVersionArg(ServerVersion::with_default_gates(minor, patch)))
+        };
+        Self { kubernetes: self.kubernetes.or_else(of_dump), ..self.clone() }
+    }
 }
 
 impl Default for ServerVersionArg {
@@ -209,7 +226,7 @@ impl Fleet {
 
     fn empty(args: &NodeArgs) -> Result<Self, Failure> {
         let (catalogue, policy) = (catalogue(args)?, policy(args)?);
-        Ok(Self { catalogue, policy, server: args.kubernetes.0, nodes: Vec::new(), names: BTreeSet::new() })
+        Ok(Self { catalogue, policy, server: args.server(), nodes: Vec::new(), names: BTreeSet::new() })
     }
 
     /// The one node whose state lies in the directory of `--state`.

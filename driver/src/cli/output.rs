@@ -7,6 +7,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde_json::Value;
 
 use crate::manifest::yaml_document;
+use crate::printable;
 
 /// Form of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -92,17 +93,84 @@ pub(super) const fn tone_code(tone: Tone) -> &'static str {
     }
 }
 
+/// Ends a tone in a text that is not written yet.
+const TONE_END: char = '\u{fdd3}';
+/// Widest line of an answer in words.
+const PAGE_COLUMNS: usize = 100;
+
+/// A tone in a text that is not written yet: escaping leaves these marks to [`coloured`].
+const fn tone_mark(tone: Tone) -> char {
+    match tone {
+        Tone::Good => '\u{fdd0}',
+        Tone::Bad => '\u{fdd1}',
+        Tone::Strong => '\u{fdd2}',
+    }
+}
+
+/// The text escaped, and its marks as a terminal is told tones.
+fn coloured(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(|c| printable::TONE_MARKS.contains(&c)) {
+        out.push_str(&printable::lines(&rest[..at]));
+        let mut after = rest[at..].chars();
+        let mark = after.next();
+        let tone =
+            [Tone::Good, Tone::Bad, Tone::Strong].into_iter().find(|tone| mark == Some(tone_mark(*tone)));
+        out.push_str(&format!("\u{1b}[{}m", tone.map_or("0", tone_code)));
+        rest = after.as_str();
+    }
+    out.push_str(&printable::lines(rest));
+    out
+}
+
+/// A stream of JSON text; characters that a terminal would not show are written as JSON writes them.
+struct JsonText<'w>(&'w mut dyn Write);
+
+impl Write for JsonText<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => self.0.write_all(printable::json(text).as_bytes())?,
+            Err(_) => self.0.write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 // === impl Terminal ===
 
 impl Terminal<'_> {
     /// Writes a line of an answer.
     pub(super) fn line(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
-        writeln!(self.out, "{text}")
+        let text = text.to_string();
+        match self.colour {
+            Colour::Off => writeln!(self.out, "{}", printable::lines(&text)),
+            Colour::On => writeln!(self.out, "{}", coloured(&text)),
+        }
+    }
+
+    /// Writes lines of an answer no longer than a page is wide, broken between words.
+    pub(super) fn paragraph(&mut self, text: &str) -> io::Result<()> {
+        let mut line = String::new();
+        for word in text.split(' ') {
+            if !line.trim().is_empty() && line.chars().count() + 1 + word.chars().count() > PAGE_COLUMNS {
+                self.line(&line)?;
+                line = format!("  {word}");
+            } else {
+                line.push_str(if line.is_empty() { "" } else { " " });
+                line.push_str(word);
+            }
+        }
+        self.line(line)
     }
 
     /// Writes a line beside the answer.
     pub(super) fn note(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
-        writeln!(self.err, "{text}")
+        writeln!(self.err, "{}", printable::lines(text.to_string().trim_end()))
     }
 
     /// As [`Terminal::note`], before a command ends with a code of its own: where standard error is gone there is nowhere left
@@ -117,7 +185,7 @@ impl Terminal<'_> {
     pub(super) fn value(&mut self, format: Format, value: &Value) -> io::Result<()> {
         match format {
             Format::Json | Format::Table => {
-                serde_json::to_writer_pretty(&mut *self.out, value)?;
+                serde_json::to_writer_pretty(JsonText(&mut *self.out), value)?;
                 writeln!(self.out)
             }
             Format::Yaml => self.out.write_all(yaml_document(value).as_bytes()),
@@ -127,7 +195,7 @@ impl Terminal<'_> {
     /// A word in its tone, where colours are shown.
     pub(super) fn toned(&self, tone: Tone, text: &str) -> String {
         match self.colour {
-            Colour::On => format!("\u{1b}[{}m{text}\u{1b}[0m", tone_code(tone)),
+            Colour::On => format!("{}{}{TONE_END}", tone_mark(tone), printable::lines(text)),
             Colour::Off => text.to_owned(),
         }
     }
@@ -137,7 +205,10 @@ impl Terminal<'_> {
         let mut table = Table::new();
         table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(columns.iter().map(|(name, _)| Cell::new(name)));
-        table.add_rows(rows);
+        let printable = |row: Vec<String>| -> Vec<String> {
+            row.into_iter().map(|cell| printable::line(&cell).into_owned()).collect()
+        };
+        table.add_rows(rows.into_iter().map(printable));
         let last = columns.len().saturating_sub(1);
         for (index, (_, side)) in columns.iter().enumerate() {
             if let Some(column) = table.column_mut(index) {

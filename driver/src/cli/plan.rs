@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_core::dra::{DeviceResult, ResourceClaim};
+use aliquot_core::dra::{Access, Device, DeviceResult, ResourceClaim};
+use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY};
+use aliquot_core::quantity::{Format as QuantityFormat, Quantity};
 use serde_json::{Value, json};
 
 use crate::manifest::Object;
@@ -19,7 +21,10 @@ const EXAMPLES: &str = "\
 Examples:
   aliquot plan -f pods.yaml --node 8xh100
   aliquot plan -f pods.yaml --node '8xh100*125' --node ascend-910b3-8
-  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | aliquot plan -f - -o json";
+  kubectl get nodes,deviceclasses,resourceslices,devicetaintrules,resourceclaims,pods -A -o yaml | \\
+    aliquot plan -f - -o json
+
+Leave devicetaintrules out of the command where the cluster does not have that kind (Kubernetes before 1.37, by default).";
 
 /// Place Pods and claims, without touching anything
 ///
@@ -46,7 +51,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let manifests = input::read(&args.files, terminal)?;
-    let mut fleet = Fleet::load(&args.nodes, terminal)?;
+    let mut fleet = Fleet::load(&args.nodes.for_cluster(&manifests), terminal)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
     let placements = {
@@ -132,27 +137,46 @@ fn rows(cluster: &Cluster, placement: &Placement) -> Vec<Vec<String>> {
                 claim.name.clone(),
                 result.request.clone(),
                 format!("{}/{}", result.device.pool, result.device.device),
-                takes(result),
+                takes(result, cluster.world.device(&result.device)),
             ]);
         }
     }
     rows
 }
 
-/// How much of the device: its share, or all of it.
-pub(super) fn takes(result: &DeviceResult) -> String {
-    if result.share_id.is_none() {
-        return "all of it".to_owned();
+/// How much of the device: its share, or all of it. Of a partition also what that is.
+pub(super) fn takes(result: &DeviceResult, device: Option<&Device>) -> String {
+    if result.access == Access::Admin {
+        return "monitors, holds nothing".to_owned();
     }
-    let amounts: Vec<String> = result
-        .consumed_capacity
-        .iter()
-        .map(|(name, amount)| match name.as_str() {
-            "cores" => format!("{amount} % cores"),
-            name => format!("{amount} {name}"),
-        })
-        .collect();
-    amounts.join(", ")
+    let whole =
+        |name: &str| device.and_then(|device| device.capacity.get(name)).map(|capacity| capacity.value);
+    let consumed = &result.consumed_capacity;
+    let share: Vec<String> = consumed.iter().map(|(name, amount)| amount_text(name, *amount)).collect();
+    // All of the memory with best-effort compute is all of the device: no other share fits beside it.
+    let is_all = |(name, amount): (&String, &Quantity)| {
+        whole(name) == Some(*amount) || name == CAPACITY_CORES && *amount == Quantity::ZERO
+    };
+    let all_memory =
+        consumed.get(CAPACITY_MEMORY).is_some_and(|amount| whole(CAPACITY_MEMORY) == Some(*amount));
+    if result.share_id.is_some() && !(all_memory && consumed.iter().all(is_all)) {
+        return share.join(", ");
+    }
+    let cores =
+        whole(CAPACITY_CORES).filter(|cores| *cores < Quantity::from_units(100, QuantityFormat::DecimalSi));
+    match (whole(CAPACITY_MEMORY), cores) {
+        (Some(memory), Some(cores)) => format!("all of it: {memory} memory, {cores} % cores"),
+        _ => "all of it".to_owned(),
+    }
+}
+
+/// An amount with its name.
+fn amount_text(name: &str, amount: Quantity) -> String {
+    match name {
+        CAPACITY_CORES if amount == Quantity::ZERO => "best effort".to_owned(),
+        CAPACITY_CORES => format!("{amount} % cores"),
+        name => format!("{amount} {name}"),
+    }
 }
 
 struct Verdict {

@@ -191,7 +191,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let code = match prepare(args, terminal) {
         Ok(Ok(prepared)) => supervise(args, prepared, terminal)?,
         Ok(Err(why)) => {
-            terminal.last_note(why);
+            why.lines().for_each(|line| terminal.last_note(line));
             OWN_FAILURE
         }
         Err(failure) => {

@@ -121,6 +121,9 @@ pub(super) struct Args {
     output: Option<Format>,
 }
 
+/// Width of a picture that goes to no terminal.
+const PRINTED_COLUMNS: usize = 80;
+
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 1 or 0.5".to_owned())?;
     let found = Duration::try_from_secs_f64(seconds).ok().filter(|found| *found <= INTERVAL_MAX);
@@ -187,7 +190,12 @@ fn anything_moves(look: &Look) -> bool {
 }
 
 fn print(picture: &Picture, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-    for line in table::lines(picture, None) {
+    let terminal_columns = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    let columns = match terminal.screen {
+        Screen::Drawable => terminal_columns().unwrap_or(PRINTED_COLUMNS),
+        Screen::None => PRINTED_COLUMNS,
+    };
+    for line in table::lines(picture, Some(columns)) {
         let text = match line.tone {
             Some(tone) => terminal.toned(tone, &line.text),
             None => line.text,

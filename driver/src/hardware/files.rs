@@ -1,12 +1,16 @@
 //! Files that an admin gives a node: card models and the layout policy.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::offer::{LayoutPolicy, text};
 
 use super::HardwareError;
+
+/// Longest policy, card model or node file; the largest embedded one has a hundredth of it.
+const WRITTEN_BYTES_MAX: u64 = 1 << 20;
 
 /// The built-in catalogue with the card models (`*.toml`) of a directory on top.
 ///
@@ -44,10 +48,23 @@ pub fn read_policy(file: Option<&Path>) -> Result<LayoutPolicy, HardwareError> {
     text::parse(&policy).map_err(|error| HardwareError::description(file.display().to_string(), error))
 }
 
-/// The text of a file.
+/// The text of a file that a person writes: a policy, a card model, a node.
 ///
 /// # Errors
-/// [`HardwareError::Path`] with `advice`.
+/// [`HardwareError::Path`] with `advice`; [`HardwareError::Description`] if it is too long or no text.
 pub fn read_text(path: &Path, advice: &'static str) -> Result<String, HardwareError> {
-    fs::read_to_string(path).map_err(|source| HardwareError::path("read", path, source, advice))
+    let failed = |source| HardwareError::path("read", path, source, advice);
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(failed)?;
+    file.take(WRITTEN_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let wrong = |message: String| HardwareError::description(path.display().to_string(), message);
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > WRITTEN_BYTES_MAX) {
+        return Err(wrong(format!(
+            "found more than {WRITTEN_BYTES_MAX} bytes, expected no more; name another file"
+        )));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        wrong(format!("found no UTF-8 text from byte {at} on, expected TOML; name another file"))
+    })
 }

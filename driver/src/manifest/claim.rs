@@ -214,8 +214,10 @@ impl ExactParts {
             (None | Some("ExactCount"), Some(count)) => match u32::try_from(count) {
                 Ok(count) if count > 0 => Some(AllocationMode::ExactCount(count)),
                 _ => {
-                    cx.error(&path.missing("count"), format!("found {count}, expected 1 or more"));
-                    None
+                    let expected = if count > 0 { "a count that fits in 32 bits" } else { "1 or more" };
+                    cx.rule(&path.missing("count"), format!("found {count}, expected {expected}"));
+                    // The server stores 0 as 1. More than 32 devices are refused, however many.
+                    Some(AllocationMode::ExactCount(if count > 0 { u32::MAX } else { 1 }))
                 }
             },
             (Some("All"), None | Some(0)) => Some(AllocationMode::All),
@@ -304,7 +306,7 @@ fn capacity(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMap<Stri
 /// scheduler rounds it up, which is never what was meant.
 fn requested_size(cx: &mut Context, path: &Path<'_>, key: &str, size: Quantity) {
     if size.nanos() < 0 {
-        cx.error(path, format!("found {size}, expected a size of 0 or more"));
+        cx.rule(path, format!("found {size}, expected a size of 0 or more"));
     } else if !size.is_whole() && key == "memory" {
         cx.rule(path, format!("found {size}, expected whole bytes; write it with a unit, such as 512Mi"));
     } else if !size.is_whole() && key == "cores" {

@@ -9,7 +9,9 @@ use super::field::{Context, Origin, Path};
 use super::tree::Node;
 use super::{
     ClaimTemplate, Pod, Reader, allocation, claim, class, made_up_uid, name, node, pod, slice, taint,
+    workload,
 };
+use workload::Copies;
 
 /// Forms of the device API; `v1beta2` has that of `v1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +78,7 @@ impl Reader {
         if api.is_empty() || kind.is_empty() {
             let found = node.describe();
             let what = if matches!(found.as_str(), "a map") { "an object" } else { found.as_str() };
-            self.cx.error(&root, format!("found {what} without apiVersion and kind, expected an API object"));
+            self.cx.fault(&root, format!("found {what} without apiVersion and kind, expected an API object"));
             return;
         }
         match node.get("items") {
@@ -100,9 +102,9 @@ impl Reader {
             "resource.k8s.io/v1beta1" => Version::V1Beta1,
             _ => {
                 return match (api, kind) {
-                    ("v1", "Pod" | "Node")
-                    | ("apps/v1", "Deployment" | "StatefulSet" | "ReplicaSet")
-                    | ("batch/v1", "Job") => self.read(node, kind, Version::V1),
+                    ("v1", "Pod" | "Node" | "ReplicationController")
+                    | ("apps/v1", "Deployment" | "StatefulSet" | "ReplicaSet" | "DaemonSet")
+                    | ("batch/v1", "Job" | "CronJob") => self.read(node, kind, Version::V1),
                     (api, kind) if api.starts_with("resource.k8s.io/") && is_device_kind(kind) => {
                         let message = format!(
                             "apiVersion {api} is not read; expected resource.k8s.io/v1, v1beta2 or v1beta1: \
@@ -126,7 +128,11 @@ impl Reader {
         let root = Path::root(node.line);
         let named = |key| node.get("metadata").and_then(|m| m.get(key)).and_then(Node::text);
         let namespace = named("namespace").unwrap_or("default").to_owned();
-        let name = named("name").unwrap_or_default().to_owned();
+        let name = match (named("name"), named("generateName")) {
+            (Some(name), _) => name.to_owned(),
+            (None, Some(stem)) => self.generated_name(kind, stem),
+            (None, None) => String::new(),
+        };
         let cluster_wide = matches!(kind, "Node" | "DeviceClass" | "DeviceTaintRule" | "ResourceSlice");
         self.cx.object = if cluster_wide { name.clone() } else { format!("{namespace}/{name}") };
         let mut parts = Parts { root, spec: None, status: None, meta: Meta::default() };
@@ -143,11 +149,20 @@ impl Reader {
         }
         parts.meta.namespace = namespace;
         if parts.meta.name.is_empty() && named("name").is_none() {
-            let at = root.missing("metadata");
-            self.cx.required(&at, "name", "a name (generateName alone is not enough here)");
+            if name.is_empty() {
+                self.cx.required(&root.missing("metadata"), "name", "a name, or generateName");
+            }
+            parts.meta.name = name;
         }
         self.first_of_its_name(kind, &root);
         self.dispatch(kind, version, parts, before);
+    }
+
+    /// The server puts random letters behind the name's stem, we a number: the same manifest is the same plan.
+    fn generated_name(&mut self, kind: &str, stem: &str) -> String {
+        let count = self.generated.entry(format!("{kind} {stem}")).or_default();
+        *count += 1;
+        format!("{stem}{count:05}")
     }
 
     /// The same kind and name twice is an error that names the first place.
@@ -157,7 +172,7 @@ impl Reader {
         match self.seen.get(&key) {
             Some(first) => {
                 let message = format!("appears twice; the first is at {first}. Remove one or rename it");
-                self.cx.error(root, message);
+                self.cx.fault(root, message);
             }
             None => {
                 self.seen.insert(key, here);
@@ -177,6 +192,13 @@ impl Reader {
         match kind {
             "Node" => {
                 let taints = spec_of.map(|(node, path)| taint::of_node(cx, node, path)).unwrap_or_default();
+                let kubelet =
+                    status_of.and_then(|(node, _)| node.get("nodeInfo")?.get("kubeletVersion")?.text());
+                if let Some(version) = kubelet
+                    && version_of(version) > self.manifests.kubelet.as_deref().and_then(version_of)
+                {
+                    self.manifests.kubelet = Some(version.to_owned());
+                }
                 if !taints.is_empty() {
                     self.manifests.node_taints.insert(meta.name.clone(), taints);
                 }
@@ -213,9 +235,14 @@ impl Reader {
             // A dump of a cluster has the Pods themselves.
             _ if cx.origin == Origin::Dump => {}
             _ => {
-                if let Some((node, path)) = spec_of {
-                    let (made, replicas) = pod::workload(cx, node, path, meta);
-                    self.replicate(&made, replicas, &root, before);
+                let Some((node, path)) = spec_of else {
+                    spec_is_there(cx, spec_of, &root);
+                    return;
+                };
+                let (made, copies) = workload::pods(cx, kind, node, path, meta);
+                match copies {
+                    Copies::Number(copies) => self.replicate(&made, copies, &root, before),
+                    Copies::OnEveryNode => keep(&mut self.manifests.daemons, Some(made), cx, before),
                 }
             }
         }
@@ -236,6 +263,12 @@ impl Reader {
 
 fn is_device_kind(kind: &str) -> bool {
     matches!(kind, "ResourceClaim" | "ResourceClaimTemplate" | "DeviceClass" | "ResourceSlice")
+}
+
+/// Minor version and patch of `v1.37.2-gke.1`.
+pub(crate) fn version_of(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.strip_prefix("v1.")?.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next().and_then(|patch| patch.parse().ok()).unwrap_or(0)))
 }
 
 /// Keeps an object that read without an error.

@@ -43,6 +43,9 @@ pub(super) struct Path<'p> {
     line: usize,
 }
 
+/// Most fields that a message names.
+const FIELDS_NAMED: usize = 20;
+
 /// A later API version may raise a limit this many times before a dump of it is cut short here.
 const LATER_LIMITS: usize = 4;
 
@@ -143,8 +146,19 @@ impl Context {
         fault
     }
 
-    /// The object cannot be taken.
+    /// The object cannot be taken. One that a server stored is left out with a warning: the rest of a dump is read.
     pub(super) fn error(&mut self, path: &Path<'_>, message: impl Into<String>) {
+        match self.origin {
+            Origin::Manifest => self.report(Severity::Error, path, message.into()),
+            Origin::Dump => {
+                self.problems.left_out();
+                self.report(Severity::Warning, path, format!("{}; the object is left out", message.into()));
+            }
+        }
+    }
+
+    /// The text cannot be understood, whoever wrote it.
+    pub(super) fn fault(&mut self, path: &Path<'_>, message: impl Into<String>) {
         self.report(Severity::Error, path, message.into());
     }
 
@@ -172,8 +186,10 @@ impl Context {
                 }
             }
             None => {
+                let more = known.len().saturating_sub(FIELDS_NAMED);
                 message.push_str("; expected one of ");
-                message.push_str(&known.join(", "));
+                message.push_str(&known.iter().take(FIELDS_NAMED).copied().collect::<Vec<_>>().join(", "));
+                message.push_str(if more > 0 { ", …" } else { "" });
             }
         }
         if self.origin == Origin::Dump {
@@ -284,13 +300,28 @@ impl Context {
         None
     }
 
+    /// A whole number of 0 or more.
+    pub(super) fn count(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<u32> {
+        match u32::try_from(self.integer(node, path)?) {
+            Ok(count) => Some(count),
+            Err(_) => {
+                self.error(path, format!("found {}, expected 0 to {}", node.describe(), u32::MAX));
+                None
+            }
+        }
+    }
+
     /// A quantity, written as text or as a number.
     pub(super) fn quantity(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<Quantity> {
-        let Value::Scalar(text, _) = &node.value else {
+        let Value::Scalar(text, style) = &node.value else {
             self.expected(node, path, "a quantity such as 8Gi");
             return None;
         };
-        match Quantity::from_str(text) {
+        let number = match (style, tree::plain(text)) {
+            (Style::Plain, Plain::Int(number)) => Some(number.to_string()),
+            _ => None,
+        };
+        match Quantity::from_str(number.as_deref().unwrap_or(text)) {
             Ok(quantity) => Some(quantity),
             Err(error) => {
                 self.error(path, error.to_string());

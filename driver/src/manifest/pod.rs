@@ -13,6 +13,82 @@ use super::{Container, Pod, PodClaim, PodClaimSource, name, node, taint};
 const CLAIMS_MAX: usize = 1_024;
 const CONTAINERS_MAX: usize = 1_024;
 
+/// Fields of a Pod's `spec` in 1.37.
+const POD_FIELDS: &[&str] = &[
+    "resourceClaims",
+    "containers",
+    "initContainers",
+    "nodeName",
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "activeDeadlineSeconds",
+    "automountServiceAccountToken",
+    "dnsConfig",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "ephemeralContainers",
+    "hostAliases",
+    "hostIPC",
+    "hostNetwork",
+    "hostPID",
+    "hostUsers",
+    "hostname",
+    "hostnameOverride",
+    "imagePullSecrets",
+    "os",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "resources",
+    "restartPolicy",
+    "runtimeClassName",
+    "schedulerName",
+    "schedulingGates",
+    "schedulingGroup",
+    "securityContext",
+    "serviceAccount",
+    "serviceAccountName",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+    "subdomain",
+    "terminationGracePeriodSeconds",
+    "topologySpreadConstraints",
+    "volumes",
+    "workloadRef",
+];
+
+/// Fields of a container in 1.37.
+const CONTAINER_FIELDS: &[&str] = &[
+    "name",
+    "image",
+    "resources",
+    "command",
+    "args",
+    "env",
+    "envFrom",
+    "imagePullPolicy",
+    "lifecycle",
+    "livenessProbe",
+    "ports",
+    "readinessProbe",
+    "resizePolicy",
+    "restartPolicy",
+    "restartPolicyRules",
+    "securityContext",
+    "startupProbe",
+    "stdin",
+    "stdinOnce",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "tty",
+    "volumeDevices",
+    "volumeMounts",
+    "workingDir",
+];
+
 /// Reads a Pod from its `spec` and `status`.
 pub(super) fn pod(
     cx: &mut Context,
@@ -42,32 +118,7 @@ pub(super) fn pod(
     pod
 }
 
-/// Reads the `spec` of something that makes Pods from a template: how many it makes, and one of them.
-pub(super) fn workload(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, meta: Meta) -> (Pod, u32) {
-    let mut replicas = 1;
-    let mut made = pod(cx, None, None, meta);
-    for entry in cx.entries(node, path) {
-        let at = path.key(entry);
-        match entry.key.as_ref() {
-            "replicas" | "parallelism" => match cx.integer(&entry.value, &at).map(u32::try_from) {
-                Some(Ok(count)) => replicas = count,
-                Some(Err(_)) => cx.error(&at, "expected 0 or more"),
-                None => {}
-            },
-            "template" => {
-                for entry in cx.entries(&entry.value, &at) {
-                    if entry.key == "spec" {
-                        pod_spec(cx, &entry.value, &at.key(entry), &mut made);
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    (made, replicas)
-}
-
-fn pod_spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod) {
+pub(super) fn pod_spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod) {
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
         let value = &entry.value;
@@ -84,7 +135,8 @@ fn pod_spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod) {
                 let more = cx.each(value, &at, CONTAINERS_MAX, container);
                 pod.containers.extend(more);
             }
-            _ => {}
+            known if POD_FIELDS.contains(&known) => {}
+            _ => cx.unknown(&at, POD_FIELDS),
         }
     }
     for (index, container) in pod.containers.iter().enumerate() {
@@ -160,11 +212,13 @@ fn container(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Conta
                     match entry.key.as_ref() {
                         "claims" => container.claims = cx.each(&entry.value, &at, CLAIMS_MAX, used_claim),
                         "limits" => container.limits = limits(cx, &entry.value, &at),
-                        _ => {}
+                        "requests" => {}
+                        _ => cx.unknown(&at, &["claims", "limits", "requests"]),
                     }
                 }
             }
-            _ => {}
+            known if CONTAINER_FIELDS.contains(&known) => {}
+            _ => cx.unknown(&at, CONTAINER_FIELDS),
         }
     }
     Some(container)

@@ -37,6 +37,7 @@ pub(super) struct Problems {
     list: Vec<Problem>,
     warned: BTreeMap<String, usize>,
     errors: usize,
+    left_out: usize,
     dropped: usize,
 }
 
@@ -87,9 +88,14 @@ impl Problems {
         self.list.push(problem);
     }
 
-    /// Errors so far.
+    /// Notes that an object of a dump is left out.
+    pub(super) fn left_out(&mut self) {
+        self.left_out += 1;
+    }
+
+    /// Errors so far, with those for which objects of dumps are left out.
     pub(super) fn errors(&self) -> usize {
-        self.errors
+        self.errors + self.left_out
     }
 
     /// All of them, in the order found.

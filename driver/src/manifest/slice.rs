@@ -376,6 +376,18 @@ fn attribute(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Attri
         };
         found.extend(read);
     }
+    if let Some(
+        AttributeValue::Ints(_)
+        | AttributeValue::Bools(_)
+        | AttributeValue::Strings(_)
+        | AttributeValue::Versions(_),
+    ) = found.first()
+    {
+        cx.warn(
+            path,
+            "is a list, which servers keep with the gate DRAListTypeAttributes alone (alpha, off by default)",
+        );
+    }
     if found.len() > 1 || cx.entries(node, path).count() == 0 {
         cx.error(path, format!("has {} values; expected one of int, bool, string, version", found.len()));
         return None;

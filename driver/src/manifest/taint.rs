@@ -88,7 +88,8 @@ fn toleration(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Tole
         }
         None | Some("Equal" | "") if key.is_some() => TolerationOperator::Equal(value),
         None | Some("Equal" | "") => {
-            cx.required(path, "key", "a taint key; only with operator: Exists may it be left out");
+            let expected = "expected a taint key; only with operator: Exists may it be left out";
+            cx.rule(&path.missing("key"), format!("is missing, {expected}"));
             return None;
         }
         Some(other) => {

@@ -507,13 +507,18 @@ mod round_trip {
             })
     }
 
+    /// Lists as attributes are read back, with a warning.
+    fn is_of_a_list(problem: &Problem) -> bool {
+        problem.severity == Severity::Warning && problem.message.starts_with("is a list")
+    }
+
     fn reads_back(object: Object<'_>) -> Manifests {
         let value = object.json();
         let yaml = yaml_document(&value);
         let (from_yaml, problems) = read("r.yaml", &yaml);
-        assert_eq!(problems, [], "{yaml}");
+        assert!(problems.iter().all(is_of_a_list), "{problems:?} in {yaml}");
         let (from_json, problems) = read("r.json", &value.to_string());
-        assert_eq!(problems, [], "{value}");
+        assert!(problems.iter().all(is_of_a_list), "{problems:?} in {value}");
         assert_eq!(from_yaml, from_json);
         from_yaml
     }

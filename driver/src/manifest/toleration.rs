@@ -32,17 +32,29 @@ pub(super) fn tolerations(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) ->
             Some("Exists") if value.is_empty() => TolerationOperator::Exists,
             Some("Exists") => {
                 let at = path.missing("value");
-                cx.error(&at, format!("found \"{value}\", expected none: the operator is Exists"));
-                return None;
+                cx.rule(&at, format!("found \"{}\", expected none: the operator is Exists", cut(&value)));
+                TolerationOperator::Exists
             }
-            None | Some("Equal" | "") if key.is_some() => TolerationOperator::Equal(value),
             None | Some("Equal" | "") => {
-                cx.required(path, "key", "a taint key; only with operator: Exists may it be left out");
-                return None;
+                if key.is_none() {
+                    let of = if value.is_empty() {
+                        "no value".to_owned()
+                    } else {
+                        format!("value \"{}\"", cut(&value))
+                    };
+                    cx.warn(
+                        path,
+                        format!("has no key and tolerates every taint with {of}; name a key, or use Exists"),
+                    );
+                }
+                TolerationOperator::Equal(value)
             }
             Some(other) => {
                 let at = path.missing("operator");
-                cx.error(&at, format!("found \"{other}\", expected Exists or Equal"));
+                cx.rule(
+                    &at,
+                    format!("found \"{}\", expected Exists or Equal; it tolerates nothing here", cut(other)),
+                );
                 return None;
             }
         };

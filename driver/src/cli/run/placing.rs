@@ -10,7 +10,7 @@ use super::super::cluster::{Cluster, Outcome};
 use super::super::explain::Explained;
 use super::super::failure::Failure;
 use super::super::nodes::Fleet;
-use super::super::output::{Screen, Terminal};
+use super::super::output::{Colour, Screen, Terminal};
 use super::home::Home;
 use super::sizing;
 use super::words::in_options;
@@ -64,7 +64,8 @@ fn place(
                 out: &mut text,
                 err: &mut *terminal.err,
                 input: &mut *terminal.input,
-                colour: terminal.colour,
+                // What is colour here would be text to whoever writes it.
+                colour: Colour::Off,
                 progress: terminal.progress,
                 screen: Screen::None,
             };

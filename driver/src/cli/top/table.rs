@@ -286,6 +286,14 @@ fn laid_out(rows: &[Row], width: Option<usize>) -> Vec<Line> {
         widths.iter().zip(shown).filter(|(_, shown)| **shown).map(|(width, _)| width + gap).sum()
     };
     let room = |shown: &[bool; COLUMNS]| width.map_or(longest, |width| width.saturating_sub(taken(shown)));
+    let fits = |shown: &[bool; COLUMNS]| room(shown) >= longest;
+    // Columns in which nothing stands go first: they take room from names.
+    for column in (0..COLUMNS).filter(|column| TITLES[*column].2 > 0) {
+        let is_blank = |row: &Row| matches!(row.cells.each()[column], "" | "0");
+        if !fits(&shown) && rows.iter().all(is_blank) {
+            shown[column] = false;
+        }
+    }
     for weakest in (1..=u8::MAX).rev() {
         if room(&shown) >= longest.min(NAME_MIN) {
             break;
