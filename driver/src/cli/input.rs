@@ -66,12 +66,7 @@ fn read_file(reader: &mut Reader, file: &Path) -> Result<(), Failure> {
 }
 
 /// The text of a stream, up to what is read at most.
-fn bounded(
-    stream: impl Read,
-    file: &Path,
-    most: usize,
-    advice: &'static str,
-) -> Result<String, Failure> {
+fn bounded(stream: impl Read, file: &Path, most: usize, advice: &'static str) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     stream
         .take(u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1))

@@ -102,7 +102,8 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
 /// The templates, those of one size together with their memory and compute behind them.
 fn with_sizes(templates: &[TemplateName], answer: &Answer, fleet: &Fleet) -> String {
     let model = fleet.models().into_iter().find(|model| model.id == answer.model);
-    let mut groups: Vec<(Vec<&str>, Option<(Bytes, Cores)>)> = Vec::new();
+    type Group<'t> = (Vec<&'t str>, Option<(Bytes, Cores)>);
+    let mut groups: Vec<Group<'_>> = Vec::new();
     for name in templates {
         let of = |t: &&Template| t.name == *name;
         let template = model.and_then(CardModel::table).and_then(|table| table.templates.iter().find(of));
@@ -112,7 +113,7 @@ fn with_sizes(templates: &[TemplateName], answer: &Answer, fleet: &Fleet) -> Str
             _ => groups.push((vec![name.as_str()], size)),
         }
     }
-    let words = |(names, size): &(Vec<&str>, Option<(Bytes, Cores)>)| match size {
+    let words = |(names, size): &Group<'_>| match size {
         Some((memory, cores)) => format!("{} ({memory}, {cores} of the compute)", names.join(" or ")),
         None => names.join(" or "),
     };
