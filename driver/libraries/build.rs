@@ -5,9 +5,10 @@
 //!                                   └──▶ cargo build --release -p aliquot_sim_{cuda,nvml,dcmi} ─▶ OUT_DIR/lib{…}.so
 //! ```
 //!
-//! The cargo inside has a target directory of its own, so that the two never wait for each other's lock, and none of the
-//! settings of the outer build: flags, wrappers and profiles are not for these libraries. It uses the lock file, and
-//! needs no network where the outer build needed none.
+//! The inner cargo has a target directory of its own (`<target>/libraries`), so the two never wait for each other's lock,
+//! and every profile of the outer build uses the same libraries. It takes none of the outer build's settings: flags,
+//! wrappers and profiles are not for these libraries. It uses the lock file, and needs no network if the outer build
+//! needs none.
 //!
 //! | variable, when building | meaning |
 //! |---|---|
@@ -70,9 +71,16 @@ fn variable(name: &str) -> OsString {
     env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"))
 }
 
+/// Target directory of the libraries: one below the outer target directory, whatever the outer profile is.
+///
+/// `OUT_DIR` is `<target>/<profile>/build/<package>/out`, with the platform before the profile in a cross build.
+fn target_dir(out: &Path) -> PathBuf {
+    out.ancestors().nth(4).unwrap_or(out).join("libraries")
+}
+
 /// Builds packages with a profile; the directory with what was built.
 fn build(root: &Path, out: &Path, packages: &[&str], profile: &str) -> PathBuf {
-    let target = out.join("target");
+    let target = target_dir(out);
     let mut cargo = Command::new(variable("CARGO"));
     cargo.current_dir(root).args(["build", "--locked", "--quiet", "--profile", profile]);
     cargo.arg("--target-dir").arg(&target);

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  Tenant::new ─▶ <dir>/<claim>/share/{limits, usage} ─┐
-//!             └▶ cargo build --profile shim (once) ────┴─▶ command(program): LD_PRELOAD, ALIQUOT_GRANTS
+//!             └▶ the shim as it ships ────────────────┴─▶ command(program): LD_PRELOAD, ALIQUOT_GRANTS
 //! ```
 
 #![expect(clippy::panic, reason = "a tenant that cannot be set up is a failed test")]
 
-use crate::simulated::{Bench, root, run};
+use crate::simulated::{Bench, kept};
 use aliquot_abi::layout::{self, header, limits, record, usage};
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Text};
 use std::fs::{File, OpenOptions};
@@ -32,23 +32,18 @@ pub struct GrantFiles {
     dir: PathBuf,
 }
 
-/// The built shim.
+/// The shim as it ships, installed once for a test run.
 ///
 /// # Panics
 ///
-/// When it does not build.
+/// When it cannot be installed.
 #[must_use]
 pub fn shim() -> &'static Path {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let test = std::env::current_exe().unwrap_or_default();
-        let target = test.ancestors().nth(3).map(Path::to_owned).unwrap_or_default();
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.current_dir(root()).env("CARGO_TARGET_DIR", &target);
-        cargo.args(["build", "--quiet", "--profile", "shim", "--package", "aliquot_shim"]);
-        run(&mut cargo).map(|_| target.join("shim/libaliquot_shim.so")).map_err(|error| error.0)
+    static INSTALLED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let installed = INSTALLED.get_or_init(|| {
+        aliquot_libraries::install_shim(&kept("libraries")).map_err(|error| error.to_string())
     });
-    built.as_deref().unwrap_or_else(|error| panic!("the shim: {error}"))
+    installed.as_deref().unwrap_or_else(|error| panic!("the shim: {error}"))
 }
 
 /// Limits for a card, closed when something is wrong, nothing limited but what the caller changes.

@@ -1,7 +1,7 @@
 //! Simulated cards for a test: the libraries built and installed, a directory of cards, and programs run on them.
 //!
 //! ```text
-//!  Bench::new ─▶ cargo build (once a test run) ─▶ lib/{libcuda.so.1, libnvidia-ml.so.1} ─┐
+//!  Bench::new ─▶ the libraries as they ship ─────▶ lib/{libcuda.so.1, libnvidia-ml.so.1} ─┐
 //!             └▶ an empty directory of cards ────────────────────────────────────────────┴─▶ command(program)
 //! ```
 
@@ -13,11 +13,8 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// The libraries: package, file that cargo builds, name under which programs look for it.
-const LIBRARIES: [(&str, &str, &str); 2] = [
-    ("aliquot_sim_cuda", "libaliquot_sim_cuda.so", "libcuda.so.1"),
-    ("aliquot_sim_nvml", "libaliquot_sim_nvml.so", "libnvidia-ml.so.1"),
-];
+/// Names under which programs look for the simulated driver libraries.
+const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// Why something cannot be done on this machine, for a reason that is no fault: the test says so and ends.
 #[derive(Debug, thiserror::Error)]
@@ -84,19 +81,11 @@ pub fn old_compiler() -> PathBuf {
     root().join("tests/glibc/cc")
 }
 
-fn build() -> &'static Result<(), String> {
-    static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.current_dir(root()).args(["build", "--quiet"]);
-        cargo.env("CARGO_TARGET_DIR", built().parent().unwrap_or(Path::new("target")));
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        for (package, _, _) in LIBRARIES {
-            cargo.args(["--package", package]);
-        }
-        run(&mut cargo).map(|_| ()).map_err(|error| error.0)
+/// The simulated driver libraries as they ship, installed once for a test run.
+fn installed() -> &'static Result<PathBuf, String> {
+    static INSTALLED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        aliquot_libraries::install_simulated(&kept("libraries")).map_err(|error| error.to_string())
     })
 }
 
@@ -108,8 +97,8 @@ impl Bench {
     /// When the libraries do not build or cannot be installed.
     #[must_use]
     pub fn without(missing: &[&str]) -> Self {
-        assert!(build().is_ok(), "{:?}", build());
-        Self::of("cc".into(), missing, |file, _| built().join(file))
+        let libraries = installed().as_deref().unwrap_or_else(|error| panic!("simulated libraries: {error}"));
+        Self::of("cc".into(), missing, |soname| libraries.join(soname))
     }
 
     /// New cards of the default kind, with libraries and programs on the C library that `tests/glibc/build` unpacked.
@@ -119,15 +108,15 @@ impl Bench {
     /// [`StoodAside`] where there is none.
     pub fn on_an_old_c_library() -> Result<Self, StoodAside> {
         let place = old_c_library()?.join("out");
-        Ok(Self::of(old_compiler(), &[], |_, soname| place.join(soname)))
+        Ok(Self::of(old_compiler(), &[], |soname| place.join(soname)))
     }
 
-    fn of(compiler: PathBuf, missing: &[&str], library: impl Fn(&str, &str) -> PathBuf) -> Self {
+    fn of(compiler: PathBuf, missing: &[&str], library: impl Fn(&str) -> PathBuf) -> Self {
         let place = TempDir::new().unwrap_or_else(|error| panic!("a directory: {error}"));
-        for (_, file, soname) in LIBRARIES {
+        for soname in LIBRARIES {
             let target = place.path().join("lib");
-            aliquot_sim_device::install(&library(file, soname), &target, soname, missing)
-                .unwrap_or_else(|error| panic!("{file}: {error}"));
+            aliquot_sim_device::install(&library(soname), &target, soname, missing)
+                .unwrap_or_else(|error| panic!("{soname}: {error}"));
         }
         Self { place, compiler }
     }

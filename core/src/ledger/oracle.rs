@@ -1,5 +1,5 @@
-//! The ledger against a plain list: 100,000 random actions for each kind of card, every answer compared with a
-//! recount from scratch that shares no code with the ledger.
+//! The ledger against a plain list: random actions for each kind of card (100,000 in `tests/soak`), every answer compared
+//! with a recount from scratch that shares no code with the ledger.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use super::tests::{card, catalogue};
 use super::*;
 use crate::partition::{PartitionTable, ShareSupport};
 
-const ACTIONS: u64 = 100_000;
+/// Actions for each kind of card.
+const ACTIONS: u64 = if option_env!("ALIQUOT_SOAK").is_some() { 100_000 } else { 10_000 };
 /// Claims alive at once; more than fit on any card, so that refusals are common.
 const CLAIMS: u64 = 24;
 
