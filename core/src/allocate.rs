@@ -1,4 +1,4 @@
-//! The allocator: which devices serve which claims, exactly as Kubernetes' scheduler (1.36) would decide.
+//! The allocator: which devices serve which claims, exactly as Kubernetes' scheduler (1.36 or 1.37) would decide.
 //!
 //! ```text
 //!   ResourceSlices ─▶ index ─▶ view of a node ─▶ candidates ─┐
@@ -42,7 +42,7 @@ pub use held::{Excess, HoldError, NotHeld, Violation};
 pub use place::{Candidates, Progress};
 pub use problem::{PoolFault, Problem};
 pub use refusal::{NodesTried, RESULTS_MAX, Reach, Refusal, SelectorFailure, SelectorOrigin, Shortage};
-pub use world::{Limits, Memory, NodeIndex, World};
+pub use world::{Limits, Memory, NodeIndex, Release, World};
 
 #[cfg(test)]
 mod tests;

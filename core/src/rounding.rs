@@ -16,7 +16,7 @@
 use std::fmt;
 
 use crate::dra::{CapacityPolicy, CapacityRestriction, DeviceCapacity, Sharing};
-use crate::quantity::{Format, Quantity};
+use crate::quantity::{Format, NANOS_PER_UNIT, Quantity};
 
 /// Most entries that `validValues` may have.
 pub const VALID_VALUES_MAX: usize = 10;
@@ -119,6 +119,19 @@ pub fn consumption(capacity: &DeviceCapacity, asked: Option<Quantity>) -> Result
         }
     };
     permitted(policy, asked, takes)
+}
+
+/// Whether the scheduler of 1.37 gives the claim up for this amount: it is negative, or on a grid beyond 2^63 - 1 units.
+#[must_use]
+pub fn is_out_of_range(capacity: &DeviceCapacity, asked: Option<Quantity>) -> bool {
+    let restriction = capacity.policy.as_ref().map(|policy| &policy.restriction);
+    match (restriction, asked) {
+        (Some(CapacityRestriction::Range { min, step: Some(step), .. }), Some(asked)) if asked >= *min => {
+            let most = i128::from(i64::MAX) * NANOS_PER_UNIT;
+            asked.nanos() > most || matches!(up_to_grid(asked, *min, *step), Err(NotAllowed::TooLarge { .. }))
+        }
+        _ => consumption(capacity, asked).is_ok_and(|takes| takes.nanos() < 0),
+    }
 }
 
 /// The grid point at or above `asked`, which is at least `min`.

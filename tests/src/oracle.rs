@@ -27,6 +27,8 @@ use thiserror::Error;
 
 /// The environment variable that names a built judge, or says `none`.
 const PROGRAM_VARIABLE: &str = "ALIQUOT_ORACLE";
+/// The same for the judge of 1.37.
+const PROGRAM_1_37_VARIABLE: &str = "ALIQUOT_ORACLE_1_37";
 /// How long one answer may take: above the 10 s that the judge gives to one decision, with room for a slow machine.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 /// How long the first build may take: two minutes on two free cores, much more on busy ones.
@@ -102,7 +104,11 @@ impl Oracle {
     /// [`OracleError::StoodAside`] where there is no Go toolchain or `ALIQUOT_ORACLE` is `none`;
     /// [`OracleError::Build`] and [`OracleError::Process`] when it should be there and does not come up.
     pub fn start() -> Result<Self, OracleError> {
-        let program = program()?;
+        Self::start_judge(Judge::V1_36)
+    }
+
+    fn start_judge(judge: Judge) -> Result<Self, OracleError> {
+        let program = program(judge)?;
         let failed = |message: String| OracleError::Process { program: program.clone(), message };
         let mut child = Command::new(&program)
             .stdin(Stdio::piped())
@@ -121,14 +127,16 @@ impl Oracle {
     ///
     /// [`OracleError::Build`] and [`OracleError::Process`] when the judge should be there and does not come up.
     pub fn start_or_say_why_not() -> Result<Option<Self>, OracleError> {
-        match Self::start() {
-            Ok(oracle) => Ok(Some(oracle)),
-            Err(OracleError::StoodAside(reason)) => {
-                eprintln!("the judge stands aside: {reason}");
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
+        said(Self::start())
+    }
+
+    /// As [`Oracle::start_or_say_why_not`], for the judge of 1.37, which answers `allocate` alone.
+    ///
+    /// # Errors
+    ///
+    /// [`OracleError::Build`] and [`OracleError::Process`] when the judge should be there and does not come up.
+    pub fn start_1_37_or_say_why_not() -> Result<Option<Self>, OracleError> {
+        said(Self::start_judge(Judge::V1_37))
     }
 
     /// Asks one question; the `id` of the request is set here.
@@ -253,6 +261,43 @@ fn excerpt(line: &str) -> String {
     format!("{}… ({} bytes)", &line[..end], line.len())
 }
 
+/// Whose decisions are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judge {
+    V1_36,
+    V1_37,
+}
+
+impl Judge {
+    /// The directory of its sources, which is the name of its program.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::V1_36 => "oracle",
+            Self::V1_37 => "oracle137",
+        }
+    }
+
+    /// The environment variable that names it where it is built, or says `none`.
+    const fn variable(self) -> &'static str {
+        match self {
+            Self::V1_36 => PROGRAM_VARIABLE,
+            Self::V1_37 => PROGRAM_1_37_VARIABLE,
+        }
+    }
+}
+
+/// A judge that stands aside is none, and says why on standard error.
+fn said(started: Result<Oracle, OracleError>) -> Result<Option<Oracle>, OracleError> {
+    match started {
+        Ok(oracle) => Ok(Some(oracle)),
+        Err(OracleError::StoodAside(reason)) => {
+            eprintln!("the judge stands aside: {reason}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Which judge the environment asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
@@ -276,18 +321,23 @@ impl Wanted {
 }
 
 /// The judge's path, built at most once in this process.
-fn program() -> Result<PathBuf, OracleError> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    match Wanted::of(std::env::var_os(PROGRAM_VARIABLE)) {
-        Wanted::Nothing => Err(OracleError::StoodAside(format!("{PROGRAM_VARIABLE} is none"))),
+fn program(judge: Judge) -> Result<PathBuf, OracleError> {
+    static BUILT: [OnceLock<Result<PathBuf, String>>; 2] = [OnceLock::new(), OnceLock::new()];
+    let built = match judge {
+        Judge::V1_36 => &BUILT[0],
+        Judge::V1_37 => &BUILT[1],
+    };
+    let variable = judge.variable();
+    match Wanted::of(std::env::var_os(variable)) {
+        Wanted::Nothing => Err(OracleError::StoodAside(format!("{variable} is none"))),
         Wanted::Program(path) => Ok(path),
         Wanted::Own if !go_exists() => {
             Err(OracleError::StoodAside("no Go toolchain here: `go version` cannot be run".to_owned()))
         }
-        Wanted::Own => BUILT
-            .get_or_init(build)
+        Wanted::Own => built
+            .get_or_init(|| build(judge))
             .clone()
-            .map_err(|message| OracleError::Build { directory: sources(), message }),
+            .map_err(|message| OracleError::Build { directory: sources(judge), message }),
     }
 }
 
@@ -295,8 +345,8 @@ fn go_exists() -> bool {
     Command::new("go").arg("version").output().is_ok_and(|output| output.status.success())
 }
 
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("oracle")
+fn sources(judge: Judge) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(judge.name())
 }
 
 /// Where this test program was built: the directory that Cargo marks as its own.
@@ -309,7 +359,7 @@ fn target_directory() -> PathBuf {
 }
 
 /// Builds the judge; other test processes wait at the lock and then find everything up to date.
-fn build() -> Result<PathBuf, String> {
+fn build(judge: Judge) -> Result<PathBuf, String> {
     let directory = target_directory().join("oracle");
     fs::create_dir_all(&directory)
         .map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
@@ -317,11 +367,11 @@ fn build() -> Result<PathBuf, String> {
     let lock = File::create(&lock_path)
         .map_err(|error| format!("cannot create {}: {error}", lock_path.display()))?;
     lock.lock().map_err(|error| format!("cannot lock {}: {error}", lock_path.display()))?;
-    let program = directory.join("oracle");
+    let program = directory.join(judge.name());
     let arguments = [OsStr::new("build"), OsStr::new("-o"), program.as_os_str(), OsStr::new(".")];
     let mut child = Command::new("go")
         .args(arguments)
-        .current_dir(sources())
+        .current_dir(sources(judge))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()

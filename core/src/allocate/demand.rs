@@ -12,8 +12,8 @@ use super::index::{Index, ProfileNo, numbered};
 use super::refusal::SelectorOrigin;
 use super::selectors::{SelectorNo, Selectors};
 use crate::dra::{
-    Access, AllocationMode, ConstraintRule, DeviceClass, DeviceRequest, ExactRequest, RequestKind,
-    ResourceClaim, Toleration,
+    Access, AllocationMode, ConstraintRule, DeviceCapacity, DeviceClass, DeviceRequest, ExactRequest,
+    RequestKind, ResourceClaim, Toleration,
 };
 use crate::rounding;
 
@@ -46,6 +46,8 @@ pub(super) struct Demand {
     pub(super) base: BaseNo,
     /// By profile, as far as asked.
     amounts: Vec<Amounts>,
+    /// By profile, prepared with the amounts.
+    ranges: Vec<InRange>,
 }
 
 /// What a request would take of a device with a certain profile, in nano-units by capacity.
@@ -55,6 +57,13 @@ enum Amounts {
     /// The device cannot serve the request at all.
     Never,
     These(Box<[i128]>),
+}
+
+/// Whether the amounts of a request can be represented on a device; from 1.37 on one that cannot ends the search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InRange {
+    Yes,
+    No,
 }
 
 /// Which devices a request may pick from.
@@ -114,7 +123,7 @@ impl Demands {
         let number = DemandNo::after(self.demands.len());
         let base = self.base(request, classes, selectors);
         self.numbers.insert(request.clone(), number);
-        self.demands.push(Demand { request: request.clone(), base, amounts: Vec::new() });
+        self.demands.push(Demand { request: request.clone(), base, amounts: Vec::new(), ranges: Vec::new() });
         number
     }
 
@@ -235,9 +244,11 @@ impl Demand {
     pub(super) fn prepare(&mut self, profile: ProfileNo, index: &Index) {
         if self.amounts.len() <= profile.at() {
             self.amounts.resize(index.profiles.len(), Amounts::Unknown);
+            self.ranges.resize(index.profiles.len(), InRange::Yes);
         }
         if matches!(self.amounts[profile.at()], Amounts::Unknown) {
             self.amounts[profile.at()] = self.round(profile, index).map_or(Amounts::Never, Amounts::These);
+            self.ranges[profile.at()] = self.range(profile, index);
         }
     }
 
@@ -247,6 +258,21 @@ impl Demand {
             Some(Amounts::These(amounts)) => Some(amounts),
             Some(Amounts::Never | Amounts::Unknown) | None => None,
         }
+    }
+
+    /// Whether the amounts can be represented on a device of this profile. Prepared before.
+    pub(super) fn is_in_range(&self, profile: ProfileNo) -> bool {
+        self.ranges.get(profile.at()) != Some(&InRange::No)
+    }
+
+    fn range(&self, profile: ProfileNo, index: &Index) -> InRange {
+        let capacities = &index.profiles[profile.at()].capacities;
+        let asked = &self.request.capacity;
+        let has_all = asked.keys().all(|name| capacities.iter().any(|(known, _)| known == name));
+        let broken = |(name, capacity): &(String, DeviceCapacity)| {
+            rounding::is_out_of_range(capacity, asked.get(name).copied())
+        };
+        if has_all && capacities.iter().any(broken) { InRange::No } else { InRange::Yes }
     }
 
     fn round(&self, profile: ProfileNo, index: &Index) -> Option<Box<[i128]>> {

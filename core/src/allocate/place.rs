@@ -12,13 +12,14 @@ use super::candidates::{CandidateKind, Soundness};
 use super::constraints::Constraint;
 use super::demand::{DemandNo, RequestShape, ShapeNo, Trend};
 use super::held::name_of;
+use super::index::EntryNo;
 use super::pools::View;
 use super::problem::PoolFault;
 use super::refusal::{NodesTried, RESULTS_MAX, Refusal, SelectorFailure};
 use super::results;
 use super::search::{Alternative, ClaimPlan, Form, RequestPlan, Search, Stop, Wanted};
 use super::twins::Passing;
-use super::world::{Memory, NodeIndex, World};
+use super::world::{Memory, NodeIndex, Release, World};
 use crate::dra::{AllocationResult, ExactRequest, RequestKind, ResourceClaim};
 
 /// On which nodes claims may be placed; they are tried in this order.
@@ -230,6 +231,9 @@ impl World {
                     if must && !above {
                         let demand = &mut self.demands.demands[demand.at()];
                         set.profiles.iter().for_each(|profile| demand.prepare(*profile, &self.index));
+                        if !set.profiles.iter().all(|profile| demand.is_in_range(*profile)) {
+                            return false;
+                        }
                         above = set.is_above_ceiling(demand);
                     }
                 }
@@ -364,11 +368,18 @@ impl World {
                     return Err(self.broken(demand, selector, entry, name_of(at.claim), at.name()));
                 }
                 let entry = &self.index.entries[candidate.entry.at()];
-                let Some(amounts) = self.demands.demands[demand.at()].amounts(entry.profile) else {
-                    continue;
-                };
+                let asked = &self.demands.demands[demand.at()];
+                if self.release == Release::V1_37 && !asked.is_in_range(entry.profile) {
+                    return Err(self.out_of_range(at, candidate.entry));
+                }
+                let Some(amounts) = asked.amounts(entry.profile) else { continue };
                 let whole = &self.index.profiles[entry.profile.at()].whole;
-                if self.state.lacks_capacity(entry, amounts, whole).is_none() {
+                // To 1.36, a device whose capacity is used up drops out of "all"; from 1.37 on it fails the request.
+                let belongs = match self.release {
+                    Release::V1_36 => self.state.lacks_capacity(entry, amounts, whole).is_none(),
+                    Release::V1_37 => amounts.iter().zip(whole).all(|(amount, whole)| amount <= whole),
+                };
+                if belongs {
                     positions.push(position);
                 }
             }
@@ -384,6 +395,9 @@ impl World {
                 let at = Asked { claim: &claims[claim], request, alternative };
                 self.broken(demand, selector, entry, name_of(at.claim), at.name())
             }
+            Stop::OutOfRange { claim, request, alternative, entry } => {
+                self.out_of_range(Asked { claim: &claims[claim], request, alternative }, entry)
+            }
             Stop::Constraint { claim, request, alternative, constraint, entry } => {
                 let at = Asked { claim: &claims[claim], request, alternative };
                 Refusal::AllAgainstConstraint {
@@ -396,11 +410,19 @@ impl World {
         }
     }
 
+    fn out_of_range(&self, at: Asked<'_>, entry: EntryNo) -> Refusal {
+        Refusal::OutOfRange {
+            claim: name_of(at.claim),
+            request: at.name(),
+            device: Box::new(self.index.id(self.index.entries[entry.at()].device)),
+        }
+    }
+
     fn broken(
         &self,
         demand: DemandNo,
         selector: usize,
-        entry: super::index::EntryNo,
+        entry: EntryNo,
         claim: String,
         request: String,
     ) -> Refusal {

@@ -1,7 +1,7 @@
 //! What one node can see: the pools with a slice for it, each usable, incomplete or invalid, in the order of search.
 //!
 //! ```text
-//!   slices for the node + every counter slice of the pool
+//!   slices for the node (to 1.36: + every counter slice of the pool)
 //!        │ highest generation among them
 //!        ├─ as many as announced ───────────────▶ check names, counters ─▶ usable │ invalid
 //!        └─ fewer: look at all slices of the pool
@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::index::{EntryNo, Index, PoolNo, SliceNo};
 use super::problem::PoolFault;
+use super::world::Release;
 use crate::dra::{Node, NodeSelection};
 
 /// Whether a pool has to be complete.
@@ -32,7 +33,7 @@ pub(super) enum Completeness {
 pub(super) struct Directory {
     completeness: Completeness,
     by_node: HashMap<String, Vec<SliceNo>>,
-    /// Slices without counters that may concern several nodes.
+    /// Slices that may concern several nodes; to 1.36, those without counters.
     roaming: Vec<SliceNo>,
     counters_by_pool: HashMap<PoolNo, Vec<SliceNo>>,
     /// Pools that a node without any of their devices sees as faulty, by their counter slices alone.
@@ -56,11 +57,11 @@ struct Seen {
 // === impl Directory ===
 
 impl Directory {
-    pub(super) fn new(index: &Index, completeness: Completeness) -> Self {
+    pub(super) fn new(index: &Index, completeness: Completeness, release: Release) -> Self {
         let mut directory = Self { completeness, ..Self::default() };
         for number in (0..index.slices.len()).map(SliceNo::after) {
             let slice = &index.slices[number.at()];
-            if !slice.shared_counters.is_empty() {
+            if !slice.shared_counters.is_empty() && release == Release::V1_36 {
                 let Some(pool) = index.pool(&slice.driver, &slice.pool.name) else { continue };
                 directory.counters_by_pool.entry(pool).or_default().push(number);
             } else if let NodeSelection::Name(node) = &slice.node {

@@ -48,6 +48,19 @@ pub enum Refusal {
         /// The fewest it could take.
         needed: usize,
     },
+    /// An amount that is negative or beyond 2^63 - 1 units on a device that the search reached (from 1.37).
+    #[error(
+        "claim {claim}, request `{request}`: found an amount that is negative or beyond 2^63 - 1 on device {device}, expected \
+         one that its policy can round; correct capacity.requests"
+    )]
+    OutOfRange {
+        /// The claim, as namespace/name.
+        claim: String,
+        /// The request, or `request/subrequest`.
+        request: String,
+        /// The device.
+        device: Box<DeviceId>,
+    },
     /// Mode `All` cannot be answered while a pool that the node sees cannot be read.
     #[error(
         "claim {claim}, request `{request}` asks for all devices, but pool {pool} cannot be used: {fault}"
@@ -204,6 +217,7 @@ impl Refusal {
             Self::MissingClass { .. }
             | Self::Selector(_)
             | Self::TooManyDevices { .. }
+            | Self::OutOfRange { .. }
             | Self::AllOfUnusablePool { .. }
             | Self::AllAgainstConstraint { .. }
             | Self::SeveralTerms { .. }

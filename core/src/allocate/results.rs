@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::place::Asked;
 use super::refusal::Refusal;
 use super::search::Taken;
-use super::world::{NodeIndex, World};
+use super::world::{NodeIndex, Release, World};
 use crate::dra::{
     AllocatedConfig, AllocationResult, ConfigSource, DeviceResult, ExactRequest, NodeRequirement,
     NodeSelection, NodeSelector, NodeSelectorTerm, RequestKind, ResourceClaim, ShareId, Sharing,
@@ -112,9 +112,11 @@ fn configuration(world: &World, claim: &ResourceClaim, own: &[Taken]) -> Vec<All
                     .requests
                     .contains(&Asked { claim, request: number, alternative: chosen(number) }.name())
         };
-        let times = match config.requests.is_empty() {
-            true => 1,
-            false => claim.requests.iter().enumerate().filter(|r| applies(*r)).count(),
+        let uses = claim.requests.iter().enumerate().filter(|r| applies(*r)).count();
+        let times = match (config.requests.is_empty(), world.release) {
+            (true, _) => 1,
+            (false, Release::V1_36) => uses,
+            (false, Release::V1_37) => uses.min(1),
         };
         all.extend(std::iter::repeat_n(
             AllocatedConfig {
@@ -124,6 +126,19 @@ fn configuration(world: &World, claim: &ResourceClaim, own: &[Taken]) -> Vec<All
             },
             times,
         ));
+    }
+    if world.release == Release::V1_37 {
+        let names = |number: usize, known: &[String]| {
+            let whole = &claim.requests[number].name;
+            known.contains(whole)
+                || known.contains(&Asked { claim, request: number, alternative: chosen(number) }.name())
+        };
+        for config in &mut all {
+            // An empty list says "all of them".
+            if (0..claim.requests.len()).all(|number| names(number, &config.requests)) {
+                config.requests.clear();
+            }
+        }
     }
     all
 }

@@ -22,6 +22,7 @@ use super::index::{Counted, EntryNo, Index};
 use super::refusal::RESULTS_MAX;
 use super::state::{DeviceState, Obstacle, State};
 use super::twins::{Passing, Twins};
+use super::world::Release;
 use crate::dra::{Access, AllocationMode, Sharing};
 
 /// A claim made ready for one node.
@@ -84,6 +85,8 @@ pub(super) enum Stop {
     TooManyResults,
     /// A selector cannot be evaluated on a device that was reached.
     Broken { claim: usize, request: usize, alternative: usize, selector: usize, entry: EntryNo },
+    /// An amount cannot be represented on a device that was reached (from 1.37).
+    OutOfRange { claim: usize, request: usize, alternative: usize, entry: EntryNo },
     /// A constraint forbids a device that mode `All` must have.
     Constraint { claim: usize, request: usize, alternative: usize, constraint: usize, entry: EntryNo },
     /// Too many steps.
@@ -296,6 +299,10 @@ impl Search<'_> {
         }
         let (index, demand) = (self.index, self.demand(at));
         let entry = &index.entries[candidate.entry.at()];
+        if self.state.release == Release::V1_37 && !self.demands[demand.at()].is_in_range(entry.profile) {
+            let Place { claim, request, alternative } = at;
+            return Err(Stop::OutOfRange { claim, request, alternative, entry: candidate.entry });
+        }
         if let Some(obstacle) = self.lacks_capacity(demand, candidate) {
             return Ok(Tried::No(obstacle));
         }

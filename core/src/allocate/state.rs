@@ -5,6 +5,7 @@
 //! negative counter stops every counted device of its pool, as in Kubernetes.
 
 use super::index::{Counted, DeviceNo, Draw, Entry, Index, SlotNo};
+use super::world::Release;
 use crate::dra::Sharing;
 
 /// Sums over held claims and over the search in flight.
@@ -19,6 +20,7 @@ pub(super) struct State {
     pub(super) negative: Vec<u32>,
     /// How many takings of the search in flight drew on counters.
     pub(super) draws_in_flight: u32,
+    pub(super) release: Release,
 }
 
 /// Holders of one device identity, in numbers.
@@ -62,6 +64,7 @@ impl State {
             available,
             negative,
             draws_in_flight: 0,
+            release: Release::default(),
         }
     }
 
@@ -88,7 +91,12 @@ impl State {
     /// Whether a further share of the device is free of counters, because one is there already.
     pub(super) fn counters_are_paid(&self, entry: &Entry) -> bool {
         let state = &self.devices[entry.device.at()];
-        entry.sharing == Sharing::Shareable && (state.measured_shares > 0 || state.shares_in_flight > 0)
+        // To 1.36, held shares without an amount are overlooked, and the device is charged again.
+        let held = match self.release {
+            Release::V1_36 => state.measured_shares,
+            Release::V1_37 => state.shares,
+        };
+        entry.sharing == Sharing::Shareable && (held > 0 || state.shares_in_flight > 0)
     }
 
     /// Takes the entry's counters for the search; on failure nothing is taken.

@@ -5,6 +5,7 @@ mod devices;
 mod explaining;
 mod holding;
 mod properties;
+mod releases;
 mod requests;
 mod sharing;
 mod world;

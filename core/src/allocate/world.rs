@@ -29,6 +29,16 @@ pub enum Memory {
     Off,
 }
 
+/// Whose scheduler is followed where releases differ; `docs/developer/upstream-differences.md` lists where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Release {
+    /// Kubernetes 1.36 and before.
+    #[default]
+    V1_36,
+    /// Kubernetes 1.37 and later.
+    V1_37,
+}
+
 /// Bounds of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -61,6 +71,7 @@ pub struct World {
     pub(super) lane_numbers: NumberMap<(DemandNo, NodeIndex), LaneNo>,
     pub(super) memo: Memo,
     pub(super) limits: Limits,
+    pub(super) release: Release,
 }
 
 impl Default for Limits {
@@ -83,7 +94,7 @@ impl World {
         nodes: Vec<Node>,
     ) -> (Self, Vec<Problem>) {
         let (index, mut problems) = Index::new(slices);
-        let directory = Directory::new(&index, Completeness::Required);
+        let directory = Directory::new(&index, Completeness::Required, Release::default());
         let mut selectors = Selectors::default();
         let classes = known_classes(classes, &mut selectors, &mut problems);
         let (nodes, node_numbers) = known_nodes(nodes, &mut problems);
@@ -107,6 +118,7 @@ impl World {
             lanes: Vec::new(),
             lane_numbers: NumberMap::default(),
             limits: Limits::default(),
+            release: Release::default(),
         };
         world.report_pools(&mut problems);
         (world, problems)
@@ -120,6 +132,13 @@ impl World {
         self.set_numbers.clear();
         self.lanes.clear();
         self.lane_numbers.clear();
+    }
+
+    /// Decides as this release does from now on, and forgets what was learnt.
+    pub fn follow(&mut self, release: Release) {
+        self.release = release;
+        self.state.release = release;
+        self.see(Arc::new(Directory::new(&self.index, Completeness::Required, release)));
     }
 
     /// The nodes, in the order in which they are tried.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use aliquot_core::allocate::{Candidates, Change, Explanation, NodeIndex, Reach, Refusal, World};
+use aliquot_core::allocate::{Candidates, Change, Explanation, NodeIndex, Reach, Refusal, Release, World};
 use aliquot_core::dra::{AllocationResult, DeviceClass, Node, NodeSelection, ResourceClaim, ResourceSlice};
 use aliquot_core::offer::{Offers, classes};
 
@@ -72,6 +72,7 @@ impl Cluster {
         workload.adopt(fleet.nodes.iter().flat_map(|n| &n.held));
         let classes = all_classes.iter().map(|c| c.name.clone()).collect();
         let (mut world, problems) = World::new(slices, all_classes, nodes);
+        world.follow(if fleet.server.minor >= 37 { Release::V1_37 } else { Release::V1_36 });
         let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         for claim in manifests.claims.iter().filter(|c| c.allocation.is_some()) {
             if let Err(error) = world.hold(claim) {

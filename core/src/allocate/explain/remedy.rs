@@ -362,7 +362,7 @@ impl World {
         if pools.is_empty() {
             return None;
         }
-        let strict = self.see(Arc::new(Directory::new(&self.index, Completeness::Assumed)));
+        let strict = self.see(Arc::new(Directory::new(&self.index, Completeness::Assumed, self.release)));
         let placed = self.places(question, question.claims);
         self.see(strict);
         placed.then(|| Change::CompletePools { pools: pools.into_iter().collect() })

@@ -215,6 +215,7 @@ pub(super) fn kind(refusal: &Refusal) -> &'static str {
         Refusal::MissingClass { .. } => "MissingClass",
         Refusal::Selector(_) => "Selector",
         Refusal::TooManyDevices { .. } => "TooManyDevices",
+        Refusal::OutOfRange { .. } => "OutOfRange",
         Refusal::AllOfUnusablePool { .. } => "AllOfUnusablePool",
         Refusal::AllAgainstConstraint { .. } => "AllAgainstConstraint",
         Refusal::SeveralTerms { .. } => "SeveralTerms",
