@@ -23,6 +23,7 @@
 //! runs off the reactor; nothing on the reactor waits for a disk or a device.
 
 pub mod composition;
+pub mod governors;
 pub mod http;
 pub mod metrics;
 pub mod ports;

@@ -7,6 +7,7 @@
 
 pub mod bare;
 pub mod command_line;
+pub mod fake_kubelet;
 pub mod fault;
 pub mod generate;
 pub mod local;
@@ -14,6 +15,7 @@ pub mod machine;
 pub mod node;
 pub mod oracle;
 pub mod preload;
+pub mod running_agent;
 pub mod scenes;
 pub mod shares;
 pub mod shown;

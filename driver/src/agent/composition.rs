@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::governors::CardsInUse;
 use super::http::{self, Probes};
 use super::metrics::Metrics;
 use super::ports::{ClaimReader, DesiredSlices, EventSink, Publication, StatusWriter};
@@ -51,6 +53,8 @@ pub struct AgentParts {
     pub desired: watch::Sender<Option<DesiredSlices>>,
     /// What the publisher observed.
     pub publication: watch::Receiver<Publication>,
+    /// What governs cards in use.
+    pub governors: Arc<Mutex<dyn CardsInUse>>,
 }
 
 /// Why the agent does not run, or stopped by itself.
@@ -109,7 +113,13 @@ pub async fn run(
         changed,
         outcomes: Arc::new(reporter.sink()),
     };
-    let inputs = StateInputs { node: parts.node, changed: changes, publication: parts.publication, stopped };
+    let inputs = StateInputs {
+        node: parts.node,
+        changed: changes,
+        publication: parts.publication,
+        stopped,
+        governors: parts.governors,
+    };
     let outputs = StateOutputs { desired: parts.desired, health, view };
     let state = tokio::spawn(state::run(inputs, outputs));
     let handler = Arc::new(ClaimService::new(service));

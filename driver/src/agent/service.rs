@@ -17,11 +17,12 @@ use aliquot_core::dra::{DeviceResult, ResourceClaim};
 use aliquot_core::id::ClaimUid;
 use aliquot_core::offer::DRIVER;
 use tokio::sync::{Notify, Semaphore, watch};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 
 use super::locks::ClaimLocks;
 use super::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference};
 use super::store::{NodeStore, agent_error, may_clear};
+use crate::clock;
 use crate::kubelet::dra::{ByClaim, ClaimHandler, WireClaim, WireDevice};
 use crate::prepare::{PrepareError, PreparedClaim};
 
@@ -100,7 +101,7 @@ impl ClaimService {
         T: Send + 'static,
         F: Future<Output = Result<T, AgentError>> + Send + 'static,
     {
-        let deadline = Instant::now() + CALL;
+        let deadline = (clock::now() + CALL).into();
         let mut results = BTreeMap::new();
         let mut running = Vec::new();
         let mut seen = BTreeSet::new();
@@ -184,7 +185,7 @@ fn broken(message: String) -> AgentError {
 
 impl Shared {
     async fn prepare(self: Arc<Self>, reference: ClaimReference) -> Result<Vec<WireDevice>, AgentError> {
-        let began = Instant::now();
+        let began = clock::now();
         let _turn = self.locks.turn(&reference.uid).await;
         let result = self.prepare_in_turn(&reference).await;
         let outcome = match &result {
@@ -223,7 +224,7 @@ impl Shared {
             return Ok(Vec::new());
         }
         let claim = Arc::new(claim);
-        let deadline = Instant::now() + OVERLAP;
+        let deadline = clock::now() + OVERLAP;
         loop {
             let released = self.released.notified();
             let attempt = Arc::clone(&claim);
@@ -232,10 +233,10 @@ impl Shared {
                     self.parts.changed.send_modify(|count| *count += 1);
                     return devices(reference, &prepared, &claim);
                 }
-                Err(error) if may_clear(&error) && Instant::now() < deadline => {
+                Err(error) if may_clear(&error) && clock::now() < deadline => {
                     tracing::debug!(claim = %reference, "waits for an overlap to end: {error}");
                     // Without a release the next try is the last one.
-                    drop(timeout_at(deadline, released).await);
+                    drop(timeout_at(deadline.into(), released).await);
                 }
                 Err(error) => return Err(agent_error(&error)),
             }
@@ -243,7 +244,7 @@ impl Shared {
     }
 
     async fn unprepare(self: Arc<Self>, reference: ClaimReference) -> Result<(), AgentError> {
-        let began = Instant::now();
+        let began = clock::now();
         let _turn = self.locks.turn(&reference.uid).await;
         let uid = reference.uid.clone();
         let result = match self.on_node(move |node| node.release(&uid)).await? {

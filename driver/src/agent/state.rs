@@ -11,11 +11,14 @@ use std::time::Duration;
 
 use aliquot_core::dra::DeviceId;
 use aliquot_core::offer::ServerVersion;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::governors::CardsInUse;
 use super::ports::{DesiredSlices, DeviceHealth, HealthWord, Publication};
-use super::store::{NodeStore, NodeView, chain};
+use super::store::{NodeStore, NodeView};
 use crate::clock;
+use crate::error_text::chain;
 use crate::kubelet::health::HealthList;
 
 /// The hardware is read again after so long without a change.
@@ -33,6 +36,8 @@ pub struct StateInputs {
     pub publication: watch::Receiver<Publication>,
     /// Becomes true at the stop.
     pub stopped: watch::Receiver<bool>,
+    /// What governs cards in use.
+    pub governors: Arc<Mutex<dyn CardsInUse>>,
 }
 
 /// What the task writes; each value only if it differs.
@@ -54,7 +59,9 @@ pub async fn run(mut inputs: StateInputs, outputs: StateOutputs) {
         match look(&inputs.node, server).await {
             Ok(view) => {
                 failed.clear();
-                publish(&outputs, view, server);
+                let view = Arc::new(view);
+                publish(&outputs, &view, server);
+                govern(&inputs.governors, view).await;
             }
             Err(error) if error != failed => {
                 tracing::error!("the node cannot be read: {error}");
@@ -92,7 +99,15 @@ async fn look(node: &Arc<dyn NodeStore>, server: Option<ServerVersion>) -> Resul
     looked.map_err(|error| error.to_string())?.map_err(|error| chain(&error))
 }
 
-fn publish(outputs: &StateOutputs, view: NodeView, server: Option<ServerVersion>) {
+async fn govern(governors: &Arc<Mutex<dyn CardsInUse>>, view: Arc<NodeView>) {
+    let governors = Arc::clone(governors);
+    let followed = tokio::task::spawn_blocking(move || governors.lock().follow(&view)).await;
+    if let Err(error) = followed {
+        tracing::error!("cards in use are not governed: {error}");
+    }
+}
+
+fn publish(outputs: &StateOutputs, view: &Arc<NodeView>, server: Option<ServerVersion>) {
     if server.is_some() {
         let slices = Some(DesiredSlices { slices: view.offers.slices.clone() });
         outputs.desired.send_if_modified(|desired| {
@@ -101,13 +116,13 @@ fn publish(outputs: &StateOutputs, view: NodeView, server: Option<ServerVersion>
             differs
         });
     }
-    let health = health(&view);
+    let health = health(view);
     outputs.health.send_if_modified(|list| {
         let differs = !same_health(list, &health);
         *list = Arc::new(health);
         differs
     });
-    outputs.view.send_replace(Some(Arc::new(view)));
+    outputs.view.send_replace(Some(Arc::clone(view)));
 }
 
 /// Health of every device on offer.

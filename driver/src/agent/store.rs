@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::ports::AgentError;
 use crate::checkpoint::ClaimRecord;
+use crate::error_text::chain;
 use crate::node::Node;
 use crate::prepare::{PrepareError, PreparedClaim, Released};
 
@@ -141,13 +142,4 @@ fn disposition(error: &PrepareError) -> Disposition {
         }
         _ => Disposition::Refuse,
     }
-}
-
-/// An error with its causes, each once.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.map(ToString::to_string).fold(error.to_string(), |text, cause| match text.contains(&cause) {
-        true => text,
-        false => format!("{text}: {cause}"),
-    })
 }

@@ -1,0 +1,152 @@
+//! An agent in this process, over a simulated node: the cluster's side is plain data.
+
+#![expect(clippy::unwrap_used, reason = "an agent that cannot start fails the test that wants it")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::disposition::Disposition;
+use aliquot_core::dra::ResourceClaim;
+use aliquot_core::offer::ServerVersion;
+use aliquot_driver::agent::composition::{self, AgentConfig, AgentFailure, AgentParts};
+use aliquot_driver::agent::governors::{CardsInUse, Governors};
+use aliquot_driver::agent::ports::{
+    AgentError, AgentEvent, BoxFuture, ClaimReader, ClaimReference, DesiredSlices, DeviceStatus, EventSink,
+    Publication, StatusWriter,
+};
+use aliquot_driver::agent::store::NodeStore;
+use aliquot_driver::node::Node;
+use aliquot_driver::run::simulated::Simulated;
+use parking_lot::Mutex;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::fake_kubelet::FakeKubelet;
+
+/// What the agent sees of a cluster, and what it wrote there.
+#[derive(Default)]
+pub struct FakeCluster {
+    claims: Mutex<BTreeMap<(String, String), ResourceClaim>>,
+    /// Status of devices, by claim UID.
+    pub statuses: Mutex<BTreeMap<String, Vec<DeviceStatus>>>,
+    /// Events in their order.
+    pub events: Mutex<Vec<AgentEvent>>,
+}
+
+/// A running agent.
+pub struct RunningAgent {
+    /// What it wants published.
+    pub desired: watch::Receiver<Option<DesiredSlices>>,
+    /// What it believes of the publisher.
+    pub publication: watch::Sender<Publication>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), AgentFailure>>,
+}
+
+// === impl FakeCluster ===
+
+impl FakeCluster {
+    /// Creates or replaces a claim.
+    pub fn put(&self, claim: &ResourceClaim) {
+        self.claims.lock().insert((claim.namespace.clone(), claim.name.clone()), claim.clone());
+    }
+
+    /// A claim that was created.
+    #[must_use]
+    pub fn claim(&self, namespace: &str, name: &str) -> ResourceClaim {
+        self.claims.lock().get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap()
+    }
+}
+
+impl ClaimReader for FakeCluster {
+    fn read<'a>(&'a self, claim: &'a ClaimReference) -> BoxFuture<'a, Result<ResourceClaim, AgentError>> {
+        let key = (claim.namespace.clone(), claim.name.clone());
+        let found = self.claims.lock().get(&key).cloned();
+        let absent = move || AgentError {
+            message: format!("claim {claim}: not found"),
+            disposition: Disposition::Refuse,
+        };
+        Box::pin(async move { found.ok_or_else(absent) })
+    }
+}
+
+impl StatusWriter for FakeCluster {
+    fn write<'a>(
+        &'a self,
+        claim: &'a ClaimReference,
+        devices: &'a [DeviceStatus],
+    ) -> BoxFuture<'a, Result<(), AgentError>> {
+        self.statuses.lock().insert(claim.uid.to_string(), devices.to_vec());
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl EventSink for FakeCluster {
+    fn publish(&self, event: AgentEvent) {
+        self.events.lock().push(event);
+    }
+}
+
+// === impl RunningAgent ===
+
+impl RunningAgent {
+    /// Starts an agent on a node whose server has this version.
+    #[must_use]
+    pub fn start(node: Node, kubelet: &FakeKubelet, cluster: &Arc<FakeCluster>, pod: Option<&str>) -> Self {
+        let grants = node.grants_dir().to_owned();
+        let state = grants.with_file_name("");
+        let cards = Simulated { state: state.clone(), libraries: state.join("lib") };
+        let governors = Governors::new(state, grants, Arc::new(cards), None);
+        Self::over(Arc::new(Mutex::new(node)), Arc::new(Mutex::new(governors)), kubelet, cluster, pod)
+    }
+
+    /// Starts an agent over any store.
+    #[must_use]
+    pub fn over(
+        node: Arc<dyn NodeStore>,
+        governors: Arc<Mutex<dyn CardsInUse>>,
+        kubelet: &FakeKubelet,
+        cluster: &Arc<FakeCluster>,
+        pod: Option<&str>,
+    ) -> Self {
+        let server = Some(ServerVersion::with_default_gates(37, 2));
+        let (publication, observed) = watch::channel(Publication { server, ..Publication::default() });
+        let (desired, wanted) = watch::channel(None);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let parts = AgentParts {
+            node,
+            reader: Arc::clone(cluster) as Arc<dyn ClaimReader>,
+            status: Arc::clone(cluster) as Arc<dyn StatusWriter>,
+            events: Arc::clone(cluster) as Arc<dyn EventSink>,
+            desired,
+            publication: observed,
+            governors,
+        };
+        let config = AgentConfig {
+            registry: kubelet.registry(),
+            plugin: kubelet.plugin_dir(),
+            pod: pod.map(str::to_owned),
+            metrics: None,
+        };
+        let task = tokio::spawn(async move {
+            let stop = async { drop(stopped.await) };
+            composition::run(&config, parts, stop).await
+        });
+        Self { desired: wanted, publication, stop, task }
+    }
+
+    /// Stops it as SIGTERM does.
+    pub async fn stop(self) {
+        // One that ended by itself is waited for all the same.
+        let _sent = self.stop.send(());
+        let ended = tokio::time::timeout(Duration::from_secs(30), self.task).await;
+        ended.unwrap().unwrap().unwrap();
+    }
+
+    /// Ends it without any of its own steps, as a kill does; its node is gone when this returns.
+    pub async fn kill(self) {
+        self.task.abort();
+        drop(self.task.await);
+    }
+}
