@@ -63,7 +63,7 @@ async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    look().expect("it never came")
+    look().unwrap()
 }
 
 fn bytes(hex: &str) -> Vec<u8> {

@@ -19,12 +19,14 @@ use std::path::{Path, PathBuf};
 
 use aliquot_cdi::edits::SIMULATED_CARDS_AT;
 use aliquot_core::card::Inventory;
+use aliquot_core::health::Meaning;
 use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
-    AccessMount, BackendError, DeviceAccess, DeviceBackend, Expected, LivePartition, MountContent,
-    PartitionAt,
+    AccessMount, BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, Expected, LivePartition,
+    MountContent, PartitionAt, Samples,
 };
+use aliquot_core::units::Bytes;
 use aliquot_sim_device::{DEVICES_ENV, DIR_ENV};
 
 use nix::libc;
@@ -138,6 +140,34 @@ impl DeviceBackend for ContainerCards {
 
     fn driver_load(&self) -> Option<String> {
         self.inner.driver_load()
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.inner.generation()
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.inner.trouble()
+    }
+
+    fn usage(&self, visible: &CardUuid) -> Result<CardUsage, BackendError> {
+        self.inner.usage(visible)
+    }
+
+    fn samples(&self, visible: &CardUuid, since_micros: u64) -> Result<Option<Samples>, BackendError> {
+        self.inner.samples(visible, since_micros)
+    }
+
+    fn events(&self, card: &CardUuid) -> Result<Box<dyn CardEvents>, BackendError> {
+        self.inner.events(card)
+    }
+
+    fn context_size(&self, visible: &CardUuid) -> Option<Bytes> {
+        self.inner.context_size(visible)
+    }
+
+    fn meaning(&self, card: &CardUuid, code: u64) -> Meaning {
+        self.inner.meaning(card, code)
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
