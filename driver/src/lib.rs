@@ -21,6 +21,7 @@ pub mod error_text;
 mod grant_file;
 pub mod hardware;
 pub mod health;
+pub mod kube;
 pub mod kubelet;
 pub mod manifest;
 pub mod node;

@@ -84,6 +84,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("serde_saphyr", &["driver/src/manifest", "driver/src/cli/"]),
     ("crc32c", &["driver/src/checkpoint", "tests/"]),
     ("clap", &["driver/src/cli", "driver/src/bin/"]),
+    ("k8s_openapi", &["driver/src/kube.rs", "driver/src/kube/"]),
     (
         "env::var",
         &[

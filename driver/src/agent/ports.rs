@@ -125,7 +125,7 @@ pub trait StatusWriter: Send + Sync {
 }
 
 /// An Event to publish.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AgentEvent {
     /// The object that it is about.
     pub about: EventObject,
@@ -138,7 +138,7 @@ pub struct AgentEvent {
 }
 
 /// The object of an Event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EventObject {
     /// A claim.
     Claim(ClaimReference),
@@ -147,7 +147,7 @@ pub enum EventObject {
 }
 
 /// Whether a person should act.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Severity {
     /// For information.
     Normal,

@@ -1,0 +1,264 @@
+//! A live cluster as manifests: what `kubectl get … -A -o json` would give, page by page.
+
+use std::time::Duration;
+
+use ::kube::Client;
+use aliquot_core::offer::ServerVersion;
+use serde_json::Value;
+
+use super::client::Connection;
+use super::failure::{Call, code, printable};
+use super::version;
+use crate::agent::ports::AgentError;
+use crate::manifest::Reader;
+
+/// Objects of one page; the size that kubectl asks for.
+const PAGE: usize = 500;
+/// Longest duration of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Listings of one resource: a page token that expires begins it again.
+const LISTINGS_MAX: usize = 3;
+
+/// A resource, under each API version that may serve it, best first.
+struct Resource {
+    name: &'static str,
+    /// As RBAC names it.
+    full: &'static str,
+    prefixes: &'static [&'static str],
+    presence: Presence,
+}
+
+/// Whether a cluster must serve a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Required,
+    Optional,
+}
+
+const DEVICE_PREFIXES: &[&str] =
+    &["/apis/resource.k8s.io/v1", "/apis/resource.k8s.io/v1beta2", "/apis/resource.k8s.io/v1beta1"];
+
+const RESOURCES: &[Resource] = &[
+    Resource::devices("resourceslices", "resourceslices.resource.k8s.io"),
+    Resource::devices("deviceclasses", "deviceclasses.resource.k8s.io"),
+    Resource::devices("resourceclaims", "resourceclaims.resource.k8s.io"),
+    Resource::devices("resourceclaimtemplates", "resourceclaimtemplates.resource.k8s.io"),
+    Resource { name: "nodes", full: "nodes", prefixes: &["/api/v1"], presence: Presence::Required },
+    Resource { name: "pods", full: "pods", prefixes: &["/api/v1"], presence: Presence::Required },
+    Resource {
+        name: "devicetaintrules",
+        full: "devicetaintrules.resource.k8s.io",
+        prefixes: &[
+            "/apis/resource.k8s.io/v1",
+            "/apis/resource.k8s.io/v1beta2",
+            "/apis/resource.k8s.io/v1alpha3",
+        ],
+        presence: Presence::Optional,
+    },
+];
+
+/// Why a cluster cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// A request failed.
+    #[error("cluster {server}: {error}")]
+    Request {
+        /// Address of the API server.
+        server: String,
+        /// The request's error.
+        error: AgentError,
+    },
+    /// The credentials may not list these resources.
+    #[error(
+        "cluster {server}: listing is forbidden: found no verb `list` on {}, expected it on all of them; \
+         ask an administrator for a ClusterRole with it",
+        resources.join(", ")
+    )]
+    Forbidden {
+        /// Address of the API server.
+        server: String,
+        /// Resources as RBAC names them.
+        resources: Vec<&'static str>,
+    },
+    /// The server has no device API.
+    #[error(
+        "cluster {server}: found no {resource} (Kubernetes {version}), expected resource.k8s.io in v1, v1beta2 or \
+         v1beta1; dynamic resource allocation needs Kubernetes 1.34, or its feature gate"
+    )]
+    NotServed {
+        /// Address of the API server.
+        server: String,
+        /// Resource as RBAC names it.
+        resource: &'static str,
+        /// The server's version, as it states it.
+        version: String,
+    },
+}
+
+/// What is known of the cluster besides its objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Address of the API server.
+    pub server: String,
+    /// Its version; `None` if it states none that is understood.
+    pub version: Option<ServerVersion>,
+    /// Objects read.
+    pub objects: usize,
+}
+
+// === impl Resource ===
+
+impl Resource {
+    const fn devices(name: &'static str, full: &'static str) -> Self {
+        Self { name, full, prefixes: DEVICE_PREFIXES, presence: Presence::Required }
+    }
+}
+
+/// Reads slices, classes, claims, templates, nodes, Pods and, where they are served, taint rules into the reader.
+/// `progress` is called with the number of resources that are read, and of all.
+///
+/// # Errors
+/// [`ListError::Forbidden`] names every resource that may not be listed, at once.
+pub async fn read(
+    connection: &Connection,
+    reader: &mut Reader,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Listed, ListError> {
+    let server = connection.server().to_owned();
+    let request = |error: AgentError| ListError::Request { server: server.clone(), error };
+    let client = &connection.client;
+    let call = Call { verb: "get", resource: "/version", object: "" };
+    let info = match tokio::time::timeout(REQUEST_TIMEOUT, client.apiserver_version()).await {
+        Err(_elapsed) => return Err(request(call.timed_out(REQUEST_TIMEOUT))),
+        Ok(info) => info.map_err(|error| request(call.failed(&error)))?,
+    };
+    let (mut forbidden, mut objects) = (Vec::new(), 0);
+    for (number, resource) in RESOURCES.iter().enumerate() {
+        progress(number, RESOURCES.len());
+        match list(client, resource).await {
+            Ok(Some(pages)) => {
+                for page in pages {
+                    objects += page.objects;
+                    reader.text(&format!("{server} {}", resource.name), &page.text);
+                }
+            }
+            Ok(None) if resource.presence == Presence::Optional => {}
+            Ok(None) => {
+                let version = printable(&info.git_version);
+                return Err(ListError::NotServed { server, resource: resource.full, version });
+            }
+            Err(Refused::Forbidden) => forbidden.push(resource.full),
+            Err(Refused::Failed(error)) => return Err(request(error)),
+        }
+    }
+    if !forbidden.is_empty() {
+        return Err(ListError::Forbidden { server, resources: forbidden });
+    }
+    let version = version::server_version(&info.major, &info.minor, &info.git_version);
+    Ok(Listed { server, version, objects })
+}
+
+/// One page, as a list that the manifest reader takes.
+struct Page {
+    text: String,
+    objects: usize,
+    next: Option<String>,
+}
+
+enum Refused {
+    Forbidden,
+    Failed(AgentError),
+}
+
+/// All pages of a resource; `None`: no version of the API serves it.
+async fn list(client: &Client, resource: &Resource) -> Result<Option<Vec<Page>>, Refused> {
+    for prefix in resource.prefixes {
+        let mut listings = 0;
+        loop {
+            match pages(client, resource, prefix).await {
+                Ok(pages) => return Ok(Some(pages)),
+                Err(error) => match code(&error) {
+                    Some(404) => break,
+                    Some(403) => return Err(Refused::Forbidden),
+                    // A page token lives some minutes only.
+                    Some(410) if listings + 1 < LISTINGS_MAX => listings += 1,
+                    _ => {
+                        let call = Call { verb: "list", resource: resource.full, object: "" };
+                        return Err(Refused::Failed(call.failed(&error)));
+                    }
+                },
+            }
+        }
+    }
+    Ok(None)
+}
+
+async fn pages(client: &Client, resource: &Resource, prefix: &str) -> Result<Vec<Page>, ::kube::Error> {
+    let mut pages: Vec<Page> = Vec::new();
+    loop {
+        let next = pages.last().and_then(|page| page.next.as_deref());
+        let token = next.map(|token| format!("&continue={}", encoded(token))).unwrap_or_default();
+        let path = format!("{prefix}/{}?limit={PAGE}{token}", resource.name);
+        let request = http::Request::get(path).body(Vec::new()).map_err(::kube::Error::HttpError)?;
+        let text = match tokio::time::timeout(REQUEST_TIMEOUT, client.request_text(request)).await {
+            Ok(text) => text?,
+            Err(elapsed) => return Err(::kube::Error::Service(elapsed.into())),
+        };
+        let page = page(&text).map_err(::kube::Error::SerdeError)?;
+        let last = page.next.is_none();
+        pages.push(page);
+        if last {
+            return Ok(pages);
+        }
+    }
+}
+
+/// A server's page: its items carry neither kind nor version, which the list states once for all.
+fn page(text: &str) -> Result<Page, serde_json::Error> {
+    let mut list: Value = serde_json::from_str(text)?;
+    let kind = list["kind"].as_str().unwrap_or_default();
+    let kind = kind.strip_suffix("List").unwrap_or(kind).to_owned();
+    let api = list["apiVersion"].as_str().unwrap_or_default().to_owned();
+    let next = list["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
+    let mut items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    for item in items.iter_mut().filter_map(Value::as_object_mut) {
+        item.insert("kind".to_owned(), kind.clone().into());
+        item.insert("apiVersion".to_owned(), api.clone().into());
+        if let Some(meta) = item.get_mut("metadata").and_then(Value::as_object_mut) {
+            meta.remove("managedFields");
+        }
+    }
+    let objects = items.len();
+    let text = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string();
+    Ok(Page { text, objects, next })
+}
+
+/// A token as part of a query.
+fn encoded(token: &str) -> String {
+    let mut out = String::new();
+    for byte in token.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_of_a_page_get_their_kind() {
+        let text = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"continue":"a+/="},
+            "items":[{"metadata":{"name":"n1","resourceVersion":"1","managedFields":[{}]}}]}"#;
+        let page = page(text).unwrap();
+        assert_eq!((page.objects, page.next.as_deref()), (1, Some("a+/=")));
+        let (manifests, problems) = crate::manifest::read("x", &page.text);
+        assert_eq!((manifests.nodes.len(), problems.len()), (1, 0));
+        assert!(!page.text.contains("managedFields"));
+        assert_eq!(encoded("a+/=\u{e9}"), "a%2B%2F%3D%C3%A9");
+    }
+}
