@@ -30,6 +30,7 @@ pub mod ports;
 pub mod report;
 pub mod service;
 pub mod simulated;
+pub mod start;
 pub mod state;
 pub mod store;
 

@@ -24,6 +24,7 @@ mod nodes;
 mod output;
 mod part;
 mod plan;
+mod plugin;
 mod prepare;
 mod progress;
 mod release;
@@ -95,6 +96,7 @@ enum Command {
     #[command(long_about = top::ABOUT)]
     Top(top::Args),
     Health(health::Args),
+    Plugin(plugin::Args),
     Demo(demo::Args),
     /// A program that uses a card, for the demo
     #[command(hide = true)]
@@ -187,6 +189,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Fai
         Command::Run(args) => run::run(&args, terminal),
         Command::Top(args) => top::run(&args, terminal),
         Command::Health(args) => health::run(&args, terminal),
+        Command::Plugin(args) => plugin::run(&args),
         Command::Demo(args) => demo::run(&args, terminal),
         Command::DemoTenant(args) => Ok(Answer::Code(demo::tenant::run(&args))),
         Command::HoldContext(args) => Ok(Answer::Code(hold_context::run(&args))),

@@ -1,0 +1,201 @@
+//! The agent from its settings: hardware and node opened, the cluster connected, everything composed.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::catalogue::Catalogue;
+use aliquot_core::id::{CardUuid, NodeName};
+use aliquot_core::offer::ServerVersion;
+use aliquot_core::ports::DeviceBackend as _;
+use parking_lot::Mutex;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::composition::{self, AgentConfig, AgentFailure, AgentParts};
+use super::governors::Governors;
+use super::ports::Publication;
+use super::simulated::ContainerCards;
+use crate::hardware::{Hardware, HardwareError, node_spec, open_machine, read_catalogue, read_policy};
+use crate::health::HealthBook;
+use crate::kube::{ApiClaims, ApiStatus, ClusterAccess, ConnectError, Connection, EventQueue, Publisher};
+use crate::kubelet::sockets::{SocketError, secure_directory};
+use crate::node::{Access, Dirs, Node, OpenError};
+use crate::run::cards::Cards;
+use crate::run::machine::Machine;
+use crate::run::simulated::Simulated;
+
+/// Threads that serve calls; blocking calls of the node have threads of their own.
+const WORKERS: usize = 2;
+/// What offers are made for until the server has answered: the oldest version with all fields.
+const SERVER_UNTIL_KNOWN: ServerVersion = ServerVersion::with_default_gates(36, 2);
+
+/// Everything that a person can set.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// Name of the Kubernetes node.
+    pub node_name: NodeName,
+    /// Cards and layouts.
+    pub hardware: HardwareSettings,
+    /// Access to the cluster.
+    pub cluster: ClusterAccess,
+    /// State directory.
+    pub state: PathBuf,
+    /// Directory of CDI files.
+    pub cdi: PathBuf,
+    /// Longest wait for another process that holds the state.
+    pub state_wait: Duration,
+    /// Sockets and addresses.
+    pub agent: AgentConfig,
+}
+
+/// Cards and layouts.
+#[derive(Clone, Debug, Default)]
+pub struct HardwareSettings {
+    /// Simulated node; `None`: this machine's own cards.
+    pub node: Option<String>,
+    /// Layout policy.
+    pub policy: Option<PathBuf>,
+    /// Directory of card models.
+    pub catalogue: Option<PathBuf>,
+}
+
+/// Why the agent does not start, or ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The hardware cannot be opened.
+    #[error(transparent)]
+    Hardware(#[from] HardwareError),
+    /// Files for containers cannot be installed.
+    #[error("state directory {}: driver libraries for containers cannot be installed", path.display())]
+    Install {
+        /// State directory.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A directory is unsafe.
+    #[error(transparent)]
+    Directory(#[from] SocketError),
+    /// The node cannot be opened.
+    #[error(transparent)]
+    Node(#[from] OpenError),
+    /// The cluster's configuration cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] ConnectError),
+    /// The kernel gives no threads or signals.
+    #[error("the runtime cannot be started")]
+    Runtime(#[source] std::io::Error),
+    /// The agent ended.
+    #[error(transparent)]
+    Agent(#[from] AgentFailure),
+}
+
+/// Runs the agent until SIGTERM or SIGINT.
+///
+/// # Errors
+/// [`StartError`].
+pub fn run(settings: AgentSettings) -> Result<(), StartError> {
+    let (node, governors) = open(&settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build()
+        .map_err(StartError::Runtime)?;
+    runtime.block_on(serve(settings, node, governors))
+}
+
+async fn serve(settings: AgentSettings, node: Node, governors: Governors) -> Result<(), StartError> {
+    let stop = terminated().map_err(StartError::Runtime)?;
+    let connection = Connection::open(&settings.cluster).await?;
+    tracing::info!(server = connection.server(), node = %settings.node_name, "connected to the cluster");
+    let (desired, to_publish) = watch::channel(None);
+    let (observed, publication) = watch::channel(Publication::default());
+    let publisher = Publisher::new(&connection, settings.node_name.clone());
+    let publisher = tokio::spawn(publisher.run(to_publish, observed));
+    let parts = AgentParts {
+        node: Arc::new(Mutex::new(node)),
+        reader: Arc::new(ApiClaims::new(&connection)),
+        status: Arc::new(ApiStatus::new(&connection)),
+        events: Arc::new(EventQueue::start(&connection, settings.node_name.as_str())),
+        desired,
+        publication,
+        governors: Arc::new(Mutex::new(governors)),
+    };
+    let ended = composition::run(&settings.agent, parts, stop).await;
+    publisher.abort();
+    Ok(ended?)
+}
+
+/// Resolves at SIGTERM or SIGINT.
+fn terminated() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// Opens the node and recovers what an earlier process left.
+fn open(settings: &AgentSettings) -> Result<(Node, Governors), StartError> {
+    for dir in [&settings.state, &settings.cdi] {
+        secure_directory(dir)?;
+    }
+    let state = settings.state.as_path();
+    let catalogue = read_catalogue(settings.hardware.catalogue.as_deref())?;
+    let policy = read_policy(settings.hardware.policy.as_deref())?;
+    let Opened { hardware, catalogue, cards } = match &settings.hardware.node {
+        Some(node) => simulated(node, catalogue, state)?,
+        None => machine(&catalogue)?,
+    };
+    let driver = hardware.backend.driver_load();
+    let hardware = Hardware { name: settings.node_name.clone(), ..hardware };
+    let parts = hardware.into_parts(Arc::new(catalogue), policy, SERVER_UNTIL_KNOWN);
+    let dirs = Dirs { state: state.to_owned(), cdi: Some(settings.cdi.clone()) };
+    let (node, recovery) = Node::open(parts, &dirs, Access::ChangeWithin(settings.state_wait))?;
+    tracing::info!(
+        claims = node.claims().count(),
+        undone = recovery.undone.len(),
+        repaired = recovery.repaired.len(),
+        "state recovered"
+    );
+    for problem in &recovery.problems {
+        tracing::warn!("{problem}");
+    }
+    for problem in HealthBook::of(state).xids().1 {
+        tracing::warn!("{problem}");
+    }
+    let grants = node.grants_dir().to_owned();
+    let governors = Governors::new(grants.with_file_name(""), grants, cards, driver);
+    Ok((node, governors))
+}
+
+/// Hardware, opened.
+struct Opened {
+    hardware: Hardware,
+    catalogue: Catalogue,
+    cards: Arc<dyn Cards + Send + Sync>,
+}
+
+fn machine(catalogue: &Catalogue) -> Result<Opened, StartError> {
+    let machine = open_machine(catalogue)?;
+    for trouble in machine.trouble() {
+        tracing::warn!("{trouble}");
+    }
+    let measuring = |card: &CardUuid| tracing::info!(card = %card, "measuring the size of a context");
+    let hardware = Hardware::machine(&machine, measuring)?;
+    Ok(Opened { hardware, catalogue: machine.catalogue().clone(), cards: Arc::new(Machine(machine)) })
+}
+
+fn simulated(node: &str, catalogue: Catalogue, state: &Path) -> Result<Opened, StartError> {
+    let hardware = Hardware::simulated(&node_spec(node, &catalogue)?, &catalogue, state)?;
+    let install = |source| StartError::Install { path: state.to_owned(), source };
+    let backend = ContainerCards::new(hardware.backend, state).map_err(install)?;
+    let cards = Simulated { state: state.to_owned(), libraries: state.join("lib") };
+    let hardware = Hardware { backend: Box::new(backend), ..hardware };
+    Ok(Opened { hardware, catalogue, cards: Arc::new(cards) })
+}
