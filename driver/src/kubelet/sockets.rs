@@ -210,7 +210,7 @@ mod tests {
             assert_eq!(service.len(), "/p/dra-.sock".len() + 16, "{service}");
         }
         let error = names(&format!("/{}", "r".repeat(90)), None).unwrap_err();
-        assert!(error.contains("found 114 bytes, expected at most 107"), "{error}");
+        assert!(error.contains("found 112 bytes, expected at most 107"), "{error}");
     }
 
     #[test]
