@@ -26,6 +26,7 @@ pub mod composition;
 pub mod governors;
 pub mod http;
 pub mod metrics;
+pub mod observe;
 pub mod ports;
 pub mod report;
 pub mod service;

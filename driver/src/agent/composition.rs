@@ -94,11 +94,13 @@ pub async fn run(
     let (registered, registration) = watch::channel(Registered::Waiting);
     let (health, health_list) = watch::channel(Arc::new(Vec::new()));
     let (view, views) = watch::channel(None);
+    let (uses, observed) = watch::channel(Arc::default());
     let metrics = Arc::new(Metrics::new());
     let probes = Probes {
         publication: parts.publication.clone(),
         registration,
         views: views.clone(),
+        uses: observed.clone(),
         metrics: Arc::clone(&metrics),
     };
     if let Some(address) = config.metrics {
@@ -106,7 +108,7 @@ pub async fn run(
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         tokio::spawn(http::serve(listener, probes, stopped.clone()));
     }
-    let reporter = Reporter::start(parts.status, parts.events, views, Arc::clone(&metrics));
+    let reporter = Reporter::start(parts.status, parts.events, views, observed, Arc::clone(&metrics));
     let service = ServiceParts {
         node: Arc::clone(&parts.node),
         reader: parts.reader,
@@ -120,7 +122,7 @@ pub async fn run(
         stopped,
         governors: parts.governors,
     };
-    let outputs = StateOutputs { desired: parts.desired, health, view };
+    let outputs = StateOutputs { desired: parts.desired, health, uses, view };
     let state = tokio::spawn(state::run(inputs, outputs));
     let handler = Arc::new(ClaimService::new(service));
     let services = Services { handler, health: health_list, registered };

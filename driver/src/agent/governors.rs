@@ -15,6 +15,7 @@ use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::id::CardUuid;
 
+use super::observe::{ShareUse, observe};
 use super::store::{HeldClaim, NodeView};
 use crate::grant_file;
 use crate::health::{HealthBook, era};
@@ -25,8 +26,8 @@ use crate::run::watch::{self, Followed};
 
 /// What governs the node's cards. Its calls block for a few milliseconds.
 pub trait CardsInUse: Send + 'static {
-    /// Follows the grants as they are now.
-    fn follow(&mut self, view: &NodeView);
+    /// Follows the grants as they are now, and reads what they use.
+    fn follow(&mut self, view: &NodeView) -> Vec<ShareUse>;
 }
 
 /// Governors and followers of a node's cards.
@@ -111,7 +112,7 @@ impl Governors {
 }
 
 impl CardsInUse for Governors {
-    fn follow(&mut self, view: &NodeView) {
+    fn follow(&mut self, view: &NodeView) -> Vec<ShareUse> {
         let limited = self.limited(&view.claims);
         self.running.retain(|visible, _| limited.contains_key(visible));
         for (visible, limited) in &limited {
@@ -119,5 +120,6 @@ impl CardsInUse for Governors {
                 self.start(limited, &view.inventory);
             }
         }
+        observe(&self.grants, &view.claims)
     }
 }

@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::metrics::Metrics;
+use super::observe::ShareUse;
 use super::ports::Publication;
 use super::store::NodeView;
 use crate::kubelet::registration::Registered;
@@ -24,6 +25,8 @@ pub struct Probes {
     pub registration: watch::Receiver<Registered>,
     /// The node at the last look.
     pub views: watch::Receiver<Option<Arc<NodeView>>>,
+    /// What shares use.
+    pub uses: watch::Receiver<Arc<Vec<ShareUse>>>,
     /// Counters and histograms.
     pub metrics: Arc<Metrics>,
 }
@@ -44,7 +47,8 @@ pub async fn serve(listener: TcpListener, probes: Probes, mut stopped: watch::Re
 async fn metrics(State(probes): State<Probes>) -> Response {
     let view = probes.views.borrow().clone();
     let publication = probes.publication.borrow().clone();
-    match probes.metrics.text(view.as_deref(), &publication) {
+    let uses = Arc::clone(&probes.uses.borrow());
+    match probes.metrics.text(view.as_deref(), &uses, &publication) {
         Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()

@@ -16,6 +16,10 @@
 //! | `gpu_shared_count` | gauge | card | devices and shares of the card that claims hold |
 //! | `gpu_healthy` | gauge | card | 1: the card takes new claims |
 //! | `vgpu_memory_limit_bytes` | gauge | share | memory granted |
+//! | `vgpu_memory_used_bytes` | gauge | share | memory that its processes have reserved |
+//! | `vgpu_memory_denied` | gauge | share | reservations refused since the claim was prepared |
+//! | `vgpu_device_seconds` | gauge | share | device time used since the claim was prepared |
+//! | `vgpu_enforced` | gauge | share | 1: the limits were seen to hold |
 //! | `vgpu_core_limit_ratio` | gauge | share | compute granted, of the whole card, 0 to 1 |
 //!
 //! Labels of a card: `UUID`, `modelName`, `gpu` (its index), as the DCGM exporter has them. Labels of a share: `UUID`,
@@ -36,7 +40,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::ports::Publication;
+use super::observe::ShareUse;
+use super::ports::{Publication, Truth};
 use super::store::{HeldClaim, NodeView};
 
 /// What the kubelet asked for.
@@ -123,7 +128,12 @@ impl Metrics {
     ///
     /// # Errors
     /// None: text takes what is written.
-    pub fn text(&self, view: Option<&NodeView>, publication: &Publication) -> Result<String, fmt::Error> {
+    pub fn text(
+        &self,
+        view: Option<&NodeView>,
+        uses: &[ShareUse],
+        publication: &Publication,
+    ) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix("aliquot");
         registry.register("dra_requests", "Claims prepared and unprepared, by result", self.requests.clone());
         registry.register(
@@ -146,6 +156,7 @@ impl Metrics {
         if let Some(view) = view {
             of_claims(&mut registry, view);
             of_cards(&mut registry, view);
+            of_uses(&mut registry, view, uses);
         }
         let mut text = String::new();
         encode(&mut text, &registry)?;
@@ -178,6 +189,27 @@ fn of_claims(registry: &mut Registry, view: &NodeView) {
     }
     registry.register("vgpu_memory_limit_bytes", "Memory granted", memory);
     registry.register("vgpu_core_limit_ratio", "Compute granted, of the whole card", cores);
+}
+
+fn of_uses(registry: &mut Registry, view: &NodeView, uses: &[ShareUse]) {
+    type ByShare = Family<Labels, Gauge>;
+    let (used, denied, enforced): (ByShare, ByShare, ByShare) = Default::default();
+    let seconds: Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>> = Family::default();
+    for (claim, grant) in
+        view.claims.iter().flat_map(|claim| claim.grants.iter().map(move |grant| (claim, grant)))
+    {
+        let of_grant = |one: &&ShareUse| one.claim == grant.claim && one.share == grant.share;
+        let Some(one) = uses.iter().find(of_grant) else { continue };
+        let labels = share_labels(claim, grant);
+        used.get_or_create(&labels).set(whole(one.used.0));
+        denied.get_or_create(&labels).set(whole(one.denied));
+        seconds.get_or_create(&labels).set(Duration::from_nanos(one.device_nanos).as_secs_f64());
+        enforced.get_or_create(&labels).set(i64::from(one.enforcement.condition().0 == Truth::True));
+    }
+    registry.register("vgpu_memory_used_bytes", "Memory that the share's processes have reserved", used);
+    registry.register("vgpu_memory_denied", "Reservations refused since the claim was prepared", denied);
+    registry.register("vgpu_device_seconds", "Device time used since the claim was prepared", seconds);
+    registry.register("vgpu_enforced", "1: the limits were seen to hold", enforced);
 }
 
 fn share_labels(claim: &HeldClaim, grant: &Grant) -> Labels {

@@ -1,10 +1,13 @@
 //! What claims and the node tell the cluster: conditions in claim status, Events. One task, behind a bounded queue.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use aliquot_core::disposition::Disposition;
+use aliquot_core::dra::{DeviceId, Sharing};
 use aliquot_core::grant::Grant;
+use aliquot_core::id::{ClaimUid, ShareName};
 use aliquot_core::offer::DRIVER;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
@@ -12,12 +15,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::metrics::{Metrics, Operation};
+use super::observe::{Enforcement, ShareUse};
 use super::ports::{
     AgentError, AgentEvent, ClaimReference, Condition, DeviceStatus, EventObject, EventSink, Severity,
     StatusWriter, Truth,
 };
 use super::service::{ClaimOutcome, OutcomeSink};
-use super::store::NodeView;
+use super::store::{HeldClaim, NodeView};
 use crate::clock;
 
 /// Most operations that wait to be reported; further ones are counted and not reported.
@@ -47,7 +51,10 @@ struct Task {
     status: Arc<dyn StatusWriter>,
     events: Arc<dyn EventSink>,
     views: watch::Receiver<Option<Arc<NodeView>>>,
+    uses: watch::Receiver<Arc<Vec<ShareUse>>>,
     metrics: Arc<Metrics>,
+    /// What was written of enforcement, by claim and share, and since when it is so.
+    written: BTreeMap<(ClaimUid, ShareName), (Enforcement, SystemTime)>,
 }
 
 // === impl Reporter ===
@@ -59,10 +66,12 @@ impl Reporter {
         status: Arc<dyn StatusWriter>,
         events: Arc<dyn EventSink>,
         views: watch::Receiver<Option<Arc<NodeView>>>,
+        uses: watch::Receiver<Arc<Vec<ShareUse>>>,
         metrics: Arc<Metrics>,
     ) -> Self {
         let (queue, outcomes) = mpsc::channel(QUEUE);
-        let task = Task { status, events, views, metrics: Arc::clone(&metrics) };
+        let written = BTreeMap::new();
+        let task = Task { status, events, views, uses, metrics: Arc::clone(&metrics), written };
         Self { queue, metrics, task: tokio::spawn(task.run(outcomes)) }
     }
 
@@ -100,14 +109,59 @@ impl OutcomeSink for ReportSink {
 
 impl Task {
     async fn run(mut self, mut outcomes: mpsc::Receiver<ClaimOutcome>) {
-        while let Some(outcome) = outcomes.recv().await {
+        loop {
+            let outcome = tokio::select! {
+                outcome = outcomes.recv() => outcome,
+                Ok(()) = self.uses.changed() => {
+                    self.enforcement_changed().await;
+                    continue;
+                }
+            };
             match outcome {
-                ClaimOutcome::Prepared(claim) => self.prepared(&claim).await,
-                ClaimOutcome::Failed(claim, error) => self.event(&claim, prepare_reason(&error), error),
-                ClaimOutcome::Stuck(claim, error) => self.event(&claim, "ReleaseFailed", error),
-                ClaimOutcome::Released(_) => {}
+                None => return,
+                Some(ClaimOutcome::Prepared(claim)) => self.prepared(&claim).await,
+                Some(ClaimOutcome::Failed(claim, error)) => self.event(&claim, prepare_reason(&error), error),
+                Some(ClaimOutcome::Stuck(claim, error)) => self.event(&claim, "ReleaseFailed", error),
+                Some(ClaimOutcome::Released(claim)) => self.written.retain(|(uid, _), _| *uid != claim.uid),
             }
         }
+    }
+
+    /// Writes the status of claims whose enforcement is another one than was written.
+    async fn enforcement_changed(&mut self) {
+        let uses = Arc::clone(&self.uses.borrow_and_update());
+        let Some(view) = self.views.borrow().clone() else { return };
+        let differs = |one: &ShareUse| {
+            let key = (one.claim.clone(), one.share.clone());
+            self.written.get(&key).is_none_or(|(written, _)| *written != one.enforcement)
+        };
+        let changed: BTreeSet<ClaimUid> =
+            uses.iter().filter(|one| differs(one)).map(|one| one.claim.clone()).collect();
+        for held in view.claims.iter().filter(|held| changed.contains(&held.uid)) {
+            let Some((namespace, name)) = held.name.split_once('/') else { continue };
+            let (namespace, name) = (namespace.to_owned(), name.to_owned());
+            self.write(&ClaimReference { namespace, name, uid: held.uid.clone() }, held).await;
+        }
+        self.written.retain(|(uid, _), _| view.claims.iter().any(|held| held.uid == *uid));
+    }
+
+    /// The status of every device of a claim; notes what it says of enforcement.
+    fn statuses(&mut self, held: &HeldClaim) -> Vec<DeviceStatus> {
+        let uses = Arc::clone(&self.uses.borrow());
+        let now = clock::wall();
+        let mut statuses = Vec::with_capacity(held.grants.len());
+        for grant in &held.grants {
+            let of_grant = |one: &&ShareUse| one.claim == grant.claim && one.share == grant.share;
+            let enforcement =
+                uses.iter().find(of_grant).map_or(Enforcement::Unused, |one| one.enforcement.clone());
+            let entry = self.written.entry((grant.claim.clone(), grant.share.clone()));
+            let written = entry.or_insert_with(|| (enforcement.clone(), now));
+            if written.0 != enforcement {
+                *written = (enforcement, now);
+            }
+            statuses.push(device_status(grant, written));
+        }
+        statuses
     }
 
     fn event(&self, claim: &ClaimReference, reason: &'static str, error: AgentError) {
@@ -131,8 +185,13 @@ impl Task {
             return;
         };
         let held = view.iter().flat_map(|view| &view.claims).find(|held| held.uid == claim.uid);
-        let devices: Vec<DeviceStatus> =
-            held.iter().flat_map(|held| &held.grants).map(device_status).collect();
+        if let Some(held) = held {
+            self.write(claim, held).await;
+        }
+    }
+
+    async fn write(&mut self, claim: &ClaimReference, held: &HeldClaim) {
+        let devices = self.statuses(held);
         for attempt in 1..=TRIES {
             let error = match timeout(WRITE, self.status.write(claim, &devices)).await {
                 Ok(Ok(())) => return,
@@ -158,30 +217,24 @@ fn prepare_reason(error: &AgentError) -> &'static str {
     }
 }
 
-/// The status of one device right after it was prepared.
-fn device_status(grant: &Grant) -> DeviceStatus {
-    let changed = clock::wall();
-    let condition = |kind, status, reason: &str, message: String| Condition {
-        kind,
-        status,
-        reason: reason.to_owned(),
-        message,
-        changed,
-    };
-    let share = (grant.sharing == aliquot_core::dra::Sharing::Shareable).then(|| grant.share.to_string());
+/// The status of one device.
+fn device_status(grant: &Grant, (enforcement, since): &(Enforcement, SystemTime)) -> DeviceStatus {
+    let share = (grant.sharing == Sharing::Shareable).then(|| grant.share.to_string());
     let part = grant.part.to_string();
+    let ready = Condition {
+        kind: "Ready",
+        status: Truth::True,
+        reason: "Prepared".to_owned(),
+        message: format!("part `{part}` of card {}", grant.card),
+        changed: clock::wall(),
+    };
+    let (status, reason, message) = enforcement.condition();
+    let enforced =
+        Condition { kind: "Enforced", status, reason: reason.to_owned(), message, changed: *since };
     DeviceStatus {
-        device: aliquot_core::dra::DeviceId { driver: DRIVER.to_owned(), ..grant.device.clone() },
+        device: DeviceId { driver: DRIVER.to_owned(), ..grant.device.clone() },
         share,
-        conditions: vec![
-            condition("Ready", Truth::True, "Prepared", format!("{part} of card {}", grant.card)),
-            condition(
-                "Enforced",
-                Truth::Unknown,
-                "NotUsedYet",
-                "no process of the claim has used the device".to_owned(),
-            ),
-        ],
+        conditions: vec![ready, enforced],
         data: json!({
             "card": grant.card.as_str(),
             "part": part,

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::governors::CardsInUse;
+use super::observe::ShareUse;
 use super::ports::{DesiredSlices, DeviceHealth, HealthWord, Publication};
 use super::store::{NodeStore, NodeView};
 use crate::clock;
@@ -46,6 +47,8 @@ pub struct StateOutputs {
     pub desired: watch::Sender<Option<DesiredSlices>>,
     /// Health for the kubelet.
     pub health: watch::Sender<HealthList>,
+    /// What shares use.
+    pub uses: watch::Sender<Arc<Vec<ShareUse>>>,
     /// The node at the last look.
     pub view: watch::Sender<Option<Arc<NodeView>>>,
 }
@@ -61,7 +64,7 @@ pub async fn run(mut inputs: StateInputs, outputs: StateOutputs) {
                 failed.clear();
                 let view = Arc::new(view);
                 publish(&outputs, &view, server);
-                govern(&inputs.governors, view).await;
+                govern(&inputs.governors, view, &outputs.uses).await;
             }
             Err(error) if error != failed => {
                 tracing::error!("the node cannot be read: {error}");
@@ -99,11 +102,15 @@ async fn look(node: &Arc<dyn NodeStore>, server: Option<ServerVersion>) -> Resul
     looked.map_err(|error| error.to_string())?.map_err(|error| chain(&error))
 }
 
-async fn govern(governors: &Arc<Mutex<dyn CardsInUse>>, view: Arc<NodeView>) {
+async fn govern(
+    governors: &Arc<Mutex<dyn CardsInUse>>,
+    view: Arc<NodeView>,
+    uses: &watch::Sender<Arc<Vec<ShareUse>>>,
+) {
     let governors = Arc::clone(governors);
-    let followed = tokio::task::spawn_blocking(move || governors.lock().follow(&view)).await;
-    if let Err(error) = followed {
-        tracing::error!("cards in use are not governed: {error}");
+    match tokio::task::spawn_blocking(move || governors.lock().follow(&view)).await {
+        Ok(seen) => drop(uses.send_replace(Arc::new(seen))),
+        Err(error) => tracing::error!("cards in use are not governed: {error}"),
     }
 }
 

@@ -1,0 +1,101 @@
+//! What regions show of shares: whether the shim holds their limits, and what they use.
+
+use std::path::Path;
+
+use aliquot_abi::limits::{ComputePolicy, MemoryLimit};
+use aliquot_core::id::{ClaimUid, ShareName};
+use aliquot_core::units::Bytes;
+
+use super::ports::Truth;
+use super::store::HeldClaim;
+use crate::grant_file;
+use crate::region::{self, Life, Seen};
+
+/// One share, as its region shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareUse {
+    /// Claim.
+    pub claim: ClaimUid,
+    /// Share.
+    pub share: ShareName,
+    /// Whether its limits hold.
+    pub enforcement: Enforcement,
+    /// Memory that its processes have reserved.
+    pub used: Bytes,
+    /// Reservations refused so far.
+    pub denied: u64,
+    /// Device time used so far, in nanoseconds.
+    pub device_nanos: u64,
+}
+
+/// Whether the limits of a share hold. Use of the card beside the shim is not looked for here; `aliquot top` reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Enforcement {
+    /// A process of the claim reserves through the shim, or did.
+    Observed,
+    /// No process has used the device.
+    Unused,
+    /// The claim has all of the device: the hardware is the limit.
+    Hardware,
+    /// The region cannot be read, and why.
+    Broken(String),
+}
+
+// === impl Enforcement ===
+
+impl Enforcement {
+    /// Status, reason and message of the condition `Enforced`.
+    #[must_use]
+    pub fn condition(&self) -> (Truth, &'static str, String) {
+        match self {
+            Self::Observed => (Truth::True, "ShimObserved", "processes of the claim use the shim".to_owned()),
+            Self::Unused => {
+                (Truth::Unknown, "NotUsedYet", "no process of the claim has used the device".to_owned())
+            }
+            Self::Hardware => (
+                Truth::True,
+                "HardwareLimit",
+                "the claim has all of the device; the hardware is its limit".to_owned(),
+            ),
+            Self::Broken(why) => (Truth::False, "RegionUnreadable", why.escape_debug().take(512).collect()),
+        }
+    }
+}
+
+/// What the regions of these claims show.
+#[must_use]
+pub(super) fn observe(grants: &Path, claims: &[HeldClaim]) -> Vec<ShareUse> {
+    let shares = claims.iter().flat_map(|claim| &claim.grants);
+    let observed = shares.map(|grant| {
+        let place = grant_file::place(grants, &grant.claim, &grant.share);
+        let (claim, share) = (grant.claim.clone(), grant.share.clone());
+        let nothing = |enforcement| ShareUse {
+            claim: claim.clone(),
+            share: share.clone(),
+            enforcement,
+            used: Bytes(0),
+            denied: 0,
+            device_nanos: 0,
+        };
+        if !place.limits().exists() {
+            return nothing(Enforcement::Hardware);
+        }
+        let (limits, seen) = match (region::read(&place.limits()), Seen::of(&place.usage())) {
+            (Ok(limits), Ok(seen)) => (limits, seen),
+            (Err(error), _) => return nothing(Enforcement::Broken(format!("limits: {error}"))),
+            (_, Err(error)) => return nothing(Enforcement::Broken(format!("usage: {error}"))),
+        };
+        let unlimited = limits.memory == MemoryLimit::Unlimited && limits.policy == ComputePolicy::Unlimited;
+        let alive = seen.processes.iter().any(|process| process.life != Life::Dead);
+        let enforcement = if unlimited {
+            Enforcement::Hardware
+        } else if alive || seen.high_water.0 > 0 || seen.reaped > 0 {
+            Enforcement::Observed
+        } else {
+            Enforcement::Unused
+        };
+        let (used, denied, device_nanos) = (seen.total, seen.denied, seen.device_nanos);
+        ShareUse { used, denied, device_nanos, ..nothing(enforcement) }
+    });
+    observed.collect()
+}
