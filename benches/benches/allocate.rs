@@ -85,7 +85,7 @@ fn slices(node: &str) -> Vec<ResourceSlice> {
         driver: DRIVER.to_owned(),
         pool: Pool { name: format!("{node}/dynamic"), generation: 1, slice_count: 9 },
         node: NodeSelection::Name(node.to_owned()),
-        devices: Vec::new(),
+        devices: Vec::new().into(),
         shared_counters: Vec::new(),
     };
     let mut all = vec![slice(format!("{node}-counters"))];
@@ -99,7 +99,7 @@ fn slices(node: &str) -> Vec<ResourceSlice> {
         })
         .collect();
     for card in 0..8 {
-        all.push(ResourceSlice { devices: devices(card), ..slice(format!("{node}-card-{card}")) });
+        all.push(ResourceSlice { devices: devices(card).into(), ..slice(format!("{node}-card-{card}")) });
     }
     all
 }

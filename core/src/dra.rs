@@ -22,5 +22,5 @@ pub use claim::{
 pub use node::{Node, NodeRequirement, NodeSelector, NodeSelectorTerm, SelectorOperator};
 pub use slice::{
     Access, AttributeValue, CapacityPolicy, CapacityRestriction, CounterConsumption, CounterSet, Device,
-    DeviceCapacity, NodeSelection, Pool, ResourceSlice, Sharing, Taint, TaintEffect,
+    DeviceCapacity, Devices, NodeSelection, Pool, ResourceSlice, Sharing, Taint, TaintEffect,
 };

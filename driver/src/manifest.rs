@@ -244,6 +244,9 @@ impl TaintRule {
     pub fn apply(&self, slice: &mut ResourceSlice) {
         let is = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
         if is(&self.driver, &slice.driver) && is(&self.pool, &slice.pool.name) {
+            if !slice.devices.iter().any(|device| is(&self.device, &device.name)) {
+                return;
+            }
             for device in slice.devices.iter_mut().filter(|device| is(&self.device, &device.name)) {
                 device.taints.push(self.taint.clone());
             }

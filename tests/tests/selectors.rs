@@ -22,7 +22,7 @@ fn device() -> Option<Device> {
     let metadata = json!({"name": "s"});
     let slice = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec});
     let (manifests, _) = manifest::read("slice", &slice.to_string());
-    manifests.slices.into_iter().next()?.devices.into_iter().next()
+    manifests.slices.first()?.devices.first().cloned()
 }
 
 /// What an expression comes to, in one word, and the words of its error.

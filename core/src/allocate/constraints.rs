@@ -22,7 +22,7 @@ pub(super) struct Attributes {
 }
 
 /// A device's value of an attribute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Value {
     Absent,
     One(u32),

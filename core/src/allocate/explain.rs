@@ -73,7 +73,8 @@ pub struct Rejection {
 // === impl RequestExplanation ===
 
 impl RequestExplanation {
-    /// The reasons without their devices, and how many devices each keeps off; the most frequent first.
+    /// The reasons without their devices, and how many devices each keeps off: the nearest misses first, and of those the
+    /// most frequent. What a selector leaves out was never meant.
     #[must_use]
     pub fn groups(&self) -> Vec<(Group, usize)> {
         let mut groups: Vec<(Group, usize)> = Vec::new();
@@ -84,7 +85,7 @@ impl RequestExplanation {
                 None => groups.push((group, 1)),
             }
         }
-        groups.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        groups.sort_by_key(|(group, count)| (group.distance(), std::cmp::Reverse(*count)));
         groups
     }
 }

@@ -6,10 +6,11 @@
 //!
 //! Nothing is held by any of this; [`World::hold`] commits.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::candidates::{CandidateKind, Soundness};
-use super::constraints::Constraint;
+use super::constraints::{Constraint, Value};
 use super::demand::{DemandNo, RequestShape, ShapeNo, Trend};
 use super::held::name_of;
 use super::index::EntryNo;
@@ -20,7 +21,7 @@ use super::results;
 use super::search::{Alternative, ClaimPlan, Form, RequestPlan, Search, Stop, Wanted};
 use super::twins::Passing;
 use super::world::{Memory, NodeIndex, Release, World};
-use crate::dra::{AllocationResult, ExactRequest, RequestKind, ResourceClaim};
+use crate::dra::{AllocationResult, ConstraintRule, ExactRequest, RequestKind, ResourceClaim};
 
 /// On which nodes claims may be placed; they are tried in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,6 +278,9 @@ impl World {
         let claims = asking.claims;
         let view = self.view(node).ok_or(Refusal::UnknownNode)?;
         let mut plans = self.plans(node, &view, claims, &asking.shapes)?;
+        if self.has_too_few_values(&plans) {
+            return Ok(None);
+        }
         let mut search = Search {
             index: &self.index,
             demands: &self.demands.demands,
@@ -300,6 +304,38 @@ impl World {
             Ok(false) | Err(Stop::TooManyResults) => Ok(None),
             Err(stop) => Err(self.stopped(&stop, claims, &plans)),
         }
+    }
+
+    /// Whether a claim wants more devices with different values of an attribute than there are values: no search needs to try
+    /// that out. Only where no search can end in an error, which would come first.
+    fn has_too_few_values(&self, plans: &[ClaimPlan]) -> bool {
+        let set_of = |alternative: &Alternative| &self.sets[self.lanes[alternative.lane.at()].set.at()];
+        let is_plain = |alternative: &Alternative| {
+            let (set, demand) = (set_of(alternative), &self.demands.demands[alternative.demand.at()]);
+            set.soundness == Soundness::Sound
+                && matches!(alternative.wanted, Wanted::Count(_))
+                && set.profiles.iter().all(|profile| demand.is_in_range(*profile))
+        };
+        let mut alternatives = plans.iter().flat_map(|plan| &plan.requests).flat_map(|r| &r.alternatives);
+        if !alternatives.all(is_plain) {
+            return false;
+        }
+        plans.iter().any(|plan| {
+            let facts = plan.shape.constraints.iter().zip(&plan.constraints);
+            let mut distinct = facts.filter(|(facts, _)| matches!(facts.rule, ConstraintRule::Distinct(_)));
+            distinct.any(|(facts, constraint)| {
+                let covered = plan.requests.iter().zip(&facts.covers);
+                let covered = covered.filter(|(request, covers)| request.form == Form::Exactly && covers[0]);
+                let asked: Vec<&Alternative> = covered.map(|(request, _)| &request.alternatives[0]).collect();
+                let needed: usize = asked.iter().map(|alternative| alternative.wanted.count()).sum();
+                let candidates = asked.iter().flat_map(|alternative| &set_of(alternative).list);
+                let values: HashSet<Value> = candidates
+                    .map(|candidate| self.attributes.value(constraint.attribute, candidate.entry))
+                    .filter(|value| *value != Value::Absent)
+                    .collect();
+                values.len() < needed && !values.contains(&Value::List)
+            })
+        })
     }
 
     /// The claims made ready for one node, checked in order.

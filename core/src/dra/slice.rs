@@ -1,6 +1,8 @@
 //! What a driver publishes: `ResourceSlice` and everything in it.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use super::node::NodeSelector;
 use crate::quantity::Quantity;
@@ -17,10 +19,14 @@ pub struct ResourceSlice {
     /// Where its devices can be used.
     pub node: NodeSelection,
     /// Devices in the order in which first fit tries them.
-    pub devices: Vec<Device>,
+    pub devices: Devices,
     /// Counter sets of the pool; a slice carries these or devices, never both.
     pub shared_counters: Vec<CounterSet>,
 }
+
+/// The devices of a slice. Copies share them until one is changed: equal nodes of a plan differ in names alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices(Arc<Vec<Device>>);
 
 /// Which version of which pool a slice belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,4 +213,41 @@ pub enum TaintEffect {
     NoExecute,
     /// An effect of a later API version, kept as written.
     Other(String),
+}
+
+// === impl Devices ===
+
+impl Deref for Devices {
+    type Target = Vec<Device>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Devices {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl From<Vec<Device>> for Devices {
+    fn from(devices: Vec<Device>) -> Self {
+        Self(Arc::new(devices))
+    }
+}
+
+impl<'a> IntoIterator for &'a Devices {
+    type Item = &'a Device;
+    type IntoIter = std::slice::Iter<'a, Device>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl FromIterator<Device> for Devices {
+    fn from_iter<I: IntoIterator<Item = Device>>(devices: I) -> Self {
+        Self(Arc::new(devices.into_iter().collect()))
+    }
 }

@@ -9,7 +9,7 @@ use super::attributes::{TOPOLOGY, on_node};
 use super::names::{pool_name, slice_name};
 use super::{Offers, PoolKind};
 use crate::card::Inventory;
-use crate::dra::{AttributeValue, NodeSelection, ResourceSlice};
+use crate::dra::{AttributeValue, Device, NodeSelection, ResourceSlice};
 use crate::id::NodeName;
 
 impl Offers {
@@ -28,7 +28,9 @@ impl Offers {
             slice.pool.name = pool_name(to, kind);
             slice.node = NodeSelection::Name(to.as_str().to_owned());
             *index += 1;
-            if !groups.is_empty() {
+            // A slice that names no group shares its devices with the original.
+            let named = |device: &Device| TOPOLOGY.iter().any(|name| device.attributes.contains_key(*name));
+            if !groups.is_empty() && slice.devices.iter().any(named) {
                 slice.devices.iter_mut().for_each(|device| rename(&mut device.attributes, &groups));
             }
         }

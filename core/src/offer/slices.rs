@@ -103,7 +103,7 @@ impl Draft {
                 driver: DRIVER.to_owned(),
                 pool: Pool { name: pool.clone(), generation: Offers::FIRST_GENERATION, slice_count },
                 node: NodeSelection::Name(node.as_str().to_owned()),
-                devices,
+                devices: devices.into(),
                 shared_counters,
             });
         (slices.collect(), parts)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_core::allocate::{Change, Explanation, NodeExplanation, Reach, RequestExplanation};
+use aliquot_core::allocate::{Change, Explanation, Group, NodeExplanation, Reach, RequestExplanation};
 use aliquot_core::dra::AllocationMode;
 use serde_json::{Value, json};
 
@@ -25,10 +25,10 @@ Examples:
   kubectl get nodes,deviceclasses,resourceslices,devicetaintrules,resourceclaims,pods -A -o yaml | \\
     aliquot explain -f - team/train-0";
 
-/// Say why claims do not fit, and the smallest change that would place them
+/// Say why claims do not fit, and a change that would place them
 ///
 /// Places everything as `plan` does, then looks at each Pod or claim without a place: for every device the first reason
-/// why it does not serve, and the smallest single change, proved by a search, that would place it.
+/// why it does not serve, nearest misses first, and a single change that works, proved by a search.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
@@ -58,7 +58,7 @@ pub(super) struct Explained {
     pub(super) explanation: Option<Explanation>,
     /// What would let it use a node whose taints keep it off, where nothing but another node would help.
     pub(super) toleration: Option<String>,
-    /// The smallest single change that would place it, in words.
+    /// A single change that would place it, in words.
     remedy: Option<String>,
 }
 
@@ -219,7 +219,9 @@ fn node_text(node: &NodeExplanation, terminal: &mut Terminal<'_>) -> Result<(), 
             request.claim,
             wanted(request)
         ))?;
-        for (group, count) in request.groups() {
+        let (selectors, others): (Vec<_>, Vec<_>) =
+            request.groups().into_iter().partition(|(group, _)| matches!(group, Group::Selector { .. }));
+        for (group, count) in others {
             let examples: Vec<_> = request.rejected.iter().filter(|r| r.reason.group() == group).collect();
             terminal.line(format_args!("      {count} {group}"))?;
             // A reason that is the same for all of them needs no list.
@@ -230,6 +232,23 @@ fn node_text(node: &NodeExplanation, terminal: &mut Terminal<'_>) -> Result<(), 
             }
             if !same && examples.len() > DEVICES_SHOWN {
                 terminal.line(format_args!("        … and {} more", examples.len() - DEVICES_SHOWN))?;
+            }
+        }
+        selectors_text(&selectors, terminal)?;
+    }
+    Ok(())
+}
+
+/// What selectors leave out, as one sum.
+fn selectors_text(groups: &[(Group, usize)], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    match groups {
+        [] => {}
+        [(group, count)] => terminal.line(format_args!("      {count} {group}"))?,
+        several => {
+            let sum: usize = several.iter().map(|(_, count)| count).sum();
+            terminal.line(format_args!("      {sum} left out by {} selectors", several.len()))?;
+            for (group, count) in several.iter().take(DEVICES_SHOWN) {
+                terminal.line(format_args!("        {count}: {group}"))?;
             }
         }
     }

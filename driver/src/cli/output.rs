@@ -192,6 +192,57 @@ impl Terminal<'_> {
         }
     }
 
+    /// Writes a `List` in a program's form, each item as it comes: what it takes does not grow with the list. The text is
+    /// that of [`Terminal::value`] for the whole list.
+    pub(super) fn list(
+        &mut self,
+        format: Format,
+        items: impl IntoIterator<Item = Value>,
+        more: &[(&str, Value)],
+    ) -> io::Result<()> {
+        match format {
+            Format::Json | Format::Table => self.json_list(items, more),
+            Format::Yaml => {
+                self.out.write_all(b"apiVersion: v1\n")?;
+                let mut empty = true;
+                for item in items {
+                    self.out.write_all(if empty { b"items:\n".as_slice() } else { b"" })?;
+                    self.out.write_all(yaml_document(&Value::Array(vec![item])).as_bytes())?;
+                    empty = false;
+                }
+                self.out.write_all(if empty { b"items: []\n".as_slice() } else { b"" })?;
+                self.out.write_all(b"kind: List\n")?;
+                for (key, value) in more {
+                    let entry = serde_json::Map::from_iter([((*key).to_owned(), value.clone())]);
+                    self.out.write_all(yaml_document(&Value::Object(entry)).as_bytes())?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn json_list(
+        &mut self,
+        items: impl IntoIterator<Item = Value>,
+        more: &[(&str, Value)],
+    ) -> io::Result<()> {
+        let mut out = JsonText(&mut *self.out);
+        out.write_all(b"{\n  \"apiVersion\": \"v1\",\n  \"items\": [")?;
+        let mut empty = true;
+        for item in items {
+            out.write_all(if empty { b"\n    ".as_slice() } else { b",\n    " })?;
+            out.write_all(serde_json::to_string_pretty(&item)?.replace('\n', "\n    ").as_bytes())?;
+            empty = false;
+        }
+        out.write_all(if empty { b"]".as_slice() } else { b"\n  ]" })?;
+        out.write_all(b",\n  \"kind\": \"List\"")?;
+        for (key, value) in more {
+            let text = serde_json::to_string_pretty(value)?.replace('\n', "\n  ");
+            write!(out, ",\n  \"{key}\": {text}")?;
+        }
+        out.write_all(b"\n}\n")
+    }
+
     /// A word in its tone, where colours are shown.
     pub(super) fn toned(&self, tone: Tone, text: &str) -> String {
         match self.colour {

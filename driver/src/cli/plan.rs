@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let refused = placements.iter().filter(|p| matches!(p.outcome, Outcome::Refused(_))).count();
     match args.output {
         Format::Table => table(&cluster, &placements, args.limit, terminal)?,
-        form => terminal.value(form, &answer_json(&cluster, &placements))?,
+        form => answer(form, &cluster, &placements, terminal)?,
     }
     Ok(fleet.answer(if refused == 0 { Answer::Yes } else { Answer::No }))
 }
@@ -212,11 +212,16 @@ impl Verdict {
 }
 
 /// A `List` of the claims in the API's own form, with what came of them beside it.
-fn answer_json(cluster: &Cluster, placements: &[Placement]) -> Value {
-    let claims: Vec<&ResourceClaim> = placements.iter().flat_map(|p| cluster.claims_of(p.unit)).collect();
+fn answer(
+    form: Format,
+    cluster: &Cluster,
+    placements: &[Placement],
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
     let mut seen = std::collections::BTreeSet::new();
-    let items: Vec<Value> =
-        claims.into_iter().filter(|c| seen.insert(c.uid.as_str())).map(|c| Object::Claim(c).json()).collect();
+    let claims = placements.iter().flat_map(|p| cluster.claims_of(p.unit));
+    let items =
+        claims.filter(|c| seen.insert(c.uid.as_str())).map(|c: &ResourceClaim| Object::Claim(c).json());
     let outcomes: Vec<Value> = placements
         .iter()
         .map(|placement| {
@@ -235,11 +240,7 @@ fn answer_json(cluster: &Cluster, placements: &[Placement]) -> Value {
         })
         .collect();
     let Verdict { placed, held, refused } = verdict(placements);
-    json!({
-        "apiVersion": "v1",
-        "kind": "List",
-        "items": items,
-        "outcomes": outcomes,
-        "summary": { "placed": placed, "held": held, "refused": refused },
-    })
+    let summary = json!({ "placed": placed, "held": held, "refused": refused });
+    terminal.list(form, items, &[("outcomes", Value::Array(outcomes)), ("summary", summary)])?;
+    Ok(())
 }

@@ -1,7 +1,5 @@
 //! `aliquot slices`: what nodes would publish.
 
-use serde_json::json;
-
 use crate::manifest::Object;
 
 use super::failure::{Answer, Failure};
@@ -30,8 +28,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
     let slices = || fleet.nodes.iter().flat_map(|n| &n.slices);
     if args.output != Format::Table {
-        let items: Vec<_> = slices().map(|s| Object::Slice(s).json()).collect();
-        terminal.value(args.output, &json!({ "apiVersion": "v1", "kind": "List", "items": items }))?;
+        terminal.list(args.output, slices().map(|slice| Object::Slice(slice).json()), &[])?;
         return Ok(fleet.answer(Answer::Yes));
     }
     let columns = [

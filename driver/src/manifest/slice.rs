@@ -95,6 +95,7 @@ pub(super) fn slice(
         cx.rule(&path.missing("nodeSelector"), "has several terms; expected exactly one");
     }
     let node = one_selection(cx, path, selection)?;
+    let devices = devices.into();
     Some(ResourceSlice { name: meta.name, driver: driver?, pool: pool?, node, devices, shared_counters })
 }
 

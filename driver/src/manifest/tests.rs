@@ -547,12 +547,12 @@ mod round_trip {
         #[test]
         fn of_slices(name in tricky_label(), device in device(), generation in 0_i64..9) {
             let counters = BTreeMap::from([("vg0".to_owned(), Quantity::from_units(1, Format::DecimalSi))]);
-            let of = |devices, shared_counters| ResourceSlice {
+            let of = |devices: Vec<Device>, shared_counters| ResourceSlice {
                 name: name.clone(),
                 driver: "d.example".into(),
                 pool: Pool { name: "p/q".into(), generation, slice_count: 2 },
                 node: NodeSelection::PerDevice,
-                devices,
+                devices: devices.into(),
                 shared_counters,
             };
             for slice in [of(vec![device], vec![]), of(vec![], vec![CounterSet { name: "c".into(), counters }])] {

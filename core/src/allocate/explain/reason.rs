@@ -189,6 +189,14 @@ impl fmt::Display for Reason {
                 write!(f, "`{capacity}`: {asked} asked, {left} left of {whole}")?;
                 if by.is_empty() { Ok(()) } else { write!(f, ", the rest held by {}", Names(by)) }
             }
+            // A counter of one is a place on the card, such as `mem4`.
+            Self::Counter { counter, shortage, total, by, .. }
+                if *total == Quantity::from_units(1, total.format())
+                    && shortage.left == Quantity::ZERO
+                    && !by.is_empty() =>
+            {
+                write!(f, "{} is held by {}", Place(counter), Names(by))
+            }
             Self::Counter { set, counter, shortage, total, by } => {
                 let [asked, left, total] = in_one_unit([shortage.asked, shortage.left, *total]);
                 write!(f, "counter `{counter}` of `{set}`: {asked} needed, {left} left of {total}")?;
@@ -227,6 +235,24 @@ fn constraint(
     }
 }
 
+impl Group {
+    /// How far a device of the group is from serving the request: what is held may be released, a selector stays.
+    #[must_use]
+    pub const fn distance(&self) -> u8 {
+        match self {
+            Self::SelectorFails { .. } => 0,
+            Self::Capacity { .. } | Self::Counter { .. } => 1,
+            Self::Held => 2,
+            Self::Taint { .. } => 3,
+            Self::Constraint { .. } => 4,
+            Self::Policy { .. } => 5,
+            Self::NoSuchCapacity { .. } => 6,
+            Self::OtherNode => 7,
+            Self::Selector { .. } => 8,
+        }
+    }
+}
+
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -256,6 +282,19 @@ impl fmt::Display for Names<'_> {
             [] => f.write_str("none"),
             names if names.len() <= SHOWN => f.write_str(&names.join(", ")),
             names => write!(f, "{} and {} more", names[..SHOWN].join(", "), names.len() - SHOWN),
+        }
+    }
+}
+
+/// A counter of one in the card's words.
+struct Place<'a>(&'a str);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.0.strip_prefix("mem").filter(|number| number.parse::<u8>().is_ok());
+        match number {
+            Some(number) => write!(f, "memory slice {number}"),
+            None => write!(f, "`{}` of the card", self.0),
         }
     }
 }

@@ -113,7 +113,7 @@ impl Setup {
     }
 
     pub(super) fn devices(self, pool: &str, devices: Vec<Device>) -> Self {
-        self.slice(&format!("{pool}-0"), pool, &[], |slice| slice.devices = devices)
+        self.slice(&format!("{pool}-0"), pool, &[], |slice| slice.devices = devices.into())
     }
 
     pub(super) fn slice(

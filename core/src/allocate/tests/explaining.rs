@@ -185,5 +185,5 @@ fn groups_count_devices_by_reason() {
     let explanation = world.explain(&[c(&["any"])], Candidates::All);
     let groups = explanation.nodes[0].requests[0].groups();
     let shown: Vec<String> = groups.iter().map(|(group, count)| format!("{count} {group}")).collect();
-    assert_eq!(shown, ["2 taint `t` not tolerated", "1 held by a claim"]);
+    assert_eq!(shown, ["1 held by a claim", "2 taint `t` not tolerated"]);
 }

@@ -55,7 +55,7 @@ fn world() -> impl Strategy<Value = Setup> {
         for (slice, devices) in
             setup.slices.iter_mut().filter(|s| s.shared_counters.is_empty()).zip([near, roaming])
         {
-            slice.devices = devices;
+            slice.devices = devices.into();
         }
         if let Some(last) = setup.slices.last_mut() {
             last.node = NodeSelection::PerDevice;

@@ -1,6 +1,7 @@
 //! Requests: counts, all, alternatives, selectors, constraints, limits.
 
 use super::build::*;
+use crate::allocate::{Limits, Memory, NodeIndex};
 use crate::dra::*;
 
 fn c(requests: &[&str]) -> ResourceClaim {
@@ -202,4 +203,18 @@ fn admin_access_sees_held_devices_and_holds_nothing() {
         &[c(&["any admin memory=1Gi"])],
         "NoFit",
     );
+}
+
+#[test]
+fn nine_distinct_values_of_eight_are_refused_without_a_search() {
+    let devices: Vec<String> = (0..24).map(|n| format!("d{n} slot={}", n % 8)).collect();
+    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+    let mut world = one(&devices).world();
+    world.set_limits(Limits { steps_max: 100, steps_before_twins: u64::MAX, memory: Memory::Off });
+    let mut answer = |request| {
+        let claim = distinct(claim("c", &[request]), &[], "slot");
+        read(&world.allocate(NodeIndex(0), &[claim]))
+    };
+    assert_eq!(answer("any*8"), "d0 d1 d2 d3 d4 d5 d6 d7");
+    assert_eq!(answer("any*9"), "NoFit");
 }

@@ -11,7 +11,7 @@ fn slice(name: &str, slice_count: i64) -> ResourceSlice {
         driver: "aliquot.dev".to_owned(),
         pool: Pool { name: "node-1/aliquot".to_owned(), generation: 3, slice_count },
         node: NodeSelection::Name("node-1".to_owned()),
-        devices: Vec::new(),
+        devices: Vec::new().into(),
         shared_counters: Vec::new(),
     }
 }
@@ -46,7 +46,7 @@ fn good() -> Vec<ResourceSlice> {
     device
         .attributes
         .insert("resource.kubernetes.io/pcieRoot".to_owned(), AttributeValue::String("p".to_owned()));
-    devices.devices = vec![device, Device::named("d1")];
+    devices.devices = vec![device, Device::named("d1")].into();
     vec![counters, devices]
 }
 
@@ -75,7 +75,7 @@ fn a_good_pool_has_no_violations() {
     assert_eq!(violations(&good()), []);
     assert_eq!(violations(&[slice("empty", 1)]), []);
     let mut plain = slice("plain", 1);
-    plain.devices = named(128);
+    plain.devices = named(128).into();
     assert_eq!(violations(&[plain]), []);
 }
 
@@ -109,19 +109,19 @@ fn slices_have_legal_names_and_places() {
 
 #[test]
 fn slices_have_their_limits() {
-    broken(|s| s[1].devices = named(129), &["spec.devices", "found 129", "at most 128"]);
+    broken(|s| s[1].devices = named(129).into(), &["spec.devices", "found 129", "at most 128"]);
     broken(|s| s[1].devices.extend(named(63)), &["spec.devices", "found 65", "at most 64"]);
     let tainted = |s: &mut Vec<ResourceSlice>| {
-        s[1].devices = named(65);
+        s[1].devices = named(65).into();
         s[1].devices[64].taints = vec![taint("k")];
     };
     broken(tainted, &["spec.devices", "found 65", "at most 64"]);
     let listed = |s: &mut Vec<ResourceSlice>| {
-        s[1].devices = named(65);
+        s[1].devices = named(65).into();
         s[1].devices[3].attributes.insert("l".to_owned(), AttributeValue::Ints(vec![1]));
     };
     broken(listed, &["spec.devices", "found 65", "at most 64"]);
-    broken(|s| s[0].devices = named(1), &["devices and sharedCounters"]);
+    broken(|s| s[0].devices = named(1).into(), &["devices and sharedCounters"]);
     let sets =
         |s: &mut Vec<ResourceSlice>| s[0].shared_counters = (0..9).map(|n| set(&format!("s{n}"))).collect();
     broken(sets, &["spec.sharedCounters", "found 9", "at most 8"]);
@@ -231,7 +231,7 @@ fn pools_are_complete_unique_and_resolved() {
     broken(|s| s.truncate(1), &["resourceSliceCount", "2, with 1 slices"]);
     let again = |s: &mut Vec<ResourceSlice>| {
         let mut third = slice("a-2", 3);
-        third.devices = named(1);
+        third.devices = named(1).into();
         third.devices[0].name = "d1".to_owned();
         s.push(third);
     };
