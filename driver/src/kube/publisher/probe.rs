@@ -92,7 +92,7 @@ fn questions(driver: &str, node: &str) -> Vec<Question> {
         driver: driver.to_owned(),
         pool: Pool { name: "aliquot-0-probe".to_owned(), generation: 1, slice_count: 1 },
         node: NodeSelection::Name(node.to_owned()),
-        devices,
+        devices: devices.into(),
         shared_counters,
     };
     let one = Quantity::from_units(1, Format::DecimalSi);

@@ -102,7 +102,7 @@ mod tests {
             driver: "aliquot.dev".to_owned(),
             pool: Pool { name: "p".to_owned(), generation: 1, slice_count: 1 },
             node: NodeSelection::Name("n".to_owned()),
-            devices: vec![device],
+            devices: vec![device].into(),
             shared_counters: Vec::new(),
         }
     }
