@@ -20,6 +20,7 @@ mod amend;
 mod cards;
 mod contexts;
 mod lock;
+mod monitor;
 mod partitions;
 
 use std::fs::File;

@@ -21,7 +21,7 @@ mod settings;
 mod undo;
 
 pub use decode::DecodeError;
-pub(crate) use execute::{CONTAINER_GRANTS, Earlier, Hands, Outcome, Tenant, run_steps};
+pub(crate) use execute::{CONTAINER_GRANTS, Earlier, Hands, Outcome, Tenant, access_edits, run_steps};
 pub(crate) use settings::{fault, recorded};
 pub(crate) use undo::{run_undo, unknown_claims};
 

@@ -203,6 +203,27 @@ async fn bad_claims_are_refused_and_every_one_has_an_entry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn admin_access_reads_devices_and_holds_nothing() {
+    let claims: &[(&str, &[Want])] = &[("m", &[REST, SHARE]), ("full", &[REST])];
+    let bench = Bench::new("mixed", claims).await;
+    let mut monitor = bench.cluster.claim("test", "claim-m");
+    for result in &mut monitor.allocation.as_mut().unwrap().devices {
+        result.access = aliquot_core::dra::Access::Admin;
+    }
+    bench.cluster.put(&monitor);
+    bench.prepare("full").await.unwrap();
+    let names = bench.prepare("m").await.unwrap();
+    assert_eq!(names, ["aliquot.dev/claim=m-admin-r0-0", "aliquot.dev/claim=m-admin-r1-1"]);
+    let text =
+        std::fs::read_to_string(bench.world.state().join("cdi/aliquot.dev-claim-m-admin.json")).unwrap();
+    assert!(text.contains("/dev/nvidia2") && !text.contains("grants") && !text.contains("preload"), "{text}");
+    assert_eq!(bench.unprepare("m").await, "");
+    assert!(!bench.world.state().join("cdi/aliquot.dev-claim-m-admin.json").exists());
+    assert_eq!(bench.unprepare("full").await, "");
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn overlap_waits_for_the_holder_to_leave() {
     let bench = Bench::new("mixed", &[("holder", &[REST]), ("next", &[REST])]).await;
     bench.prepare("holder").await.unwrap();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::disposition::Disposition;
-use aliquot_core::dra::{DeviceResult, ResourceClaim};
+use aliquot_core::dra::{Access, DeviceResult, ResourceClaim};
 use aliquot_core::id::ClaimUid;
 use aliquot_core::offer::DRIVER;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -223,6 +223,31 @@ impl Shared {
         if ours.is_empty() {
             return Ok(Vec::new());
         }
+        let (mut held, mut monitored) = (claim.clone(), false);
+        if let Some(allocation) = &mut held.allocation {
+            let before = allocation.devices.len();
+            allocation.devices.retain(|result| result.access == Access::Normal);
+            monitored = allocation.devices.len() < before;
+        }
+        let mut answer = Vec::new();
+        if monitored {
+            let attempt = claim.clone();
+            let seen = self.on_node(move |node| node.monitor(&attempt)).await?;
+            let seen = seen.map_err(|error| agent_error(&error))?;
+            answer.extend(devices(reference, &seen, &claim, Access::Admin)?);
+        }
+        if !own_results(reference, &held)?.is_empty() {
+            answer.extend(self.hold(reference, held).await?);
+        }
+        Ok(answer)
+    }
+
+    /// Prepares the devices that a claim holds; waits for an overlap to end.
+    async fn hold(
+        self: &Arc<Self>,
+        reference: &ClaimReference,
+        claim: ResourceClaim,
+    ) -> Result<Vec<WireDevice>, AgentError> {
         let claim = Arc::new(claim);
         let deadline = clock::now() + OVERLAP;
         loop {
@@ -231,7 +256,7 @@ impl Shared {
             match self.on_node(move |node| node.prepare(&attempt)).await? {
                 Ok(prepared) => {
                     self.parts.changed.send_modify(|count| *count += 1);
-                    return devices(reference, &prepared, &claim);
+                    return devices(reference, &prepared, &claim, Access::Normal);
                 }
                 Err(error) if may_clear(&error) && clock::now() < deadline => {
                     tracing::debug!(claim = %reference, "waits for an overlap to end: {error}");
@@ -297,8 +322,10 @@ fn devices(
     reference: &ClaimReference,
     prepared: &PreparedClaim,
     claim: &ResourceClaim,
+    access: Access,
 ) -> Result<Vec<WireDevice>, AgentError> {
-    let results = own_results(reference, claim)?;
+    let mut results = own_results(reference, claim)?;
+    results.retain(|result| result.access == access);
     if results.len() != prepared.devices.len() {
         return Err(broken(format!(
             "claim {reference}: found {} prepared devices, expected {}; please report this",

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use aliquot_core::card::Inventory;
 use aliquot_core::disposition::Disposition;
-use aliquot_core::dra::ResourceClaim;
+use aliquot_core::dra::{Access, DeviceResult, ResourceClaim};
 use aliquot_core::grant::Grant;
 use aliquot_core::id::ClaimUid;
 use aliquot_core::ledger::CardReport;
-use aliquot_core::offer::{Offers, ServerVersion};
+use aliquot_core::offer::{DRIVER, Offers, ServerVersion};
 use aliquot_core::plan;
 use aliquot_core::ports::BackendError;
 use parking_lot::Mutex;
@@ -51,7 +51,13 @@ pub trait NodeStore: Send + Sync + 'static {
     /// [`PrepareError`]; the node is as before, or the journal says what is left to undo.
     fn prepare(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError>;
 
-    /// Gives a claim back; an unknown one is given back already.
+    /// Gives a claim devices to read; it holds nothing.
+    ///
+    /// # Errors
+    /// [`PrepareError`]; nothing was changed.
+    fn monitor(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError>;
+
+    /// Gives a claim back, and what it monitors; an unknown one is given back already.
     ///
     /// # Errors
     /// [`PrepareError`]; the journal says what is left to undo.
@@ -76,8 +82,17 @@ impl NodeStore for Mutex<Node> {
         prepared
     }
 
+    fn monitor(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
+        let results = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
+        let admin: Vec<&DeviceResult> =
+            results.filter(|r| r.access == Access::Admin && r.device.driver == DRIVER).collect();
+        self.lock().monitor(claim, &admin)
+    }
+
     fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError> {
-        self.lock().release(uid)
+        let mut node = self.lock();
+        node.end_monitoring(uid)?;
+        node.release(uid)
     }
 
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {
@@ -102,6 +117,10 @@ fn held(record: &ClaimRecord) -> HeldClaim {
 impl<S: NodeStore + ?Sized> NodeStore for Arc<S> {
     fn prepare(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
         self.as_ref().prepare(claim)
+    }
+
+    fn monitor(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
+        self.as_ref().monitor(claim)
     }
 
     fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError> {

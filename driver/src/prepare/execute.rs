@@ -306,6 +306,13 @@ fn edits_of(hands: &Hands<'_>, grant: &Grant, access: &DeviceAccess) -> Result<V
     let variable: EnvName = GRANTS_VARIABLE.parse()?;
     let value: EnvValue = CONTAINER_GRANTS.parse()?;
     let mut edits = vec![Edit::Env(variable, value), Edit::Mount(record)];
+    edits.extend(access_edits(access)?);
+    Ok(edits)
+}
+
+/// What of the hardware a container reaches, without any limit.
+pub(crate) fn access_edits(access: &DeviceAccess) -> Result<Vec<Edit>, edits::EditError> {
+    let mut edits = Vec::new();
     for node in &access.nodes {
         let (container, host): (PlainPath, PlainPath) = (node.container.parse()?, node.host.parse()?);
         let number = (node.major, node.minor);
