@@ -307,3 +307,79 @@ async fn desired_slices_wait_for_the_server_and_follow_it() {
     tokio::time::timeout(Duration::from_secs(20), desired.wait_for(exclusive)).await.unwrap().unwrap();
     bench.agent.stop().await;
 }
+
+/// A number sequence that its seed determines.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % limit
+    }
+}
+
+/// What happens between two agents.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// Nothing.
+    Again,
+    /// The machine starts anew.
+    Reboot,
+}
+
+impl Bench {
+    /// Kills the agent and starts another one on what is left; after a reboot the CDI directory is empty.
+    async fn restart(self, start: Start) -> Self {
+        let Self { world, kubelet, cluster, agent, plugin } = self;
+        drop(plugin);
+        agent.kill().await;
+        if start == Start::Reboot {
+            // A directory that no claim has needed yet is absent.
+            drop(std::fs::remove_dir_all(world.state().join("cdi")));
+        }
+        let (node, recovery) = eventually(|| world.try_open(None).ok()).await;
+        assert!(recovery.problems.is_empty(), "{:?}", recovery.problems);
+        node.invariants().unwrap();
+        let agent = RunningAgent::start(node, &kubelet, &cluster, None);
+        let plugin = kubelet.register().await;
+        Self { world, kubelet, cluster, agent, plugin }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn random_calls_kills_and_reboots_converge() {
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let (small, slice) = (SHARE, Want { part: "1g.10gb at 2", ..PARTITION });
+    let shapes: [&[Want]; 4] = [&[small], &[PARTITION], &[small, slice], &[small, small]];
+    let uids: Vec<String> = (0..4).map(|n| format!("c{n}")).collect();
+    let claims: Vec<(&str, &[Want])> = uids.iter().map(String::as_str).zip(shapes).collect();
+    let mut bench = Bench::new("mixed", &claims).await;
+    let mut held = std::collections::BTreeMap::new();
+    for _ in 0..60 {
+        let uid = &uids[random.below(uids.len())];
+        match random.below(8) {
+            0..4 => {
+                let names = bench.prepare(uid).await.unwrap();
+                assert_eq!(*held.entry(uid.clone()).or_insert_with(|| names.clone()), names, "{uid}");
+            }
+            4..6 => {
+                assert_eq!(bench.unprepare(uid).await, "", "{uid}");
+                held.remove(uid);
+            }
+            6 => bench = bench.restart(Start::Again).await,
+            _ => bench = bench.restart(Start::Reboot).await,
+        }
+        let cdi = std::fs::read_dir(bench.world.state().join("cdi")).into_iter().flatten().count();
+        assert_eq!(cdi, held.len());
+    }
+    for uid in &uids {
+        assert_eq!(bench.unprepare(uid).await, "");
+    }
+    assert!(bench.world.live().is_empty());
+    bench.agent.stop().await;
+    let node = bench.world.open();
+    node.invariants().unwrap();
+    assert_eq!(std::fs::read_dir(node.grants_dir()).unwrap().count(), 0);
+}
