@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its cards has failed")]
 
+use std::process::Command;
 use std::time::Instant;
 
 use aliquot_core::card::{Card, Health, Inventory, Topology};
@@ -16,6 +17,7 @@ use aliquot_core::offer::{Offers, ServerVersion, UsageHint, classes, offers, tex
 use aliquot_core::quantity::{Format, Quantity};
 use aliquot_driver::manifest::Object;
 use aliquot_tests::generate::Random;
+use aliquot_tests::local::aliquot;
 use aliquot_tests::oracle::Oracle;
 use serde_json::{Value, json};
 
@@ -343,5 +345,31 @@ fn spoil_device(device: &mut Device, pick: usize, word: String, random: &mut Ran
             device.node = Some(NodeSelection::All);
             "node of a device"
         }
+    }
+}
+
+/// A list is written item by item, and equal nodes share their devices.
+#[test]
+fn slices_of_many_nodes_are_written_in_bounded_memory() {
+    let limited =
+        format!("ulimit -v 450000; exec {} slices --node '8xh100*100' -o json", aliquot().display());
+    let output = Command::new("sh").args(["-c", &limited]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.ends_with("\"kind\": \"List\"\n}\n"), "{:?}", output.status);
+    let list: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(500));
+}
+
+#[test]
+fn answer_to_full_device_ends_with_exit_3_and_no_panic() {
+    for words in [&["completions", "bash"][..], &["--help"], &["slices", "--node", "h100-8", "-o", "yaml"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(aliquot()).args(words).stdout(full).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{words:?}: {error}");
+        assert!(
+            error.contains("cannot write the answer") && !error.contains("panicked"),
+            "{words:?}: {error}"
+        );
     }
 }
