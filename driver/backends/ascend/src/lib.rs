@@ -30,11 +30,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aliquot_core::card::Inventory;
-use aliquot_core::catalogue::Catalogue;
+use aliquot_core::catalogue::{CardModel, Catalogue};
+use aliquot_core::health::{Cause, Harm, Meaning};
 use aliquot_core::id::{CardUuid, TemplateName, Vendor};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
-    BackendError, DeviceAccess, DeviceBackend, Expected, LivePartition, PartitionAt, PartitionHandle,
+    BackendError, CardEvent, CardEvents, CardUsage, DeviceAccess, DeviceBackend, Expected, LivePartition,
+    PartitionAt, PartitionHandle,
 };
 use aliquot_core::units::Bytes;
 
@@ -43,6 +45,7 @@ pub use ffi::{Fault, Site};
 pub use health::OpenError;
 
 use access::Reached;
+use ffi::event::Watcher;
 use ffi::{ChipAt, Facts, Library, Vnpu};
 use health::Debounce;
 use probe::{Found, Machine};
@@ -68,20 +71,15 @@ pub struct AscendNode {
     debounce: Debounce,
     /// Templates that the driver does not know, by model.
     unknown: Mutex<BTreeSet<(String, TemplateName)>>,
+    /// Chips whose events the library delivers.
+    subscribed: Mutex<BTreeSet<ChipAt>>,
     /// One lock a chip: its changes run one after the other.
     changes: Mutex<BTreeMap<ChipAt, Arc<Mutex<()>>>>,
 }
 
-/// What a chip holds and how much it works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// Memory of the chip.
-    pub memory: Bytes,
-    /// Memory in use.
-    pub in_use: Bytes,
-    /// Percent of the AI cores' time; `None`: the driver does not tell.
-    pub busy_percent: Option<u32>,
-}
+/// The fault events of one chip.
+#[derive(Debug)]
+pub struct Watch(Watcher);
 
 /// All chips as they are now, and what is wrong with those that are left out.
 struct Look {
@@ -96,7 +94,7 @@ impl AscendNode {
     ///
     /// # Errors
     /// [`OpenError`]: there is no driver, its library is not safe to load or too old, or it has no NPU for us.
-    pub fn open(catalogue: &Catalogue, site: &Site) -> Result<Self, OpenError> {
+    pub fn open(catalogue: &Catalogue, site: &Site) -> Result<Arc<Self>, OpenError> {
         let library = Library::load(site).map_err(|fault| OpenError::of("initialise", fault))?;
         let driver = library.driver().map_err(|fault| OpenError::of("version of the driver", fault))?;
         let mut node = Self {
@@ -109,6 +107,7 @@ impl AscendNode {
             no_partitions: Vec::new(),
             debounce: Debounce::default(),
             unknown: Mutex::default(),
+            subscribed: Mutex::default(),
             changes: Mutex::default(),
         };
         let look = node.look().map_err(|fault| OpenError::of("list of cards", fault))?;
@@ -127,7 +126,7 @@ impl AscendNode {
         let models = look.found.into_iter().map(|found| found.offered);
         node.catalogue = node.catalogue.with_models(models);
         node.trouble = look.trouble;
-        Ok(node)
+        Ok(Arc::new(node))
     }
 
     /// Notes templates that the vendor's tool does not list. Where there is no tool, a refused creation tells.
@@ -218,6 +217,12 @@ impl AscendNode {
         probe::vendor()
     }
 
+    /// Whether new partitions of this model are made on request; of others the administrator cuts the chips.
+    #[must_use]
+    pub fn cuts(model: &CardModel) -> bool {
+        model.table().is_some_and(|table| partition::static_reason(table).is_none())
+    }
+
     /// Version of the driver.
     #[must_use]
     pub fn driver(&self) -> &str {
@@ -251,34 +256,23 @@ impl AscendNode {
         Ok((Inventory { cards: look.found.into_iter().map(|found| found.card).collect() }, look.trouble))
     }
 
-    /// Memory in use on a chip, and how much it works. The vendor's library tells nothing by process.
+    /// Watches the fault events of a chip from now on.
     ///
     /// # Errors
-    /// As [`AscendNode::cards`].
-    pub fn usage(&self, card: &CardUuid) -> Result<Usage, BackendError> {
+    /// As [`AscendNode::cards`]; [`BackendError::Unsupported`] if the library has no events.
+    pub fn watch(&self, card: &CardUuid) -> Result<Watch, BackendError> {
         let chip = self.chip(card)?;
-        let load = self.library.busy(chip.facts.at);
-        let load = load.map_err(|fault| health::error(format!("usage of card {card}"), fault))?;
-        let bytes = |mib: u64| Bytes::from_mib(mib).unwrap_or(Bytes(u64::MAX));
-        Ok(Usage { memory: chip.card.memory, in_use: bytes(load.used_mib), busy_percent: load.busy_percent })
-    }
-
-    /// Has fault events of every chip delivered to [`AscendNode::next_event`] from now on.
-    ///
-    /// # Errors
-    /// As [`AscendNode::cards`]; a library without events is [`BackendError::Unreachable`].
-    pub fn watch(&self) -> Result<(), BackendError> {
-        let failed = |fault| health::error("watch Ascend NPUs".to_owned(), fault);
-        for at in self.library.chips().map_err(failed)? {
-            self.library.subscribe(at).map_err(failed)?;
+        let mut subscribed = self.subscribed.lock().unwrap_or_else(PoisonError::into_inner);
+        let watcher = Watcher::of(chip.facts.logic);
+        if !subscribed.contains(&chip.facts.at) {
+            let what = format!("events of card {card}");
+            self.library.subscribe(chip.facts.at).map_err(|fault| match fault {
+                fault if fault.is_unsupported() => BackendError::Unsupported { what },
+                fault => health::error(what, fault),
+            })?;
+            subscribed.insert(chip.facts.at);
         }
-        Ok(())
-    }
-
-    /// The next fault event; `None`: none for so long. What it means is in the health of the next look.
-    #[must_use]
-    pub fn next_event(&self, longest: Duration) -> Option<FaultEvent> {
-        ffi::event::next(longest)
+        Ok(Watch(watcher))
     }
 
     /// Creates a vNPU under the first of its names that the driver knows.
@@ -406,6 +400,32 @@ impl DeviceBackend for AscendNode {
         Some(format!("{}/{number}", self.driver))
     }
 
+    fn trouble(&self) -> Vec<String> {
+        self.trouble.clone()
+    }
+
+    /// Memory in use on a chip, and how much it works. The vendor's library reports nothing by process, nor by vNPU.
+    fn usage(&self, visible: &CardUuid) -> Result<CardUsage, BackendError> {
+        let chip = self.chip(visible)?;
+        let load = self.library.busy(chip.facts.at);
+        let load = load.map_err(|fault| health::error(format!("usage of card {visible}"), fault))?;
+        let bytes = |mib: u64| Bytes::from_mib(mib).unwrap_or(Bytes(u64::MAX));
+        Ok(CardUsage {
+            memory: chip.card.memory,
+            in_use: bytes(load.used_mib),
+            busy_percent: load.busy_percent,
+            processes: Vec::new(),
+        })
+    }
+
+    fn events(&self, card: &CardUuid) -> Result<Box<dyn CardEvents>, BackendError> {
+        Ok(Box::new(self.watch(card)?))
+    }
+
+    fn meaning(&self, _: &CardUuid, code: u64) -> Meaning {
+        Meaning { name: format!("fault {code:08X}"), what: "a critical fault of the NPU", harm: Harm::Card }
+    }
+
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
         let chip = self.chip(card)?;
         let (reached, visible_uuid) = match PartitionAt::of(card, part) {
@@ -425,6 +445,25 @@ impl DeviceBackend for AscendNode {
         // The image has its own LD_LIBRARY_PATH, which a constant would replace.
         let environment = Vec::new();
         Ok(DeviceAccess { visible_uuid, nodes, mounts: access::files(&self.site.root), environment })
+    }
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// The next fault event; `None`: none for so long.
+    #[must_use]
+    pub fn next_fault(&self, longest: Duration) -> Option<FaultEvent> {
+        self.0.next(longest)
+    }
+}
+
+impl CardEvents for Watch {
+    fn next(&mut self, longest: Duration) -> Result<Option<CardEvent>, BackendError> {
+        // Lesser faults end by themselves and are in the health of the next look.
+        let critical = self.next_fault(longest).filter(|event| event.severity >= 3 && event.assertion != 0);
+        let cause = |event: FaultEvent| Cause::Code(u64::from(event.code));
+        Ok(critical.map(|event| CardEvent { cause: cause(event), part: Part::Card }))
     }
 }
 

@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aliquot_backend_ascend::{AscendNode, OpenError, Site};
 use aliquot_core::card::{Card, Health};
 use aliquot_core::catalogue::Catalogue;
+use aliquot_core::health::Cause;
 use aliquot_core::id::TemplateName;
 use aliquot_core::partition::{Part, PlacementName};
 use aliquot_core::ports::{BackendError, DeviceBackend, Expected, PartitionAt};
@@ -58,7 +59,7 @@ impl Bench {
         Site::below(self.dir.path().to_owned())
     }
 
-    fn open(&self) -> AscendNode {
+    fn open(&self) -> Arc<AscendNode> {
         AscendNode::open(&Catalogue::embedded(), &self.site()).unwrap()
     }
 
@@ -368,8 +369,8 @@ fn older_library_works_as_far_as_it_goes() {
     let node = bench.open();
     let card = node.discover().unwrap().cards[0].clone();
     node.create_partition(&at(&card, "vir02", "vg0")).unwrap();
-    let unwatched = node.watch().unwrap_err();
-    assert!(matches!(unwatched, BackendError::Unreachable { .. }), "{unwatched:?}");
+    let unwatched = node.watch(&card.uuid).unwrap_err();
+    assert!(matches!(unwatched, BackendError::Unsupported { .. }), "{unwatched:?}");
     // Without these nothing can be said of a card.
     for needed in
         ["dcmi_init", "dcmi_get_driver_version", "dcmi_get_device_logic_id", "dcmi_get_device_num_in_card"]
@@ -503,13 +504,17 @@ fn faults_reach_the_watcher_and_the_health() {
     let node = bench.open();
     let health = || node.discover().unwrap().cards[1].health.clone();
     assert_eq!(health(), Health::Healthy);
-    node.watch().unwrap();
+    let card = node.discover().unwrap().cards[1].uuid.clone();
+    let watch = node.watch(&card).unwrap();
+    let mut events = node.events(&card).unwrap();
     bench.npus().set_health(1, &Ailment { health: 3, codes: vec![0x80C9_8001] }).unwrap();
-    let event = node.next_event(Duration::from_secs(20)).unwrap();
+    let event = watch.next_fault(Duration::from_secs(20)).unwrap();
     assert_eq!((event.device, event.code, event.severity, event.assertion), (1, 0x80C9_8001, 3, 1));
+    let noted = events.next(Duration::from_secs(20)).unwrap().unwrap();
+    assert_eq!(noted.cause, Cause::Code(0x80C9_8001));
     assert!(matches!(health(), Health::Unhealthy(why) if why.contains("80C98001")));
     bench.npus().set_health(1, &Ailment::default()).unwrap();
-    assert_eq!(node.next_event(Duration::from_secs(20)).unwrap().assertion, 0);
+    assert_eq!(watch.next_fault(Duration::from_secs(20)).unwrap().assertion, 0);
     let looks = [health(), health(), health()];
     assert_eq!(looks.iter().filter(|health| **health == Health::Healthy).count(), 1, "{looks:?}");
 }

@@ -1,17 +1,25 @@
-//! Fault events: the library calls [`deliver`] on a thread of its own, without saying for whom. One queue for the process.
+//! Fault events: the library calls [`deliver`] on a thread of its own, without a word for whom. A watcher has a queue.
 
 // UNSAFETY: the event lies behind a pointer of the library's.
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::layout::Event;
 
-/// Most events that wait; older ones go first.
+/// Most events that wait for a watcher; older ones go first.
 const WAITING_MAX: usize = 256;
 
-static WAITING: Mutex<VecDeque<FaultEvent>> = Mutex::new(VecDeque::new());
+static QUEUES: Mutex<Vec<Queue>> = Mutex::new(Vec::new());
 static NEWS: Condvar = Condvar::new();
+
+/// What waits for one watcher.
+#[derive(Debug)]
+struct Queue {
+    watcher: u64,
+    device: u32,
+    waiting: VecDeque<FaultEvent>,
+}
 
 /// A fault that began or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +34,14 @@ pub struct FaultEvent {
     pub assertion: u8,
 }
 
+/// The events of one chip, from its making on.
+#[derive(Debug)]
+pub(crate) struct Watcher(u64);
+
+fn queues() -> MutexGuard<'static, Vec<Queue>> {
+    QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Takes an event from the library.
 pub(crate) extern "C" fn deliver(event: *const Event) {
     if event.is_null() {
@@ -34,19 +50,43 @@ pub(crate) extern "C" fn deliver(event: *const Event) {
     // SAFETY: not null, and an event by the call's contract; unaligned is allowed for.
     let event = unsafe { event.read_unaligned() };
     let Event { id, device, severity, assertion, .. } = event;
-    let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-    if waiting.len() == WAITING_MAX {
-        waiting.pop_front();
+    let told = FaultEvent { device: u32::from(device), code: id, severity, assertion };
+    for queue in queues().iter_mut().filter(|queue| queue.device == told.device) {
+        if queue.waiting.len() == WAITING_MAX {
+            queue.waiting.pop_front();
+        }
+        queue.waiting.push_back(told);
     }
-    waiting.push_back(FaultEvent { device: u32::from(device), code: id, severity, assertion });
-    NEWS.notify_one();
+    NEWS.notify_all();
 }
 
-/// The next event; `None`: there is none for so long.
-pub(crate) fn next(longest: Duration) -> Option<FaultEvent> {
-    let waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-    let nothing = |waiting: &mut VecDeque<FaultEvent>| waiting.is_empty();
-    let woken = NEWS.wait_timeout_while(waiting, longest, nothing).unwrap_or_else(PoisonError::into_inner);
-    let (mut waiting, _) = woken;
-    waiting.pop_front()
+// === impl Watcher ===
+
+impl Watcher {
+    /// A watcher of the chip with this number.
+    pub(crate) fn of(device: u32) -> Self {
+        let mut queues = queues();
+        let watcher = queues.iter().map(|queue| queue.watcher).max().unwrap_or(0) + 1;
+        queues.push(Queue { watcher, device, waiting: VecDeque::new() });
+        Self(watcher)
+    }
+
+    /// The next event; `None`: there is none for so long.
+    pub(crate) fn next(&self, longest: Duration) -> Option<FaultEvent> {
+        let own = |queues: &mut Vec<Queue>| queues.iter().position(|queue| queue.watcher == self.0);
+        let nothing = |queues: &mut Vec<Queue>| {
+            own(queues).and_then(|at| queues.get(at)).is_none_or(|queue| queue.waiting.is_empty())
+        };
+        let woken =
+            NEWS.wait_timeout_while(queues(), longest, nothing).unwrap_or_else(PoisonError::into_inner);
+        let (mut queues, _) = woken;
+        let at = own(&mut queues)?;
+        queues.get_mut(at)?.waiting.pop_front()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        queues().retain(|queue| queue.watcher != self.0);
+    }
 }
