@@ -32,7 +32,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use aliquot_abi::layout;
-use aliquot_abi::limits::{self as abi, Limits, MemoryLimit, Text};
+use aliquot_abi::limits::{self as abi, Limits, MemoryLimit, Pages, Text};
 use aliquot_core::card::Card;
 use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, isolation};
 use aliquot_core::id::CardUuid;
@@ -107,6 +107,7 @@ pub fn limits_of(grant: &Grant, card: &Card, visible: &CardUuid) -> Option<Limit
         managed: abi::ManagedPolicy::Charge,
         // Whoever reaches the card may know it ([`Place::publish_context`]); else the tenant's first process measures.
         context_bytes: 0,
+        pages: Pages::ASSUMED,
         card: Text::new(visible.as_str())?,
         claim: Text::new(grant.claim.as_str())?,
     })
@@ -142,8 +143,8 @@ fn compute(grant: &Grant, card: &Card, alone: bool) -> (abi::ComputePolicy, u32)
 /// Whether two records say the same to the tenant, whoever wrote them, whatever is granted right now, and whatever contexts
 /// were found to take since.
 fn same(one: &Limits, other: &Limits) -> bool {
-    let Limits { generation, granted_ppm, own_ppm, context_bytes, .. } = *one;
-    *one == Limits { generation, granted_ppm, own_ppm, context_bytes, ..*other }
+    let Limits { generation, granted_ppm, own_ppm, context_bytes, pages, .. } = *one;
+    *one == Limits { generation, granted_ppm, own_ppm, context_bytes, pages, ..*other }
 }
 
 // === impl Place ===
@@ -180,9 +181,9 @@ impl Place {
         }
         disk.before("change limits")?;
         self.write(|now| {
-            let (generation, context_bytes) =
-                now.map_or((1, 0), |now| (now.generation + 1, now.context_bytes));
-            Some(Limits { generation, context_bytes, ..*wanted })
+            let (generation, context_bytes, pages) =
+                now.map_or((1, 0, Pages::ASSUMED), |now| (now.generation + 1, now.context_bytes, now.pages));
+            Some(Limits { generation, context_bytes, pages, ..*wanted })
         })?;
         Ok(Made::Something)
     }

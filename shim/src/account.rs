@@ -21,12 +21,17 @@ use aliquot_enforce::units::Ppm;
 
 use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
 use crate::life::{self, Calls, Manners, Own, Reaped};
+use crate::pages::PageSize;
 use crate::sys::{self, KeepErrno};
 use crate::vendor::{Device, OUT_OF_MEMORY};
 
 /// Longest wait for somebody else's recount, in steps of a tenth of a millisecond.
 const FROZEN_STEPS_MAX: u32 = 1_000;
 const FROZEN_STEP_NANOS: u64 = 100_000;
+
+/// Longest wait for calls of others that are under way, in steps.
+const BESIDE_STEPS_MAX: u32 = 50;
+const BESIDE_STEP_NANOS: u64 = 50_000;
 
 /// Bytes of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +45,15 @@ pub(crate) enum Loose {
     Memory = 1,
     /// A context that a runtime library has past the hooks: no less than its size at once.
     Context = 2,
+}
+
+/// Allocations for which a driver has pages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// Those that have an address.
+    Pointers,
+    /// Arrays and mipmapped arrays.
+    Arrays,
 }
 
 /// Whose books an allocation goes into.
@@ -187,6 +201,30 @@ impl Ledger {
             crate::pools::relieve(self);
             self.reserve_now(bytes)
         })
+    }
+
+    /// The same beside calls that reserve more than they keep, as an allocation that finds its page charged does: as long as
+    /// calls of others are under way, what they give back is waited for. Not for long.
+    pub(crate) fn reserve_beside(self, bytes: Bytes) -> Result<(), OutOfMemory> {
+        self.reserve(bytes).or_else(|OutOfMemory| self.reserve_behind(bytes))
+    }
+
+    #[cold]
+    fn reserve_behind(self, bytes: Bytes) -> Result<(), OutOfMemory> {
+        let _errno = KeepErrno::new();
+        for _ in 0..BESIDE_STEPS_MAX {
+            // Read first: what a call that is over by then gave back is there.
+            let under_way = self.still().calls.under_way;
+            if self.reserve_at_once(bytes) {
+                return Ok(());
+            }
+            if under_way <= 1 || bytes > self.limit() {
+                break;
+            }
+            let wake = self.usage.view.wake();
+            sys::wait_while(wake, wake.load(Ordering::Acquire), BESIDE_STEP_NANOS);
+        }
+        Err(OutOfMemory)
     }
 
     /// The same, without asking the pools.
@@ -393,6 +431,15 @@ impl Ledger {
     /// Bytes that a context takes on this card, as the host measured it; 0: it did not.
     pub(crate) fn context_bytes(self) -> Bytes {
         Bytes(self.grant.first().context_bytes)
+    }
+
+    /// Pages of device memory of a family on this card.
+    pub(crate) fn page(self, family: Family) -> PageSize {
+        let pages = self.grant.first().pages;
+        PageSize(match family {
+            Family::Pointers => pages.pointer_bits(),
+            Family::Arrays => pages.array_bits(),
+        })
     }
 
     /// Bytes that could be reserved now, for reports: whoever only looks takes no slot. A total that somebody has overwritten

@@ -125,6 +125,12 @@ impl<V: Copy> AllocMap<V> {
 
     /// Records an entry. What stood under the key is answered: its memory is gone, since its key is in use again.
     pub(crate) fn insert(&self, key: Key, value: V) -> Result<Option<V>, NoRoom> {
+        self.insert_or(key, value, |_| value)
+    }
+
+    /// Records an entry, or changes the one that stands under the key; that one, as it was. `change` is called under a lock: it
+    /// only reckons.
+    pub(crate) fn insert_or(&self, key: Key, value: V, change: impl Fn(V) -> V) -> Result<Option<V>, NoRoom> {
         let (shard, place) = hash(key);
         let shard = self.shard(shard).ok_or(NoRoom)?;
         if key.0 == u64::MAX {
@@ -133,7 +139,7 @@ impl<V: Copy> AllocMap<V> {
         loop {
             let places = {
                 let locked = shard.lock().ok_or(NoRoom)?;
-                if let Some(answer) = locked.insert(key, value, place) {
+                if let Some(answer) = locked.insert(key, value, place, &change) {
                     return Ok(answer);
                 }
                 shard.places.load(Ordering::Relaxed)
@@ -175,6 +181,20 @@ impl<V: Copy> AllocMap<V> {
             Fate::Goes => locked.remove(found),
         }
         Some((fate, entry.value))
+    }
+
+    /// The same, where the lock can be had; the inner `None`: there is no such entry.
+    pub(crate) fn try_decide(&self, key: Key, decide: impl FnOnce(&mut V) -> Fate) -> Option<Option<Fate>> {
+        let (shard, place) = hash(key);
+        let locked = self.shard(shard)?.lock()?;
+        let Some(found) = locked.find(key, place) else { return Some(None) };
+        let mut entry = locked.at(found);
+        let fate = decide(&mut entry.value);
+        match fate {
+            Fate::Stays => locked.put(found, entry),
+            Fate::Goes => locked.remove(found),
+        }
+        Some(Some(fate))
     }
 
     /// A copy of an entry.
@@ -290,10 +310,11 @@ impl<V: Copy> Locked<'_, V> {
     }
 
     /// `None`: the table is full.
-    fn insert(&self, key: Key, value: V, place: usize) -> Option<Option<V>> {
+    #[inline]
+    fn insert(&self, key: Key, value: V, place: usize, change: impl Fn(V) -> V) -> Option<Option<V>> {
         if let Some(found) = self.find(key, place) {
             let before = self.at(found).value;
-            self.put(found, Entry { key: key.0 + 1, value });
+            self.put(found, Entry { key: key.0 + 1, value: change(before) });
             return Some(Some(before));
         }
         let count = self.0.count.load(Ordering::Relaxed);

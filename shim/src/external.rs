@@ -19,7 +19,7 @@ use crate::account::{self, Account, Bytes, Ledger, Moving};
 use crate::alloc_map::{AllocMap, Fate, Held, Key, NoRoom, Tie};
 use crate::contexts;
 use crate::measured::Turn;
-use crate::plain::{self, Made};
+use crate::plain::{self, Charge, Made};
 use crate::sys::KeepErrno;
 use crate::vendor::{OUT_OF_MEMORY, SUCCESS};
 
@@ -115,7 +115,7 @@ pub(crate) fn import(
         made.set(call()?);
         Ok(Made { key: Key(number), bytes })
     };
-    plain::make(&IMPORTED, Some(first), make, |_| destroy(made.get()))?;
+    plain::make((&IMPORTED, Charge::Exact), Some(first), make, |_| destroy(made.get()))?;
     let handle = made.get();
     let Some(held) = IMPORTED.get(Key(number)) else { return Ok(handle) };
     let tie = held.tie();

@@ -31,7 +31,7 @@ pub(crate) enum What {
     /// A hold.
     Hold(Number),
     /// Memory, whose bytes are in no slot of their own.
-    Freed(Held),
+    Freed(Key, Held),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -232,7 +232,7 @@ pub(crate) fn freed(freeing: Freeing, stream: u64, mode: StreamMode) {
     }
     freeing.loosen(Loose::Memory);
     let Some(behind) = behind(stream, mode) else { return freeing.stays() };
-    if let Err(freeing) = freeing.leaves(|held| behind.add(What::Freed(held))) {
+    if let Err(freeing) = freeing.leaves(|key, held| behind.add(What::Freed(key, held))) {
         freeing.stays();
     }
     behind.begins();
@@ -286,13 +286,13 @@ fn drop_all(wanted: impl Fn(&Leaving) -> bool) {
     let has_holds = Cell::new(false);
     let is_memory = |_, leaving: &Leaving| {
         let is_wanted = wanted(leaving);
-        let is_memory = matches!(leaving.what, What::Freed(_));
+        let is_memory = matches!(leaving.what, What::Freed(..));
         has_holds.set(has_holds.get() || is_wanted && !is_memory);
         is_wanted && is_memory
     };
     LEAVING.sweep(is_memory, |leaving| {
-        if let What::Freed(held) = leaving.what {
-            sums.add(held);
+        if let What::Freed(key, held) = leaving.what {
+            sums.add_freed(key, held);
             count += 1;
         }
     });
@@ -306,7 +306,7 @@ fn drop_all(wanted: impl Fn(&Leaving) -> bool) {
         COUNT.fetch_sub(1, Ordering::AcqRel);
         match leaving.what {
             What::Hold(number) => number.unhold(),
-            What::Freed(held) => plain::credit(held.grant(), held.bytes()),
+            What::Freed(key, held) => plain::credit_held(key, held),
         }
     }
 }
@@ -327,6 +327,6 @@ pub(crate) fn context_stays(tie: Tie) {
 pub(crate) fn context_ended(tie: Tie) {
     end_all(|event| event.is_of(tie) && (event.becomes(GOING, BUSY) || event.becomes(AWAITED, BUSY)));
     if !none() {
-        drop_all(|leaving| matches!(leaving.what, What::Freed(held) if held.tie() == tie));
+        drop_all(|leaving| matches!(leaving.what, What::Freed(_, held) if held.tie() == tie));
     }
 }

@@ -127,7 +127,7 @@ impl Held {
         if self.is_apart() {
             give_back(key);
         } else {
-            plain::credit(self.grant(), self.bytes());
+            plain::credit_held(key, self);
         }
     }
 }
@@ -382,7 +382,10 @@ impl Entry for Pointer {
 pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
     let _errno = KeepErrno::new();
     let key = Key(address);
-    let Some(held) = POINTERS.get(key).filter(|held| !held.is_apart()) else { return Ok(()) };
+    if POINTERS.get(key).is_none_or(Held::is_apart) {
+        return Ok(());
+    }
+    let Some(held) = plain::detach(key).filter(|held| !held.is_apart()) else { return Ok(()) };
     let Some(ledger) = held.ledger() else { return Ok(()) };
     let Some(lent) = take_any(ledger, Some(tag)) else { return Err(ledger.refuse()) };
     let place = lent.place(ledger, held.bytes(), held.tie());

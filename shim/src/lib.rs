@@ -54,6 +54,7 @@ mod monitored;
 mod multicast;
 mod overhead;
 mod pacing;
+mod pages;
 mod physical;
 mod plain;
 mod pools;

@@ -451,7 +451,7 @@ impl Paced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Text};
+    use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Pages, Text};
 
     #[test]
     fn terms_are_known_by_the_generation_that_they_are_of() {
@@ -466,6 +466,7 @@ mod tests {
             fail_mode: FailMode::Closed,
             managed: ManagedPolicy::Charge,
             context_bytes: 0,
+            pages: Pages::ASSUMED,
             card: Text::new("GPU-0").unwrap(),
             claim: Text::new("c").unwrap(),
         };

@@ -3,12 +3,13 @@
 //! An entry is taken out *before* the vendor frees: the driver may hand the address to another thread the moment it has it
 //! back. Where the driver refuses the free the entry is put back.
 
-use crate::account::{self, Account, Bytes, Ledger, Loose, Moving};
-use crate::alloc_map::{AllocMap, Held, Key, Tie};
+use crate::account::{self, Account, Bytes, Family, Ledger, Loose, Moving};
+use crate::alloc_map::{AllocMap, Held, Key, NoRoom, Tie};
 use crate::contexts;
 use crate::external::{self, IMPORTED};
 use crate::grants::{self, GRANTS_MAX};
 use crate::measured::wait_at_door;
+use crate::pages::{self, Cover, Edges};
 use crate::vendor::{OUT_OF_MEMORY, SUCCESS};
 
 /// Device pointers.
@@ -18,17 +19,60 @@ pub(crate) static ARRAYS: AllocMap = AllocMap::new();
 /// Mipmapped arrays, by handle.
 pub(crate) static MIPMAPPED: AllocMap = AllocMap::new();
 
-/// What the vendor made: under which key, and how many bytes it takes.
+/// What the vendor made: under which key, and how many bytes it takes, or was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Made {
     pub(crate) key: Key,
     pub(crate) bytes: Bytes,
 }
 
+/// How bytes of an allocation become bytes of the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Charge {
+    /// They are.
+    Exact,
+    /// Whole pages, as no address tells which.
+    Whole,
+    /// The pages that they cover from the key on.
+    Covered,
+}
+
+impl Charge {
+    fn family(self) -> Family {
+        if self == Self::Whole { Family::Arrays } else { Family::Pointers }
+    }
+
+    /// The most that so many bytes take.
+    fn most(self, ledger: Ledger, bytes: Bytes) -> Option<Bytes> {
+        if self == Self::Exact { Some(bytes) } else { ledger.page(self.family()).rounded(bytes) }
+    }
+
+    /// What was made takes.
+    fn cover(self, ledger: Ledger, made: Made) -> Option<Cover> {
+        let whole = |own| Cover { own, edges: Edges::default() };
+        match self {
+            Self::Exact => Some(whole(made.bytes)),
+            Self::Whole => ledger.page(Family::Arrays).rounded(made.bytes).map(whole),
+            Self::Covered => ledger.page(Family::Pointers).cover(made.key.0, made.bytes.0),
+        }
+    }
+}
+
+/// What was made, with the pages that it shares noted: its entry, and what it has to be charged.
+fn hold(ledger: Ledger, charge: Charge, made: Made, tie: Tie) -> Result<(Held, Bytes), NoRoom> {
+    let cover = charge.cover(ledger, made).ok_or(NoRoom)?;
+    let held = Held::new(cover.own, ledger.number(), tie).ok_or(NoRoom)?.with_edges(cover.edges);
+    if !cover.edges.is_any() {
+        return Ok((held, cover.own));
+    }
+    let more = held.owner(ledger.page(charge.family())).join(made.key.0, cover)?;
+    Ok((held, Bytes(cover.own.0.saturating_add(more.0))))
+}
+
 /// Makes something on the current card: reserves `most` (`None`: more than any card has), calls `make`, records what it took.
 /// `unmake` is the vendor's way back, for what cannot be recorded. Answers the key or the vendor's number of the error.
 pub(crate) fn make(
-    map: &AllocMap,
+    (map, charge): (&AllocMap, Charge),
     most: Option<Bytes>,
     make: impl FnOnce() -> Result<Made, i32>,
     unmake: impl FnOnce(Key) -> i32,
@@ -44,31 +88,81 @@ pub(crate) fn make(
         Account::Closed => return Err(OUT_OF_MEMORY),
         Account::Counted(ledger) => ledger,
     };
+    let most = most.and_then(|most| charge.most(ledger, most));
     let Some(most) = most else { return Err(ledger.refuse()) };
     wait_at_door(ledger);
     let _moving = ledger.moving();
-    ledger.reserve(most).map_err(|_| ledger.refuse())?;
+    ledger.reserve_beside(most).map_err(|_| ledger.refuse())?;
     let made = make().inspect_err(|_| ledger.release(most))?;
-    if made.bytes < most {
-        ledger.release(Bytes(most.0 - made.bytes.0));
+    let held = hold(ledger, charge, made, current.tie);
+    let takes = held.map_or(most, |(_, takes)| takes);
+    if takes < most {
+        ledger.release(Bytes(most.0 - takes.0));
     }
-    let more = made.bytes.0.saturating_sub(most.0);
-    let held = Held::new(made.bytes, ledger.number(), current.tie);
+    let more = takes.0.saturating_sub(most.0);
     let settled = more == 0 || ledger.reserve(Bytes(more)).is_ok();
-    let charged = if settled { made.bytes } else { most };
-    let recorded = held.filter(|_| settled).and_then(|held| map.insert(made.key, held).ok());
-    match recorded {
-        Some(stale) => {
-            credit_if_any(made.key, stale);
-            Ok(made.key)
-        }
-        None => {
-            // What is still there stays charged.
-            if unmake(made.key) == SUCCESS {
-                ledger.release(charged);
+    let recorded = held.ok().filter(|_| settled).and_then(|(held, _)| map.insert(made.key, held).ok());
+    if let Some(stale) = recorded {
+        credit_if_any(made.key, stale);
+        return Ok(made.key);
+    }
+    // What is still there stays charged.
+    if unmake(made.key) == SUCCESS {
+        // Pages that other allocations came to cover meanwhile stay charged.
+        let gone = held.map_or(most, |(held, _)| leave(ledger, made.key, held).0);
+        let unreserved = if settled { 0 } else { more };
+        ledger.release(Bytes(gone.0.saturating_sub(unreserved)));
+    }
+    Err(ledger.refuse())
+}
+
+/// The driver has freed what is held under a key: all that the card has back with it, and what stays, as it cannot be noted.
+fn leave(ledger: Ledger, key: Key, held: Held) -> (Bytes, Option<Held>) {
+    if !held.edges().is_any() {
+        return (held.bytes(), None);
+    }
+    let owner = held.owner(ledger.page(Family::Pointers));
+    let (left, stuck) = owner.leave(key.0, held.bytes(), held.edges());
+    let stays = stuck.is_any().then(|| held.without_bytes().with_edges(stuck));
+    (Bytes(held.bytes().0.saturating_add(left.0)), stays)
+}
+
+/// The driver has freed what is held under a key, and its bytes are in no slot of their own.
+pub(crate) fn credit_held(key: Key, held: Held) {
+    let Some(ledger) = held.ledger() else { return };
+    let (bytes, stays) = leave(ledger, key, held);
+    ledger.release(bytes);
+    if let Some(held) = stays {
+        // Credited when its address is in use again; without a place for it, when its context ends.
+        let _stale = POINTERS.insert(key, held);
+    }
+}
+
+/// Makes an allocation the only one that is charged its pages, as it may outlive the others. What it holds then; `None`: it was
+/// freed meanwhile.
+pub(crate) fn detach(key: Key) -> Option<Held> {
+    loop {
+        let held = POINTERS.get(key)?;
+        let edges = held.edges();
+        let Some(ledger) = held.ledger().filter(|_| edges.is_any()) else { return Some(held) };
+        let owner = held.owner(ledger.page(Family::Pointers));
+        let more = Bytes(edges.count() * owner.size.bytes());
+        let bytes = Bytes(held.bytes().0.saturating_add(more.0));
+        let Some(whole) = Held::new(bytes, ledger.number(), held.tie()) else { return Some(held) };
+        ledger.charge(more);
+        let swapped = POINTERS.update(key, |now| {
+            let is_it = *now == held;
+            if is_it {
+                *now = whole;
             }
-            Err(ledger.refuse())
+            is_it
+        });
+        if swapped == Some(true) {
+            // A page that cannot be left stays charged until its context ends.
+            ledger.release(owner.leave(key.0, held.bytes(), edges).0);
+            return Some(whole);
         }
+        ledger.release(more);
     }
 }
 
@@ -135,8 +229,8 @@ impl Freeing {
     }
 
     /// It is freed later, if `record` can tell of it.
-    pub(crate) fn leaves(self, record: impl FnOnce(Held) -> bool) -> Result<(), Self> {
-        if record(self.held) { Ok(()) } else { Err(self) }
+    pub(crate) fn leaves(self, record: impl FnOnce(Key, Held) -> bool) -> Result<(), Self> {
+        if record(self.key, self.held) { Ok(()) } else { Err(self) }
     }
 
     /// As the vendor answered.
@@ -152,10 +246,30 @@ pub(crate) struct Sums([u64; GRANTS_MAX]);
 impl Sums {
     /// Only reckons. What is lent has its own slot, of which it is credited elsewhere.
     pub(crate) fn add(&mut self, held: Held) {
-        let sum = usize::try_from(held.grant()).ok().and_then(|grant| self.0.get_mut(grant));
-        if let Some(sum) = sum.filter(|_| !held.is_apart()) {
-            *sum = sum.saturating_add(held.bytes().0);
+        if !held.is_apart() {
+            self.add_bytes(held.grant(), held.bytes());
         }
+    }
+
+    /// What was freed of an allocation: the pages that no other covers as well.
+    pub(crate) fn add_freed(&mut self, key: Key, held: Held) {
+        let Some(ledger) = held.ledger().filter(|_| !held.is_apart()) else { return };
+        // A page that cannot be left stays charged until its context ends.
+        let (bytes, _stays) = leave(ledger, key, held);
+        self.add_bytes(held.grant(), bytes);
+    }
+
+    /// Bytes of a grant.
+    pub(crate) fn add_bytes(&mut self, grant: u32, bytes: Bytes) {
+        if let Some(sum) = usize::try_from(grant).ok().and_then(|grant| self.0.get_mut(grant)) {
+            *sum = sum.saturating_add(bytes.0);
+        }
+    }
+
+    /// What was added for a grant.
+    #[cfg(test)]
+    pub(crate) fn of(&self, grant: u32) -> Bytes {
+        Bytes(usize::try_from(grant).ok().and_then(|grant| self.0.get(grant)).copied().unwrap_or(0))
     }
 
     pub(crate) fn credit(self) {
@@ -177,5 +291,6 @@ pub(crate) fn credit_all_of(tie: Tie) {
     for map in [&POINTERS, &ARRAYS, &MIPMAPPED, &IMPORTED] {
         map.sweep(|_, held| held.tie() == tie, |held| sums.add(held));
     }
+    pages::context_ended(tie, &mut sums);
     sums.credit();
 }

@@ -3,9 +3,9 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::alloc_map::{AllocMap, Fate, Key, Tie};
+use crate::alloc_map::{AllocMap, Fate, Held, Key, Tie};
 use crate::physical::{self, Going, Number};
-use crate::plain::POINTERS;
+use crate::plain::{self, POINTERS};
 use crate::vendor::SUCCESS;
 
 /// An allocation, by its address.
@@ -22,7 +22,10 @@ static ANY: AtomicU32 = AtomicU32::new(0);
 /// A range of the allocation at this address was exported. What is lent as well stays in its own slot.
 pub(crate) fn export(base: u64) {
     let key = Key(base);
-    let Some(held) = POINTERS.get(key).filter(|held| !held.is_apart()) else { return };
+    if POINTERS.get(key).is_none_or(Held::is_apart) {
+        return;
+    }
+    let Some(held) = plain::detach(key).filter(|held| !held.is_apart()) else { return };
     let Some(number) = physical::range_exported(held.bytes(), held.grant()) else { return };
     ANY.store(1, Ordering::Release);
     let noted = RANGES.insert(key, Range { number, tie: held.tie() });

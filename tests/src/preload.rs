@@ -9,7 +9,7 @@
 
 use crate::simulated::{Bench, kept};
 use aliquot_abi::layout::{self, header, limits, record, usage};
-use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Text};
+use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Pages, Text};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -60,9 +60,20 @@ pub fn unlimited(card_uuid: &str) -> Limits {
         fail_mode: FailMode::Closed,
         managed: ManagedPolicy::Charge,
         context_bytes: 0,
+        pages: Pages::ASSUMED,
         card: Text::new(card_uuid).unwrap_or_else(|| panic!("{card_uuid}: too long")),
         claim: Text::new("00000000-0000-0000-0000-00000000c1a1").unwrap_or_else(|| panic!("a claim")),
     }
+}
+
+/// Line of a node file: the driver of these cards hands out memory in units of 512 bytes, so that tests count bytes.
+pub const UNPAGED: &str = "page_bytes = 512\n";
+
+/// The same as a host that has measured such a driver publishes them.
+#[must_use]
+pub fn unpaged(limits: Limits) -> Limits {
+    let pages = Pages::measured(9, 9).unwrap_or_else(|| panic!("pages of 512 bytes"));
+    Limits { pages, ..limits }
 }
 
 /// The same with so many bytes of memory.

@@ -4,7 +4,7 @@
 use aliquot_abi::layout::{slot, usage};
 use aliquot_sim_device::Card;
 use aliquot_tests::local::wait_for;
-use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::preload::{GrantFiles, Tenant, UNPAGED, memory_limit, unpaged};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ impl Scene {
     /// `None`: no C compiler here.
     fn new() -> Option<Self> {
         let bench = Bench::new();
-        bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+        bench.write("node.toml", &format!("context_bytes = 0\nmodule_bytes = 0\n{UNPAGED}"));
         let path = match bench.compile("shim_ipc", Link::Direct) {
             Ok(path) => path,
             Err(StoodAside(why)) => {
@@ -40,7 +40,7 @@ impl Scene {
             }
         };
         let card = bench.card();
-        let (tenant, files) = Tenant::with(&memory_limit(&card.facts().uuid, LIMIT));
+        let (tenant, files) = Tenant::with(&unpaged(memory_limit(&card.facts().uuid, LIMIT)));
         Some(Self { bench, card, tenant, files, path, base: 0 })
     }
 

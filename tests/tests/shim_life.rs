@@ -5,7 +5,7 @@
 
 use aliquot_abi::layout::{slot, usage};
 use aliquot_sim_device::processor::Lack;
-use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::preload::{GrantFiles, Tenant, UNPAGED, memory_limit, unpaged};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -36,7 +36,7 @@ impl Scene {
     /// `None`: no C compiler here.
     fn new() -> Option<Self> {
         let bench = Bench::new();
-        bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+        bench.write("node.toml", &format!("context_bytes = 0\nmodule_bytes = 0\n{UNPAGED}"));
         let program = match bench.compile("shim_life", Link::Direct) {
             Ok(program) => program,
             Err(StoodAside(why)) => {
@@ -44,7 +44,7 @@ impl Scene {
                 return None;
             }
         };
-        let (tenant, files) = Tenant::with(&memory_limit(&bench.card().facts().uuid, LIMIT));
+        let (tenant, files) = Tenant::with(&unpaged(memory_limit(&bench.card().facts().uuid, LIMIT)));
         // A context takes nothing, and nobody need find that out.
         files.set_counter(usage::CONTEXT_BYTES, 1);
         Some(Self { bench, tenant, files, program })

@@ -4,7 +4,7 @@
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{Limits, ManagedPolicy};
-use aliquot_tests::preload::{Tenant, memory_limit};
+use aliquot_tests::preload::{Tenant, UNPAGED, memory_limit, unpaged};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ const LIMIT: u64 = 1 << 30;
 /// A program on cards whose contexts and modules take nothing, so that allocations alone are seen.
 fn compiled(bench: Result<Bench, StoodAside>) -> Result<(Bench, PathBuf), StoodAside> {
     let bench = bench?;
-    bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
+    bench.write("node.toml", &format!("context_bytes = 0\nmodule_bytes = 0\n{UNPAGED}"));
     let program = bench.compile("shim_memory", Link::Direct)?;
     Ok((bench, program))
 }
 
 fn limits(bench: &Bench, bytes: u64) -> Limits {
-    memory_limit(&bench.card().facts().uuid, bytes)
+    unpaged(memory_limit(&bench.card().facts().uuid, bytes))
 }
 
 /// Runs one mode of the program under a limit; the books and the card are empty afterwards. How many calls were refused.

@@ -8,7 +8,7 @@
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_tests::local::wait_for;
-use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit, unpaged};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
@@ -39,12 +39,12 @@ struct Scene {
 const CONTEXT: u64 = 64 << 10;
 
 /// A card on which nothing but allocations takes memory.
-const BARE: &str = "context_bytes = 0\nmodule_bytes = 0\n";
+const BARE: &str = "context_bytes = 0\nmodule_bytes = 0\npage_bytes = 512\n";
 
 /// A large card on which everything does, and graphs have memory at `graphs`.
 fn full(graphs: &str) -> String {
     format!(
-        "context_bytes = {CONTEXT}\nmodule_bytes = 0\npool_bytes = {UNIT}\ngraph_memory = \"{graphs}\"\n\
+        "context_bytes = {CONTEXT}\nmodule_bytes = 0\npool_bytes = {UNIT}\ngraph_memory = \"{graphs}\"\npage_bytes = 512\n\
          [[card]]\nname = \"large\"\n\
          uuid = \"GPU-a11c0de0-51a0-4c4d-8000-000000000000\"\nmemory_bytes = {CARD}\nsms = 8\n"
     )
@@ -100,7 +100,7 @@ fn scene_of(program: &str, node: &str, told: Told, limits: &dyn Fn(&str) -> Limi
     match bench.compile(program, Link::Direct) {
         Ok(program) => {
             let limits = limits(&bench.card().facts().uuid);
-            let (tenant, files) = Tenant::with(&Limits { context_bytes: context, ..limits });
+            let (tenant, files) = Tenant::with(&Limits { context_bytes: context, ..unpaged(limits) });
             Some(Scene { _alone: alone, bench, tenant, files, program })
         }
         Err(StoodAside(why)) => {
@@ -303,7 +303,7 @@ const OVERHEAD: u64 = 4 << 20;
 /// What the asking sibling lends, where it does.
 const LENT: u64 = 4096;
 /// A card on which contexts and modules take memory.
-const OVERHEADS: &str = "context_bytes = 4194304\nmodule_bytes = 2097152\n";
+const OVERHEADS: &str = "context_bytes = 4194304\nmodule_bytes = 2097152\npage_bytes = 512\n";
 
 /// Kills, and counts the places; what is free is asked after each.
 fn kill(mode: &str, kills: u64, family: &Family) {

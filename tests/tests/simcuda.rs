@@ -6,6 +6,7 @@
 
 use aliquot_sim_device::processor::Lack;
 use aliquot_sim_device::{Card, Health, Kind, Moment};
+use aliquot_tests::preload::UNPAGED;
 use aliquot_tests::simulated::{Bench, Link, StoodAside, numba_python, root, said, small_python};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -80,6 +81,7 @@ fn until(what: &str, reached: impl Fn() -> bool) {
 #[test]
 fn a_linked_program_finds_every_family_at_work() {
     let bench = Bench::new();
+    bench.write("node.toml", UNPAGED);
     let Some(tour) = compiled(&bench, "sim_tour", Link::Direct) else { return };
     assert_eq!(said(&bench.command(tour).output().unwrap()), "OK\n");
     bench.card().reap();
@@ -136,6 +138,7 @@ fn lengths_add_up_and_take_their_time() {
 #[test]
 fn the_high_water_mark_is_exact() {
     let Some((bench, program)) = probe() else { return };
+    bench.write("node.toml", UNPAGED);
     let hold =
         |bytes: u64| Running::start(bench.command(&program).args(["hold", &bytes.to_string()])).ready();
     let card = bench.card();
@@ -215,7 +218,7 @@ fn memory_is_shared_by_handle_and_the_exporter_pays() {
     let handle = exporter.line();
     let opened = said(&bench.command(&program).args(["open", &handle]).output().unwrap());
     assert_eq!(opened, "the same bytes\n1\n");
-    assert_eq!(bench.card().high_water(), 2 * CONTEXT + MIB);
+    assert_eq!(bench.card().high_water(), 2 * CONTEXT + 2 * MIB, "a small allocation takes a page");
     exporter.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert_eq!(exporter.line(), "THE same bytes");
 }
@@ -394,6 +397,7 @@ fn nvidia_ml_py_sees_memory_processes_load_and_xids() {
 #[test]
 fn cuda_python_runs_unmodified() {
     let bench = Bench::new();
+    bench.write("node.toml", UNPAGED);
     client(&bench, small_python(), "cuda_python_client.py", &[]);
     bench.card().reap();
     assert_eq!(bench.card().in_use(), 0);

@@ -74,6 +74,9 @@ pub mod record {
     /// `u32`, of the time in which the tenant had work on the card, the part in which the card worked for it, in parts per
     /// million; less than 1,000,000 where other tenants' work took turns with it. 0 reads as 1,000,000.
     pub const OWN_PPM: usize = 48;
+    /// `u32`, pages of device memory on this card: the power of two of those of allocations that have an address in the lowest byte,
+    /// of those of arrays in the next one; 0: not measured, then 21 (2 MiB) is assumed.
+    pub const PAGES: usize = 52;
     /// `u64`, bytes of device memory that one context takes on this card, as the host measured it; 0: not measured.
     pub const CONTEXT_BYTES: usize = 56;
     /// Text, the card's UUID as the vendor spells it.

@@ -31,11 +31,25 @@ pub struct Limits {
     /// Bytes of device memory that one context takes on this card, as the host measured it; 0: not measured, then the
     /// tenant's first process measures for all of them.
     pub context_bytes: u64,
+    /// Pages of device memory.
+    pub pages: Pages,
     /// UUID of the card.
     pub card: Text<{ record::UUID_MAX }>,
     /// UID of the claim.
     pub claim: Text<{ record::CLAIM_MAX }>,
 }
+
+/// In which pages a driver hands out device memory of a card: powers of two; 0 is not measured, then [`PAGE_BITS_ASSUMED`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    pointers: u8,
+    arrays: u8,
+}
+
+/// 2 MiB: the page of every card since Pascal.
+pub const PAGE_BITS_ASSUMED: u8 = 21;
+/// The least and the greatest page that a driver may have: 512 bytes, to which it aligns addresses, and 1 GiB.
+pub const PAGE_BITS: core::ops::RangeInclusive<u8> = 9..=30;
 
 /// A bound on device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +148,7 @@ impl Limits {
         put(&mut bytes, record::PRIORITY, &self.priority.to_le_bytes());
         put(&mut bytes, record::FAIL_MODE, &u32::from(self.fail_mode == FailMode::Open).to_le_bytes());
         put(&mut bytes, record::MANAGED, &u32::from(self.managed == ManagedPolicy::Free).to_le_bytes());
+        put(&mut bytes, record::PAGES, &self.pages.code().to_le_bytes());
         put(&mut bytes, record::CONTEXT_BYTES, &self.context_bytes.to_le_bytes());
         put(&mut bytes, record::UUID_LENGTH, &self.card.length_code().to_le_bytes());
         put(&mut bytes, record::CLAIM_LENGTH, &self.claim.length_code().to_le_bytes());
@@ -190,11 +205,50 @@ impl Limits {
                 _ => return Err(RecordFault::Field("managed memory policy")),
             },
             context_bytes: word(bytes, record::CONTEXT_BYTES),
+            pages: Pages::from_code(half(bytes, record::PAGES)).ok_or(RecordFault::Field("page size"))?,
             card: Text::read(bytes, record::UUID, half(bytes, record::UUID_LENGTH))
                 .ok_or(RecordFault::Field("card UUID"))?,
             claim: Text::read(bytes, record::CLAIM, half(bytes, record::CLAIM_LENGTH))
                 .ok_or(RecordFault::Field("claim UID"))?,
         })
+    }
+}
+
+impl Pages {
+    /// Not measured.
+    pub const ASSUMED: Self = Self { pointers: 0, arrays: 0 };
+
+    /// As measured: powers of two, of allocations that have an address and of arrays. `None`: no driver has such pages.
+    #[must_use]
+    pub fn measured(pointers: u8, arrays: u8) -> Option<Self> {
+        let is_page = |bits: &u8| PAGE_BITS.contains(bits);
+        (is_page(&pointers) && is_page(&arrays)).then_some(Self { pointers, arrays })
+    }
+
+    /// The power of two of the pages of allocations that have an address.
+    #[must_use]
+    pub const fn pointer_bits(self) -> u32 {
+        Self::bits(self.pointers)
+    }
+
+    /// The same of arrays.
+    #[must_use]
+    pub const fn array_bits(self) -> u32 {
+        Self::bits(self.arrays)
+    }
+
+    const fn bits(measured: u8) -> u32 {
+        (if measured == 0 { PAGE_BITS_ASSUMED } else { measured }) as u32
+    }
+
+    const fn code(self) -> u32 {
+        u32::from_le_bytes([self.pointers, self.arrays, 0, 0])
+    }
+
+    fn from_code(code: u32) -> Option<Self> {
+        let [pointers, arrays, 0, 0] = code.to_le_bytes() else { return None };
+        let is_page = |bits: u8| bits == 0 || PAGE_BITS.contains(&bits);
+        (is_page(pointers) && is_page(arrays)).then_some(Self { pointers, arrays })
     }
 }
 

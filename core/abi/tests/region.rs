@@ -8,7 +8,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use aliquot_abi::layout::{header, limits, record, slot, usage};
-use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, RecordFault, Text};
+use aliquot_abi::limits::{
+    ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Pages, RecordFault, Text,
+};
 use aliquot_abi::view::{LimitsFault, LimitsView, LimitsWriter, RegionFault, UsageView};
 use proptest::prelude::*;
 
@@ -66,6 +68,7 @@ fn some_limits(generation: u64) -> Limits {
         fail_mode: FailMode::Closed,
         managed: ManagedPolicy::Charge,
         context_bytes: 0,
+        pages: Pages::ASSUMED,
         card: Text::new("GPU-8f4e0a2b-0000-0000-0000-000000000001").unwrap(),
         claim: Text::new("3f1c-claim").unwrap(),
     }
@@ -205,6 +208,8 @@ prop_compose! {
         open: bool,
         free: bool,
         context_bytes: u64,
+        measured: bool,
+        pages in (9..=30_u8, 9..=30_u8),
         card in "[A-Za-z0-9-]{0,96}",
         claim in "[a-f0-9-]{0,64}",
     ) -> Limits {
@@ -213,6 +218,7 @@ prop_compose! {
             fail_mode: if open { FailMode::Open } else { FailMode::Closed },
             managed: if free { ManagedPolicy::Free } else { ManagedPolicy::Charge },
             context_bytes,
+            pages: if measured { Pages::measured(pages.0, pages.1).unwrap() } else { Pages::ASSUMED },
             card: Text::new(&card).unwrap(),
             claim: Text::new(&claim).unwrap(),
         }

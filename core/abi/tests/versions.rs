@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aliquot_abi::layout::{header, limits, record, usage};
-use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Text};
+use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Pages, Text};
 use aliquot_abi::view::{LimitsView, LimitsWriter, RegionFault, UsageView};
 
 /// Bytes of a line of a kept file.
@@ -117,6 +117,7 @@ fn first_limits() -> Limits {
         fail_mode: FailMode::Open,
         managed: ManagedPolicy::Free,
         context_bytes: 480 << 20,
+        pages: Pages::ASSUMED,
         card: Text::new("GPU-8f4e0a2b-0000-0000-0000-000000000001").unwrap(),
         claim: Text::new("0b0c6f8e-5f5e-4c53-a0a2-000000000007").unwrap(),
     }

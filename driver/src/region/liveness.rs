@@ -141,12 +141,13 @@ impl Taken<'_> {
             || self.slot.owner().compare_exchange(seen, marked, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Whether somebody has the files that the owner had, and with them the driver's: a child that it forked may. What the owner
-    /// had is on the card as long.
+    /// Whether the driver's files of the owner are open: a child that it forked has their descriptors, or its address space
+    /// outlives it, as a reader of `/proc/<pid>/maps` has it, and with it their mappings. The owner's memory is on the card as long.
     fn leaves_files(&self, usage: &File) -> bool {
         let sign = self.slot.sign().load(Ordering::Acquire);
-        let byte = slot::lock_of_files(sign).and_then(|byte| usize::try_from(byte).ok());
-        byte.is_some_and(|byte| is_locked(usage, byte_lock(libc::F_WRLCK, byte)))
+        let signs = [slot::lock_of_files(sign), Some(sign).filter(|sign| slot::SIGNS.contains(sign))];
+        let bytes = signs.into_iter().flatten().filter_map(|byte| usize::try_from(byte).ok());
+        bytes.into_iter().any(|byte| is_locked(usage, byte_lock(libc::F_WRLCK, byte)))
     }
 
     /// Whether the owner showed a sign that it lives, and nobody shows it any more.

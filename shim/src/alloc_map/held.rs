@@ -2,6 +2,7 @@
 
 use crate::account::Bytes;
 use crate::grants::GRANTS_MAX;
+use crate::pages::{Edges, Owner, PageSize};
 
 /// The number of the context that an allocation goes with; 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ impl Tie {
     pub(crate) const LAST: u32 = (1 << TIE_BITS) - 1;
 }
 
-/// An allocation, in one word: bytes, whether they are set apart, grant and tie, from above.
+/// An allocation, in one word: bytes, shared first and last page, whether they are set apart, grant and tie, from above.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held(u64);
 
@@ -20,8 +21,12 @@ const TIE_BITS: u32 = 17;
 const GRANT_BITS: u32 = 5;
 /// The bytes are in a slot of their own ([`crate::lent`]).
 const APART: u64 = 1 << (TIE_BITS + GRANT_BITS);
-/// Two tebibytes: no card has so much.
-const BYTES_BITS: u32 = 64 - TIE_BITS - GRANT_BITS - 1;
+/// It shares its first page with other allocations ([`crate::pages`]), or its last one: their bytes are not among its own.
+const FIRST: u64 = APART << 1;
+const LAST: u64 = APART << 2;
+const BYTES_AT: u32 = TIE_BITS + GRANT_BITS + 3;
+/// Half a tebibyte: no card has so much.
+const BYTES_BITS: u32 = 64 - BYTES_AT;
 
 const _: () = assert!(GRANTS_MAX <= 1 << GRANT_BITS && size_of::<Held>() == 8);
 
@@ -30,12 +35,33 @@ impl Held {
     pub(crate) fn new(bytes: Bytes, grant: usize, tie: Tie) -> Option<Self> {
         let grant = u64::try_from(grant).ok().filter(|grant| *grant < 1 << GRANT_BITS)?;
         let fits = bytes.0 < 1 << BYTES_BITS && tie.0 <= Tie::LAST;
-        fits.then_some(Self((bytes.0 << (GRANT_BITS + 1) | grant) << TIE_BITS | u64::from(tie.0)))
+        fits.then_some(Self(bytes.0 << BYTES_AT | grant << TIE_BITS | u64::from(tie.0)))
     }
 
-    /// Charged.
+    /// The same with no bytes of its own.
+    pub(crate) fn without_bytes(self) -> Self {
+        Self(self.0 & ((1 << BYTES_AT) - 1))
+    }
+
+    /// The same with these outer pages shared.
+    pub(crate) fn with_edges(self, edges: Edges) -> Self {
+        let bit = |bit: u64, is_set: bool| if is_set { bit } else { 0 };
+        Self(self.0 & !(FIRST | LAST) | bit(FIRST, edges.first) | bit(LAST, edges.last))
+    }
+
+    /// Outer pages that it shares.
+    pub(crate) fn edges(self) -> Edges {
+        Edges { first: self.0 & FIRST != 0, last: self.0 & LAST != 0 }
+    }
+
+    /// Whose its shared pages are.
+    pub(crate) fn owner(self, size: PageSize) -> Owner {
+        Owner { grant: self.grant(), tie: self.tie(), size }
+    }
+
+    /// Charged to it alone.
     pub(crate) fn bytes(self) -> Bytes {
-        Bytes(self.0 >> (TIE_BITS + GRANT_BITS + 1))
+        Bytes(self.0 >> BYTES_AT)
     }
 
     /// The grant's number in this process.
@@ -92,6 +118,9 @@ mod tests {
         assert_eq!((held.bytes(), held.grant(), held.tie()), (plain.bytes(), plain.grant(), plain.tie()));
         held.join();
         assert_eq!(held, plain);
+        let edges = Edges { first: false, last: true };
+        assert_eq!(held.with_edges(edges).edges(), edges);
+        assert_eq!(held.with_edges(edges).with_edges(Edges::default()), held);
         assert_eq!(Held::new(Bytes(most + 1), 0, Tie(0)), None);
         assert_eq!(Held::new(Bytes(0), 32, Tie(0)), None);
         assert_eq!(Held::new(Bytes(0), 0, Tie(Tie::LAST + 1)), None);

@@ -115,7 +115,7 @@ const fn managed_of(code: u32) -> ManagedPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aliquot_abi::limits::{FailMode, MemoryLimit, Text};
+    use aliquot_abi::limits::{FailMode, MemoryLimit, Pages, Text};
 
     fn limits(generation: u64, share: u32, policy: ComputePolicy, managed: ManagedPolicy) -> Limits {
         Limits {
@@ -129,6 +129,7 @@ mod tests {
             fail_mode: FailMode::Closed,
             managed,
             context_bytes: 0,
+            pages: Pages::ASSUMED,
             card: Text::new("GPU-0").unwrap(),
             claim: Text::new("c").unwrap(),
         }

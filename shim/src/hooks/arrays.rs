@@ -11,7 +11,7 @@ use crate::account::{self, Account, Bytes};
 use crate::alloc_map::{AllocMap, Key};
 use crate::contexts;
 use crate::external::{self, Mapping};
-use crate::plain::{self, ARRAYS, MIPMAPPED, Made};
+use crate::plain::{self, ARRAYS, Charge, MIPMAPPED, Made};
 use crate::sys::KeepErrno;
 use crate::vendor::{self, SUCCESS};
 
@@ -297,7 +297,7 @@ fn make(
             error => Err(error),
         }
     };
-    match plain::make(map, most, make, |key| unmake(key.0)) {
+    match plain::make((map, Charge::Whole), most, make, |key| unmake(key.0)) {
         Ok(key) => {
             // SAFETY: the caller's place, which the vendor would write, too.
             unsafe { place.write_unaligned(key.0) };

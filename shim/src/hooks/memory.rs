@@ -10,15 +10,11 @@ use crate::alloc_map::Key;
 use crate::contexts;
 use crate::external::{self, Mapping};
 use crate::lent::{self, Tag};
-use crate::plain::{self, Made, POINTERS};
+use crate::plain::{self, Charge, Made, POINTERS};
 use crate::pools;
 use crate::ranges;
 use crate::vendor::SUCCESS;
 
-/// What the driver takes for an allocation is a multiple of this: the alignment that it gives every address, which its
-/// programming guide promises to be at least 256 and which is 512 on every card since Kepler. The simulated cards charge so
-/// (`alloc_bytes` in `driver/backends/sim/device/src/node.rs`).
-const PLAIN_BYTES: u64 = 512;
 /// Alignment of pitched rows, as CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT says of every card. What a driver takes beyond it is
 /// settled after the call.
 const PITCH_BYTES: u64 = 512;
@@ -88,7 +84,7 @@ hooks! {
             return cuMemAllocManaged::real(address, bytes, flags);
         }
         let call = |made: *mut u64| cuMemAllocManaged::real(made, bytes, flags);
-        let first = if matches!(flags, GLOBAL | HOST) { rounded(bytes) } else { ASKED_FIRST };
+        let first = if matches!(flags, GLOBAL | HOST) { as_bytes(bytes) } else { ASKED_FIRST };
         answer(address, reserved(first, bytes, call))
     }
     fn cuMemFree_v2(address: u64) {
@@ -161,14 +157,14 @@ fn opened(address: *mut u64, handle: &IpcHandle, call: impl FnOnce(*mut u64) -> 
     answer(address, lent::open(Tag::of(&handle.bytes), call, cuIpcCloseMemHandle::real).map(Key))
 }
 
-/// `bytes` as the driver charges them; `None`: more than there are numbers.
-fn rounded(bytes: usize) -> Option<Bytes> {
-    u64::try_from(bytes).ok()?.checked_next_multiple_of(PLAIN_BYTES).map(Bytes)
+/// `None`: more than there are numbers.
+fn as_bytes(bytes: usize) -> Option<Bytes> {
+    u64::try_from(bytes).ok().map(Bytes)
 }
 
 /// An allocation of so many bytes by a call that writes its address.
 fn plain(bytes: usize, call: impl FnOnce(*mut u64) -> i32) -> Result<Key, i32> {
-    reserved(rounded(bytes), bytes, call)
+    reserved(as_bytes(bytes), bytes, call)
 }
 
 /// The same, where so much is reserved before it.
@@ -176,11 +172,11 @@ fn reserved(most: Option<Bytes>, bytes: usize, call: impl FnOnce(*mut u64) -> i3
     let make = || {
         let mut made = 0;
         match call(&raw mut made) {
-            SUCCESS => Ok(Made { key: Key(made), bytes: rounded(bytes).unwrap_or(Bytes(u64::MAX)) }),
+            SUCCESS => Ok(Made { key: Key(made), bytes: as_bytes(bytes).unwrap_or(Bytes(u64::MAX)) }),
             error => Err(error),
         }
     };
-    plain::make(&POINTERS, most, make, unmake)
+    plain::make((&POINTERS, Charge::Covered), most, make, unmake)
 }
 
 /// Rows of `width` bytes, each as far from the next as the driver likes: the key and that distance.
@@ -198,13 +194,13 @@ fn pitched(
         let mut made = 0;
         match call(&raw mut made, &raw mut apart) {
             SUCCESS => {
-                let bytes = apart.checked_mul(height).and_then(rounded);
+                let bytes = apart.checked_mul(height).and_then(as_bytes);
                 Ok(Made { key: Key(made), bytes: bytes.unwrap_or(Bytes(u64::MAX)) })
             }
             error => Err(error),
         }
     };
-    let key = plain::make(&POINTERS, most, make, unmake)?;
+    let key = plain::make((&POINTERS, Charge::Covered), most, make, unmake)?;
     Ok((key, apart))
 }
 

@@ -194,10 +194,12 @@ fn billed(usage: Usage) -> unbilled::Books<'static> {
     }
 }
 
-/// Whether the memory of a dead owner is where it was, as a forked child has the driver's files.
+/// Whether the memory of a dead owner is where it was: a forked child has the driver's files, or the owner's address space
+/// outlives it, as a reader of `/proc/<pid>/maps` has it, and with it the driver's mappings of these files.
 fn leaves_files(file: i32, slot: SlotView<'_>) -> bool {
+    let sign = slot.sign().load(Ordering::Acquire);
     slot.kind().load(Ordering::Acquire) != LET_GO
-        && presence::has_files(file, slot.sign().load(Ordering::Acquire))
+        && (presence::has_files(file, sign) || presence::is_shown(file, sign))
 }
 
 /// Whether the total is more than all slots together, while nobody is on the way: a reaper gave up once, or somebody wrote there.

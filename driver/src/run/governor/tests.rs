@@ -2,7 +2,7 @@ use std::fs::{File, OpenOptions};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Instant;
 
-use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Text};
+use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Pages, Text};
 
 use nix::fcntl::{Flock, FlockArg};
 
@@ -22,6 +22,7 @@ fn limits(policy: ComputePolicy, share_ppm: u32, card: &str) -> Limits {
         granted_ppm: share_ppm,
         own_ppm: 1_000_000,
         context_bytes: 0,
+        pages: Pages::ASSUMED,
         policy,
         priority: 1,
         fail_mode: FailMode::Closed,

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Text};
+use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Pages, Text};
 use aliquot_core::dra::{DeviceId, Sharing};
 use aliquot_core::grant::{Grant, ShareSettings};
 use aliquot_core::partition::{Part, PlacementName};
@@ -24,6 +24,7 @@ fn limits() -> Limits {
         granted_ppm: 300_000,
         own_ppm: 1_000_000,
         context_bytes: 0,
+        pages: Pages::ASSUMED,
         policy: ComputePolicy::Burst,
         priority: 1,
         fail_mode: FailMode::Closed,

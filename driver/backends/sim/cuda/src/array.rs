@@ -6,6 +6,7 @@ use crate::external::External;
 use crate::handle::{Registry, Tag};
 use crate::heap::{Backing, Reach};
 use crate::process;
+use crate::room::{self, Room};
 use aliquot_sim_device::Kind;
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ const UNBACKED: u32 = 0xc0;
 const DEFERRED: u32 = 0x80;
 /// Bytes and rows of a block.
 const BLOCK: (u64, u64) = (64, 8);
+/// Arrays are not lent: no allocation has this number.
+const NO_ALLOCATION: u64 = 0;
 /// Every array has as many faces when it is a cube map.
 const CUBE_FACES: u64 = 6;
 
@@ -39,8 +42,17 @@ pub(crate) struct Array {
     /// As the requirements query says.
     bytes: u64,
     pub(crate) backing: Backing,
-    /// What it is mapped onto; `None`: it has memory of its own.
-    external: Option<Arc<External>>,
+    place: Place,
+}
+
+/// Where the memory of an array is.
+enum Place {
+    /// On the card.
+    Card(Room),
+    /// It comes later, from elsewhere.
+    Later,
+    /// In an object of another interface.
+    External(#[expect(dead_code, reason = "it is there as long as this is")] Arc<External>),
 }
 
 /// All arrays.
@@ -75,11 +87,6 @@ impl Shape {
         row.checked_mul(rows).and_then(|slice| slice.checked_mul(depth)).ok_or(OUT_OF_MEMORY)
     }
 
-    /// What the card pays of `bytes`.
-    fn charged(&self, bytes: u64) -> u64 {
-        if self.flags & UNBACKED == 0 { bytes } else { 0 }
-    }
-
     fn check(&self) -> Answer {
         let cube = self.flags & 0x04 != 0;
         if self.width == 0 || (cube && !self.depth.is_multiple_of(CUBE_FACES)) {
@@ -103,12 +110,14 @@ fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> 
     let context = process::current()?;
     let bytes = bytes_of(shape, levels)?;
     let ours = context.card()?;
-    let charged = shape.charged(bytes);
-    ours.take(Kind::Array, charged)?;
-    let (_, backing) =
-        ours.heap()?.take(bytes, Reach::Wide).inspect_err(|_| ours.give(Kind::Array, charged))?;
     let (device, context) = (context.device, context.home);
-    let (handle, _) = registry.add(|_| Array { shape, device, context, bytes, backing, external: None });
+    let (backing, place) = if shape.flags & UNBACKED == 0 {
+        let (_, backing, room) = room::take(ours, (device, context), (Kind::Array, Reach::Wide), bytes)?;
+        (backing, Place::Card(room))
+    } else {
+        (ours.heap()?.take(bytes, Reach::Wide)?.1, Place::Later)
+    };
+    let (handle, _) = registry.add(|_| Array { shape, device, context, bytes, backing, place });
     if let Err(gone) = process::must_live(context) {
         // Whoever ended the context may have seen it.
         let _gone_already = destroy(handle, registry);
@@ -121,8 +130,9 @@ fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> 
 pub(crate) fn map_mipmapped(external: &Arc<External>, shape: Shape, levels: u32, offset: u64) -> Answer<u64> {
     let bytes = bytes_of(shape, levels)?;
     let backing = external.part(offset, bytes)?;
-    let (device, context, external) = (external.device, external.context, Some(Arc::clone(external)));
-    Ok(MIPMAPPED.add(|_| Array { shape, device, context, bytes, backing, external }).0)
+    let (device, context) = (external.device, external.context);
+    let place = Place::External(Arc::clone(external));
+    Ok(MIPMAPPED.add(|_| Array { shape, device, context, bytes, backing, place }).0)
 }
 
 /// cuArrayCreate, cuArray3DCreate.
@@ -141,12 +151,12 @@ pub(crate) fn destroy(handle: u64, registry: &Registry<Array>) -> Answer {
     process::cards()?;
     let array = registry.remove(handle)?;
     crate::sparse::array_gone(handle);
-    if array.external.is_some() {
-        return Ok(());
-    }
     let ours = process::cards()?.get(array.device).ok_or(INVALID_DEVICE)?;
-    ours.give(Kind::Array, array.shape.charged(array.bytes));
-    ours.heap()?.give(array.bytes, &array.backing);
+    match array.place {
+        Place::Card(room) => room::give(ours, Kind::Array, (NO_ALLOCATION, room, &array.backing)),
+        Place::Later => ours.heap()?.give(array.bytes, &array.backing),
+        Place::External(_) => {}
+    }
     Ok(())
 }
 

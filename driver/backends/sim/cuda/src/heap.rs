@@ -94,7 +94,8 @@ impl Area {
         if let Some(offset) = ranges.free.get_mut(&class).and_then(Vec::pop) {
             return Ok(offset);
         }
-        let align = if class >= BIG_PAGE { BIG_PAGE } else { class.min(PAGE).next_power_of_two() };
+        let pages = (1 << class.trailing_zeros().min(63)).clamp(PAGE, BIG_PAGE);
+        let align = if class >= BIG_PAGE { BIG_PAGE } else { pages };
         let offset = ranges.next.next_multiple_of(align);
         if offset.saturating_add(class) > self.span {
             return Err(OUT_OF_MEMORY);
@@ -218,6 +219,19 @@ impl Content {
 }
 
 impl Backing {
+    /// A part of it, from `at` on, which was not written yet.
+    pub(crate) fn part(&self, at: u64) -> Self {
+        let (content, touched) = (Arc::clone(&self.content), Arc::new(AtomicBool::new(false)));
+        Self { content, offset: self.offset + at, touched }
+    }
+
+    /// What was written to its first `bytes` is lost.
+    pub(crate) fn forget(&self, bytes: u64) {
+        if self.touched.load(Ordering::Relaxed) {
+            self.content.forget(self.offset, bytes);
+        }
+    }
+
     fn touch(&self) {
         self.touched.store(true, Ordering::Relaxed);
     }

@@ -16,7 +16,7 @@ const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMI\x02");
 pub(crate) const HANDLE_BYTES: usize = 64;
 const WORDS: usize = 7;
 
-/// What was exported, by the allocation's own number: the card's number for it.
+/// What was exported, by the number of the allocation or slab: the card's number for it.
 static LENT: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 static ANY_LENT: AtomicBool = AtomicBool::new(false);
 /// What this process has open, by address.
@@ -27,6 +27,8 @@ static OPENED: Mutex<BTreeMap<u64, Opened>> = Mutex::new(BTreeMap::new());
 struct Opened {
     /// The card's number for it.
     number: u64,
+    /// Where it begins in its maker's content.
+    offset: u64,
     device: usize,
     context: u64,
     /// How often it has to be closed.
@@ -37,7 +39,7 @@ struct Opened {
 pub(crate) fn export(address: u64) -> Answer<[u8; HANDLE_BYTES]> {
     process::cards()?;
     let found = memory::find(address).ok_or(INVALID_VALUE)?;
-    let Payer::Card(_, charged) = found.payer else { return Err(INVALID_VALUE) };
+    let Payer::Card(_, room) = found.payer else { return Err(INVALID_VALUE) };
     let seat = process::cards()?.get(found.device).ok_or(INVALID_VALUE)?.seat()?;
     let words: [u64; WORDS] = [
         MAGIC,
@@ -46,7 +48,7 @@ pub(crate) fn export(address: u64) -> Answer<[u8; HANDLE_BYTES]> {
         found.backing.offset,
         found.bytes,
         seat.card().number(),
-        lend(seat, found.id, charged)?,
+        lend(seat, room.lent(found.id))?,
     ];
     let mut handle = [0_u8; HANDLE_BYTES];
     for (place, word) in handle.chunks_exact_mut(8).zip(words) {
@@ -56,7 +58,7 @@ pub(crate) fn export(address: u64) -> Answer<[u8; HANDLE_BYTES]> {
 }
 
 /// The card's number for an allocation, which is lent from now on.
-fn lend(seat: &Seat, id: u64, charged: u64) -> Answer<u64> {
+fn lend(seat: &Seat, (id, charged): (u64, u64)) -> Answer<u64> {
     let mut lent = lock(&LENT);
     if let Some(number) = lent.get(&id) {
         return Ok(*number);
@@ -67,9 +69,9 @@ fn lend(seat: &Seat, id: u64, charged: u64) -> Answer<u64> {
     Ok(number)
 }
 
-/// Gives an allocation back to the card. Where somebody has it open its content stays as well.
-pub(crate) fn give(ours: &OurCard, freed: &Allocation, (kind, charged): (Kind, u64)) -> LetGo {
-    let number = if ANY_LENT.load(Ordering::Acquire) { lock(&LENT).remove(&freed.id) } else { None };
+/// Gives an allocation, or a slab, back to the card. Its content stays while another process has it open.
+pub(crate) fn give(ours: &OurCard, id: u64, (kind, charged): (Kind, u64)) -> LetGo {
+    let number = if ANY_LENT.load(Ordering::Acquire) { lock(&LENT).remove(&id) } else { None };
     match (number, ours.seat()) {
         (Some(number), Ok(seat)) => seat.give_lent(kind, charged, number),
         _ => {
@@ -99,7 +101,8 @@ pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
     let mut opened = lock(&OPENED);
     let same = |(_, other): &(&u64, &mut Opened)| {
-        (other.number, other.device, other.context) == (number, device, context.home)
+        (other.number, other.offset) == (number, offset)
+            && (other.device, other.context) == (device, context.home)
     };
     if let Some((address, again)) = opened.iter_mut().find(same) {
         again.references += 1;
@@ -115,7 +118,7 @@ pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     let address = heap::reserve(bytes)?;
     let (payer, context) = (Payer::Exporter, context.home);
     memory::insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
-    opened.insert(address, Opened { number, device, context, references: 1 });
+    opened.insert(address, Opened { number, offset, device, context, references: 1 });
     Ok(address)
 }
 

@@ -4,7 +4,7 @@
 //!   ffi/*      one row an export: the vendor's signature, checked pointers in, a call below, a code out
 //!   boundary   faults of the plan, and no panic passes
 //!   process    cuInit, cards, contexts, who is current on which thread
-//!   memory pool vmm array copy ipc       bytes: what is charged to the card, and where the content lies
+//!   memory room pool vmm array copy ipc  bytes: what is charged to the card, and where the content lies
 //!   stream line word module launch graph time: what is handed to the card's schedule
 //!   table      cuGetProcAddress over the facts of all exports
 //! ```
@@ -40,6 +40,7 @@ mod multicast;
 mod pool;
 mod process;
 mod range;
+mod room;
 mod shared;
 mod sparse;
 mod stacks;

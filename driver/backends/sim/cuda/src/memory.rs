@@ -8,9 +8,10 @@ use crate::ipc;
 use crate::line::{Point, Turn};
 use crate::pool::{POOLS, Pool};
 use crate::process::{self, OurCard, lock};
+use crate::room::{self, Room};
 use crate::stream::Stream;
 use crate::word::Width;
-use aliquot_sim_device::{AsyncFrees, Kind, LetGo};
+use aliquot_sim_device::{AsyncFrees, Kind};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,8 +19,8 @@ use std::sync::{Arc, Mutex};
 /// Who pays for an allocation.
 #[derive(Clone)]
 pub(crate) enum Payer {
-    /// The card's books, so many bytes.
-    Card(Kind, u64),
+    /// The card's books.
+    Card(Kind, Room),
     /// A pool, so many bytes; its handle.
     Pool(Arc<Pool>, u64, u64),
     /// Another process: opened by an IPC handle.
@@ -132,12 +133,11 @@ pub(crate) fn allocate(kind: Kind, bytes: u64, reach: Reach) -> Answer<u64> {
     }
     let context = process::current()?;
     let ours = context.card()?;
-    let unit = ours.card.node().alloc_bytes;
-    let charged = bytes.checked_next_multiple_of(unit).ok_or(OUT_OF_MEMORY)?;
-    ours.take(kind, charged)?;
-    let placed = place(ours, (context.device, reach), context.home, bytes, Payer::Card(kind, charged));
-    let (address, id) = placed.inspect_err(|_| ours.give(kind, charged))?;
-    let address = with_its_context(address, id, context.home)?;
+    let (device, context) = (context.device, context.home);
+    let (address, backing, room) = room::take(ours, (device, context), (kind, reach), bytes)?;
+    let payer = Payer::Card(kind, room);
+    let id = insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
+    let address = with_its_context(address, id, context)?;
     if kind == Kind::Managed {
         let (backing, _) = range(address, bytes)?;
         if let Err(error) = backing.map_for_host(address, bytes) {
@@ -232,12 +232,8 @@ fn release(freed: &Allocation) {
         return;
     }
     match &freed.payer {
-        Payer::Card(Kind::Plain, charged) if crate::range::keeps(freed, *charged) => return,
-        Payer::Card(kind, charged) => {
-            if ipc::give(ours, freed, (*kind, *charged)) == LetGo::StillOpen {
-                return;
-            }
-        }
+        Payer::Card(Kind::Plain, room) if crate::range::keeps(freed, *room) => return,
+        Payer::Card(kind, room) => return room::give(ours, *kind, (freed.id, *room, &freed.backing)),
         Payer::Pool(pool, charged, handle) => {
             pool.give(*charged);
             // A destroyed pool keeps nothing.

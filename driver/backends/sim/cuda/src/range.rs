@@ -4,6 +4,7 @@
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::memory::{self, Allocation, Payer};
 use crate::process::{self, lock};
+use crate::room::{self, Room};
 use crate::shared::{self, Export, Maker, Shared};
 use crate::vmm;
 use aliquot_sim_device::Kind;
@@ -20,7 +21,7 @@ const PAGE: u64 = 4096;
 /// By the allocation's own number, descriptors of ranges of it.
 static EXPORTED: Mutex<Vec<(u64, Export)>> = Mutex::new(Vec::new());
 /// What was freed and is on the card still: the allocation, and what it takes.
-static FREED: Mutex<Vec<(Allocation, u64)>> = Mutex::new(Vec::new());
+static FREED: Mutex<Vec<(Allocation, Room)>> = Mutex::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// cuMemGetHandleForAddressRange.
@@ -55,10 +56,10 @@ fn is_open(id: u64) -> bool {
 }
 
 /// Whether somebody else has a range of what was freed: then it stays on the card until he has not.
-pub(crate) fn keeps(freed: &Allocation, charged: u64) -> bool {
+pub(crate) fn keeps(freed: &Allocation, room: Room) -> bool {
     let keeps = ANY.load(Ordering::Acquire) && is_open(freed.id);
     if keeps {
-        lock(&FREED).push((freed.clone(), charged));
+        lock(&FREED).push((freed.clone(), room));
     }
     keeps
 }
@@ -69,11 +70,8 @@ pub(crate) fn collect() {
         return;
     }
     let gone = lock(&FREED).extract_if(.., |(freed, _)| !is_open(freed.id)).collect::<Vec<_>>();
-    for (freed, charged) in gone {
+    for (freed, room) in gone {
         let Some(ours) = process::cards().ok().and_then(|cards| cards.get(freed.device)) else { continue };
-        ours.give(Kind::Plain, charged);
-        if let Ok(heap) = ours.heap() {
-            heap.give(freed.bytes, &freed.backing);
-        }
+        room::give(ours, Kind::Plain, (freed.id, room, &freed.backing));
     }
 }

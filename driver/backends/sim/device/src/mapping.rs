@@ -324,6 +324,8 @@ pub(crate) fn alive_file(dir: &Path) -> Result<RawFd, OpenError> {
 /// Behind the byte of a seat lies that of its files: a lock of the open file `alive`, which forked children have until they close it
 /// or become another program, as they have the files of a real driver.
 const FILES: u64 = 1 << 48;
+/// Bytes of it that are mapped.
+const PAGE: usize = 4096;
 
 fn lock_byte(byte: u64, kind: libc::c_int) -> libc::flock {
     // SAFETY: plain integers; zero is a value of each.
@@ -359,8 +361,24 @@ fn opened_here(alive: RawFd) -> std::io::Result<RawFd> {
         return Ok(*file);
     }
     let file = open_private(Path::new(&format!("/proc/self/fd/{alive}")))?.into_raw_fd();
+    map_for_this_process(file)?;
     opened.push((pid, alive, file));
     Ok(file)
+}
+
+/// Maps the open file, as a driver maps its own: it stays open as long as the address space is there, which may outlive the process.
+/// No forked child has the mapping.
+fn map_for_this_process(file: RawFd) -> std::io::Result<()> {
+    // SAFETY: a fresh mapping of an open file, which nobody reads or writes.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_NONE, libc::MAP_SHARED, file, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the whole of that mapping.
+    match unsafe { libc::madvise(at, PAGE, libc::MADV_DONTFORK) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 /// Whether anybody has the open file by which the seat was taken: a child that its process forked has.

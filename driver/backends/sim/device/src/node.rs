@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes in a MiB.
 const MIB: u64 = 1 << 20;
+/// Largest page of device memory.
+const PAGE_MAX: u64 = 2 * MIB;
 
 /// The cards and what they share.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -29,8 +31,11 @@ pub struct Node {
     pub context_bytes: u64,
     /// Device memory of one loaded module, in bytes.
     pub module_bytes: u64,
-    /// Unit to which cuMemAlloc and its kind round, in bytes.
+    /// Unit of small allocations inside a page, in bytes.
     pub alloc_bytes: u64,
+    /// Pages of device memory, in bytes: a request of more than half a page takes whole pages, smaller ones share a page. At most
+    /// `alloc_bytes`: every request takes units of `alloc_bytes`.
+    pub page_bytes: u64,
     /// Unit by which a memory pool grows, in bytes.
     pub pool_bytes: u64,
     /// When memory of graphs' nodes is taken, and who may have it.
@@ -265,6 +270,7 @@ impl Default for Node {
             context_bytes: 480 * MIB,
             module_bytes: 2 * MIB,
             alloc_bytes: 512,
+            page_bytes: 2 * MIB,
             pool_bytes: 32 * MIB,
             graph_memory: GraphMemory::Launch,
             stack_limits: StackLimits::Exact,
@@ -344,6 +350,7 @@ impl Node {
             ("slice_nanos", self.slice_nanos),
             ("queue_depth", u64::from(self.queue_depth)),
             ("alloc_bytes", self.alloc_bytes),
+            ("page_bytes", self.page_bytes),
             ("pool_bytes", self.pool_bytes),
             ("copy_bytes_per_micro", self.copy_bytes_per_micro),
         ];
@@ -358,6 +365,13 @@ impl Node {
                 field: "alloc_bytes and pool_bytes",
                 found,
                 expected: "powers of two",
+            });
+        }
+        if !self.page_bytes.is_power_of_two() || self.page_bytes > PAGE_MAX {
+            return Err(NodeError::Figure {
+                field: "page_bytes",
+                found: self.page_bytes.to_string(),
+                expected: "a power of two, at most 2097152",
             });
         }
         for card in &self.cards {
