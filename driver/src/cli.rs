@@ -11,6 +11,7 @@
 
 mod classes;
 mod cluster;
+mod cluster_input;
 mod demo;
 mod devices;
 mod examples;

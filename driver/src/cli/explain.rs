@@ -7,8 +7,8 @@ use aliquot_core::dra::AllocationMode;
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Outcome};
+use super::cluster_input::{self, InputArgs};
 use super::failure::{Answer, Failure};
-use super::input::{self, FileArgs};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
@@ -22,6 +22,7 @@ const DEVICES_SHOWN: usize = 4;
 const EXAMPLES: &str = "\
 Examples:
   aliquot explain -f claim.yaml --node mixed
+  aliquot explain --cluster team/train-0
   kubectl get nodes,deviceclasses,resourceslices,devicetaintrules,resourceclaims,pods -A -o yaml | \\
     aliquot explain -f - team/train-0";
 
@@ -33,7 +34,7 @@ Examples:
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
     #[command(flatten)]
-    files: FileArgs,
+    input: InputArgs,
 
     #[command(flatten)]
     nodes: NodeArgs,
@@ -63,7 +64,7 @@ pub(super) struct Explained {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
-    let manifests = input::read(&args.files, terminal)?;
+    let manifests = cluster_input::read(&args.input, terminal)?;
     let mut fleet = Fleet::load(&args.nodes.for_cluster(&manifests), terminal)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;

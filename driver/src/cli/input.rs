@@ -23,7 +23,17 @@ const KINDS: &str = "ResourceClaim, ResourceClaimTemplate, DeviceClass, Resource
 /// Reads everything that the command line names. Warnings are written; errors end the command, all at once.
 pub(super) fn read(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Manifests, Failure> {
     let mut reader = Reader::new();
-    for file in &args.files {
+    read_files(&mut reader, &args.files, terminal)?;
+    finish(reader, terminal)
+}
+
+/// Reads files, directories and standard input.
+pub(super) fn read_files(
+    reader: &mut Reader,
+    files: &[PathBuf],
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    for file in files {
         if file == Path::new("-") {
             let advice = "Check what is written to standard input";
             let text = bounded(&mut *terminal.input, Path::new("-"), TEXT_BYTES_MAX, advice)?;
@@ -34,12 +44,17 @@ pub(super) fn read(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Manif
             .map_err(|source| Failure::path("read", file, source, "Check the name given with -f"))?;
         if metadata.is_dir() {
             for file in manifests_in(file)? {
-                read_file(&mut reader, &file)?;
+                read_file(reader, &file)?;
             }
         } else {
-            read_file(&mut reader, file)?;
+            read_file(reader, file)?;
         }
     }
+    Ok(())
+}
+
+/// What was read. Warnings are written; errors end the command, all at once.
+pub(super) fn finish(reader: Reader, terminal: &mut Terminal<'_>) -> Result<Manifests, Failure> {
     let (manifests, problems) = reader.finish();
     let (errors, warnings): (Vec<_>, Vec<_>) =
         problems.into_iter().partition(|p| p.severity == Severity::Error);

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::manifest::Object;
 
 use super::cluster::{Cluster, Outcome, Placement};
+use super::cluster_input::{self, InputArgs};
 use super::failure::{Answer, Failure};
-use super::input::{self, FileArgs};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal, Tone};
@@ -21,6 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   aliquot plan -f pods.yaml --node 8xh100
   aliquot plan -f pods.yaml --node '8xh100*125' --node ascend-910b3-8
+  aliquot plan -f pods.yaml --cluster=staging
   kubectl get nodes,deviceclasses,resourceslices,devicetaintrules,resourceclaims,pods -A -o yaml | \\
     aliquot plan -f - -o json
 
@@ -35,7 +36,7 @@ Leave devicetaintrules out of the command where the cluster does not have that k
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
     #[command(flatten)]
-    files: FileArgs,
+    input: InputArgs,
 
     #[command(flatten)]
     nodes: NodeArgs,
@@ -50,7 +51,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
-    let manifests = input::read(&args.files, terminal)?;
+    let manifests = cluster_input::read(&args.input, terminal)?;
     let mut fleet = Fleet::load(&args.nodes.for_cluster(&manifests), terminal)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
