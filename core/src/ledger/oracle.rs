@@ -8,7 +8,7 @@ use super::*;
 use crate::partition::{PartitionTable, ShareSupport};
 
 /// Actions for each kind of card.
-const ACTIONS: u64 = if option_env!("ALIQUOT_SOAK").is_some() { 100_000 } else { 10_000 };
+const ACTIONS: u64 = if option_env!("ALIQUOT_SOAK").is_some() { 100_000 } else { 20_000 };
 /// Claims alive at once; more than fit on any card, so that refusals are common.
 const CLAIMS: u64 = 24;
 
@@ -222,7 +222,7 @@ fn agree(cards: Vec<Card>, seed: u64) -> (u64, u64) {
 #[track_caller]
 fn check(seed: u64, cards: Vec<Card>) {
     let (accepted, refused) = agree(cards, seed);
-    assert!(accepted > 1_000 && refused > 1_000, "seed {seed}: {accepted} accepted, {refused} refused");
+    assert!(accepted > ACTIONS / 100 && refused > ACTIONS / 100, "seed {seed}: {accepted} accepted, {refused} refused");
 }
 
 fn on_board(model: &str, index: u32, board: &str) -> Card {
