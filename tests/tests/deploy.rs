@@ -1,0 +1,160 @@
+//! The chart and manifests of `deploy/`: rendered as committed, with flags, variables and classes that the program has.
+//!
+//! Helm's engine renders the chart where Go and its module proxy are there (`tests/helm`); the other tests read the committed
+//! manifests.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use aliquot_tests::command_line::{Ran, ran};
+
+/// Values of a rendering, and its committed result.
+const RENDERED: [(&str, &str); 2] = [
+    ("deploy/manifests/values.yaml", "deploy/manifests/aliquot.yaml"),
+    ("tests/golden/chart/values.yaml", "tests/golden/chart/all.yaml"),
+];
+
+/// Nodes whose classes each file of the chart has.
+const CLASSES: [(&str, &[&str]); 2] =
+    [("nvidia", &["a100-4", "h100-8", "h200"]), ("huawei", &["ascend-310p", "ascend-910b3-8"])];
+
+/// First line of a rendered file.
+const HEADER: &str =
+    "# Rendered from deploy/helm/aliquot by tests/helm; tests/tests/deploy.rs compares it.\n";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn text(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap()
+}
+
+fn aliquot(words: &[&str]) -> String {
+    let Ran { code, out, err } = ran(words.iter().map(OsString::from));
+    assert_eq!(code, 0, "{words:?}: {err}");
+    out
+}
+
+/// Helm's engine, built once into the target directory; `None`, with the reason printed: this machine cannot build it.
+fn helm() -> Option<PathBuf> {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("aliquot-helm");
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(".").current_dir(root().join("tests/helm"));
+    match build.output() {
+        Ok(built) if built.status.success() => Some(program),
+        Ok(built) => {
+            let why = String::from_utf8_lossy(&built.stderr).into_owned();
+            let machine = ["proxy", "dial tcp", "lookup ", "no such host", "timeout"];
+            assert!(machine.iter().any(|word| why.contains(word)), "tests/helm does not build: {why}");
+            println!("stood aside (needs the modules of tests/helm, once): {why}");
+            None
+        }
+        Err(why) => {
+            println!("stood aside (needs Go 1.26 or newer): {why}");
+            None
+        }
+    }
+}
+
+#[test]
+fn chart_renders_as_committed() {
+    let Some(helm) = helm() else { return };
+    for (values, committed) in RENDERED {
+        let mut command = Command::new(&helm);
+        command.arg(root().join("deploy/helm/aliquot")).arg(root().join(values));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{values}: {}", String::from_utf8_lossy(&output.stderr));
+        let rendered = format!("{HEADER}{}", String::from_utf8(output.stdout).unwrap());
+        if std::env::var("ALIQUOT_GOLDEN").is_ok_and(|mode| mode == "write") {
+            fs::write(root().join(committed), &rendered).unwrap();
+        }
+        assert_eq!(
+            rendered,
+            text(committed),
+            "{committed} differs from the chart; ALIQUOT_GOLDEN=write renews it"
+        );
+    }
+}
+
+#[test]
+fn flags_and_variables_exist_in_the_program() {
+    let help = aliquot(&["aliquot", "plugin", "--help"]);
+    let words: BTreeSet<&str> = help.split(|c: char| c.is_whitespace() || "=[],".contains(c)).collect();
+    for (_, file) in RENDERED {
+        let manifest = text(file);
+        let daemon = manifest.split("kind: DaemonSet").nth(1).unwrap();
+        let flags: Vec<&str> = daemon
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("- --"))
+            .map(|flag| flag.split('=').next().unwrap())
+            .collect();
+        assert!(flags.len() >= 5, "{file}: found flags {flags:?}");
+        for flag in flags {
+            let long = format!("--{flag}");
+            assert!(words.contains(long.as_str()), "{file}: `aliquot plugin` has no {long}");
+        }
+        let env = daemon.split("        env:\n").nth(1).unwrap().split("        ports:").next().unwrap();
+        let names: Vec<&str> = env.lines().filter_map(|line| line.trim().strip_prefix("- name: ")).collect();
+        assert!(names.len() >= 2, "{file}: found variables {names:?}");
+        for name in names {
+            assert!(words.contains(name), "{file}: `aliquot plugin` reads no variable {name}");
+        }
+    }
+}
+
+#[test]
+fn classes_of_the_chart_are_those_of_the_program() {
+    let classes = |nodes: &[&str]| {
+        let nodes = nodes.iter().flat_map(|node| ["--node", node]);
+        let words: Vec<&str> = ["aliquot", "classes", "-o", "yaml"].into_iter().chain(nodes).collect();
+        let all = aliquot(&words);
+        all.split("---\n")
+            .map(str::trim)
+            .filter(|class| !class.is_empty())
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let kept = |group: &str| {
+        let file = text(&format!("deploy/helm/aliquot/files/classes-{group}.yaml"));
+        file.split("---\n")
+            .map(str::trim)
+            .filter(|class| !class.is_empty())
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let common: Vec<String> = classes(&["h100-8"]).into_iter().take(2).collect();
+    assert_eq!(kept("common"), common);
+    for (group, nodes) in CLASSES {
+        let own: Vec<String> = classes(nodes).into_iter().filter(|class| !common.contains(class)).collect();
+        assert_eq!(kept(group), own, "{group}");
+    }
+}
+
+#[test]
+fn agent_may_do_no_more_than_it_does() {
+    let manifest = text("deploy/manifests/aliquot.yaml");
+    let role = manifest.split("kind: ClusterRole\n").nth(1).unwrap().split("---").next().unwrap();
+    let rule = |line: &str, key: &str| line.trim().strip_prefix(key).map(str::to_owned);
+    let resources: Vec<String> = role.lines().filter_map(|line| rule(line, "resources: ")).collect();
+    let verbs: Vec<String> = role.lines().filter_map(|line| rule(line, "verbs: ")).collect();
+    let rules: Vec<String> = resources.iter().zip(&verbs).map(|(on, may)| format!("{on} {may}")).collect();
+    assert_eq!(
+        rules,
+        [
+            "[resourceclaims] [get]",
+            "[resourceclaims/status] [patch]",
+            "[resourceclaims/driver] [\"associated-node:patch\"]",
+            "[resourceslices] [get, list, watch, create, update, delete]",
+            "[nodes] [get]",
+            "[events] [create, patch]",
+        ]
+    );
+    assert_eq!(role.matches("resourceNames: [aliquot.dev]").count(), 1);
+    assert!(!role.contains('*'), "a wildcard grants more than is needed: {role}");
+}
