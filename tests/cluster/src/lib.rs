@@ -1,0 +1,31 @@
+//! A real Kubernetes for tests and demonstrations: etcd, API server, controllers, scheduler, containerd and kubelet as
+//! plain processes on 127.0.0.1.
+//!
+//! ```text
+//!  Cluster ──JSON lines──▶ hold ──▶ unshare --pid --mount ──▶ init (PID 1) ──▶ etcd, kube-apiserver, … kubelet, driver
+//!     │                     └─ after init: cgroups, bridge, directory             └─ containerd ──▶ runc ──▶ containers
+//!     └──HTTPS──▶ [`Api`]
+//! ```
+//!
+//! Invariants: the kernel ends every process and mount of a cluster together with its init; init ends with the pipe to
+//! the process that started it, so a killed test leaves nothing behind; a cluster sees its own `/var/lib/kubelet`,
+//! `/run/cdi`, `/run/aliquot` and so on, never those of the machine.
+
+mod api;
+mod cluster;
+mod components;
+mod error;
+mod images;
+mod init;
+mod parts;
+mod place;
+mod wire;
+
+pub use api::{Api, ApiError};
+pub use cluster::{Cluster, Options, Scope};
+pub use error::ClusterError;
+pub use images::Image;
+pub use init::{hold, serve_namespace};
+pub use parts::Parts;
+pub use place::{Name, Place};
+pub use wire::{Output, Start};
