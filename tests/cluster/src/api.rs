@@ -132,7 +132,8 @@ impl Api {
     /// The first failure.
     pub fn create_all(&self, objects: &[(String, Value)], at_once: usize) -> Result<(), ApiError> {
         self.runtime.block_on(async {
-            let requests = objects.iter().map(|(path, object)| self.send("POST", path, "application/json", object));
+            let requests =
+                objects.iter().map(|(path, object)| self.send("POST", path, "application/json", object));
             let mut answers = futures::stream::iter(requests).buffer_unordered(at_once);
             while let Some(answer) = answers.next().await {
                 answer?;
@@ -171,8 +172,10 @@ impl Api {
 
     fn json(&self, method: &str, path: &str, kind: &str, body: &Value) -> Result<Value, ApiError> {
         let text = self.runtime.block_on(self.send(method, path, kind, body))?;
-        serde_json::from_str(&text)
-            .map_err(|error| ApiError::Silent { request: format!("{method} {path}"), message: error.to_string() })
+        serde_json::from_str(&text).map_err(|error| ApiError::Silent {
+            request: format!("{method} {path}"),
+            message: error.to_string(),
+        })
     }
 
     async fn send(&self, method: &str, path: &str, kind: &str, body: &Value) -> Result<String, ApiError> {
@@ -206,7 +209,9 @@ impl Api {
                 match timeout_at(until, watched).await {
                     Ok(Ok(result)) => return Some(result),
                     // The server went away or ended the watch; there is nothing else to wait on than time.
-                    Ok(Err(_)) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(50)).await,
+                    Ok(Err(_)) if Instant::now() < until => {
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
                     _ => return None,
                 }
             }
@@ -242,13 +247,15 @@ impl Api {
         let stream = self.client.request_stream(request).await.map_err(|error| error.to_string())?;
         let mut lines = std::pin::pin!(stream.lines());
         while let Some(line) = lines.next().await {
-            let event: Value =
-                serde_json::from_str(&line.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
+            let event: Value = serde_json::from_str(&line.map_err(|error| error.to_string())?)
+                .map_err(|error| error.to_string())?;
             let object = &event["object"];
             match event["type"].as_str() {
                 Some("ADDED" | "MODIFIED") => drop(objects.insert(key(object), object.clone())),
                 Some("DELETED") => drop(objects.remove(&key(object))),
-                other => return Err(format!("found an event {other:?}, expected ADDED, MODIFIED or DELETED")),
+                other => {
+                    return Err(format!("found an event {other:?}, expected ADDED, MODIFIED or DELETED"));
+                }
             }
             if let Some(result) = holds(objects) {
                 return Ok(result);
@@ -269,7 +276,9 @@ fn request(method: &str, path: &str, kind: &str, body: &Value) -> Result<Request
 fn refusal(request: &str, error: kube::Error) -> ApiError {
     let request = request.to_owned();
     match error {
-        kube::Error::Api(status) => ApiError::Refused { request, code: status.code, message: status.message.clone() },
+        kube::Error::Api(status) => {
+            ApiError::Refused { request, code: status.code, message: status.message.clone() }
+        }
         other => ApiError::Silent { request, message: other.to_string() },
     }
 }

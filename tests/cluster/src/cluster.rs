@@ -143,7 +143,9 @@ impl Cluster {
             self.components.kubelet(),
         ];
         let start = all.into_iter().find(|start| start.name == name);
-        let missing = || ClusterError::failed(name, "found no component of that name, expected etcd, kubelet or the like");
+        let missing = || {
+            ClusterError::failed(name, "found no component of that name, expected etcd, kubelet or the like")
+        };
         self.line.start(start.ok_or_else(missing)?)?;
         if name == "kube-apiserver" {
             self.wait_for_api()?;
@@ -167,7 +169,8 @@ impl Cluster {
     pub fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String, ClusterError> {
         let kubeconfig = format!("--kubeconfig={}", self.place.kubeconfig().display());
         let kubectl = self.components.kubectl();
-        let argv: Vec<&str> = [kubectl.as_str(), kubeconfig.as_str()].into_iter().chain(arguments.iter().copied()).collect();
+        let argv: Vec<&str> =
+            [kubectl.as_str(), kubeconfig.as_str()].into_iter().chain(arguments.iter().copied()).collect();
         let output = self.run(&argv, input, PATIENCE)?;
         expect_success(&format!("kubectl {}", arguments.join(" ")), &output)?;
         Ok(output.out)
@@ -220,19 +223,24 @@ impl Cluster {
 
     fn wait_for_node(&self) -> Result<(), ClusterError> {
         let name = self.node();
-        let ready = self.api.wait("/api/v1/nodes", "the node is ready and without taints", PATIENCE, |nodes| {
-            let node = nodes.get(&name)?;
-            let conditions = node["status"]["conditions"].as_array()?;
-            let ready = conditions.iter().any(|c| c["type"] == json!("Ready") && c["status"] == json!("True"));
-            (ready && node["spec"]["taints"].is_null()).then_some(())
-        });
-        ready.map_err(|error| ClusterError::failed("kubelet", format!("{error}\n{}", self.log("kubelet", 20))))
+        let ready =
+            self.api.wait("/api/v1/nodes", "the node is ready and without taints", PATIENCE, |nodes| {
+                let node = nodes.get(&name)?;
+                let conditions = node["status"]["conditions"].as_array()?;
+                let ready =
+                    conditions.iter().any(|c| c["type"] == json!("Ready") && c["status"] == json!("True"));
+                (ready && node["spec"]["taints"].is_null()).then_some(())
+            });
+        ready
+            .map_err(|error| ClusterError::failed("kubelet", format!("{error}\n{}", self.log("kubelet", 20))))
     }
 
     /// Pods are refused until their namespace has an account.
     fn wait_for_account(&self) -> Result<(), ClusterError> {
         let path = "/api/v1/namespaces/default/serviceaccounts";
-        let there = |accounts: &std::collections::BTreeMap<String, Value>| accounts.contains_key("default/default").then_some(());
+        let there = |accounts: &std::collections::BTreeMap<String, Value>| {
+            accounts.contains_key("default/default").then_some(())
+        };
         Ok(self.api.wait(path, "the default account exists", PATIENCE, there)?)
     }
 }
@@ -289,7 +297,10 @@ impl Line {
         let answer = self.post(request)?;
         // A little more than init itself has, so that its own message arrives.
         answer.recv_timeout(patience + Duration::from_secs(5)).map_err(|_| {
-            ClusterError::failed("init", "found no answer, expected one; the cluster has ended or is overloaded")
+            ClusterError::failed(
+                "init",
+                "found no answer, expected one; the cluster has ended or is overloaded",
+            )
         })
     }
 

@@ -67,7 +67,11 @@ impl Components {
         ];
         self.write("keys/tokens.csv", &(tokens.join("\n") + "\n"))?;
         for token in [ADMINISTRATOR, "controllers", "scheduler", "kubelet"] {
-            let file = if token == ADMINISTRATOR { "kubeconfig".to_owned() } else { format!("config/{token}.kubeconfig") };
+            let file = if token == ADMINISTRATOR {
+                "kubeconfig".to_owned()
+            } else {
+                format!("config/{token}.kubeconfig")
+            };
             self.write(&file, &self.kubeconfig(token).to_string())?;
         }
         self.write("config/scheduler.json", &self.scheduler_configuration().to_string())?;

@@ -29,6 +29,7 @@ pub enum ClusterError {
 
 impl ClusterError {
     /// A failure of `object`.
+    #[expect(clippy::needless_pass_by_value, reason = "texts and errors are passed alike")]
     pub(crate) fn failed(object: impl Into<String>, message: impl ToString) -> Self {
         Self::Failed { object: object.into(), message: message.to_string() }
     }

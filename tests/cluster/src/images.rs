@@ -39,7 +39,9 @@ impl Image {
             root: TempDir::new().map_err(|error| ClusterError::failed("image", error))?,
         };
         image.copy(Path::new(busybox), "/bin/busybox")?;
-        for applet in output(Command::new(busybox).arg("--list"))?.lines().filter(|applet| *applet != "busybox") {
+        for applet in
+            output(Command::new(busybox).arg("--list"))?.lines().filter(|applet| *applet != "busybox")
+        {
             let link = image.root.path().join("bin").join(applet);
             symlink("busybox", &link).map_err(|error| ClusterError::file(&link, &error))?;
         }
@@ -115,7 +117,8 @@ impl Image {
         let mut manifest = stored_json(&manifest, layout.path(), &blobs, MANIFEST_TYPE)?;
         manifest["annotations"] = json!({"io.containerd.image.name": self.name});
         let index = json!({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [manifest]});
-        for (file, content) in [("index.json", index), ("oci-layout", json!({"imageLayoutVersion": "1.0.0"}))] {
+        for (file, content) in [("index.json", index), ("oci-layout", json!({"imageLayoutVersion": "1.0.0"}))]
+        {
             let path = layout.path().join(file);
             fs::write(&path, content.to_string()).map_err(|error| ClusterError::file(&path, &error))?;
         }

@@ -100,7 +100,8 @@ pub fn serve_namespace(name: &Name) -> Result<(), ClusterError> {
 /// Keeps the process ID that init has outside: the mounted `/proc` is still that of the machine.
 fn record_own_id(place: &Place) -> Result<(), ClusterError> {
     let path = place.path("init.pid");
-    let own = fs::read_link("/proc/self").map_err(|error| ClusterError::file(Path::new("/proc/self"), &error))?;
+    let own =
+        fs::read_link("/proc/self").map_err(|error| ClusterError::file(Path::new("/proc/self"), &error))?;
     fs::write(&path, own.display().to_string()).map_err(|error| ClusterError::file(&path, &error))
 }
 
@@ -234,7 +235,9 @@ impl Table {
 
     fn end(&self, name: &str, signal: i32, patience: Duration) -> Result<i32, ClusterError> {
         let pid = self.locked().named.get(name).copied();
-        let pid = pid.ok_or_else(|| ClusterError::failed(name, "found no such process, expected one; start it first"))?;
+        let pid = pid.ok_or_else(|| {
+            ClusterError::failed(name, "found no such process, expected one; start it first")
+        })?;
         let signal = Signal::try_from(signal).map_err(|error| ClusterError::failed(name, error))?;
         if self.locked().ended.contains_key(&pid) {
             return self.wait(pid, name, patience);

@@ -86,6 +86,7 @@ fn program() -> Result<PathBuf, ClusterError> {
     std::env::current_exe().map_err(|error| ClusterError::Missing(error.to_string()))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "texts and errors are passed alike")]
 fn failed(object: &str, message: impl ToString) -> ClusterError {
     ClusterError::Failed { object: object.to_owned(), message: message.to_string() }
 }

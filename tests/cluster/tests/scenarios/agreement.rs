@@ -41,7 +41,10 @@ fn fleet() -> (Vec<Scene>, Scene) {
         .iter()
         .map(|name| {
             let names: Vec<&str> = all.iter().map(|scene| scene.name.as_str()).collect();
-            all.iter().find(|scene| scene.name == *name).unwrap_or_else(|| panic!("{name}: found {names:?}")).clone()
+            all.iter()
+                .find(|scene| scene.name == *name)
+                .unwrap_or_else(|| panic!("{name}: found {names:?}"))
+                .clone()
         })
         .collect();
     let slices: Vec<ResourceSlice> = found.iter().flat_map(|scene| scene.slices.clone()).collect();
@@ -76,7 +79,9 @@ fn publish(api: &Api, scenes: &[Scene], together: &Scene) {
         api.create("/apis/resource.k8s.io/v1/deviceclasses", &Object::Class(class).json()).unwrap();
     }
     let untainted = |nodes: &BTreeMap<String, Value>| {
-        let all = scenes.iter().all(|scene| nodes.get(&scene.node.name).is_some_and(|n| n["spec"]["taints"].is_null()));
+        let all = scenes
+            .iter()
+            .all(|scene| nodes.get(&scene.node.name).is_some_and(|n| n["spec"]["taints"].is_null()));
         all.then_some(())
     };
     api.wait("/api/v1/nodes", "no node has a taint", PATIENCE, untainted).unwrap();
@@ -91,14 +96,18 @@ fn decision(api: &Api, pod: &str) -> Option<String> {
             return Some(Some(node.to_owned()));
         }
         let conditions = pod["status"]["conditions"].as_array()?;
-        conditions.iter().any(|c| c["type"] == json!("PodScheduled") && c["status"] == json!("False")).then_some(None)
+        conditions
+            .iter()
+            .any(|c| c["type"] == json!("PodScheduled") && c["status"] == json!("False"))
+            .then_some(None)
     })
     .unwrap()
 }
 
 /// What a claim got, in a form that both sides can be brought to: the IDs of shares are drawn by each side for itself.
 fn results(claim: &Value) -> Vec<Value> {
-    let mut results = claim["status"]["allocation"]["devices"]["results"].as_array().cloned().unwrap_or_default();
+    let mut results =
+        claim["status"]["allocation"]["devices"]["results"].as_array().cloned().unwrap_or_default();
     for result in &mut results {
         if let Some(fields) = result.as_object_mut() {
             fields.remove("shareID");
@@ -114,7 +123,8 @@ fn plan(items: &[Value]) -> Value {
     fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).unwrap();
     let words = ["aliquot", "plan", "-o", "json", "--kubernetes", "1.36.3", "-f"].map(OsString::from);
     let ran = ran(words.into_iter().chain([file.into_os_string()]));
-    serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("aliquot plan: {error}: {} {}", ran.err, ran.out))
+    serde_json::from_str(&ran.out)
+        .unwrap_or_else(|error| panic!("aliquot plan: {error}: {} {}", ran.err, ran.out))
 }
 
 /// One scheduler against one planner.
@@ -156,7 +166,7 @@ impl Match<'_> {
         self.api.create(PODS, &pod).unwrap();
         let theirs = decision(self.api, &name);
         let allocated = results(&self.api.get(&format!("{CLAIMS}/{name}")).unwrap());
-        let (outcome, ours) = self.ours(theirs.as_deref(), before, created, &pod);
+        let (outcome, ours) = self.ours(theirs.as_deref(), &before, created, &pod);
         match &theirs {
             Some(_) => self.placed += 1,
             None => self.refused += 1,
@@ -178,7 +188,13 @@ impl Match<'_> {
     }
 
     /// The planner's outcome and results for the same claim and Pod.
-    fn ours(&self, node_name: Option<&str>, before: Value, mut claim: Value, pod: &Value) -> (Value, Vec<Value>) {
+    fn ours(
+        &self,
+        node_name: Option<&str>,
+        before: &Value,
+        mut claim: Value,
+        pod: &Value,
+    ) -> (Value, Vec<Value>) {
         let name = claim["metadata"]["name"].clone();
         let mut items: Vec<Value> = self
             .scenes
@@ -199,9 +215,9 @@ impl Match<'_> {
         let answer = plan(&items);
         let label = format!("default/{}", name.as_str().unwrap_or_default());
         let outcomes = answer["outcomes"].as_array().cloned().unwrap_or_default();
-        let outcome = outcomes
-            .into_iter()
-            .find(|outcome| outcome["claims"].as_array().is_some_and(|claims| claims.contains(&json!(label))));
+        let outcome = outcomes.into_iter().find(|outcome| {
+            outcome["claims"].as_array().is_some_and(|claims| claims.contains(&json!(label)))
+        });
         let items = answer["items"].as_array().cloned().unwrap_or_default();
         let planned = items.into_iter().find(|item| item["metadata"]["name"] == name);
         (outcome.unwrap_or_default(), planned.map(|claim| results(&claim)).unwrap_or_default())
@@ -213,12 +229,20 @@ impl Match<'_> {
         self.api.delete(&format!("{PODS}/{name}"), Some(0)).unwrap();
         self.api.delete(&format!("{CLAIMS}/{name}"), None).unwrap();
         let path = format!("{CLAIMS}?fieldSelector=metadata.name={name}");
-        self.api.wait(&path, "the claim is gone", PATIENCE, |claims| claims.is_empty().then_some(())).unwrap();
+        self.api
+            .wait(&path, "the claim is gone", PATIENCE, |claims| claims.is_empty().then_some(()))
+            .unwrap();
     }
 }
 
 /// Plays rounds against a scheduler that sees `published`, with a planner that believes `believed`.
-fn play(world: &World, scenes: &[Scene], believed: &Scene, rounds: usize, seed: u64) -> (Vec<String>, usize, usize) {
+fn play(
+    world: &World,
+    scenes: &[Scene],
+    believed: &Scene,
+    rounds: usize,
+    seed: u64,
+) -> (Vec<String>, usize, usize) {
     let random = Random::new(seed);
     let held = BTreeSet::new();
     let mut game = Match { api: world.api(), scenes, believed, random, held, placed: 0, refused: 0 };
@@ -239,7 +263,10 @@ fn scheduler_and_plan_agree_on_random_claims() {
     let (differences, placed, refused) = play(&world, &scenes, &together, ROUNDS, seed);
     println!("seed {seed}: {placed} placed, {refused} refused, {} differ", differences.len());
     assert!(differences.is_empty(), "seed {seed}:\n{}", differences.join("\n"));
-    assert!(placed >= ROUNDS / 4 && refused >= ROUNDS / 10, "seed {seed}: {placed} placed, {refused} refused");
+    assert!(
+        placed >= ROUNDS / 4 && refused >= ROUNDS / 10,
+        "seed {seed}: {placed} placed, {refused} refused"
+    );
     // A planner that takes every card for another one has to be caught.
     let mut broken = together.clone();
     for device in broken.slices.iter_mut().flat_map(|slice| slice.devices.iter_mut()) {
