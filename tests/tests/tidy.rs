@@ -83,7 +83,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("toml::", &["core/src/catalogue/text.rs", "core/src/offer/text.rs", "driver/backends/sim/", "tests/"]),
     ("serde_saphyr", &["driver/src/manifest", "driver/src/cli/"]),
     ("crc32c", &["driver/src/checkpoint", "tests/"]),
-    ("clap", &["driver/src/cli", "driver/src/bin/"]),
+    ("clap", &["driver/src/cli", "driver/src/bin/", "tests/cluster/src/main.rs"]),
     ("k8s_openapi", &["driver/src/kube.rs", "driver/src/kube/"]),
     (
         "env::var",
