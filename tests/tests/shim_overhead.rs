@@ -3,7 +3,7 @@
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::Limits;
 use aliquot_sim_device::Card;
-use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::preload::{GrantFiles, Tenant, UNPAGED, memory_limit, unpaged};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
@@ -38,9 +38,7 @@ impl Scene {
     /// On such a node.
     fn on(node: &str, limit: u64, size: Size) -> Option<Self> {
         let bench = Bench::new();
-        if !node.is_empty() {
-            bench.write("node.toml", node);
-        }
+        bench.write("node.toml", &format!("{UNPAGED}{node}"));
         let program = match bench.compile("shim_overhead", Link::Opened) {
             Ok(program) => program,
             Err(StoodAside(why)) => {
@@ -50,7 +48,7 @@ impl Scene {
         };
         let card = bench.card();
         let context_bytes = if matches!(size, Size::Published) { CONTEXT } else { 0 };
-        let limits = Limits { context_bytes, ..memory_limit(&card.facts().uuid, limit) };
+        let limits = Limits { context_bytes, ..unpaged(memory_limit(&card.facts().uuid, limit)) };
         let (tenant, files) = Tenant::with(&limits);
         Some(Self { bench, tenant, program, files, card })
     }
@@ -551,7 +549,7 @@ fn a_module_that_was_refused_once_is_charged_when_it_is_had() {
         let limits = |generation, bytes| Limits {
             generation,
             context_bytes: CONTEXT,
-            ..memory_limit(&scene.card.facts().uuid, bytes)
+            ..unpaged(memory_limit(&scene.card.facts().uuid, bytes))
         };
         scene.files.change(&limits(generation, 2 * CONTEXT + MODULE - 1));
         say(&mut program, &format!("load 2 {way} {MODULE}"), "0");
@@ -729,7 +727,8 @@ fn stacks_are_charged_in_full_where_another_tenant_frees_memory_meanwhile() {
     let slow = "[[fault]]\nsymbol = \"cuCtxSetLimit\"\naction = { slow_nanos = 600000000 }\n";
     scene.bench.write("faults.toml", slow);
     let threads = 2048 * u64::from(scene.card.facts().sms);
-    let neighbours = Limits { context_bytes: CONTEXT, ..memory_limit(&scene.card.facts().uuid, LIMIT) };
+    let neighbours =
+        Limits { context_bytes: CONTEXT, ..unpaged(memory_limit(&scene.card.facts().uuid, LIMIT)) };
     let (tenant, _files) = Tenant::with(&neighbours);
     let mut neighbour = Talk::start(&mut tenant.command(&scene.bench, &scene.program));
     let mut program = scene.start();

@@ -2,7 +2,7 @@
 
 use aliquot_abi::layout::usage;
 use aliquot_sim_device::Card;
-use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::preload::{GrantFiles, Tenant, UNPAGED, memory_limit, unpaged};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
@@ -25,6 +25,7 @@ impl Scene {
     /// `None`: no C compiler here.
     fn new(limit: u64) -> Option<Self> {
         let bench = Bench::new();
+        bench.write("node.toml", UNPAGED);
         let program = match bench.compile("shim_overhead", Link::Opened) {
             Ok(program) => program,
             Err(StoodAside(why)) => {
@@ -33,7 +34,7 @@ impl Scene {
             }
         };
         let card = bench.card();
-        let (tenant, files) = Tenant::with(&memory_limit(&card.facts().uuid, limit));
+        let (tenant, files) = Tenant::with(&unpaged(memory_limit(&card.facts().uuid, limit)));
         Some(Self { bench, tenant, program, files, card })
     }
 
@@ -195,7 +196,7 @@ fn a_context_that_is_larger_than_presumed_is_taken_away_where_it_does_not_fit() 
     let size = 3 * PRESUMED;
     for (limit, code) in [(size - 1, "2"), (size, "0")] {
         let Some(scene) = Scene::new(limit) else { return };
-        scene.bench.write("node.toml", &format!("context_bytes = {size}\n"));
+        scene.bench.write("node.toml", &format!("context_bytes = {size}\n{UNPAGED}"));
         let card = scene.bench.card();
         let held = if code == "0" { size } else { 0 };
         let mut program = scene.start();

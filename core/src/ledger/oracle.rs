@@ -222,7 +222,10 @@ fn agree(cards: Vec<Card>, seed: u64) -> (u64, u64) {
 #[track_caller]
 fn check(seed: u64, cards: Vec<Card>) {
     let (accepted, refused) = agree(cards, seed);
-    assert!(accepted > ACTIONS / 100 && refused > ACTIONS / 100, "seed {seed}: {accepted} accepted, {refused} refused");
+    assert!(
+        accepted > ACTIONS / 100 && refused > ACTIONS / 100,
+        "seed {seed}: {accepted} accepted, {refused} refused"
+    );
 }
 
 fn on_board(model: &str, index: u32, board: &str) -> Card {
