@@ -1,7 +1,7 @@
 //! Drivers hand out device memory in pages: accounting counts the pages that the card loses, and no request is refused while
 //! enough whole pages are free.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::usage;
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
