@@ -53,6 +53,7 @@ pub fn hold(program: &Path, name: &Name) -> Result<(), ClusterError> {
     let place = Place::new(name);
     let _lock = place.lock()?;
     place.sweep()?;
+    place.remove_logs()?;
     place.make()?;
     // `unshare` ends with SIGKILL what it started, should it be killed itself.
     let mut child = Command::new("unshare")

@@ -135,6 +135,15 @@ impl Place {
         Ok(())
     }
 
+    /// Removes the logs of an earlier cluster of this name.
+    pub(crate) fn remove_logs(&self) -> Result<(), ClusterError> {
+        let logs = self.path("logs");
+        match fs::remove_dir_all(&logs) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(ClusterError::file(&logs, &error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes what outlives init: cgroups with their processes, the bridge, the files but for the logs.
     ///
     /// # Errors

@@ -4,5 +4,7 @@
 
 #[path = "scenarios/agreement.rs"]
 mod agreement;
+#[path = "scenarios/shares.rs"]
+mod shares;
 #[path = "scenarios/world.rs"]
 mod world;
