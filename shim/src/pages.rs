@@ -66,6 +66,9 @@ impl PageSize {
 
     /// What `bytes` bytes from `address` on cover.
     pub(crate) fn cover(self, address: u64, bytes: u64) -> Option<Cover> {
+        if bytes == 0 {
+            return Some(Cover { own: Bytes(0), edges: Edges::default() });
+        }
         let page = self.bytes();
         let end = address.checked_add(bytes)?;
         if self.0 <= ALIGNED_BITS {
