@@ -11,7 +11,7 @@
 //!
 //! - It refuses what hardware refuses: a template that the card does not know, a second partition at one place,
 //!   counters that do not allow it.
-//! - Every partition ever made has its own UUID, so one that was destroyed and made again is told apart.
+//! - Every partition has its own UUID, so a partition that is destroyed and created again is distinct.
 //! - A file that it cannot read is kept and refused.
 //! - Device files of a simulated card have the vendor's path in the container and `/dev/null` behind it on the host.
 
@@ -71,7 +71,7 @@ pub enum OpenError {
 // === impl SimNode ===
 
 impl SimNode {
-    /// A node whose hardware lives and dies with the value.
+    /// A node with its hardware in memory, for as long as the value exists.
     ///
     /// # Errors
     /// The file describes no possible node.
@@ -80,7 +80,7 @@ impl SimNode {
         Self::new(file, cards, Hardware::Memory(Mutex::new(state)))
     }
 
-    /// A node whose hardware lives in a directory, for every process that opens it.
+    /// A node with its hardware in a directory, for every process that opens it.
     ///
     /// # Errors
     /// The file describes no possible node, or the directory cannot be used; what is in it stays.

@@ -18,7 +18,7 @@ const UNBACKED: u32 = 0xc0;
 const DEFERRED: u32 = 0x80;
 /// Bytes and rows of a block.
 const BLOCK: (u64, u64) = (64, 8);
-/// Arrays are not lent: no allocation has this number.
+/// Arrays are never IPC-shared: no allocation has this number.
 const NO_ALLOCATION: u64 = 0;
 /// Every array has as many faces when it is a cube map.
 const CUBE_FACES: u64 = 6;
@@ -119,7 +119,7 @@ fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> 
     };
     let (handle, _) = registry.add(|_| Array { shape, device, context, bytes, backing, place });
     if let Err(gone) = process::must_live(context) {
-        // Whoever ended the context may have seen it.
+        // The call that ended the context may have destroyed it already.
         let _gone_already = destroy(handle, registry);
         return Err(gone);
     }
@@ -164,7 +164,7 @@ pub(crate) fn destroy(handle: u64, registry: &Registry<Array>) -> Answer {
 pub(crate) fn destroy_all_of(context: u64) {
     for registry in [&ARRAYS, &MIPMAPPED] {
         for (handle, _) in registry.select(|array| array.context == context) {
-            // Somebody else may be faster.
+            // Another thread may destroy it first.
             let _gone_already = destroy(handle, registry);
         }
     }

@@ -1,7 +1,8 @@
 //! Memory that another interface to the card made: imported by its descriptor, and mapped here as buffers and mipmapped arrays.
 //!
-//! It is on the card for as long as its descriptor is open or anybody has it imported or mapped ([`crate::shared`]), and charged
-//! to who made it. Mappings outlive the object that they were made of, and have to be freed each.
+//! It is on the card as long as its descriptor is open or a process has it imported or mapped
+//! ([`crate::shared`]). Its creator pays for it. Mappings outlive the object that they were made of, and are
+//! freed one by one.
 
 use crate::array::{self, Shape};
 use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};

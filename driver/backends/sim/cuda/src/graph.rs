@@ -331,7 +331,7 @@ pub(crate) fn child_op(handle: u64, ownership: Ownership) -> Answer<Op> {
 /// What a launch is where it is captured: a node with a graph of its own, of the nodes that the executable graph has now.
 fn launched_op(steps: &[Step]) -> Answer<Op> {
     let handle = create()?;
-    // From here on it goes where nobody has it.
+    // From here on dropping `embedded` destroys it.
     let embedded = Arc::new(Embedded(handle));
     let mut fresh = BTreeMap::new();
     for step in steps {

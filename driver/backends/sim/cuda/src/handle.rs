@@ -91,8 +91,8 @@ impl<T> Registry<T> {
         (handle, object)
     }
 
-    /// The object of a handle. Who uses one whose object is gone is written down: with the vendor's driver that is no error but
-    /// undefined.
+    /// The object of a handle. The use of a stale handle is logged: the vendor's driver reports no error for
+    /// it, and its behaviour is undefined.
     pub(crate) fn get(&self, handle: u64) -> Answer<Arc<T>> {
         self.living(handle).ok_or_else(|| self.wrong(handle))
     }
@@ -143,7 +143,7 @@ impl<T> Registry<T> {
         Some(object)
     }
 
-    /// Takes the object of a handle out, if somebody else was not faster.
+    /// Takes the object of a handle out, unless another thread took it first.
     pub(crate) fn forget(&self, handle: u64) {
         drop(self.take(handle));
     }

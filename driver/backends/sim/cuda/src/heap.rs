@@ -179,7 +179,7 @@ impl Content {
         file.map(|file| Self { file: file.into() }).map_err(|_| INVALID_VALUE)
     }
 
-    /// A place for a copy on its way, which nobody else sees.
+    /// A private buffer for a copy in flight.
     fn scratch(bytes: u64) -> Answer<Self> {
         let file = scratch_file()?;
         // SAFETY: an open descriptor.
@@ -261,7 +261,7 @@ impl Backing {
         Ok(())
     }
 
-    /// Fills with a repeated pattern, whose length divides `bytes`.
+    /// Fills with a repeated pattern; the pattern's length divides `bytes`.
     pub(crate) fn fill(&self, at: u64, pattern: &[u8], bytes: u64) -> Answer {
         if !self.touched.load(Ordering::Relaxed) && pattern.iter().all(|byte| *byte == 0) {
             return Ok(());
@@ -294,7 +294,7 @@ impl Backing {
         self.write(at, place, width.bytes())
     }
 
-    /// Maps the range for the host at `address`, whose reservation it replaces.
+    /// Maps the range for the host at `address`, over its reservation.
     pub(crate) fn map_for_host(&self, address: u64, bytes: u64) -> Answer {
         self.touch();
         let (start, size) = (pointer(address), length(bytes.next_multiple_of(PAGE)));
@@ -400,7 +400,7 @@ pub(crate) fn unmap_from_host(address: u64, bytes: u64) -> Answer {
 /// Gives addresses back.
 pub(crate) fn unmap(address: u64, bytes: u64) {
     if bytes > 0 {
-        // SAFETY: addresses that this module mapped, and nobody uses any more.
+        // SAFETY: this module mapped the addresses, and no reference to them is left.
         unsafe { libc::munmap(pointer(address), length(bytes)) };
     }
 }

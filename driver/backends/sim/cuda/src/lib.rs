@@ -3,7 +3,7 @@
 //! ```text
 //!   ffi/*      one row an export: the vendor's signature, checked pointers in, a call below, a code out
 //!   boundary   faults of the plan, and no panic passes
-//!   process    cuInit, cards, contexts, who is current on which thread
+//!   process    cuInit, cards, contexts, the current context of each thread
 //!   memory room pool vmm array copy ipc  bytes: what is charged to the card, and where the content lies
 //!   stream line word module launch graph time: what is handed to the card's schedule
 //!   table      cuGetProcAddress over the facts of all exports

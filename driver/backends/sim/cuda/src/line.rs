@@ -7,9 +7,9 @@
 //!   line: [function][kernel][write] … ──its thread──▶ what is before it was handed in ─▶ the card, a call, a word ─▶ ticket
 //! ```
 //!
-//! Where nobody holds anything there is no line and no thread. A function on the host, a wait for a value or for an event behind
-//! either begins one; it ends, with its thread, when nothing stands in it any more. Who wants to know when something that stands
-//! in line is done has its ticket, which is given the mark in the end.
+//! While no work is held there is no line and no thread. A function on the host, or a wait for a value or for
+//! an event in a line, starts one. The line and its thread end when the line is empty. Code that waits for an
+//! item in a line holds its ticket, which receives the mark at the end.
 //!
 //! Locks are taken in this order: [`LINES`], the places of one line, a ticket.
 
@@ -96,7 +96,7 @@ pub(crate) struct Point {
 
 /// All lines in which something stands.
 static LINES: Mutex<Vec<Arc<Line>>> = Mutex::new(Vec::new());
-/// How many these are: nobody looks at them while there are none.
+/// How many these are: at zero the list is not read.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 /// No thread could be had.
 const NO_THREAD: Code = Code(304);
@@ -159,7 +159,7 @@ impl Point {
         self.settled().is_some_and(|settled| seat.done() >= settled.mark)
     }
 
-    /// The card in whose work it is.
+    /// The card that runs its work.
     pub(crate) fn device(&self) -> usize {
         self.device
     }
@@ -279,8 +279,8 @@ impl Line {
         }
         let held = move |turn: &Turn<'_>| {
             let mark = turn.submit(nanos);
-            // What is wrong by now has nobody to be told to: the card would stop with a fault.
-            let _told_nobody = effect.map(|effect| effect());
+            // An asynchronous error has no caller to return to; a real card stops with a fault.
+            let _unreported = effect.map(|effect| effect());
             mark
         };
         self.put(Vec::new(), Box::new(held))
@@ -324,7 +324,7 @@ impl Line {
         Ok(())
     }
 
-    /// Who is next; `None`: nobody, and the line is at its end.
+    /// The next item; `None` if the line is empty, which ends it.
     fn next(self: &Arc<Self>) -> Option<Item> {
         let mut lines = lock(&LINES);
         let mut places = lock(&self.places);
@@ -360,7 +360,7 @@ impl Line {
         if point.device == self.device {
             return point.handed_in();
         }
-        // A card that is lost holds nobody.
+        // A lost card blocks no work.
         let _reached = point.wait();
         Mark::default()
     }

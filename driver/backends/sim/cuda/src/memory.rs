@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Who pays for an allocation.
+/// What an allocation is charged to.
 #[derive(Clone)]
 pub(crate) enum Payer {
-    /// The card's books.
+    /// The card's accounting.
     Card(Kind, Room),
     /// A pool, so many bytes; its handle.
     Pool(Arc<Pool>, u64, u64),
@@ -27,7 +27,7 @@ pub(crate) enum Payer {
     Exporter,
     /// A physical handle that is mapped here.
     Mapping,
-    /// Whoever made it by another interface.
+    /// The interface that made it.
     Interface(#[expect(dead_code, reason = "it is there as long as this is")] Arc<External>),
     /// A graph that owns it.
     Graph,
@@ -76,8 +76,8 @@ pub(crate) fn insert(mut allocation: Allocation) -> u64 {
     id
 }
 
-/// An allocation whose context ended before it was recorded went with nobody: it goes now. What is recorded before the context
-/// is looked for goes with it.
+/// Frees an allocation if its context ended before the allocation was recorded. An allocation recorded before
+/// that end is freed with its context.
 fn with_its_context(address: u64, id: u64, context: u64) -> Answer<u64> {
     let Err(gone) = process::must_live(context) else { return Ok(address) };
     let late = {
@@ -211,7 +211,7 @@ pub(crate) fn free_in_order(address: u64, stream: &Stream) -> Answer {
     stream.aside().put(vec![point], Box::new(gone))
 }
 
-/// Gives back what was freed in streams that are there by now; who asks meanwhile waits for it.
+/// Gives back memory freed in streams that have reached the free; a concurrent caller waits for it.
 pub(crate) fn settle_freed() {
     if !ANY_LEAVING.load(Ordering::Acquire) {
         return;

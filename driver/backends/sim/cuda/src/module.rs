@@ -219,7 +219,7 @@ impl Module {
         let ours = context.card()?;
         let bytes = ours.card.node().module_bytes.saturating_add(self.variables.charged());
         ours.take(Kind::Module, bytes)?;
-        // Whoever ends the context looks for what is charged after it is gone, and waits for this.
+        // The call that ends the context collects charges after that end, and waits for this one.
         process::must_live(context.home).inspect_err(|_| ours.give(Kind::Module, bytes))?;
         charged.insert(context.home, (context.device, bytes));
         Ok(())

@@ -89,7 +89,7 @@ pub(crate) fn leave(object: &Arc<Physical>) {
     }
 }
 
-/// Lets go of what was bound to objects that nobody has any more.
+/// Unbinds memory from objects that no process has any more.
 pub(crate) fn collect() {
     if !ANY_LEFT.load(Ordering::Acquire) {
         return;

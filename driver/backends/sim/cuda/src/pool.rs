@@ -1,5 +1,5 @@
-//! Memory pools: a block costs nothing while the pool has room; the pool grows by whole units, and shrinks to its release
-//! threshold when somebody synchronises, or when told. Fragmentation inside a pool is not modelled.
+//! Memory pools: a block costs nothing while the pool has room; the pool grows by whole units. It shrinks to
+//! its release threshold at a synchronisation or a trim. Fragmentation inside a pool is not modelled.
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::graph::Store;
@@ -16,7 +16,7 @@ pub(crate) struct Pool {
     told: (u32, Location),
     payer: Payer,
     books: Mutex<Books>,
-    /// Held by who has it grow: two at once would each grow it by what the other one's growth leaves room for.
+    /// Held while the pool grows: two concurrent growths would each count on the other's room.
     growing: Mutex<()>,
 }
 
@@ -30,7 +30,7 @@ struct Books {
     reuse: [u64; 3],
 }
 
-/// Whose memory a pool takes.
+/// The memory that backs a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Payer {
     Card,
@@ -101,7 +101,7 @@ impl Pool {
         let ours = self.card()?;
         let _growing = lock(&self.growing);
         loop {
-            // The books are open meanwhile: a refusal trims all pools, this one too.
+            // Unlocked meanwhile: a refusal trims all pools, this one too.
             let lacks = lock(&self.books).take(bytes)?;
             if lacks == 0 {
                 return Ok(());

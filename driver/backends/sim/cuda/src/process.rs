@@ -44,7 +44,7 @@ pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) flags: u32,
     pub(crate) primary: bool,
-    /// Who has it beside its maker.
+    /// References by cuCtxAttach, beside the creator's.
     pub(crate) attached: AtomicU64,
     /// The context that has its memory: itself, or of a green one the primary one.
     pub(crate) home: u64,
@@ -241,7 +241,7 @@ impl OurCard {
         Ok(self.heap.get_or_init(|| heap))
     }
 
-    /// Takes memory; pools give back what they only keep before anybody is refused.
+    /// Takes memory; before a refusal, pools release what they hold unused.
     pub(crate) fn take(&self, kind: Kind, bytes: u64) -> Answer {
         let seat = self.seat()?;
         crate::vmm::collect();
@@ -289,7 +289,8 @@ impl Context {
 fn create(device: usize, flags: u32, primary: bool) -> Answer<u64> {
     let ours = cards()?.get(device).ok_or(INVALID_DEVICE)?;
     ours.take(Kind::Context, ours.card.node().context_bytes)?;
-    // Looked at with the own context in the books: of two processes that come at once never both get one.
+    // Checked with the own context accounted: of two concurrent processes both may be refused, never both
+    // admitted.
     if !ours.admits() {
         ours.give(Kind::Context, ours.card.node().context_bytes);
         return Err(DEVICE_UNAVAILABLE);
@@ -312,7 +313,7 @@ pub(crate) fn green_destroy(handle: u64) -> Answer {
     let ours = context.card()?;
     ours.give(Kind::Context, lock(&context.stacks).taken());
     let mut primary = lock(&ours.primary);
-    // Where the primary context was reset the one that is there now is somebody else's.
+    // After a reset the current primary context has other owners, and this reference is not one of them.
     if primary.context == context.home { primary.release() } else { Ok(()) }
 }
 

@@ -1,5 +1,5 @@
-//! Ranges of addresses for other devices (`cuMemGetHandleForAddressRange`): who has the descriptor keeps the memory behind it on
-//! the card, also when it is freed here.
+//! Address ranges for other devices (`cuMemGetHandleForAddressRange`). An open descriptor keeps the memory
+//! behind it on the card, even after it is freed here.
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::memory::{self, Allocation, Payer};
@@ -55,7 +55,7 @@ fn is_open(id: u64) -> bool {
     exported.iter().any(|(other, _)| *other == id)
 }
 
-/// Whether somebody else has a range of what was freed: then it stays on the card until he has not.
+/// Whether a descriptor of freed memory is still open: the memory then stays on the card until it closes.
 pub(crate) fn keeps(freed: &Allocation, room: Room) -> bool {
     let keeps = ANY.load(Ordering::Acquire) && is_open(freed.id);
     if keeps {
@@ -64,7 +64,7 @@ pub(crate) fn keeps(freed: &Allocation, room: Room) -> bool {
     keeps
 }
 
-/// Gives back what nobody has any more.
+/// Gives back freed memory after its last descriptor closes.
 pub(crate) fn collect() {
     if !ANY.load(Ordering::Acquire) {
         return;

@@ -1,13 +1,14 @@
-//! Physical memory that processes share: a descriptor that says whose and where it is, and locks that say who still has it.
+//! Physical memory that processes share: a descriptor names its owner and place, and file locks show which
+//! users are left.
 //!
 //! ```text
 //!   export ─▶ descriptor (the caller's, copied and sent at will) ── shared lock, gone with its last copy
-//!        └──▶ Export (the owner's look at the same file): is anybody's lock still there?
-//!   import ─▶ Import (a look of its own) ────────────────────────── shared lock, gone with the import or its process
+//!        └──▶ Export (the owner's view of the same file): is any lock held?
+//!   import ─▶ Import (own file description) ───── shared lock, gone with the import or its process
 //! ```
 //!
-//! The file of physical memory lies beside the card's, so that the card knows, too, whether somebody has it once its maker has died:
-//! the memory stays as long.
+//! The file of physical memory lies beside the card's. The card therefore also sees whether it is in use
+//! after its maker exits, and keeps the memory that long.
 //!
 //! The file of a multicast object has the cards of its team behind that, and each process that has the object holds a lock.
 
@@ -25,7 +26,7 @@ use std::sync::atomic::AtomicBool;
 const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMS\x01");
 const WORDS: usize = 8;
 
-/// By whose functions shared memory was made, which alone can import it.
+/// The functions that made shared memory; only the same interface can import it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Maker {
@@ -33,7 +34,7 @@ pub(crate) enum Maker {
     Physical = 0,
     /// Those of another interface to the card.
     Interface = 1,
-    /// cuMemGetHandleForAddressRange: other devices import it, and nobody here.
+    /// cuMemGetHandleForAddressRange: other devices import it, CUDA does not.
     Range = 2,
     /// cuMulticastCreate.
     Team = 3,
@@ -184,12 +185,12 @@ impl Export {
         look(descriptor.as_raw_fd()).map(Self)
     }
 
-    /// Whether a copy of the descriptor is open anywhere, or somebody imported it.
+    /// Whether a copy of the descriptor is open in any process, or an import of it exists.
     pub(crate) fn is_open(&self) -> bool {
         if self.0.try_lock().is_err() {
             return true;
         }
-        // Not being able to let go of it harms nobody: it is not looked at again.
+        // A failed unlock is harmless: the file is not read again.
         drop(self.0.unlock());
         false
     }
@@ -255,7 +256,7 @@ impl Group {
     pub(crate) fn add(&self, card: u64) -> Answer {
         let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
         let file = OpenOptions::new().append(true).open(path).map_err(|_| UNKNOWN)?;
-        // One call of the kernel, whoever else adds one.
+        // One system call, so a concurrent append does not interleave.
         (&file).write_all(&card.to_le_bytes()).map_err(|_| UNKNOWN)
     }
 }

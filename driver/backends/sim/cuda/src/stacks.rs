@@ -53,7 +53,7 @@ impl Stacks {
         let wanted = limit.max(kernels).checked_mul(threads).ok_or(OUT_OF_MEMORY)?;
         if wanted > self.taken {
             ours.take(Kind::Context, wanted - self.taken)?;
-            // Whoever ends the context gives back what is noted here, after it is gone.
+            // The call that ends the context gives back, after its end, what is recorded here.
             must_live(context.handle).inspect_err(|_| ours.give(Kind::Context, wanted - self.taken))?;
         } else {
             must_live(context.handle)?;

@@ -1,8 +1,8 @@
 //! Streams: order of work, capture, and waiting.
 //!
-//! A card runs what a process hands in one after the other, so order between streams holds by itself; a stream remembers the
-//! mark behind its last work, and who waits for a stream waits for that mark. What waits for the host, and all behind it, is
-//! handed in later ([`crate::line`]). Priorities are kept and change no order.
+//! A card runs the work of a process in submission order, so order between streams holds by itself. A stream
+//! keeps the mark behind its last work; a wait for the stream waits for that mark. Work that waits for the
+//! host, and all behind it, is submitted later ([`crate::line`]). Priorities are kept and change no order.
 
 use crate::code::{Answer, CAPTURE_INVALIDATED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, NOT_READY};
 use crate::code::{INVALID_HANDLE, INVALID_VALUE};

@@ -1,8 +1,9 @@
 //! Virtual memory management: physical handles, address reservations, mappings, sparse arrays.
 //!
-//! A physical allocation lives until the last of its references, its mappings, its places in sparse arrays and its shared
-//! handles goes ([`crate::shared`]); until then it is charged to the process that made it, and when that has died to nobody. An
-//! importer pays nothing. A handle's value is used again as soon as its memory is gone, as the vendor's driver does.
+//! A physical allocation exists until its last reference, mapping, sparse-array tile and shared handle is
+//! gone ([`crate::shared`]). The process that made it pays for it; after that process exits no process does.
+//! An importer pays nothing. A handle's value is used again as soon as its memory is gone, as the vendor's
+//! driver does.
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::handle::{Registry, Tag};
@@ -28,13 +29,13 @@ pub(crate) struct Properties {
     pub(crate) handle_types: u32,
 }
 
-/// Whose a physical allocation is.
+/// The owner of a physical allocation.
 enum Owner {
     /// The card's, of which this process pays for it.
     Card,
     /// The host's: free.
     Host,
-    /// Nobody's: a multicast object, which has memory of others.
+    /// A multicast object, backed by memory of other allocations.
     Team(Team),
     /// Another process's, which pays; its lock is what counts.
     Other(Mutex<Option<Import>>),
@@ -180,7 +181,7 @@ fn let_go((handle, physical): &Hold, change: impl FnOnce(&mut Life)) {
     }
 }
 
-/// Nobody can come by it any more.
+/// Ends an allocation that no handle, mapping or descriptor reaches any more.
 fn end(handle: u64, physical: &Arc<Physical>) {
     let ours = process::cards().ok().and_then(|cards| cards.get(physical.device));
     if let Some(ours) = ours {
@@ -207,8 +208,8 @@ fn end(handle: u64, physical: &Arc<Physical>) {
     PHYSICAL.forget(handle);
 }
 
-/// Memory of which the last shared handle was closed goes: nobody calls the driver for that, so each call that takes memory or
-/// tells of it looks.
+/// Frees memory after its last shared handle closes. Closing a descriptor calls no driver function, so each
+/// call that takes or reports memory collects.
 pub(crate) fn collect() {
     crate::range::collect();
     multicast::collect();
@@ -284,8 +285,8 @@ pub(crate) fn export_range(address: u64, bytes: u64) -> Answer<Option<i32>> {
     Ok(Some(shared::give_away(descriptor)))
 }
 
-/// Memory that another interface to the card makes in this process: there as long as the descriptor is open or somebody has
-/// imported it.
+/// Memory that another interface to the card makes in this process. It exists as long as the descriptor is
+/// open or a process has it imported.
 pub(crate) fn make_elsewhere(bytes: u64, device: i32) -> Answer<i32> {
     let properties = Properties {
         location: Location { kind: location::CARD, number: device },

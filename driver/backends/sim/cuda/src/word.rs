@@ -1,6 +1,6 @@
 //! Words of memory that streams wait for and write: of a card, also another process's, or of the host, where it is pinned.
 //!
-//! Nothing tells when a word changes: who waits for one looks again and again, on the thread of its line alone.
+//! A change of a word raises no notification: a waiter polls it, on the thread of its line alone.
 
 use crate::code::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::graph::Op;
@@ -53,7 +53,8 @@ pub(crate) struct Batch {
     done: usize,
 }
 
-/// The vendor's description of an operation, word by word: its kind; address; value; flags; an alias, which nobody gives any more.
+/// The vendor's description of an operation, word by word: kind; address; value; flags; an alias, which is
+/// unused.
 pub(crate) type Described = [u64; 6];
 
 /// Most operations of one call.

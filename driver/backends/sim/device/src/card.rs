@@ -1,4 +1,4 @@
-//! One card: memory books, device time, the seats of processes.
+//! One card: memory accounting, device time, the seats of processes.
 
 mod books;
 mod seat;
@@ -94,13 +94,13 @@ pub struct Process {
 pub struct Moment {
     /// When, in nanoseconds of the monotonic clock; the card has been played up to then.
     pub at: u64,
-    /// Bytes in use, by the living.
+    /// Bytes in use by live processes.
     pub in_use: u64,
     /// The most bytes ever in use at once.
     pub high_water: u64,
-    /// Card time anybody ever had, in nanoseconds.
+    /// Card time used since the card was made, in nanoseconds.
     pub busy_nanos: u64,
-    /// Everybody on the card, by seat.
+    /// The processes on the card, by seat.
     pub processes: Vec<Process>,
 }
 
@@ -114,7 +114,7 @@ pub struct Card {
     dir: Arc<Path>,
     /// `None`: it is the whole card.
     part: Option<Arc<Part>>,
-    /// Books of GPU instances that were opened: they stay mapped.
+    /// State files of opened GPU instances; they stay mapped.
     parts: Arc<Mutex<BTreeMap<u64, Arc<Mapping>>>>,
 }
 
@@ -146,7 +146,7 @@ impl Card {
         Ok(Self { node, index, mapping, alive, dir: dir.into(), part: None, parts: Arc::default() })
     }
 
-    /// A GPU instance of this card as a card, with what it says of itself. Its books are made where they are missing.
+    /// A GPU instance of this card as a card, with the given facts. Its state file is created if absent.
     pub(crate) fn part(&self, serial: u64, facts: CardFacts) -> Result<Self, OpenError> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let mapping = match parts.get(&serial) {
@@ -161,12 +161,12 @@ impl Card {
         Ok(Self { mapping, part: Some(Arc::new(part)), ..self.clone() })
     }
 
-    /// The file with the books of a GPU instance.
+    /// The state file of a GPU instance.
     pub(crate) fn books_of(&self, serial: u64) -> PathBuf {
         self.dir.join(format!("instance-{}-{serial}", self.index))
     }
 
-    /// Closes it to everybody, unless somebody sits on it.
+    /// Closes it to new processes, unless a process has a seat on it.
     pub(crate) fn close_if_empty(&self) -> bool {
         self.with(|state| {
             self.reap_locked(state, monotonic_nanos());
@@ -190,7 +190,8 @@ impl Card {
         })
     }
 
-    /// Whether nobody is at the card's books at this moment: who is stopped there keeps everybody out, as no real card's driver is.
+    /// Whether the card's lock is free at this moment. A process stopped inside it blocks all others, unlike
+    /// with a real driver.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.mapping.try_with(State::enter).is_some()
@@ -254,7 +255,8 @@ impl Card {
         state.in_use -= state.lent.end_unheld(|number| self.is_held(number));
     }
 
-    /// The file behind the descriptors of memory that is shared under this number; it has a lock as long as anybody has it.
+    /// The file behind the descriptors of memory shared under this number; it is locked as long as a process
+    /// has the memory.
     #[must_use]
     pub fn shared_file(&self, number: u64) -> PathBuf {
         self.dir.join(format!("shared-{}-{number}", self.number()))
@@ -266,7 +268,7 @@ impl Card {
         self.dir.join(format!("shared-content-{}-{number}", self.number()))
     }
 
-    /// Whether anybody has such memory or a descriptor of it; its files go with the last.
+    /// Whether a process has such memory or a descriptor of it; its files are removed with the last.
     fn is_held(&self, number: u64) -> bool {
         let path = self.shared_file(number);
         if std::fs::File::open(path).is_ok_and(|file| file.try_lock().is_err()) {
@@ -315,7 +317,8 @@ impl Card {
         self.index
     }
 
-    /// Bytes in use, by the living. Looks for the dead at most once a millisecond; [`Card::reap`] does at once.
+    /// Bytes in use by live processes. Reaps exited ones at most once a millisecond; [`Card::reap`] does at
+    /// once.
     #[must_use]
     pub fn in_use(&self) -> u64 {
         let now = monotonic_nanos();
@@ -349,8 +352,8 @@ impl Card {
     #[must_use]
     pub fn moment(&self) -> Moment {
         self.with(|state| {
-            // The clock is read inside: whoever waits for the lock, or for a processor, is late with the figures and the clock
-            // alike.
+            // The clock is read inside the lock: a late caller then reads the figures and the clock equally
+            // late.
             let at = monotonic_nanos();
             state.play(self.node.slice_nanos, at);
             self.reap_locked(state, at);
@@ -394,13 +397,13 @@ impl Card {
         })
     }
 
-    /// Card time anybody ever had, in nanoseconds.
+    /// Card time used since the card was made, in nanoseconds.
     #[must_use]
     pub fn busy_nanos(&self) -> u64 {
         self.moment().busy_nanos
     }
 
-    /// Percent of the last full utilisation window in which somebody ran.
+    /// Percent of the last full utilisation window in which a process ran.
     #[must_use]
     pub fn utilization(&self) -> u32 {
         let now = monotonic_nanos();
@@ -410,8 +413,8 @@ impl Card {
         })
     }
 
-    /// When the kept full utilisation windows ended, in nanoseconds of the monotonic clock, with the percent of each in which
-    /// somebody ran, oldest first.
+    /// The recorded full utilisation windows, oldest first: each window's end in nanoseconds of the monotonic
+    /// clock, and the percent of it in which a process ran.
     #[must_use]
     pub fn utilization_record(&self) -> Vec<(u64, u32)> {
         self.with(|state| {
@@ -421,7 +424,8 @@ impl Card {
         })
     }
 
-    /// Percent of the last full utilisation window by process: everybody on the card, and who ran in it and left since.
+    /// Percent of the last full utilisation window by process: present ones, and those that ran in it and
+    /// exited since.
     #[must_use]
     pub fn utilizations(&self) -> BTreeMap<u32, u32> {
         self.with(|state| {
@@ -464,7 +468,7 @@ impl Card {
         self.mapping.stirred()
     }
 
-    /// Lets everybody look who waits for it to tell something.
+    /// Wakes all waiters for the card's reports.
     pub fn stir(&self) {
         self.mapping.stir();
     }
@@ -474,8 +478,8 @@ impl Card {
         self.mapping.sleep_while(stirred, longest);
     }
 
-    /// Sees to it that nobody who looks at the card or sits on it is ended by its file: it may have holes, of a version before,
-    /// on a file system that is full by now.
+    /// Allocates the blocks of the card's file, so that no process that reads or uses the card is killed by
+    /// SIGBUS. A file of an earlier version may have holes, and the file system may be full.
     ///
     /// # Errors
     ///
@@ -522,7 +526,7 @@ impl Card {
     }
 }
 
-/// A card is opened for an index of its node, whose cards never change.
+/// Unreachable: a card is opened for an index of its node, and a node's cards never change.
 fn unreachable_card() -> &'static CardFacts {
     static NONE: std::sync::OnceLock<CardFacts> = std::sync::OnceLock::new();
     NONE.get_or_init(CardFacts::default)

@@ -5,8 +5,11 @@
 //! symbol = "cuMemAlloc_v2"      # the export
 //! call = 3                      # the n-th call of a process, from 1; absent: every call
 //! action = { error = 2 }        # "kill" | "missing" | "lost" | { error = code } | { slow_nanos = n } | { xid = n }
-//! card = 1                      # whose Xid, which is lost: an index, or the UUID of a card or MIG device; absent: card 0, and the
-//!                               # call fails with it. An Xid of a MIG device carries its numbers; its whole card is lost
+//! card = 1                      # the card of the Xid, or the lost card: an index, or the UUID of a card or
+//! MIG device; absent:
+//!                               # card 0, and the call fails with it. An Xid of a MIG device carries its
+//!                               numbers; its whole
+//!                               # card is lost
 //! ```
 //!
 //! The plan is read when a library is initialised; counting is per process and library.

@@ -1,5 +1,6 @@
-//! The first bytes of a card's file: which layout it has, and how wide and how many the records behind them are. Whoever maps the
-//! file trusts every offset in it, so that a file of a build with other records is refused, whatever its layout's number says.
+//! The first bytes of a card's file: its layout, and the width and number of the records behind them. A
+//! process that maps the file trusts every offset in it. A file from a build with other records is therefore
+//! refused, whatever its layout number.
 //!
 //! Written once, the first word last, and checked before anything is mapped. Pure: no file is touched here.
 
@@ -68,7 +69,7 @@ pub enum CardFault {
 pub(crate) enum Head {
     /// A card of this build.
     Card,
-    /// Nothing, so far: it is new, or whoever made it was killed at it.
+    /// Unwritten: the file is new, or its creator was killed before it wrote the header.
     Unwritten,
 }
 

@@ -1,12 +1,14 @@
-//! Memory that other processes may open: it stays on the card until its maker and every opener have let go of it, or died.
-//! While its maker has it, it is among what the maker's seat holds; after that it is nobody's, and in use all the same.
+//! Memory that processes share by IPC: it stays on the card until its exporter and every importer release it
+//! or exit. While the exporter has it, it counts for the exporter's seat. After that it counts for no seat,
+//! and is in use all the same.
 //!
-//! What is shared by descriptors has a file of its own, of which everybody who has it, or a descriptor of it, holds a lock.
+//! Memory shared by descriptors has a file of its own. Each holder of the memory, or of a descriptor of it,
+//! has a lock on that file.
 
 use crate::header::Record;
 use crate::schedule::SEATS;
 
-/// Allocations of a card that can be lent at once.
+/// The most allocations of a card that are shared at once.
 const PLACES: usize = 4096;
 /// These, for the header of a card's file.
 pub(crate) const PLACE: Record = Record::of::<Place>(PLACES);
@@ -18,15 +20,15 @@ struct Place {
     /// Never the same twice; 0: nothing is here.
     number: u64,
     bytes: u64,
-    /// The maker's seat plus one; 0: it let go, or died.
+    /// The exporter's seat plus one; 0: it released the memory, or exited.
     maker: u64,
     /// One bit a seat.
     openers: [u64; SEATS / 64],
-    /// 1: the lock of its file tells whether somebody has it.
+    /// 1: the lock of its file shows whether a process has it.
     described: u64,
 }
 
-/// By what others come by memory.
+/// How importers reach memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum By {
@@ -36,7 +38,7 @@ pub(crate) enum By {
     Descriptor = 1,
 }
 
-/// What of a card is lent. All zero: nothing.
+/// The IPC-shared memory of a card. All zero: none.
 #[repr(C)]
 pub(crate) struct Lent {
     made: u64,
@@ -45,12 +47,12 @@ pub(crate) struct Lent {
     places: [Place; PLACES],
 }
 
-/// What became of memory that somebody let go of.
+/// The state of shared memory after its exporter released it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetGo {
     /// The card has it again.
     Gone,
-    /// Somebody has it open.
+    /// An importer has it open.
     StillOpen,
 }
 
@@ -93,7 +95,7 @@ impl Lent {
         self.used().iter_mut().find(|place| place.number == number && number != 0)
     }
 
-    /// Memory of `seat` may be opened from now on, under the number answered; `None`: no more can be lent.
+    /// Shares memory of `seat` under the number returned; `None`: the table is full.
     pub(crate) fn lend(&mut self, seat: usize, bytes: u64, by: By) -> Option<u64> {
         let at = self.places.iter().position(|place| place.number == 0)?;
         self.made += 1;
@@ -146,8 +148,8 @@ impl Lent {
         }
     }
 
-    /// Bytes that the card has again of what was shared by descriptors, has lost its maker, and is nobody's by `is_held`, which is
-    /// told its number.
+    /// Ends memory shared by descriptors that has no exporter and, by `is_held`, no holder of its number; the
+    /// bytes the card has again.
     pub(crate) fn end_unheld(&mut self, is_held: impl Fn(u64) -> bool) -> u64 {
         let left = self.used().iter_mut().filter(|place| place.is_left() && place.described != 0);
         let gone = left.filter(|place| !is_held(place.number));

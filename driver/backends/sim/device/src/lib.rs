@@ -1,7 +1,7 @@
 //! Simulated cards: one set per directory, shared by every process that opens the directory.
 //!
 //! ```text
-//!   process 1: libcuda.so.1 ─┐                     ┌─ card-0   memory books, device time, seats of processes
+//!   process 1: libcuda.so.1 ─┐                     ┌─ card-0   memory accounting, device time, seats of processes
 //!   process 2: libcuda.so.1 ─┼─ mapped directory ──┼─ card-1, instance-1-…   cards, and MIG instances of them
 //!   a tool:    nvml, tests  ─┘                     ├─ alive    one lock byte a seat; the kernel drops it when its process dies
 //!                                                  ├─ content-…    what device memory holds, one sparse file a seat
@@ -10,13 +10,16 @@
 //!                                                  └─ misused      which calls used streams, events and contexts that were gone
 //! ```
 //!
-//! The model knows the cards' side only: how many bytes each process holds, the most that was ever held at once, and who ran
-//! on the card when. It knows nothing of limits, so that what limits do can be measured against it.
+//! The model covers the cards' side only: how many bytes each process holds, the peak of their sum, and which
+//! process ran on the card when. It knows no limits, so that limits can be measured against it.
 //!
-//! Device time is virtual: a kernel has a length, no processor burns, and whoever touches a card first brings its schedule up
-//! to date ([`schedule`]). Invariants, after every call: bytes in use are the sum over seats, and over what is lent
-//! and has lost its maker ([`LetGo`]), and at most the card's memory; the
-//! high-water mark is the largest sum that ever was; on a card one process runs at a time; done never exceeds submitted.
+//! Device time is virtual: a kernel has a length and uses no processor. A process that accesses a card first
+//! advances its schedule to the current time ([`schedule`]). Invariants, after every call:
+//!
+//! - Bytes in use are the sum over seats, plus IPC-shared memory of exited or finished exporters ([`LetGo`]),
+//!   and at most the card's memory.
+//! - The high-water mark is the largest sum so far.
+//! - One process at a time runs on a card; done never exceeds submitted.
 
 mod card;
 mod fault;
@@ -55,13 +58,13 @@ use std::sync::Arc;
 /// The environment variable that names the directory.
 pub const DIR_ENV: &str = "ALIQUOT_SIM_DIR";
 
-/// Set in containers: cards whose device file is absent are not there, as with a real driver.
+/// Set in containers: cards without their device file are absent, as with a real driver.
 pub const DEVICES_ENV: &str = "ALIQUOT_SIM_DEVICES";
 
 /// Names a file to which calls without behaviour are written, one a line.
 pub const LOG_ENV: &str = "ALIQUOT_SIM_LOG";
 
-/// The file of the directory that says who used what was gone.
+/// The file of the directory that records uses of stale handles, with their callers.
 const MISUSED: &str = "misused";
 
 /// A set of simulated cards, opened.
@@ -93,7 +96,7 @@ pub fn open(dir: &Path) -> Result<Device, OpenError> {
     Ok(Device { dir: dir.to_owned(), node, cards })
 }
 
-/// Opens the cards of `dir` to look at them: nothing is made. `None`: nobody has used them yet.
+/// Opens the cards of `dir` for reading: no file is created. `None`: the cards were never used.
 ///
 /// # Errors
 ///
@@ -132,7 +135,7 @@ pub fn log_unsupported(export: &str) {
 pub fn take_misuses(dir: &Path) -> Vec<String> {
     let path = dir.join(MISUSED);
     let text = std::fs::read_to_string(&path).unwrap_or_default();
-    // Nothing was there, or it is told once more.
+    // There was no file, or the next call reads it once more.
     drop(std::fs::remove_file(&path));
     text.lines().map(str::to_owned).collect()
 }

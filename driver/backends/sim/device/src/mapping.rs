@@ -1,9 +1,11 @@
 //! The shared file of a card: mapped once a process, guarded by a lock that survives the death of its holder.
 //!
-//! The guard is a robust, process-shared mutex of the C library: a few nanoseconds when free, and when its holder is killed
-//! the kernel hands it to the next one, who is told and repairs. Who is alive is asked of the kernel, too: each seat holds a
-//! record lock on one byte of the file `alive`. Such locks are the process's own, are dropped at its death and at `exec`, which
-//! closes the file, are not inherited by its children, and are the same seen from every pid namespace.
+//! The guard is a robust, process-shared mutex of the C library, a few nanoseconds when free. When its holder
+//! is killed, the kernel hands it to the next one with a notice, and that one repairs the state.
+//!
+//! The kernel also shows liveness: each seat holds a record lock on one byte of the file `alive`. Such a lock
+//! belongs to its process. It is dropped at exit and at `exec`, which closes the file; children do not
+//! inherit it; every pid namespace sees the same locks.
 
 // UNSAFETY: mapping a file, a process-shared mutex inside it and record locks have no safe interface in std.
 #![expect(unsafe_code, reason = "shared mapping, robust mutex and record locks are libc calls")]
@@ -160,7 +162,7 @@ impl Mapping {
         self.shared.stirred.load(Ordering::Acquire)
     }
 
-    /// Wakes everybody who waits for the card to tell something.
+    /// Wakes all waiters for the card's reports.
     pub(crate) fn stir(&self) {
         self.shared.stirred.fetch_add(1, Ordering::AcqRel);
         let word = self.shared.stirred.as_ptr();
@@ -184,7 +186,7 @@ impl Mapping {
         self.locked(code, inside)
     }
 
-    /// The same unless somebody is at it now.
+    /// Runs it under the lock unless the lock is held.
     pub(crate) fn try_with<R>(&self, inside: impl FnOnce(&mut State, Entry) -> R) -> Option<R> {
         // SAFETY: as above.
         let code = unsafe { libc::pthread_mutex_trylock(self.shared.mutex.get()) };
@@ -195,7 +197,7 @@ impl Mapping {
     fn locked<R>(&self, code: i32, inside: impl FnOnce(&mut State, Entry) -> R) -> R {
         let mutex = self.shared.mutex.get();
         let entry = if code == libc::EOWNERDEAD {
-            // SAFETY: we hold it; the state is repaired by `inside` before anybody else sees it.
+            // SAFETY: we hold it; `inside` repairs the state before another holder sees it.
             unsafe { libc::pthread_mutex_consistent(mutex) };
             Entry::AfterDeath
         } else {
@@ -216,8 +218,8 @@ impl Drop for Unlock {
     }
 }
 
-/// Gives a card's file room for all but the seats behind the first ones: where its file system is full, whoever touched a page that
-/// has none would be ended by SIGBUS.
+/// Allocates the blocks of a card's file, except for seats behind the first `seats`. On a full file system,
+/// access to a page without a block raises SIGBUS.
 pub(crate) fn back(file: &File, seats: usize) -> std::io::Result<()> {
     let state = std::mem::offset_of!(Shared, state);
     let seats_end = state + State::SEATS_AT + seats * State::SEAT_BYTES;
@@ -241,8 +243,8 @@ pub(crate) fn back(file: &File, seats: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What the first bytes of a file say, before anything of it is trusted. Where they are not written, nothing behind them is, but what
-/// whoever made it had begun with.
+/// Reads and checks the first bytes of a file before any of it is trusted. An unwritten header is accepted
+/// only if no state is written behind it.
 fn look_at(path: &Path, file: &File) -> Result<Head, OpenError> {
     let fail = |source| OpenError::io(path, source);
     let refuse = |fault| OpenError::Card { path: path.to_owned(), fault };
@@ -296,7 +298,7 @@ fn init(shared: &Shared) -> std::io::Result<()> {
     answers.push(unsafe { libc::pthread_mutexattr_setpshared(pointer, libc::PTHREAD_PROCESS_SHARED) });
     // SAFETY: initialised above.
     answers.push(unsafe { libc::pthread_mutexattr_setrobust(pointer, libc::PTHREAD_MUTEX_ROBUST) });
-    // SAFETY: nobody uses the mutex before `magic` is set; the file lock keeps other initialisers out.
+    // SAFETY: the mutex is unused before `magic` is set; the file lock keeps other initialisers out.
     answers.push(unsafe { libc::pthread_mutex_init(shared.mutex.get(), pointer) });
     if let Some(code) = answers.into_iter().find(|code| *code != 0) {
         return Err(std::io::Error::from_raw_os_error(code));
@@ -369,7 +371,7 @@ fn opened_here(alive: RawFd) -> std::io::Result<RawFd> {
 /// Maps the open file, as a driver maps its own: it stays open as long as the address space is there, which may outlive the process.
 /// No forked child has the mapping.
 fn map_for_this_process(file: RawFd) -> std::io::Result<()> {
-    // SAFETY: a fresh mapping of an open file, which nobody reads or writes.
+    // SAFETY: a fresh mapping of an open file; its bytes are never accessed.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_NONE, libc::MAP_SHARED, file, 0) };
     if at == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
@@ -381,7 +383,7 @@ fn map_for_this_process(file: RawFd) -> std::io::Result<()> {
     }
 }
 
-/// Whether anybody has the open file by which the seat was taken: a child that its process forked has.
+/// Whether the open file by which the seat was taken is still open: a forked child of its process has it too.
 pub(crate) fn files_are_open(alive: RawFd, byte: u64) -> bool {
     held_by_another(alive, byte + FILES)
 }
@@ -403,7 +405,7 @@ pub(crate) fn held_by_another(alive: RawFd, byte: u64) -> bool {
     let mut lock = lock_byte(byte, libc::F_WRLCK);
     // SAFETY: an open descriptor and a valid record, which the kernel fills in.
     let answer = unsafe { libc::fcntl(alive, libc::F_GETLK, &raw mut lock) };
-    // When the kernel cannot tell, the seat counts as held: taking from the living would be worse.
+    // Without an answer from the kernel the seat counts as held: reaping a live process would be worse.
     answer != 0 || libc::c_int::from(lock.l_type) != libc::F_UNLCK
 }
 
@@ -431,7 +433,7 @@ pub(crate) fn sleep_until(at: u64) {
     }
 }
 
-/// The number of the user whose rights this process has.
+/// The effective user of this process.
 #[must_use]
 pub fn effective_user() -> u32 {
     // SAFETY: cannot fail.

@@ -2,12 +2,12 @@
 //! for each GPU instance a card of its own with memory, seats and device time.
 //!
 //! ```text
-//!   card-0 ── table: GPU instance 1 (1g.10gb at 0) ── compute instance 0    instance-0-<serial>   its books
+//!   card-0 ── table: GPU instance 1 (1g.10gb at 0) ── compute instance 0    instance-0-<serial>   its state file
 //!                    GPU instance 2 (3g.40gb at 4) ── (none yet)            instance-0-<serial>
 //! ```
 //!
-//! Each instance has a serial number that its card never gives again; it makes the UUID, the handle and the file. A GPU
-//! instance without compute instances is closed: nobody gets a seat in it.
+//! Each instance has a serial number that its card never uses again; it makes the UUID, the handle and the
+//! file. A GPU instance without compute instances is closed: no process gets a seat in it.
 
 use crate::card::{Card, State};
 use crate::mapping::OpenError;
@@ -85,7 +85,7 @@ pub enum MigError {
     /// Processes or compute instances are in it.
     #[error("it is in use")]
     InUse,
-    /// Its books cannot be made.
+    /// Its state file cannot be created.
     #[error("its books cannot be made")]
     Books(#[source] OpenError),
 }
@@ -262,7 +262,7 @@ impl Card {
     /// Destroys a GPU instance.
     ///
     /// # Errors
-    /// There is none, or somebody is in it.
+    /// There is none, or a process uses it.
     pub fn destroy_gpu_instance(&self, serial: u64) -> Result<(), MigError> {
         self.with(|state| {
             let gpu = state.gpu(serial)?;
@@ -273,7 +273,7 @@ impl Card {
             gpu.instance = Instance::default();
             Ok(())
         })?;
-        // Whoever has its books open keeps them, closed.
+        // A process that has the state file open keeps it, closed.
         drop(std::fs::remove_file(self.books_of(serial)));
         Ok(())
     }
@@ -316,13 +316,13 @@ impl Card {
     /// Destroys a compute instance.
     ///
     /// # Errors
-    /// There is none, or somebody is in it.
+    /// There is none, or a process uses it.
     pub fn destroy_compute_instance(&self, serial: u64) -> Result<(), MigError> {
         self.with(|state| {
             let gpus = &mut state.mig.places;
             let holds = |gpu: &&mut GpuInstance| gpu.computes().any(|compute| compute.serial == serial);
             let gpu = gpus.iter_mut().find(holds).ok_or(MigError::Unknown)?;
-            // Which of several compute instances a process is in is not on the books.
+            // The accounting does not record which of several compute instances a process uses.
             self.close_books(gpu.instance.serial)?;
             gpu.compute.iter_mut().filter(|c| c.serial == serial).for_each(|c| *c = Instance::default());
             if gpu.computes().next().is_some() {
@@ -348,7 +348,7 @@ impl Card {
     /// A MIG device as a card: its memory, its part of the compute.
     ///
     /// # Errors
-    /// Its books cannot be opened.
+    /// Its state file cannot be opened.
     pub fn mig_card(&self, device: MigDevice) -> Result<Self, OpenError> {
         let MigDevice { gpu, compute } = device;
         let whole = self.facts();
@@ -384,7 +384,7 @@ impl Card {
     /// Lets no process into a GPU instance any more, unless one is in it.
     fn close_books(&self, serial: u64) -> Result<(), MigError> {
         if !self.books_of(serial).exists() {
-            // Nobody was ever let in.
+            // The instance was never open to processes.
             return Ok(());
         }
         let books = self.part(serial, self.facts().clone()).map_err(MigError::Books)?;

@@ -1,6 +1,7 @@
 //! Which cards there are: `node.toml` of the directory, or two cards of the default model.
 //!
-//! Figures without a source on a real card are defaults to be changed by who measures: `context_bytes`, `module_bytes`, copy rates.
+//! Figures without a source on a real card are defaults, to be replaced by measurements: `context_bytes`,
+//! `module_bytes`, copy rates.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ pub struct Node {
     pub slice_nanos: u64,
     /// Launches a process may have outstanding on a card before the next one blocks.
     pub queue_depth: u32,
-    /// Length of a kernel whose name tells none, in nanoseconds.
+    /// Length of a kernel without a length in its name, in nanoseconds.
     pub kernel_nanos: u64,
     /// Lengths of kernels by function name, in nanoseconds.
     pub kernels: BTreeMap<String, u64>,
@@ -38,7 +39,7 @@ pub struct Node {
     pub page_bytes: u64,
     /// Unit by which a memory pool grows, in bytes.
     pub pool_bytes: u64,
-    /// When memory of graphs' nodes is taken, and who may have it.
+    /// When memory of graph nodes is taken, and which streams may use it.
     pub graph_memory: GraphMemory,
     /// What becomes of a limit of stacks that is asked for.
     pub stack_limits: StackLimits,
@@ -52,7 +53,7 @@ pub struct Node {
     pub copy_bytes_per_micro: u64,
     /// What the driver keeps of each card beside its memory, in bytes: NVML alone tells of it.
     pub reserved_bytes: u64,
-    /// Who may make and look at GPU instances of cards in MIG mode.
+    /// Users that may change and read the GPU instances of cards in MIG mode.
     pub mig_access: MigAccess,
     /// Processes that NVML lists beside those that compute.
     #[serde(rename = "process")]
@@ -168,7 +169,7 @@ impl StackLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StreamHandles {
-    /// One that none had before, so that who uses an old one is found out.
+    /// A value that no stream had before, so the use of a stale handle is detected.
     Apart,
     /// That of the last one that went.
     Again,
@@ -185,13 +186,13 @@ pub enum AsyncFrees {
     Stream,
 }
 
-/// Who has the vendor's capability to change instances, which is access to a device file.
+/// Users with the vendor's capability to change instances, which is access to a device file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MigAccess {
     /// Root, as after the driver's installation.
     Root,
-    /// Everybody, as where an administrator opened the file.
+    /// All users, as after an administrator opened the file.
     Anybody,
 }
 

@@ -1,8 +1,8 @@
 //! Lack of processor: how long processes were ready to run and were not let.
 //!
-//! A simulated card runs by the clock. A program that the machine keeps from its processors hands in no work meanwhile, and
-//! gives nothing back, which by the clock alone looks like a share that is too small or a promise that is late. Whoever
-//! measures by the clock on a machine that others use asks here how much of the time the machine took.
+//! A simulated card runs by the clock. A program that the machine keeps off its processors submits no work
+//! and releases nothing meanwhile. By the clock alone, that looks like a share that is too small or a late
+//! guarantee. A test that measures on a shared machine reads here how much time the machine took.
 //!
 //! The kernel counts, for each thread, the time between ready and running (second word of `/proc/PID/task/TID/schedstat`),
 //! and for each processor what the host of a virtual machine took from it (`steal` in `/proc/stat`, in hundredths of a

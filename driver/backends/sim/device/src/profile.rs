@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// Files of the catalogue whose cards have MIG.
+/// Catalogue files of the cards with MIG.
 const MODELS: [&str; 11] = [
     include_str!("../../../../../core/catalogue/nvidia-a100-40gb.toml"),
     include_str!("../../../../../core/catalogue/nvidia-a100-80gb.toml"),

@@ -1,4 +1,4 @@
-//! Who runs on a card, and when: pure, in integers, `now` passed in.
+//! Which process runs on a card, and when: pure, in integers, `now` passed in.
 //!
 //! Inside a process work is first in, first out, and serial: a kernel is taken to fill the card. Among processes that have
 //! work the card goes round, one slice each; a process that runs out of work hands over at once, and alone it keeps the card.
@@ -14,7 +14,7 @@
 /// Seats a card has: processes at a time.
 pub const SEATS: usize = 256;
 
-/// Whose turn it is.
+/// The current slice of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Turn {
@@ -22,7 +22,7 @@ pub struct Turn {
     pub at: u64,
     /// When the present slice ends.
     pub slice_end: u64,
-    /// The seat whose turn it is, or was last.
+    /// The seat of the current slice, or of the last one.
     pub current: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct Work {
 /// A stretch of card time that one seat had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Whose.
+    /// The seat that runs.
     pub seat: usize,
     /// From when.
     pub start: u64,
@@ -55,8 +55,8 @@ impl Work {
     }
 }
 
-/// Plays the card forward by one stretch, not past `until`. `None`: nobody has work before `until`, and the card is played up
-/// to there.
+/// Plays the card forward by one stretch, not past `until`. `None`: no seat has work before `until`, and the
+/// card is played up to there.
 pub fn step(turn: &mut Turn, works: &mut [Work], slice: u64, until: u64) -> Option<Run> {
     if turn.at >= until {
         return None;
@@ -87,8 +87,8 @@ fn after(current: usize, works: &[Work]) -> Option<usize> {
     (current + 1..works.len()).find(has_work).or_else(|| (0..=current).find(has_work))
 }
 
-/// When `seat` will have done `mark`, should nobody hand in more: plays a copy forward. Already done: now. Where that is after
-/// `until`, some moment after it: nobody has to play an hour of turns to learn that it is not soon.
+/// When `seat` reaches `mark` if no more work arrives: plays a copy forward. Already reached: now. If that is
+/// after `until`, some moment after it, so a distant mark costs no long simulation.
 #[must_use]
 pub fn finish(mut turn: Turn, works: &[Work], slice: u64, seat: usize, mark: u64, until: u64) -> u64 {
     let mut copy = [Work::default(); SEATS];

@@ -5,7 +5,7 @@ use crate::header::Record;
 use crate::mapping::monotonic_nanos;
 use crate::mig::MigDevice;
 
-/// Reports that a card keeps: who does not look for longer misses the oldest.
+/// Reports that a card keeps; a reader that falls behind misses the oldest.
 const KEPT: usize = 64;
 /// These, for the header of a card's file.
 pub(crate) const REPORT: Record = Record::of::<Report>(KEPT);
@@ -23,7 +23,7 @@ pub struct Xid {
     pub instance: Option<(u32, u32)>,
 }
 
-/// How many of a card's reports somebody has seen.
+/// A reader's position in a card's reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen(u64);
 

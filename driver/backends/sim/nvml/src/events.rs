@@ -1,8 +1,8 @@
-//! Event sets: which cards a program watches, and what it was told of them.
+//! Event sets: the cards that a program watches, and its position in their reports.
 //!
-//! A set follows the reports of each of its cards for itself, so that any number of sets, in any number of processes, is told
-//! everything; of several threads that wait on one set, one is told. Whoever waits for one card sleeps until it has something to
-//! tell; who waits for several looks each millisecond.
+//! A set keeps its own position in the reports of each card, so every set in every process gets every event.
+//! Of several threads that wait on one set, one gets an event. A wait on one card sleeps until the card has a
+//! report; a wait on several polls each millisecond.
 
 use crate::code::{Answer, GPU_IS_LOST, INVALID_VALUE, NOT_SUPPORTED, TIMEOUT};
 use crate::library;
@@ -56,7 +56,7 @@ pub(crate) fn create() -> Answer<u64> {
     Ok(handle)
 }
 
-/// Ends a set; who waits on it is told that there is none.
+/// Frees a set; a thread that waits on it wakes with an error.
 pub(crate) fn free(set: u64) -> Answer {
     library::device()?;
     let freed = sets().there.remove(&set);
@@ -89,7 +89,7 @@ pub(crate) fn register(card: u64, kinds: u64, set: u64) -> Answer {
         }
         None => set.push(Watched { card, kinds, seen: card.xids_until_now() }),
     }
-    // Who waits for others alone is to wait for this one as well.
+    // A thread that sleeps on another card alone has to start watching this one.
     set.iter().for_each(|watched| watched.card.stir());
     Ok(())
 }
@@ -121,7 +121,7 @@ fn only(set: u64) -> Option<&'static Card> {
     }
 }
 
-/// What happened first of all that the set was not told; of a card that is lost the rest is told before that.
+/// The oldest report that the set has not returned; a lost card is reported after its remaining events.
 fn next(set: u64) -> Answer<Option<(&'static Card, Xid)>> {
     let everything = library::privileged().is_ok();
     let mut sets = sets();
@@ -139,7 +139,7 @@ fn next(set: u64) -> Answer<Option<(&'static Card, Xid)>> {
 }
 
 impl Watched {
-    /// Who may not look at all of a card in MIG mode is told what is about the whole card.
+    /// A caller without access to the instances of a card in MIG mode gets events of the whole card alone.
     fn next(&mut self, everything: bool) -> Option<(Seen, Xid)> {
         loop {
             let (seen, xid) = self.card.xid_after(self.seen)?;

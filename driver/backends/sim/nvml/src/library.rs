@@ -189,7 +189,7 @@ pub(crate) fn by_uuid(uuid: &[u8]) -> Answer<u64> {
     }
 }
 
-/// Fails for those who may not change the instances of cards, nor look at all of a card in MIG mode.
+/// Fails for a user without the rights to change MIG instances or to read all of a card in MIG mode.
 pub(crate) fn privileged() -> Answer {
     match device()?.node().mig_access {
         MigAccess::Root if effective_user() != 0 => Err(NO_PERMISSION),

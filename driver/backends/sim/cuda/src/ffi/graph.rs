@@ -175,7 +175,7 @@ fn add_alloc(
     node.set(made)
 }
 
-/// What a node of any kind does, but of memory: whose addresses depend on where in its graph it stands.
+/// What a node of any kind does, except memory nodes: their addresses depend on their position in the graph.
 fn any_op(given: In<AnyNode>) -> Answer<Op> {
     let node = given.get()?;
     let body = given.address() + 16;

@@ -100,7 +100,7 @@ impl Capture {
         self.invalid.load(Ordering::Relaxed)
     }
 
-    /// It ends without anybody who could have the graph, unless that was theirs before.
+    /// Ends the capture without a caller to take the graph; a graph that the caller gave stays.
     pub(crate) fn discard(&self) -> Answer {
         if self.is_given { Ok(()) } else { destroy(self.graph) }
     }

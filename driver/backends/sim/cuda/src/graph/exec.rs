@@ -316,7 +316,7 @@ pub(crate) fn launch(handle: u64, stream: &Stream) -> Answer {
     leave(handle, &exec, stream, if answer.is_ok() { Handed::Yes } else { Handed::No })?;
     if answer.is_ok() {
         for address in &exec.memory.freed {
-            // Somebody else may have been faster.
+            // Another thread may have freed it first.
             let _freed = free_left(*address);
         }
     }

@@ -1,9 +1,9 @@
-//! Graphs in which nodes wait for the host: what nothing holds is handed in, then functions are called and words waited for, and
-//! then what stood behind those.
+//! Graphs in which nodes wait for the host: unblocked nodes are submitted first. Then functions are called
+//! and words waited for, and then the nodes behind those are submitted.
 //!
-//! Of nodes that are ready those that hold nobody come first, then functions on the host, then words; of words that are waited for
-//! at once the first that is there. So a branch is not held by another one, as far as a card that does one thing after the other
-//! has branches.
+//! Of ready nodes, those that block no other come first, then functions on the host, then words. Of words
+//! that are waited for together, the first to change wins. So no branch blocks another one, as far as a
+//! serial card has branches.
 
 use super::{Effect, Op, Step};
 use crate::line::Turn;
@@ -66,7 +66,7 @@ impl Order {
         self.nodes.iter().position(|(does, after)| after.is_empty() && wanted(does))
     }
 
-    /// The node is done: it does nothing more, and is before nobody.
+    /// Marks the node as done: it never runs again, and blocks no other node.
     fn finish(&mut self, number: usize) {
         for (_, after) in &mut self.nodes {
             after.remove(&number);
@@ -97,8 +97,8 @@ impl Order {
         while !turn.is_over() {
             if let Some((nanos, effects)) = self.free() {
                 mark = turn.submit(nanos);
-                // As with single copies: what is wrong by now has nobody to be told to.
-                let _told_nobody = effects.iter().try_for_each(|effect| effect());
+                // As with single copies: an asynchronous error has no caller to return to.
+                let _unreported = effects.iter().try_for_each(|effect| effect());
             }
             if self.ready(|_| true).is_none() {
                 break;

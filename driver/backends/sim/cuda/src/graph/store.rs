@@ -14,7 +14,7 @@ use aliquot_sim_device::{GraphMemory, Kind};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// Whose memory it is.
+/// The owner of graph memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Room {
     /// What a stream keeps, by its number.

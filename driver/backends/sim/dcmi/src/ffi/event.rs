@@ -1,4 +1,4 @@
-//! Fault events: a thread reads new ones and calls whoever subscribed.
+//! Fault events: a thread reads new ones and calls the subscribed handlers.
 
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! What lies in a card's file: who holds how much, and who ran when. No clock and no file is read here.
+//! The content of a card's file: usage accounting per seat, and the record of runs. No clock and no file is
+//! read here.
 
 use crate::header::Record;
 use crate::lent::Lent;
@@ -43,11 +44,11 @@ pub(super) struct Departed {
 
 #[repr(C)]
 pub(super) struct SeatState {
-    /// 0: nobody sits here.
+    /// 0: the seat is free.
     pub(super) pid: u64,
     /// Tells what runs in the process from what ran in it before `exec`.
     pub(super) image: u64,
-    /// 1: its process has died, and somebody has its files.
+    /// 1: its process has exited, and a child that it forked has its files open.
     pub(super) left: u64,
     pub(super) held: [u64; 8],
     pub(super) high_water: u64,
@@ -56,7 +57,7 @@ pub(super) struct SeatState {
     runs: [Stretch; RUNS],
 }
 
-/// What lies in a card's file under its lock. All zero is a card nobody used yet.
+/// The content of a card's file, under its lock. All zero: the card is unused.
 #[repr(C)]
 pub(crate) struct State {
     pub(super) in_use: u64,
@@ -174,7 +175,7 @@ impl SeatState {
 // === impl State ===
 
 impl State {
-    /// Where the seats lie; by far the most of it, and most of them are nobody's.
+    /// Offset of the seats. They are by far the largest part, and most of them are free.
     pub(crate) const SEATS_AT: usize = std::mem::offset_of!(Self, seats);
     /// Where what lies behind them begins.
     pub(crate) const BEHIND_SEATS: usize = std::mem::offset_of!(Self, lent);
@@ -202,7 +203,7 @@ impl State {
         }
     }
 
-    /// Under the lock: whoever died with it may have left half of what he did.
+    /// Repairs the state after a lock holder died: its update may be incomplete.
     pub(super) fn enter(&mut self, entry: Entry) {
         if entry == Entry::AfterDeath {
             self.repair();

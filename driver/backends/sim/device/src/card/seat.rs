@@ -77,7 +77,7 @@ impl Seat {
     pub fn take(&self, kind: Kind, bytes: u64) -> Result<(), Full> {
         let capacity = self.card.facts().memory_bytes;
         self.card.with(|state| {
-            // The dead are looked for before a new mark is set, and before anybody is refused.
+            // Exited processes are reaped before a new high-water mark and before a refusal.
             if state.in_use.saturating_add(bytes) > capacity.min(state.high_water) {
                 self.card.reap_locked(state, monotonic_nanos());
             }
@@ -109,25 +109,26 @@ impl Seat {
         });
     }
 
-    /// Lets other processes open memory that this seat took; its number for them. `None`: no more can be lent.
+    /// Shares memory of this seat with other processes by handle; the number of the share. `None`: the table
+    /// is full.
     #[must_use]
     pub fn lend(&self, bytes: u64) -> Option<u64> {
         self.card.with(|state| state.lent.lend(self.index, bytes, By::Handle))
     }
 
-    /// The same by descriptors of [`Card::shared_file`], on which each holds a lock.
+    /// Shares it by descriptors of [`Card::shared_file`], each with a lock.
     #[must_use]
     pub fn share(&self, bytes: u64) -> Option<u64> {
         self.card.with(|state| state.lent.lend(self.index, bytes, By::Descriptor))
     }
 
-    /// Nobody has it any more.
+    /// Gives back memory shared by descriptors once no process has it.
     pub fn give_shared(&self, kind: Kind, bytes: u64, number: u64) {
         self.give_lent(kind, bytes, number);
         self.card.forget_shared(number);
     }
 
-    /// Gives back memory that was lent: the card has it again when nobody has it open.
+    /// Gives back memory shared by handle; the card has it again when no process has it open.
     pub fn give_lent(&self, kind: Kind, bytes: u64, number: u64) -> LetGo {
         self.card.with(|state| {
             let answer = state.lent.let_go(number);
@@ -142,13 +143,13 @@ impl Seat {
         })
     }
 
-    /// Has another seat's memory from now on. False: its maker does not have it any more.
+    /// Opens memory of another seat. False: its exporter has freed it, or has exited.
     #[must_use]
     pub fn open_lent(&self, number: u64) -> bool {
         self.card.with(|state| state.lent.open(number, self.index))
     }
 
-    /// Has it no longer.
+    /// Closes it.
     pub fn close_lent(&self, number: u64) {
         self.card.with(|state| state.in_use -= state.lent.close(number, self.index));
     }
@@ -180,8 +181,8 @@ impl Seat {
         self.card.with(|state| {
             // The clock is read inside, so that the card is never played backwards.
             state.play(self.card.node.slice_nanos, monotonic_nanos());
-            let mut nobody = Work::default();
-            inside(state.works.get_mut(self.index).unwrap_or(&mut nobody))
+            let mut no_work = Work::default();
+            inside(state.works.get_mut(self.index).unwrap_or(&mut no_work))
         })
     }
 

@@ -18,7 +18,7 @@ const LOCK_FILE: &str = "npus.lock";
 pub struct NpuState {
     /// The next recovery line cannot be written.
     pub recovery_fails: bool,
-    /// Chips whose physical device node a process has open.
+    /// Chips with their physical device node open in a process.
     pub whole: BTreeSet<usize>,
     /// Serial number of the newest fault event.
     pub serial: u32,

@@ -60,7 +60,7 @@ proptest! {
         let mark = works[seat].submitted;
         let mut turn = turn();
         let predicted = finish(turn, &works, SLICE, seat, mark, u64::MAX);
-        // Who looks less far is told the same, or that it is later.
+        // A nearer horizon gives the same answer, or some time after the horizon.
         for until in stops.iter().copied().chain([0, predicted / 2, predicted]) {
             let bounded = finish(turn, &works, SLICE, seat, mark, until);
             prop_assert!(bounded == predicted || bounded > until && predicted >= bounded, "{bounded} {predicted}");

@@ -279,7 +279,7 @@ fn create_compute(handle: u64, profile: u32, made: Out<u64>) -> Answer {
     made.set(library::handle_of(card, Kind::Compute, device.compute.serial))
 }
 
-/// Fills a list in whose room the caller knows from the profile.
+/// Fills a list that the caller sized by the profile.
 fn list_of(handles: impl Iterator<Item = u64>, list: Out<u64>, count: Out<u32>) -> Answer {
     let handles: Vec<u64> = handles.collect();
     count.set(u32::try_from(handles.len()).map_err(|_| INVALID_VALUE)?)?;

@@ -1,4 +1,4 @@
-//! Memory, utilisation and processes, as the cards' books have them.
+//! Memory, utilisation and processes, from the cards' usage accounting.
 
 use super::pointer::Out;
 use crate::code::{Answer, INSUFFICIENT_SIZE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, VERSION_MISMATCH};
@@ -149,7 +149,7 @@ fn reserved(handle: u64) -> Answer<u64> {
 /// What the driver keeps is used, as the first version has it.
 fn memory(handle: u64) -> Answer<Memory> {
     let used = |(card, _): &(Card, Option<MigDevice>)| {
-        // At once, as whoever asks here may have just killed somebody.
+        // Reaps at once: a caller may have killed a process just before this query.
         card.reap();
         card.in_use()
     };
@@ -172,7 +172,7 @@ fn accounting(handle: u64, pid: u32) -> Answer<Accounting> {
     Ok(Accounting { percent, most: found.held_bytes, millis: 0, start: 0, running: 1, reserved: [0; 5] })
 }
 
-/// Everybody who has a context or anything else there.
+/// All processes with a context or any memory there.
 fn on_card(handle: u64) -> Answer<Vec<Placed>> {
     let mut found = Vec::new();
     for (card, device) in parts(handle)? {
@@ -210,7 +210,7 @@ fn compute_v2(handle: u64, count: Out<u32>, list: Out<ProcessV2>) -> Answer {
     fill(&on_card(handle)?.iter().map(second_version).collect::<Vec<_>>(), count, list)
 }
 
-/// Who does this on a whole card, as `node.toml` says.
+/// Processes of this kind on a whole card, from `node.toml`.
 fn listed(handle: u64, does: Does) -> Answer<Vec<Listed>> {
     let (card, device) = library::part(handle)?;
     let is_one = |one: &&Listed| device.is_none() && one.card == card.index() && one.does == does;
@@ -240,7 +240,7 @@ exports! {
     }
     fn nvmlDeviceGetMemoryLimits_v1(handle: u64, limits: Out<MemoryLimits>) {
         let name_space = limits.get()?.name_space;
-        // Nobody has set any.
+        // No limit is ever set.
         let used = memory(handle)?.used - reserved(handle)?;
         limits.set(MemoryLimits { name_space, soft: u64::MAX, hard: u64::MAX, used })
     }
