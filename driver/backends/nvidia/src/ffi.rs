@@ -208,7 +208,7 @@ impl Library {
         })
     }
 
-    /// Who holds what on a card.
+    /// Memory use of a card, by process.
     pub(crate) fn held(&self, uuid: &str) -> Result<Held, Fault> {
         let device = self.0.device_by_uuid(uuid)?;
         let memory = device.memory_info()?;
@@ -222,7 +222,7 @@ impl Library {
             .into_iter()
             .chain(optional(device.running_graphics_processes())?.unwrap_or_default())
         {
-            // Who computes and draws is in both lists, with the same bytes.
+            // A process with both compute and graphics work is in both lists, with the same bytes.
             if !processes.iter().any(|(pid, _)| *pid == process.pid) {
                 processes.push((process.pid, bytes(process.used_gpu_memory)));
             }

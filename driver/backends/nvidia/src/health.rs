@@ -4,7 +4,7 @@ use aliquot_core::ports::BackendError;
 
 use crate::ffi::Fault;
 
-/// Oldest driver whose library has every function that is used.
+/// The oldest driver with every library function in use.
 pub const DRIVER_MIN: u32 = 510;
 
 /// Why a machine has no NVIDIA cards for us.

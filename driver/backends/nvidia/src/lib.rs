@@ -10,10 +10,11 @@
 //! A backend like every vendor's, with the same five files. No mode of a card is ever switched; on a card that is in MIG mode
 //! instances are made and destroyed as the journal says. Shares are held by the shim in the tenants' processes.
 //!
-//! - The library is asked anew at each call; a card that does not answer is named with the reason, and the others are told.
-//! - A card whose MIG mode is on gives partitions and nothing else, to users who may make instances; instances that others
-//!   made are theirs. A card that does not tell its mode takes nobody.
-//! - Cards that the catalogue does not have are cards all the same: models are made up of what was read.
+//! - Each call queries the library anew. A card without an answer is named with the reason; the others are
+//!   reported.
+//! - A card in MIG mode offers partitions and nothing else, to users with the right to create instances.
+//!   Instances made outside Aliquot are left alone. A card with an unreadable mode accepts no claims.
+//! - A card outside the catalogue gets a model made from what the library reports.
 
 mod ffi;
 mod health;
@@ -128,7 +129,7 @@ impl NvidiaNode {
         both.find(|(card, _)| card.uuid == *uuid).ok_or_else(|| BackendError::UnknownCard(uuid.clone()))
     }
 
-    /// Whose cards these are.
+    /// The vendor of these cards.
     #[must_use]
     pub fn vendor() -> Vendor {
         probe::vendor()
@@ -203,10 +204,11 @@ impl DeviceBackend for NvidiaNode {
         let now = OneCard { card: &card, facts: &facts };
         match made {
             Ok(()) => now.partition_at(at).ok_or_else(|| BackendError::Absent { at: at.clone() }),
-            // What is there is ours, whatever the code says: the journal keeps it until it is gone.
+            // The partition exists and belongs to this claim, whatever the code: the journal keeps it until
+            // it is gone.
             Err(Unmade::Half(fault)) => Err(health::refused(format!("create {at}"), fault)),
             Err(Unmade::Nothing(fault)) if fault.is_no_room() => match (now.at(at), facts.cut()) {
-                // Somebody else made it meanwhile.
+                // Another program made it meanwhile.
                 (Some(_), _) => Err(BackendError::AlreadyThere { at: at.clone() }),
                 (None, Some(Ok(cut))) => match partition::taken(&cut.instances, place) {
                     Some(counter) => Err(BackendError::NoRoom { at: at.clone(), counter, asked: 1, left: 0 }),

@@ -1,11 +1,11 @@
-//! What MIG mode means for a card, and the partitions of one that is in it. Nothing here switches the mode: a switch resets
-//! the card under everybody who is on it, and is its administrator's to make.
+//! What MIG mode means for a card, and the partitions of a card in MIG mode. This backend never switches the
+//! mode: a switch resets the card under its running programs, so it is the administrator's decision.
 //!
 //! | mode | shares of the card | partitions |
 //! |---|---|---|
 //! | the card has none | yes | none |
 //! | off | yes | none: they need the mode |
-//! | on | none: programs reach instances alone | made for who asks, with shares in them; for users who may |
+//! | on | none: programs reach instances alone | made on request, with shares in them; for permitted users |
 //!
 //! Templates, sizes and places are what the driver says; the catalogue has the names where the driver has none. A partition is a
 //! GPU instance with one compute instance that has all of it.
@@ -52,7 +52,7 @@ impl MigMode {
     }
 }
 
-/// Why a card in MIG mode takes nobody: its instances cannot be read.
+/// Why a card in MIG mode accepts no claims: its instances cannot be read.
 pub(crate) fn trouble(fault: &Fault) -> String {
     if fault.is_forbidden() {
         return "MIG mode: found on, and this user may not make MIG instances, expected one who may: run as root, or let an \
@@ -167,7 +167,7 @@ fn counter(name: &str) -> Result<CounterName, String> {
     CounterName::new(name).map_err(|error| error.to_string())
 }
 
-/// The part of the card that an instance is; one whose profile the table does not have is a part that nobody knows.
+/// The part of the card that an instance is. An instance with a profile outside the table is an unknown part.
 pub(crate) fn part_of(instance: &Instance, table: &PartitionTable) -> Option<Part> {
     let known = table.templates.iter().find(|template| template.vendor_profile == Some(instance.profile));
     let unknown = || TemplateName::new(format!("profile-{}", instance.profile)).ok();

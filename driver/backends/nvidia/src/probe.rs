@@ -44,7 +44,7 @@ impl Found {
     ) {
         let facts = match facts {
             Ok(facts) => facts,
-            // Nobody can say which card it is, so that it cannot be one of ours.
+            // Without an answer the card cannot be identified, so it cannot be one of ours.
             Err(fault) => return self.trouble.push(format!("card {index}: {}", unanswered(&fault))),
         };
         match card(&facts, driver, catalogue) {
@@ -98,7 +98,7 @@ fn card(facts: &Facts, driver: &str, catalogue: &Catalogue) -> Result<(Card, Car
         Ok(bytes) if *bytes >= MEMORY_STEP => Bytes(bytes - bytes % MEMORY_STEP),
         Ok(bytes) => return Err(format!("memory: found {bytes} bytes, expected at least {MEMORY_STEP}")),
         Err(fault) => match listed().filter(|_| fault.is_forbidden()) {
-            // In MIG mode the whole card's is told to some users alone.
+            // In MIG mode only privileged users can read the size of the whole card.
             Some(nominal) => nominal,
             None => return Err(format!("memory: found no size, expected bytes: {}", unanswered(fault))),
         },
@@ -134,7 +134,8 @@ fn card(facts: &Facts, driver: &str, catalogue: &Catalogue) -> Result<(Card, Car
     Ok((card, model))
 }
 
-/// A model as its card in MIG mode has it, the partitions that exist on the card, and why it takes nobody.
+/// A model as its card in MIG mode has it, the partitions that exist on the card, and why the card accepts no
+/// claims.
 fn cut_model(
     model: CardModel,
     cut: &Result<Cut, Fault>,

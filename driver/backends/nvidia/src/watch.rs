@@ -1,6 +1,5 @@
-//! What a card tells of itself while somebody waits for it: Xids, and that it is lost.
-//!
-//! Whoever waits sleeps in the library until something comes.
+//! Events that a card reports during a wait: Xids, and the loss of the card. A waiter sleeps in the library
+//! until an event comes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -25,7 +24,7 @@ pub struct Watch {
     node: Arc<NvidiaNode>,
     card: CardUuid,
     set: EventSet,
-    /// Instances that were there: one may be gone when it is told of.
+    /// Instances at the start of the watch: one may be gone when its event arrives.
     instances: Vec<(u32, Part)>,
 }
 

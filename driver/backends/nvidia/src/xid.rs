@@ -172,7 +172,7 @@ mod tests {
         for xid in [62, 64, 74, 79, 95, 119, 120, 149, 158, 167, 169] {
             assert_eq!(harm(xid), Harm::Card, "{xid}");
         }
-        // What nobody knows may be anything.
+        // An unknown code may mean any harm.
         for xid in [46, 48, 140, 0, 500, u64::MAX] {
             assert_eq!(harm(xid), Harm::Part, "{xid}");
         }

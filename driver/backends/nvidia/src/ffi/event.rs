@@ -1,5 +1,6 @@
-//! Events of a card: a set with one card in it, and waiting on that. The vendor's own functions, since `nvml-wrapper` lends its sets
-//! from the library and so keeps them out of threads, and does not tell instances.
+//! Events of a card: a set with one card in it, and the wait on that set. It calls the vendor's functions
+//! directly: sets of `nvml-wrapper` borrow the library, so they cannot move to a thread, and its events lack
+//! the instance.
 
 // UNSAFETY: the vendor's functions are C, and write where pointers say.
 #![expect(unsafe_code, reason = "raw calls of the vendor's library, and a handle that goes to a thread")]
@@ -60,7 +61,7 @@ impl Library {
     pub(crate) fn next_event(&self, set: &EventSet, millis: u32) -> Result<Option<Event>, Fault> {
         let wait = function!(self.0.lib(), nvmlEventSetWait_v2)?;
         let mut data = MaybeUninit::<nvmlEventData_t>::zeroed();
-        // SAFETY: a handle of this library that is not freed, as whoever has it is the only one who frees it; a place for one event.
+        // SAFETY: a live handle of this library, as only its holder frees it; a place for one event.
         let code = unsafe { wait(set.0, data.as_mut_ptr(), millis) };
         if code == TIMEOUT {
             return Ok(None);
@@ -72,10 +73,10 @@ impl Library {
         Ok((data.eventType == XID).then_some(Event { xid: data.eventData, instance }))
     }
 
-    /// Frees a set on which nobody waits.
+    /// Frees a set without waiters.
     pub(crate) fn unwatch(&self, set: &EventSet) {
         let Ok(free) = function!(self.0.lib(), nvmlEventSetFree) else { return };
-        // SAFETY: a handle of this library; nobody uses it after this.
+        // SAFETY: a handle of this library; it is unused after this.
         let _freed = unsafe { free(set.0) };
     }
 }

@@ -74,7 +74,7 @@ pub(crate) struct Cut {
 /// How far the making of an instance came that failed.
 #[derive(Debug)]
 pub(crate) enum Unmade {
-    /// Nothing of it is there: what lies at its place is somebody else's.
+    /// Nothing was made: an instance at its place belongs to another program.
     Nothing(Fault),
     /// A GPU instance was made, and neither what programs reach in it nor the way back succeeded.
     Half(Fault),
@@ -111,7 +111,7 @@ impl Library {
                 found.extend(if_there(raw.info(gpu))?);
             }
         }
-        // Devices may be of instances whose profile has no number that is asked for.
+        // A device may belong to an instance with a profile that has no number to query.
         for id in devices.keys() {
             if !found.iter().any(|info: &nvmlGpuInstanceInfo_t| info.id == *id) {
                 found.extend(if_there(raw.by_id(*id).and_then(|gpu| raw.info(gpu)))?);
