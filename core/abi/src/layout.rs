@@ -38,8 +38,9 @@ pub mod header {
 pub mod limits {
     /// `u32`, 0 or 1: which record is in force. Writer: agent, after the record is whole. Reader: shim.
     pub const ACTIVE: usize = 64;
-    /// `u64`, monotonic nanoseconds until which what is granted beyond the guarantee is granted; 0: as long as the record says so.
-    /// Writer: agent, later with each look at the card, so that one that is stopped lends nothing. Reader: shim.
+    /// `u64`, monotonic nanoseconds at which compute time beyond the guarantee ends; 0: no end but the
+    /// record's. Writer: agent, renewed at each sample of the card, so that a stopped agent lends nothing.
+    /// Reader: shim.
     pub const LENT_UNTIL: usize = 72;
     /// First byte of record 0.
     pub const RECORDS: usize = 128;
@@ -93,8 +94,8 @@ pub mod record {
 
 /// Offsets in the usage file. Writers: the tenant's processes. Readers: they and the agent.
 pub mod usage {
-    /// `u64`, bytes reserved by all processes; the top bit freezes reservations while a reaper recounts, and the fifteen below it
-    /// say then which closing of the books that is ([`CLOSINGS`]).
+    /// `u64`, bytes reserved by all processes. The top bit freezes reservations during a reaper's recount;
+    /// the fifteen bits below it then hold the number of that recount ([`CLOSINGS`]).
     pub const TOTAL: usize = 64;
     /// `u64`, greatest value of `total`.
     pub const HIGH_WATER: usize = 128;
@@ -102,18 +103,20 @@ pub mod usage {
     pub const DENIED: usize = 136;
     /// `u64`, calls of vendor symbols that no table knows.
     pub const UNKNOWN_SYMBOLS: usize = 144;
-    /// `u64`, dead processes whose holding was given back.
+    /// `u64`, exited processes that a reaper released reservations of.
     pub const REAPED: usize = 152;
-    /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began to measure what a call takes of the card;
-    /// one at a time, as far as the others wait for it. Odd: who is about to move memory waits for it, too, not for long.
+    /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began a free-memory delta
+    /// measurement. One runs at a time, as far as the others wait for it. Odd: operations that move memory
+    /// wait for it too, for a bounded time.
     pub const MEASURING: usize = 160;
-    /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began to make a context of which nobody knew how
-    /// much of the card it takes; one at a time, as far as the others wait for it.
+    /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began to create a context of
+    /// unknown size. One runs at a time, as far as the others wait for it.
     pub const MAKING: usize = 164;
-    /// `u64`, bytes of device memory plus one that a context takes on this card, as one of the tenant's processes measured it;
-    /// 0: none did. What the limits say goes before.
+    /// `u64`, bytes of device memory plus one that a context uses on this card, as one of the tenant's
+    /// processes measured it; 0: not measured. The size in the limits file takes precedence.
     pub const CONTEXT_BYTES: usize = 168;
-    /// `u64`, how often the books were closed, so that who closed them finds out that somebody else did so since.
+    /// `u64`, number of recounts so far. A reaper detects by it that another reaper started a recount after
+    /// its own.
     pub const CLOSINGS: usize = 176;
     /// `i64`, device nanoseconds that may still be used before launches wait; negative is debt. Writers: the tenant's
     /// processes, and the agent, which adds what their bills were off by.
@@ -151,15 +154,16 @@ pub mod usage {
     pub const CELLS: usize = 2048;
     /// Number of cells.
     pub const CELL_COUNT: usize = 512;
-    /// First of the bytes behind the file whose record locks tell who has memory that was lent: one for each slot and
-    /// generation ([`super::slot::lock_of_lent`]).
+    /// First of the bytes behind the file with record locks of the holders of IPC-shared memory: one
+    /// for each slot and generation ([`super::slot::lock_of_lent`]).
     pub const LENT_LOCKS: u64 = 1 << 40;
-    /// The one whose record lock tells that somebody has memory open that was lent in a crowd ([`super::slot::CROWD`]).
+    /// The byte with a record lock of each process that imports memory of a shared slot
+    /// ([`super::slot::CROWD`]).
     pub const CROWD_LOCK: u64 = LENT_LOCKS - 1;
-    /// First of the bytes behind the file whose record locks keep processes apart that pay for memory which the dead exported
-    /// ([`super::slot::lock_of_adopter`]).
+    /// First of the bytes behind the file with record locks of importers that start to pay, one at a time, for memory
+    /// of an exited exporter ([`super::slot::lock_of_adopter`]).
     pub const ADOPTERS: u64 = 1 << 45;
-    /// First of the bytes behind the file whose locks are signs that processes live ([`super::slot::SIGN`]).
+    /// First of the bytes behind the file with locks that show that processes are live ([`super::slot::SIGN`]).
     pub const SIGNS: u64 = 1 << 50;
     /// First byte of slot 0.
     pub const SLOTS: usize = 4096;
@@ -171,21 +175,23 @@ pub mod usage {
     pub const BYTES: usize = SLOTS + SLOT_BYTES * SLOT_COUNT;
 }
 
-/// Offsets in one slot. Writer: its owner; a reaper frees it after the owner's death. Most slots are processes'; some are of
-/// one allocation that its maker lets other processes open, and that outlives its maker's free and its maker, or of all those of
-/// its maker that have no slot of their own.
+/// Offsets in one slot. Writer: its owner; a reaper frees the slot after the owner exits. Most slots belong
+/// to processes. Some stand for one IPC-shared allocation, which outlives its exporter and the exporter's
+/// free, or for all of an exporter's allocations without a slot of their own.
 pub mod slot {
     /// `u64`, `generation << 32 | marks | pid`; pid 0 is a free slot. The generation grows with each owner.
     pub const OWNER: usize = 0;
     /// The bits of [`OWNER`] that name a process: no kernel has higher numbers.
     pub const PID: u64 = (1 << 22) - 1;
-    /// A mark of [`OWNER`]: the owner was found dead. It stays so, and the slot is freed by whoever next reaps.
+    /// A mark of [`OWNER`]: the owner has exited. The mark stays until a reaper frees the slot.
     pub const GONE: u64 = 1 << 31;
-    /// A mark of [`OWNER`], of lent memory: the last who had it lets go of it, and nobody takes hold of it any more.
+    /// A mark of [`OWNER`], of IPC-shared memory: its last holder releases it, and no process takes hold of
+    /// it any more.
     pub const CLOSING: u64 = 1 << 30;
-    /// The least of the bits of [`OWNER`] that count, of lent memory, how often somebody took hold of it: whoever had found nobody
-    /// to hold it before finds another word than he saw. Who sees that its maker has its lock, and its [`KIND`] is [`LENT`], counts
-    /// nothing: libraries of before know what they lend by the whole word.
+    /// The lowest bit of a counter in [`OWNER`], of IPC-shared memory: the number of times a process took
+    /// hold of it. A reaper that found no holder before thus finds a changed word. A process does not count
+    /// if the exporter holds its lock and [`KIND`] is [`LENT`]: earlier libraries identify their exports by
+    /// the whole word.
     const HOLD: u64 = 1 << 22;
 
     /// The process of an owner word; 0: the slot is free.
@@ -200,7 +206,7 @@ pub mod slot {
         owner >> 32 << 32
     }
 
-    /// The word once somebody more took hold of it.
+    /// The word after one more process took hold of it.
     #[must_use]
     pub const fn held_again(owner: u64) -> u64 {
         let counts = CLOSING - HOLD;
@@ -212,41 +218,43 @@ pub mod slot {
     pub const PID_NAMESPACE: usize = 16;
     /// `u32`, threads of the owner that are between reserving and recording.
     pub const INSIDE: usize = 24;
-    /// `u32`, [`LENT`] or [`LET_GO`]: of memory that is lent, and whether its maker has it; else a process's slot.
-    /// Of lent memory the other words name the maker.
+    /// `u32`, [`LENT`] or [`LET_GO`] in a slot of IPC-shared memory, by whether its exporter has the memory;
+    /// else a process's slot. In a slot of shared memory the other words name the exporter.
     pub const KIND: usize = 28;
-    /// A value of [`KIND`]: lent memory that its maker has.
+    /// A value of [`KIND`]: IPC-shared memory that its exporter has.
     pub const LENT: u32 = 1;
-    /// A value of [`KIND`]: lent memory that its maker has freed. It lives as long as somebody holds a lock for it.
+    /// A value of [`KIND`]: IPC-shared memory that its exporter freed. It lasts as long as a process holds a
+    /// lock for it.
     pub const LET_GO: u32 = 2;
     /// `u64`, bytes this process has reserved: the truth that `total` sums up.
     pub const USED: usize = 32;
     /// `u64`, device nanoseconds this process has used.
     pub const DEVICE_NANOS: usize = 40;
-    /// `u64`, monotonic nanoseconds since when this process may have work on the card that is not on the books; 0: it has none.
-    /// A reaper puts what a dead process left onto the books.
+    /// `u64`, monotonic nanoseconds since when this process may have unaccounted work on the card; 0: it has
+    /// none. A reaper accounts for what an exited process left.
     pub const UNBILLED_SINCE: usize = 48;
     /// `u32`, calls of the owner that may move memory on the card: so many began.
     pub const BEGUN: usize = 64;
-    /// `u32`, so many of them are over, and what they moved is in the books.
+    /// `u32`, so many of them are over, and what they moved is accounted.
     pub const ENDED: usize = 68;
-    /// `u32`, of the owner: bit 0: it has pools, graphs or sparse arrays, which give memory back before the books say so; bit 1: it has
-    /// a context past the hooks, which may end without a word.
+    /// `u32`, of the owner: bit 0: it has pools, graphs or sparse arrays, which release memory before the
+    /// accounting does; bit 1: it has a context made past the hooks, which may end without notice.
     pub const LOOSE: usize = 72;
-    /// `u64`, of lent memory: FNV-1a over the handle by which it is opened, or [`CROWD`].
+    /// `u64`, of IPC-shared memory: FNV-1a over the handle by which it is opened, or [`CROWD`].
     pub const TAG: usize = 56;
-    /// A value of [`TAG`]: all that the maker lends without a slot of its own, and what of that it freed while some of a crowd
-    /// was open. It lives as long as the maker, and as anybody has memory of any crowd open.
+    /// A value of [`TAG`]: a shared slot, for all exports of one process without a slot of their own, and
+    /// those of them that it freed while memory of a shared slot was open. It lasts until the exporter has
+    /// exited and no process has memory of any shared slot open.
     pub const CROWD: u64 = u64::MAX;
-    /// `u64`, a byte of the file on which the owner holds a lock that it can lose by nothing but its end, in [`SIGNS`]; 0: it has
-    /// none. In slots of lent memory it is the maker's.
+    /// `u64`, a byte of the file, in [`SIGNS`], with a lock that the owner loses only by its exit; 0: it has
+    /// none. In slots of IPC-shared memory it is the exporter's.
     pub const SIGN: usize = 80;
-    /// `u64`, bytes that the owner gave back while the books were closed: still in [`USED`] and in the total until it takes them
-    /// off.
+    /// `u64`, bytes that the owner released during a recount. They stay in [`USED`] and in the total until
+    /// the owner takes them off.
     pub const OWED: usize = 88;
-    /// The byte of the file on which there is a lock as long as the owner of this [`SIGN`], or a child that it forked, has the
-    /// descriptors that the owner had when it first took a slot: a driver's among them, which keep a dead owner's memory. `None`:
-    /// that is no sign.
+    /// The byte with a lock as long as the owner of this [`SIGN`], or a child that it forked, has the
+    /// descriptors that the owner had when it first took a slot. A driver's descriptors are among them, and
+    /// keep an exited owner's memory. `None`: `sign` is out of range.
     #[must_use]
     pub const fn lock_of_files(sign: u64) -> Option<u64> {
         if sign < SIGNS.start || sign >= SIGNS.end { None } else { Some(sign + (1 << 51)) }
@@ -254,15 +262,16 @@ pub mod slot {
     /// What [`SIGN`] may be.
     pub const SIGNS: core::ops::Range<u64> = super::usage::SIGNS..super::usage::SIGNS + (1 << 50);
 
-    /// The byte that a process locks while it pays for memory of this [`TAG`] that nobody had when its maker ended.
+    /// The byte that a process locks while it starts to pay for memory of this [`TAG`] that had no holder
+    /// when its exporter exited.
     #[must_use]
     pub const fn lock_of_adopter(tag: u64) -> u64 {
         super::usage::ADOPTERS + (tag & 0xff_ffff)
     }
 
-    /// The byte on which the maker and everybody who has lent memory open hold a shared record lock, while slot `number` has the
-    /// owner word `owner`. Another owner has another byte, so that no lock is ever taken for a later one's. Of crowds it is one
-    /// byte, which only those lock who have some of it open.
+    /// The byte on which the exporter and each importer hold a shared record lock, while slot `number` has
+    /// the owner word `owner`. Another owner has another byte, so a lock is never mistaken for a later
+    /// owner's. All shared slots have one byte, which only importers of their memory lock.
     #[must_use]
     pub const fn lock_of_lent(number: u32, owner: u64, tag: u64) -> u64 {
         if tag == CROWD {

@@ -10,20 +10,20 @@
 //!   └────────────────────────────────────────────┘           └──────────────────────────────────────────────────┘
 //! ```
 //!
-//! Who may lie: the tenant can write any byte of `usage`, and nothing it writes there lifts a limit that stands in
-//! `limits`: usage that is out of range reads as full. The agent may die at any instruction: `limits` has always one
+//! The tenant is not trusted. It can write any byte of `usage`, and nothing it writes there lifts a limit in
+//! `limits`: usage out of range reads as full. The agent may exit at any instruction: `limits` always has one
 //! whole record in force, guarded by a checksum.
 //!
-//! Versions: the header is frozen. A reader of version *v* accepts a file whose `min_reader` is at most *v* and whose
-//! `size` holds the fields that *v* needs; fields that an older writer did not know read as zero, which for each field
-//! means what it meant before the field came. Fields are appended, never moved; a change of meaning raises
-//! `min_reader`.
+//! Versions: the header is frozen. A reader of version *v* accepts a file if its `min_reader` is at most *v*
+//! and its `size` holds the fields that *v* needs. Fields that an older writer did not know read as zero,
+//! which for each field is the behaviour without it. Fields are appended, never moved; a change of meaning
+//! raises `min_reader`.
 //!
 //! | version | what came |
 //! |---|---|
 //! | 1 | everything here |
 //!
-//! No allocation, no clock, no system call: whoever maps the files gives the bytes.
+//! No allocation, no clock, no system call: the caller maps the files and passes the bytes.
 
 #![no_std]
 

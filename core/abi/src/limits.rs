@@ -2,8 +2,8 @@
 
 use crate::layout::{limits, record};
 
-/// Bytes of device memory that a context is taken to need where nobody knows how many: what NVIDIA's take is "hundreds of
-/// MiB" by the trackers of those who charge them, and no vendor publishes it.
+/// Bytes of device memory assumed for a context of unknown size. No vendor publishes the size; issue trackers
+/// report "hundreds of MiB" for NVIDIA's.
 pub const CONTEXT_BYTES_PRESUMED: u64 = 512 << 20;
 
 /// What one container may use of one card.

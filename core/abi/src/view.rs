@@ -130,7 +130,7 @@ impl<'a> Bytes<'a> {
         self.half(header::VERSION).store(VERSION, Ordering::Relaxed);
         self.half(header::SIZE).store(size, Ordering::Relaxed);
         self.half(header::MIN_READER).store(MIN_READER, Ordering::Relaxed);
-        // Pairs with the load in `check`: who sees the magic sees the rest.
+        // Pairs with the load in `check`: a reader that sees the magic sees the rest.
         self.word(header::MAGIC).store(MAGIC, Ordering::Release);
     }
 }
@@ -146,8 +146,8 @@ impl<'a> LimitsView<'a> {
     /// The bytes are no limits file that this version can use.
     ///
     /// # Safety
-    /// `base` is the start of a readable mapping of `length` bytes that stays mapped for `'a`, and whoever writes it
-    /// writes atomically or from another process.
+    /// `base` is the start of a readable mapping of `length` bytes that stays mapped for `'a`. Its writers
+    /// write atomically or from another process.
     pub unsafe fn new(base: NonNull<u8>, length: usize) -> Result<Self, RegionFault> {
         Bytes { base, mapping: PhantomData }.check(length, limits::BYTES, KIND_LIMITS).map(Self)
     }
@@ -176,8 +176,9 @@ impl<'a> LimitsView<'a> {
         }
     }
 
-    /// Generation of the record in force, for a cheap look whether anything changed; unchecked. In the one order of everything that
-    /// says so: who first says that it reserves and then looks here is seen by who first writes limits and then looks for that.
+    /// Generation of the record in force, for a cheap check for changes; unchecked. The load is sequentially
+    /// consistent: a process that marks itself as reserving and then reads here either sees new limits, or is
+    /// seen by the agent's check after it wrote them.
     #[must_use]
     pub fn generation(self) -> u64 {
         let active = self.0.half(limits::ACTIVE).load(Ordering::SeqCst);
@@ -236,11 +237,11 @@ impl LimitsWriter<'_> {
             let word = from.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b));
             self.0.word(record_at(next) + at * 8).store(word, Ordering::Release);
         }
-        // Pairs with the loads in `read`: who sees the new index sees the whole record.
+        // Pairs with the loads in `read`: a reader that sees the new index sees the whole record.
         self.0.half(limits::ACTIVE).store(next, Ordering::Release);
     }
 
-    /// Says until when what is granted beyond the guarantee is granted: [`limits::LENT_UNTIL`].
+    /// Sets the end of borrowed compute time: [`limits::LENT_UNTIL`].
     pub fn lend_until(&mut self, nanos: u64) {
         self.0.word(limits::LENT_UNTIL).store(nanos, Ordering::Release);
     }
@@ -268,7 +269,7 @@ impl<'a> UsageView<'a> {
     /// The mapping is too short or unaligned.
     ///
     /// # Safety
-    /// As for [`UsageView::new`]; nobody else uses the file yet.
+    /// As for [`UsageView::new`]; no other thread or process uses the file yet.
     pub unsafe fn create(base: NonNull<u8>, length: usize) -> Result<Self, RegionFault> {
         if length < usage::BYTES {
             return Err(RegionFault::Short { found: length, needed: usage::BYTES });
