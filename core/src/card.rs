@@ -42,7 +42,7 @@ pub struct Card {
     pub supply: Supply,
     /// Whether it works.
     pub health: Health,
-    /// Parts of it that take nobody new, though the card works.
+    /// Parts of it that accept no new claims, though the card works.
     pub unwell: Vec<Unwell>,
     /// Parts that exist on it already and that no journal of ours claims.
     pub found: Vec<Part>,
@@ -90,8 +90,8 @@ pub enum Supply {
     /// Itself and its parts, those that were found on it among them.
     #[default]
     All,
-    /// Parts that are made for who asks: it is in a mode in which nobody reaches the card itself, and what was found on it is
-    /// somebody else's.
+    /// Parts that are made on request: the card is in a mode in which no program reaches the card itself.
+    /// Parts that were found on it belong to others.
     NewParts,
 }
 
@@ -104,7 +104,7 @@ pub enum Health {
     Unhealthy(String),
 }
 
-/// A part that takes nobody new.
+/// A part that accepts no new claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unwell {
     /// Which.

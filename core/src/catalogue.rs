@@ -5,9 +5,10 @@
 //!   an admin's directory ───┴─ text (shape) ─▶ check (meaning) ─▶ CardModel ─▶ Catalogue ─▶ Card
 //! ```
 //!
-//! One file a product. A file carries its sources and the certainty of each part; what nobody knows is left out of
-//! the counters rather than guessed. Core is handed text that an edge has read. What discovery reads on a real card
-//! wins over a file: the catalogue serves simulation, planning, and whatever a backend could not read.
+//! One file a product. A file carries its sources and the certainty of each part; unknown facts are left out
+//! of the counters rather than guessed. An edge reads the files and passes their text. What discovery reads
+//! on a real card takes precedence over a file: the catalogue serves simulation, planning, and facts that a
+//! backend cannot read.
 //!
 //! Invariants of a [`CardModel`]: every partition fits the totals of its table, every template has a placement and a
 //! fraction that agrees with what it takes, names are unique, no table has more than [`COUNTERS_MAX`] counters.
@@ -208,7 +209,7 @@ pub struct Source {
     pub covers: Vec<&'static str>,
     /// How sure they are.
     pub certainty: Certainty,
-    /// Who says so.
+    /// The source's own description.
     pub text: String,
 }
 
@@ -237,7 +238,7 @@ pub struct CardIdentity {
     pub mode: Option<String>,
     /// Whether it works.
     pub health: Health,
-    /// Parts found on it that nobody of ours made.
+    /// Parts found on it that Aliquot did not make.
     pub found: Vec<Part>,
 }
 
@@ -379,8 +380,8 @@ impl CardModel {
         check::model(file, &text::read(file, text)?)
     }
 
-    /// The card of this model that a backend has found. A current mode that the model does not know makes the card
-    /// unhealthy, since nobody can say what it consists of.
+    /// The card of this model that a backend has found. A current mode that the model does not know makes the
+    /// card unhealthy, since its parts are then unknown.
     #[must_use]
     pub fn card(&self, identity: CardIdentity) -> Card {
         let (partitioning, trouble) = self.partitioning_in(identity.mode);

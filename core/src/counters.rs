@@ -91,8 +91,8 @@ struct Search<'a> {
     steps: u64,
 }
 
-/// Some of the counters in force, added up: whoever takes of the target takes of them as well, which bounds how much of
-/// the target the room that is left is good for.
+/// A sum of counters in force that every draw on the target also draws on. Its rest bounds how much of the
+/// target can still be drawn.
 struct Room {
     /// Positions in the search's counters.
     counters: Vec<usize>,

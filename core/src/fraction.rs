@@ -5,14 +5,19 @@
 //!   text ── parse_ask ──▶ Ask { model, part } ── resolve, with the models at hand ──▶ Answer, one a model
 //! ```
 //!
-//! What a fraction means. The fraction of a template is the one its file publishes: for MIG the memory slices it takes
-//! out of all of them (`1g.10gb` of an H100 is 1/8, `3g.40gb` and `4g.40gb` are both 1/2, `7g.80gb` is 1), for Ascend
-//! the AI cores or the memory. Every template of that fraction is an answer, the one whose compute is nearest first:
-//! the order in which they are published, so that a run, a plan and a class choose the same one. Where there is none and the card can be shared, the answer is a share: that part of the memory, rounded down
-//! to 1Mi so that equal parts fit beside each other, and that part of the compute in whole percent, rounded down. An
-//! amount of memory is answered by the templates of exactly that size, else by a share of it, rounded up to 1Mi, with
-//! best-effort compute. Anything else is an error that lists what could be had: a part that is not understood is never
-//! the whole card.
+//! The fraction of a template is the one its file publishes: for MIG the memory slices it takes out of all of
+//! them (`1g.10gb` of an H100 is 1/8, `3g.40gb` and `4g.40gb` are both 1/2, `7g.80gb` is 1), for Ascend the
+//! AI cores or the memory.
+//!
+//! - A fraction is answered by every template of that fraction, the nearest in compute first. That is the
+//!   order of publication, so a run, a plan and a class choose the same one.
+//! - Without such a template, a shareable card answers with a share: that part of the memory, rounded down to
+//!   1Mi so that equal parts fit beside each other, and that part of the compute in whole percent, rounded
+//!   down.
+//! - An amount of memory is answered by the templates of exactly that size, else by a share of it, rounded up
+//!   to 1Mi, with best-effort compute.
+//! - Anything else is an error that lists the possible parts: a part that is not understood is never the
+//!   whole card.
 
 mod resource_name;
 
@@ -31,7 +36,7 @@ const TEXT_BYTES_MAX: usize = 128;
 /// Most models that one message lists.
 const MODELS_LISTED_MAX: usize = 6;
 
-/// What somebody asks for.
+/// A requested part of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// Of which model, as written; `None`: of any.

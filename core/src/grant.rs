@@ -38,7 +38,7 @@ pub struct Grant {
 pub struct ShareSettings {
     /// What happens to compute that others leave idle.
     pub compute: ComputePolicy,
-    /// Who goes first among shares of best effort.
+    /// Rank among best-effort shares.
     pub priority: Priority,
     /// What happens when limits cannot be held.
     pub fail_mode: FailMode,
@@ -54,7 +54,7 @@ pub enum ComputePolicy {
     Burst,
 }
 
-/// Who goes first among shares of best effort.
+/// Rank among best-effort shares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// After the others.

@@ -1,22 +1,22 @@
-//! What is held against a card: what its driver told of it, judged, until it is over.
+//! Health of a card: its driver's reports, judged, until they expire.
 //!
 //! ```text
-//!  driver tells ─▶ Note: card, part, cause, when ─▶ Notes ─┐
+//!  driver event ─▶ Note: card, part, cause, when ─▶ Notes ─┐
 //!                        vendor's table of codes ──────────┴─▶ hold_against ─▶ Card::{health, unwell}
 //!                                                                                 │
-//!                                      devices tainted, or left out; nobody new ◀─┘
+//!                                  devices tainted, or left out; no new claims ◀──┘
 //! ```
 //!
-//! Notes hold what was seen; what that means is judged each time anew, so that a table that changes counts for what was seen
-//! before as well. A note is over
+//! Notes hold what was observed. Each evaluation judges them anew, so a changed table applies to earlier
+//! observations too. A note expires
 //!
-//! - when the machine was started again, or another load of the driver serves its cards: whoever keeps notes keeps them for one
-//!   [`Era`],
-//! - when the card had been lost and answers again: it was reset, and what was noted until then went with that. Who follows it
-//!   next forgets that, so that what it tells then counts,
-//! - when a person says so, as after a reset, of which no driver tells.
+//! - when the machine restarts, or another load of the driver serves its cards: notes belong to one [`Era`],
+//! - when a lost card answers again: the reset cleared what was noted until then. The next watcher of the
+//!   card drops those notes, so that later reports count,
+//! - when a person clears it, as after a reset, which no driver reports.
 //!
-//! An instance is a place of its card here: who makes another one over the same memory is not better off.
+//! A note about an instance applies to its place on the card: a new instance over the same memory is as
+//! unhealthy.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,7 +43,7 @@ pub struct UnixSeconds(pub u64);
 pub struct Era {
     /// Which start of the machine, in one word.
     pub boot: String,
-    /// Which load of the driver, in one word; `None`: nobody says.
+    /// Which load of the driver, in one word; `None`: unknown.
     pub driver: Option<String>,
 }
 
@@ -54,7 +54,7 @@ pub enum Cause {
     Code(u64),
     /// The card answers no more.
     Lost,
-    /// The driver tells of no errors of this card. It is held against nobody; it was said once.
+    /// The driver reports no errors of this card. It makes nothing unhealthy; the absence was reported once.
     Silent,
 }
 
@@ -142,8 +142,8 @@ impl Notes {
         Noted::New
     }
 
-    /// Makes room for another note of a card, where there is none, by forgetting what is held against nobody: what programs did
-    /// keeps out nothing that a card did.
+    /// Makes room for another note of a card, where there is none, by dropping notes that make nothing
+    /// unhealthy. What programs caused thus never displaces what a card caused.
     pub fn make_room(&mut self, card: &CardUuid, codes: &dyn Codes) {
         if let Some(notes) = self.0.get_mut(card).filter(|notes| notes.len() >= NOTES_OF_A_CARD_MAX) {
             notes.retain(|(part, cause), at| {
@@ -221,9 +221,9 @@ fn judge(part: &Part, cause: Cause, at: UnixSeconds, codes: &dyn Codes) -> Optio
 /// Whether a card that is found again after it was lost was made well by that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Who found it asked the card itself: it answers.
+    /// The card itself was queried, and answers.
     Answering,
-    /// It is described somewhere; whether it answers nobody asked.
+    /// A description lists it; whether it answers is unknown.
     Described,
 }
 
@@ -252,7 +252,7 @@ fn hold_one(card: &mut Card, unwell: Unwell) {
     };
     match (&card.health, known) {
         (_, true) => card.unwell.push(unwell),
-        // What lies where nobody knows may be anywhere on the card.
+        // A fault at an unknown place may be anywhere on the card.
         (Health::Healthy, false) => card.health = Health::Unhealthy(unwell.why),
         (Health::Unhealthy(_), false) => {}
     }
@@ -261,7 +261,7 @@ fn hold_one(card: &mut Card, unwell: Unwell) {
 // === impl Card ===
 
 impl Card {
-    /// Why a part of the card takes nobody new; `None`: it does, as far as is known.
+    /// Why a part of the card accepts no new claims; `None`: it does, as far as is known.
     #[must_use]
     pub fn why_unwell(&self, part: &Part) -> Option<&str> {
         if let Health::Unhealthy(why) = &self.health {

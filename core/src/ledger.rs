@@ -34,7 +34,7 @@ use account::{Account, Layout};
 pub use refusal::{BrokenInvariant, CounterShortage, Holder, LedgerProblem, Refusal};
 pub use report::{CardReport, CounterReport, PartReport, TemplateRoom};
 
-/// Who holds what on the cards of one node.
+/// What claims hold on the cards of one node.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     accounts: Vec<Account>,
@@ -45,7 +45,7 @@ pub struct Ledger {
 /// One thing held by one claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// Whose it is.
+    /// The claim that holds it.
     pub claim: ClaimUid,
     /// Request of the claim, `request` or `request/subrequest`.
     pub request: String,
@@ -116,15 +116,15 @@ impl Ledger {
     /// Whether the holding would be accepted now.
     ///
     /// # Errors
-    /// Why not, with what is asked, what is left, and who holds the rest.
+    /// Why not, with the amount requested, the amount left, and the holders of the rest.
     pub fn check(&self, holding: &Holding) -> Result<(), Refusal> {
         self.judge(holding).map(|_| ())
     }
 
-    /// Books a holding. Doing it twice changes nothing.
+    /// Records a holding. Doing it twice changes nothing.
     ///
     /// # Errors
-    /// As [`Ledger::check`]; nothing is booked then.
+    /// As [`Ledger::check`]; nothing is recorded then.
     pub fn hold(&mut self, holding: Holding) -> Result<Held, Refusal> {
         let Verdict::Book { account, row } = self.judge(&holding)? else { return Ok(Held::Already) };
         let claim = holding.claim.clone();
@@ -135,7 +135,7 @@ impl Ledger {
         Ok(Held::New)
     }
 
-    /// Books all of them, or none.
+    /// Records all of them, or none.
     ///
     /// # Errors
     /// As [`Ledger::check`], for the first that does not fit beside those before it.
@@ -212,7 +212,7 @@ impl Ledger {
         Some(self.accounts[account].report(&self.holders(account), neighbours))
     }
 
-    /// Decides about a holding; books nothing.
+    /// Decides about a holding; records nothing.
     fn judge(&self, holding: &Holding) -> Result<Verdict, Refusal> {
         let Some(&index) = self.by_card.get(&holding.card) else {
             return Err(Refusal::UnknownCard { card: holding.card.clone() });
@@ -256,7 +256,7 @@ impl Ledger {
         }
     }
 
-    /// Who holds what on one card.
+    /// The holders on one card, by row.
     fn holders(&self, account: usize) -> Vec<(usize, Holder)> {
         let of_claim = |claim| self.claims.get(claim).into_iter().flatten();
         let entries = self.accounts[account].claims.keys().flat_map(of_claim);

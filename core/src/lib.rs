@@ -1,4 +1,5 @@
-//! Aliquot's partitioning core: pure code that decides what a card may become, who holds what, and where a claim goes.
+//! Aliquot's partitioning core: pure code that decides what a card may become, what claims hold, and where a
+//! claim goes.
 //!
 //! ```text
 //!  catalogue ─┐

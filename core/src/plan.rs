@@ -3,13 +3,13 @@
 //! ```text
 //!   ClaimRequest ─┐
 //!   parts, cards ─┼──▶ plan ──▶ Plan { grants, steps } ──▶ journal ──▶ execute: steps in order
-//!   books ────────┘      │                                  │
-//!                        └──▶ Refusal: who holds it         └──▶ undo: inverses in reverse order
+//!   ledger ───────┘      │                                  │
+//!                        └──▶ Refusal: names the holder     └──▶ undo: inverses in reverse order
 //! ```
 //!
-//! A plan leaves no choice to whoever executes it: every identity is fixed, every step says what it makes, and every
-//! step has one inverse. Steps and inverses may be repeated any number of times. What a plan cannot know is the
-//! handle that hardware gives to a new partition; that is an outcome, and is recorded as one.
+//! A plan leaves no choice to its executor: every identity is fixed, every step says what it makes, and every
+//! step has one inverse. Steps and inverses may be repeated any number of times. A plan cannot know the
+//! handle that hardware gives to a new partition; the executor records it as an outcome.
 //!
 //! A partition belongs to all claims that hold shares of it: the first one's plan makes it, and the release of the
 //! last one destroys it. A partition that was there before us is used and never destroyed.
@@ -180,12 +180,12 @@ pub enum Refusal {
         /// There, as published.
         there: &'static str,
     },
-    /// Somebody else holds what the claim needs.
+    /// Another claim holds what the claim needs.
     #[error("claim {claim}: {source}")]
     Held {
         /// Claim.
         claim: String,
-        /// Who holds what.
+        /// The holders and their parts.
         source: Box<ledger::Refusal>,
     },
     /// The decision broke a rule of plans: an error of this program, caught before it did harm.
@@ -232,9 +232,9 @@ pub fn plan(
         missing.extend(grant.partition().filter(|at| !card.found.contains(&at.part())));
         grants.push(grant);
     }
-    // All of a claim's holdings must fit beside each other, so they are tried on a copy of the books.
-    let mut books = ledger.clone();
-    let held = books.hold_all(grants.iter().map(Grant::holding).collect());
+    // All of a claim's holdings must fit beside each other, so they are tried on a copy of the ledger.
+    let mut trial = ledger.clone();
+    let held = trial.hold_all(grants.iter().map(Grant::holding).collect());
     held.map_err(|source| Refusal::Held { claim: claim.clone(), source: Box::new(source) })?;
     let creations = missing.into_iter().map(Step::CreatePartition);
     let writes = grants.iter().map(|g| Step::WriteGrant(g.share.clone()));
@@ -261,7 +261,7 @@ pub fn undo<'a>(
         .filter(|step| !matches!(step, Step::CreatePartition(_)))
         .map(Step::inverse)
         .collect();
-    // A partition goes with its last holder, who need not be the one that had it made.
+    // A partition goes with its last holder, which need not be the claim that had it made.
     let last = partitions.into_iter().rev().filter(|at| ours(at) && !shared.contains(at));
     undos.extend(last.map(Undo::DestroyPartition));
     undos

@@ -88,7 +88,7 @@ pub(super) struct Shape {
 pub(super) enum Trend {
     /// The more is held, the less fits.
     Monotone,
-    /// Not so: with mode `All` a device whose capacity is used up drops out of "all", and fewer are easier to have.
+    /// Not so: with mode `All` an exhausted device drops out of "all", and fewer are easier to get.
     Free,
 }
 

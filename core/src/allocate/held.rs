@@ -122,7 +122,7 @@ pub struct Violation {
 // === impl World ===
 
 impl World {
-    /// Takes in what the claim's allocation holds. Administrative results hold nothing; devices that nobody publishes
+    /// Takes in what the claim's allocation holds. Administrative results hold nothing; unpublished devices
     /// are remembered ([`Self::lost`]) and charge nothing. Work is proportional to the allocation.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ impl World {
         self.held.claims.contains_key(uid)
     }
 
-    /// Devices that claims hold and nobody publishes, by claim.
+    /// Unpublished devices that claims hold, by claim.
     #[must_use]
     pub fn lost(&self) -> Vec<Problem> {
         let mut lost: Vec<_> =
@@ -316,7 +316,7 @@ fn credit(state: &mut State, index: &Index, holding: &Holding) {
     settle(state, index, holding, counters, State::undraw, |used, amount| *used -= amount);
 }
 
-/// Books a holding on every description of its device: counters if it is the first or last holder, and capacities.
+/// Records a holding on every description of its device: counters if it is the first or last holder, and capacities.
 fn settle(
     state: &mut State,
     index: &Index,

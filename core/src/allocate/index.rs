@@ -57,7 +57,7 @@ numbered! {
     SliceNo,
 }
 
-/// A map by numbers of this world, which nobody outside chooses.
+/// A map by numbers of this world, which no outside input chooses.
 pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// Mixes numbers by a multiplication each: a few of the default hasher's nanoseconds are most of a look-up here.

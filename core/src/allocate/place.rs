@@ -410,7 +410,7 @@ impl World {
                 }
                 let Some(amounts) = asked.amounts(entry.profile) else { continue };
                 let whole = &self.index.profiles[entry.profile.at()].whole;
-                // To 1.36, a device whose capacity is used up drops out of "all"; from 1.37 on it fails the request.
+                // To 1.36, an exhausted device drops out of "all"; from 1.37 on it fails the request.
                 let belongs = match self.release {
                     Release::V1_36 => self.state.lacks_capacity(entry, amounts, whole).is_none(),
                     Release::V1_37 => amounts.iter().zip(whole).all(|(amount, whole)| amount <= whole),

@@ -53,7 +53,7 @@ pub enum Problem {
         /// What the compiler says.
         message: String,
     },
-    /// A claim holds a device that nobody publishes; its counters cannot be charged.
+    /// A claim holds an unpublished device; its counters cannot be charged.
     #[error("claim {claim} holds {device}, which no slice publishes")]
     UnknownDevice {
         /// The claim, as namespace/name.

@@ -124,7 +124,7 @@ pub struct SelectorFailure {
     pub claim: String,
     /// The request, or `request/subrequest`.
     pub request: String,
-    /// Whose selector it is.
+    /// The object the selector belongs to.
     pub origin: SelectorOrigin,
     /// The selector.
     pub expression: String,
@@ -175,7 +175,7 @@ pub enum Reach {
     EveryNode,
 }
 
-/// Whose selector.
+/// The object a selector belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SelectorOrigin {
     /// The device class's.

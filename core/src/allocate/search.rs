@@ -262,7 +262,7 @@ impl Search<'_> {
         }
     }
 
-    /// The kind of a device that nobody holds and this search has not taken.
+    /// The kind of a device that no claim holds and this search has not taken.
     fn kind(&self, entry: EntryNo) -> Option<u32> {
         let Passing::Twins(twins) = &self.passing else { return None };
         let device = self.index.entries[entry.at()].device;

@@ -1,4 +1,4 @@
-//! Who holds what, as sums that are kept up to date: devices, capacities of shareable devices, counters.
+//! Holdings, as sums that are kept up to date: devices, capacities of shareable devices, counters.
 //!
 //! The same sums carry what a search has taken so far and gives back before it ends; between two calls nothing is in
 //! flight. Counters hold what is *available* and may be negative, when claims hold more than is published; one

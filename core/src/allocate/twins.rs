@@ -1,10 +1,13 @@
 //! Devices that nothing in a search can tell apart: where one of them has failed, the next would fail the same way.
 //!
-//! Two devices are *twins* if they draw the same amounts from the same counters, have the same capacities and sharing, the
-//! same value of every attribute that a constraint of these claims names, and stand in the same lists of candidates. While
-//! nobody holds or has taken any of the two, exchanging them turns every solution into another one. If the first of
-//! them was taken and everything behind it failed, a solution with the second in its place would, exchanged, have been
-//! found with the first: whatever else it takes lies behind the second, and so behind the first as well.
+//! Two devices are *twins* if they draw the same amounts from the same counters, have the same capacities and
+//! sharing, the same value of every attribute that a constraint of these claims names, and stand in the same
+//! lists of candidates.
+//!
+//! While both are unheld and untaken, exchanging them turns every solution into another one. Suppose the
+//! first was taken and everything behind it failed. A solution with the second in its place would, exchanged,
+//! have been found with the first: whatever else it takes lies behind the second, and so behind the first as
+//! well.
 //!
 //! The argument needs that the order of taking does not decide whether a set of devices fits. Where it might (mode `All`,
 //! negative amounts, lists as attribute values, administrative access) or where a search can end in an error (a selector

@@ -29,7 +29,8 @@ pub enum Memory {
     Off,
 }
 
-/// Whose scheduler is followed where releases differ; `docs/developer/upstream-differences.md` lists where.
+/// The scheduler release to follow where releases differ; `docs/developer/upstream-differences.md` lists
+/// where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Release {
     /// Kubernetes 1.36 and before.

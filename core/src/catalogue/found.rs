@@ -57,7 +57,7 @@ impl CardModel {
         })
     }
 
-    /// The model on a machine whose driver tells what its cards can be cut into.
+    /// The model on a machine where the driver reports what its cards can be cut into.
     #[must_use]
     pub fn with_table(self, table: PartitionTable) -> Self {
         Self { partitioning: Partitioning::Templates(table), ..self }

@@ -13,7 +13,7 @@ use crate::units::{Bytes, Cores, Fraction};
 const PARTITIONS_MAX: usize = 256;
 /// Counter of the limit on partitions of one card.
 const PARTITIONS: &str = "partitions";
-/// Counter whose amounts are bytes.
+/// The counter in bytes.
 const MEMORY: &str = "memory";
 /// `fraction-of` for tables that count slots.
 const SLOTS: &str = "slots";

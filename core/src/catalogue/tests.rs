@@ -68,7 +68,7 @@ certainty = "derived"
 text = "Made up."
 "#;
 
-/// A card whose modes exclude each other: one accelerator, or eight equal parts.
+/// A card with two modes that exclude each other: one accelerator, or eight equal parts.
 const MODES: &str = r#"
 schema = 1
 id = "acme-modes"

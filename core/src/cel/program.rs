@@ -68,7 +68,8 @@ const COST_MAX: u64 = 1_000_000;
 /// One evaluation.
 pub(super) struct Run<'a> {
     device: &'a Value,
-    /// Variables. Upstream binds lazily: a variable whose value failed is an error where it is used, not before.
+    /// Variables. Upstream binds lazily: a variable with a failed value is an error where it is used, not
+    /// before.
     locals: Vec<Outcome>,
     meter: Meter,
 }

@@ -64,7 +64,7 @@ pub struct DeviceResult {
 /// Configuration as it applies to an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocatedConfig {
-    /// Who wrote it.
+    /// The object it comes from.
     pub source: ConfigSource,
     /// Requests it is for; empty means all.
     pub requests: Vec<String>,
@@ -72,7 +72,7 @@ pub struct AllocatedConfig {
     pub opaque: OpaqueConfig,
 }
 
-/// Who wrote a configuration.
+/// The object that a configuration comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigSource {
     /// The class.

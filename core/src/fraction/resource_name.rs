@@ -42,7 +42,7 @@ impl ResourceName {
     pub(super) fn is_about(&self, model: &CardModel) -> bool {
         match self {
             Self::Mig(_) => model.vendor.as_str() == "nvidia",
-            // `Ascend910` is said of every chip whose name begins like that.
+            // `Ascend910` covers every chip with a name that begins like that.
             Self::Vnpu { chip, .. } => {
                 model.vendor.as_str() == "huawei"
                     && (model.goes_by(chip) || plain_name(&model.family).starts_with(chip.as_str()))

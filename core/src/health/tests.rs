@@ -103,7 +103,7 @@ fn an_error_of_an_instance_is_held_against_what_overlaps_it() {
 fn a_card_that_was_lost_and_answers_again_was_reset() {
     let notes = [(Part::Card, Cause::Code(101)), (Part::Card, Cause::Lost)];
     assert_eq!(after(Found::Answering, &notes).health, Health::Healthy);
-    // Who is described and not asked is as lost as before.
+    // A card that is described and not queried is as lost as before.
     assert!(matches!(after(Found::Described, &notes).health, Health::Unhealthy(_)));
     assert!(matches!(after(Found::Answering, &notes[..1]).health, Health::Unhealthy(_)));
 }

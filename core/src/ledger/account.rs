@@ -31,7 +31,7 @@ pub(super) struct Account {
     split: usize,
     /// Claims with entries on this card, and how many.
     pub(super) claims: BTreeMap<ClaimUid, usize>,
-    /// Something on the card that nobody can account for.
+    /// A part on the card that no table describes.
     pub(super) unaccountable: Option<Part>,
     /// Accounts that must agree with this one in layout.
     pub(super) same_mode: Vec<usize>,
@@ -71,7 +71,7 @@ pub(super) enum Layout {
 // === impl Account ===
 
 impl Account {
-    /// Opens the account of a card and books what was found on it.
+    /// Opens the account of a card and records what was found on it.
     pub(super) fn open(card: &Card, problems: &mut Vec<LedgerProblem>) -> Self {
         let empty = PartitionTable { totals: CounterVector::default(), templates: Vec::new() };
         let table = card.table().unwrap_or(&empty);
@@ -296,7 +296,7 @@ impl Account {
         self.split = self.split.saturating_sub(usize::from(row != CARD));
     }
 
-    /// Books a holding that was accepted.
+    /// Records a holding that was accepted.
     pub(super) fn book(&mut self, row: usize, holding: &Holding) {
         *self.claims.entry(holding.claim.clone()).or_insert(0) += 1;
         if holding.take != Take::Nothing && self.rows[row].usage.is_idle() {

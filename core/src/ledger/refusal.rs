@@ -1,4 +1,4 @@
-//! Why the ledger says no, in words that name who is in the way.
+//! Refusals of the ledger, in words that name the holder in the way.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::id::{CardUuid, ClaimUid, CounterName};
 use crate::partition::Part;
 use crate::units::{Bytes, Cores};
 
-/// Who holds a part.
+/// The holder of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// A claim.
@@ -19,7 +19,7 @@ pub enum Holder {
         /// What it holds.
         part: Part,
     },
-    /// Nobody of ours: the part was found on the card.
+    /// No claim: the part was found on the card.
     Found {
         /// What was found.
         part: Part,
@@ -66,7 +66,7 @@ pub enum Refusal {
         left: Bytes,
         /// What the device has.
         total: Bytes,
-        /// Who has the rest.
+        /// The holders of the rest.
         holders: Vec<Holder>,
     },
     /// The compute of the device would run over.
@@ -85,20 +85,20 @@ pub enum Refusal {
         left: Cores,
         /// What the device has.
         total: Cores,
-        /// Who has the rest.
+        /// The holders of the rest.
         holders: Vec<Holder>,
     },
-    /// All of a part is asked that others hold, or a share of a part that somebody holds alone.
+    /// All of a part is requested that others hold, or a share of a part that one claim holds alone.
     #[error("card {card}: {part} is held by {}; release it or ask for another part", Holders(holders))]
     Occupied {
         /// The card.
         card: CardUuid,
         /// As asked.
         part: Part,
-        /// Who has it.
+        /// The holders.
         holders: Vec<Holder>,
     },
-    /// Nobody reaches the card itself.
+    /// No program reaches the card itself.
     #[error("card {card}: {part} cannot be had, its mode gives partitions alone; ask for a template")]
     PartsOnly {
         /// The card.
@@ -185,7 +185,7 @@ pub struct CounterShortage {
     pub left: u64,
     /// What the card has.
     pub total: u64,
-    /// Who has the rest.
+    /// The holders of the rest.
     pub holders: Vec<Holder>,
 }
 

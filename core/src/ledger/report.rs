@@ -40,7 +40,7 @@ pub struct CounterReport {
 pub struct PartReport {
     /// Which.
     pub part: Part,
-    /// Who holds it; found parts that nobody took over included.
+    /// Its holders, including parts that were found and no claim took over.
     pub holders: Vec<Holder>,
     /// What it has.
     pub memory: Bytes,

@@ -1,9 +1,9 @@
 //! What selectors can ask of a device: one set of attributes for cards, partitions and slots of every vendor.
 //!
-//! Names are bare, so that they live in the driver's own domain; those in `resource.kubernetes.io/` are the standard
-//! ones. Sizes beyond memory and cores are attributes and not capacities: on a shareable device a capacity is a thing
-//! that requests use up. They stand on cards and on exclusive partitions; a node has hundreds of shareable partitions,
-//! whose profile says as much.
+//! Names are bare, so they are in the driver's own domain; those in `resource.kubernetes.io/` are the
+//! standard ones. Sizes beyond memory and cores are attributes and not capacities: on a shareable device
+//! requests use up a capacity. They stand on cards and on exclusive partitions. A node has hundreds of
+//! shareable partitions; their profile says as much.
 //!
 //! One value that Kubernetes would refuse loses the whole slice. So every value passes [`Attributes::put`] here, which
 //! cuts, leaves out and reports.

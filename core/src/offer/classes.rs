@@ -231,7 +231,7 @@ fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// A family of models: those whose names are equal up to the first word with a digit.
+/// A family of models: those with names equal up to the first word with a digit.
 struct Family {
     /// What the model names begin with: `huawei-310p`.
     prefix: String,

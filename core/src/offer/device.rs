@@ -26,7 +26,7 @@ pub const TAINT_UNHEALTHY: &str = "aliquot.dev/unhealthy";
 /// Taint of what overlaps parts that this agent did not make.
 pub const TAINT_OCCUPIED: &str = "aliquot.dev/occupied";
 
-/// Taint of what claims hold of a card whose layout changes when they are gone.
+/// Taint of devices that claims hold on a card that changes its layout when they are gone.
 pub const TAINT_LAYOUT: &str = "aliquot.dev/layout-change";
 
 /// A device and which part of the card it stands for.

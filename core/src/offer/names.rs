@@ -93,8 +93,8 @@ pub(super) fn dns_slug(text: &str) -> String {
     if slug.is_empty() { "part".to_owned() } else { slug.to_owned() }
 }
 
-/// Name of a pool of this node: two segments, so that no other driver's pool has it by habit (a scheduler to 1.36.3
-/// confuses counters of pools of one name, whoever publishes them).
+/// Name of a pool of this node: two segments, so that no other driver's pool has it by habit (a scheduler to
+/// 1.36.3 confuses counters of equally named pools, even of different drivers).
 #[must_use]
 pub fn pool_name(node: &NodeName, kind: PoolKind) -> String {
     let segment = match kind {

@@ -16,11 +16,12 @@
 //!  1g.10gb, tried as     4th   5th   6th   7th   1st   2nd   3rd    ·
 //! ```
 //!
-//! The half that only 3g can use goes first. In it slice 6 goes last although fewer placements hang on it: slice 7
-//! would be of no use to anybody after that.
+//! The half that only 3g can use goes first. In it slice 6 goes last although fewer placements hang on it:
+//! without it, slice 7 would be of no use.
 //!
-//! Templates are ordered from small to large; of one size the one whose compute is nearest to that size comes first,
-//! and among equals the first in the table. A claim for "a quarter" of an H100 tries 2g.20gb before 1g.20gb. Where placements are aligned blocks (A30, RTX PRO 6000, 310P) this is the plain order.
+//! Templates are ordered from small to large. Of one size, the template with its compute nearest to that size
+//! comes first, and among equals the first in the table. A claim for "a quarter" of an H100 tries 2g.20gb
+//! before 1g.20gb. Where placements are aligned blocks (A30, RTX PRO 6000, 310P) this is the plain order.
 //!
 //! Invariants: the order is a permutation of all placements that fit on an empty card; it depends on the table alone.
 
@@ -78,7 +79,8 @@ struct Board {
     sizes: Vec<u64>,
     /// `conflicts[a][b]`: places a and b do not fit together on an empty card.
     conflicts: Vec<Vec<bool>>,
-    /// `uses[a]`: which counters of the table place a takes; also those that never bind, whose rest is lost all the same.
+    /// `uses[a]`: which counters of the table place a takes; also those that never bind, since their rest is
+    /// lost all the same.
     uses: Vec<Vec<bool>>,
     counters: usize,
 }
@@ -140,7 +142,7 @@ impl Board {
         (larger + self.stranded(place, alive), equal)
     }
 
-    /// The part of the card, weighted, whose counters have a use now and would have none after this place is taken.
+    /// The weighted part of the card with counters that have a use now and none after this place is taken.
     fn stranded(&self, place: usize, alive: &[usize]) -> u64 {
         let used_by = |counter: usize, other: usize| self.uses[other][counter];
         let lost = |counter: &usize| {

@@ -88,7 +88,7 @@ pub enum Problem {
     /// Nothing holds the limits of slots; the card is not offered.
     #[error("slots: nothing can hold a limit on this card; the card is not offered; use layout whole")]
     SlotsNotEnforceable,
-    /// Nobody reaches the card itself; it is not offered.
+    /// No program reaches the card itself; it is not offered.
     #[error(
         "the card is in a mode in which it gives partitions alone; it is not offered; use layout dynamic, or split with \
          `partitions`"

@@ -49,7 +49,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Adds the devices of one card and rank. Returns those whose name is taken already, for a report.
+    /// Adds the devices of one card and rank. Returns those with a taken name, for a report.
     pub(super) fn add(&mut self, rank: Rank, group: Vec<Built>) -> Vec<Built> {
         let (fresh, taken): (Vec<Built>, Vec<Built>) =
             group.into_iter().partition(|built| self.names.insert(built.device.name.clone()));

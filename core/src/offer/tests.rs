@@ -67,7 +67,7 @@ fn a_card_that_gives_new_parts_alone_is_offered_in_parts_or_not_at_all() {
         let device = devices.iter().find(|device| device.name == name).unwrap();
         device.taints.iter().any(|taint| taint.key == TAINT_OCCUPIED)
     };
-    // What somebody else made is not handed out, nor is what overlaps it.
+    // A partition made outside Aliquot is not offered, nor is what overlaps it.
     assert!(
         tainted(place("1g.10gb", "0")) && tainted(place("2g.20gb", "0")) && tainted(place("7g.80gb", "0"))
     );

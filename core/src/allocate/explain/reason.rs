@@ -14,14 +14,14 @@ pub enum Reason {
     OtherNode,
     /// A selector says no.
     Selector {
-        /// Whose.
+        /// The object the selector belongs to.
         origin: SelectorOrigin,
         /// The selector.
         expression: String,
     },
     /// A selector cannot be evaluated on the device; a search that reaches it ends.
     SelectorFails {
-        /// Whose.
+        /// The object the selector belongs to.
         origin: SelectorOrigin,
         /// The selector.
         expression: String,
@@ -53,7 +53,7 @@ pub enum Reason {
         capacity: String,
         /// What the request takes, and what is left.
         shortage: Shortage,
-        /// What the device has when nobody holds any.
+        /// What an unheld device has.
         whole: Quantity,
         /// Claims that hold some, as namespace/name.
         by: Vec<String>,
@@ -66,7 +66,7 @@ pub enum Reason {
         counter: String,
         /// What the device draws, and what is left; the left amount is negative when claims have overdrawn it.
         shortage: Shortage,
-        /// What the set has when nobody holds any.
+        /// What an unheld set has.
         total: Quantity,
         /// Claims that draw on it, as namespace/name.
         by: Vec<String>,
@@ -94,14 +94,14 @@ pub enum Group {
     OtherNode,
     /// This selector says no.
     Selector {
-        /// Whose.
+        /// The object the selector belongs to.
         origin: SelectorOrigin,
         /// The selector.
         expression: String,
     },
     /// This selector cannot be evaluated.
     SelectorFails {
-        /// Whose.
+        /// The object the selector belongs to.
         origin: SelectorOrigin,
         /// The selector.
         expression: String,

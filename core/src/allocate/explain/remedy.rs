@@ -181,7 +181,7 @@ impl World {
             let Some(view) = self.view(*node) else { continue };
             for taint in view.entries.iter().flat_map(|entry| &self.index.described(*entry).taints) {
                 let stops = matches!(taint.effect, TaintEffect::NoSchedule | TaintEffect::NoExecute);
-                // What these speak of is a fact of the card: its node refuses whoever tolerates it.
+                // These taints state a fact of the card: its node refuses a claim that tolerates them.
                 let is_fact = [TAINT_OCCUPIED, TAINT_UNHEALTHY].contains(&taint.key.as_str());
                 if stops && !is_fact && !found.contains(taint) {
                     found.push(taint.clone());

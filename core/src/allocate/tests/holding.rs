@@ -150,7 +150,7 @@ fn twelve_of_equal_devices_of_which_eleven_fit_are_refused_at_once() {
 
 #[test]
 fn choices_that_do_not_matter_are_not_all_tried() {
-    // Eight of 56 equal partitions, and something that nobody has: 56 choose 8 are 1,420 million.
+    // Eight of 56 equal partitions, and a device that does not exist: 56 choose 8 are 1,420 million.
     let names: Vec<String> = (0..56).map(|n| format!("d{n} cap:memory=10")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = setup().pool("p", &names).world();

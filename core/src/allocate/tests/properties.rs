@@ -76,7 +76,7 @@ fn alike() -> impl Strategy<Value = Setup> {
                 let mut device = few[place.index(few.len())].clone();
                 device.name = format!("copy{number}");
                 if *numbered {
-                    // Nobody asks for it: no difference.
+                    // No request names it: no difference.
                     let number = i64::try_from(number).unwrap();
                     device.attributes.insert("number".into(), AttributeValue::Int(number));
                 }

@@ -139,7 +139,7 @@ impl Translator<'_> {
         Some(())
     }
 
-    /// What follows an opening parenthesis. The names of groups are nobody's business here.
+    /// What follows an opening parenthesis. The names of groups do not matter here.
     fn group(&mut self) -> Option<()> {
         self.out.push('(');
         if self.accept("?P<") || self.accept("?<") {

@@ -50,7 +50,7 @@ fn good() -> Vec<ResourceSlice> {
     vec![counters, devices]
 }
 
-/// Spoils a good pool and looks for one violation whose text has all the words.
+/// Spoils a good pool and looks for one violation with all the words in its text.
 #[track_caller]
 fn broken(spoil: impl FnOnce(&mut Vec<ResourceSlice>), words: &[&str]) {
     let mut slices = good();
