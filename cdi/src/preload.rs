@@ -41,7 +41,7 @@ mod tests {
     use crate::owners::{MergedEdits, Owner};
 
     #[test]
-    fn the_list_names_what_is_mounted_and_several_devices_of_a_container_agree() {
+    fn preload_list_matches_mounts_and_devices_of_a_container_agree() {
         assert_eq!(LIST, format!("{SHIM_AT}\n"));
         let of = |dir: &str| {
             let path = |name| format!("{dir}/{name}").parse().unwrap();

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_believed_of_a_process_that_came_with_the_context_alone() {
+    fn driver_is_believed_only_for_the_process_of_the_context() {
         let with = usage(&[(7, Some(500 * MIB)), (9, Some(480 * MIB))]);
         assert_eq!(own(&usage(&[(7, Some(500 * MIB))]), &with, 9), Some(Bytes(480 * MIB)));
         assert_eq!(own(&usage(&[]), &with, 8), None, "not named");

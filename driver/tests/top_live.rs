@@ -216,7 +216,7 @@ fn prepared(dir: &Path) -> String {
 }
 
 #[test]
-fn it_shows_a_share_follows_the_size_and_gives_the_terminal_back() {
+fn live_view_follows_the_size_and_restores_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let state = prepared(dir.path());
     let mut pty = Pty::start(&["top", "--state", &state, "--node", "t4-2", "-n", "0.1"], &[]);
@@ -298,7 +298,7 @@ fn a_terminal_that_takes_nothing_does_not_keep_it_from_ending() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_read_is_told_by_the_exit_code_as_everywhere() {
+fn unreadable_journal_sets_the_usual_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     let state = prepared(dir.path());
     std::fs::write(dir.path().join("state/journal"), "nonsense").unwrap();

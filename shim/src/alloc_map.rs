@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_lock_or_waits_for_one_that_was_left_does_without() {
+    fn lock_owner_and_waiter_on_an_orphaned_lock_proceed_without() {
         let (map, key) = (AllocMap::new(), Key(512));
         assert_eq!(map.insert(key, held(512, 1)), Ok(None));
         let inner = map.update(key, |_| (map.insert(key, held(1, 0)), map.take(key)));

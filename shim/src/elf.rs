@@ -439,7 +439,7 @@ mod tests {
     use super::{Caller, behind_us, caller, here, named};
 
     #[test]
-    fn the_real_functions_are_found_and_a_name_that_nobody_has_is_not() {
+    fn real_functions_are_found_and_an_unknown_name_is_not() {
         let real = behind_us(c"dlsym").map(<*const ()>::addr);
         assert_eq!(real, Some((libc::dlsym as *const ()).addr()));
         assert!(behind_us(c"aliquot_has_no_such_function").is_none());

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_torn_harms_nobody() {
+    fn torn_image_is_harmless() {
         let seed = std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.subsec_nanos()) | 1;
         println!("seed {seed}");
         let mut random = u64::from(seed);

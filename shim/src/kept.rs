@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_misses_nothing_that_stays_whatever_is_taken_out_meanwhile() {
+    fn walk_misses_no_staying_entry_while_others_are_removed() {
         for gone in 1..=9 {
             let table = table();
             for key in 1..=9 {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_is_there_until_another_takes_its_place() {
+    fn noted_entry_stays_until_replaced() {
         let noted = Noted::<16>::new();
         assert!(!noted.has(7));
         noted.note(7);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn page_is_charged_with_its_first_user_and_credited_with_its_last() {
+    fn page_is_charged_with_first_user_and_credited_with_last() {
         let owner = Owner { grant: 3, tie: Tie(77), size: SIZE };
         let other = Owner { tie: Tie(78), ..owner };
         let at = 0x7e00_0000_0000;

@@ -431,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_driver_gives_of_no_pool_is_given_back_and_the_place_is_as_it_was() {
+    fn allocation_without_pool_is_freed_and_its_slot_restored() {
         let (mut word, freed) = (9, core::cell::Cell::new(0));
         let address = Place(&raw mut word);
         let real = || {

@@ -463,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_reads_the_same_by_call_and_in_a_file_and_where_nothing_is_neither_does() {
+    fn memory_reads_equal_by_call_and_file_and_fails_if_unmapped() {
         let text = *b"what lies at an address of this process";
         let lies = text.as_ptr().expose_provenance();
         for address in [0, 8, 4095, usize::MAX - 2, usize::MAX >> 1, 1 << 47] {

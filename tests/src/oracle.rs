@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_makes_no_sense_is_an_error_and_the_next_one_is_answered() {
+    fn bad_question_is_an_error_and_the_next_one_is_answered() {
         let Some(mut oracle) = Oracle::start_or_say_why_not().unwrap() else { return };
         let error = oracle.ask(json!({"op": "guess"})).unwrap_err();
         assert!(matches!(&error, OracleError::Fatal { message, .. } if message.contains("guess")), "{error}");

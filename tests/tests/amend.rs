@@ -102,7 +102,7 @@ fn a_changed_manifest_changes_the_limits_in_place() {
 }
 
 #[test]
-fn what_cannot_change_is_refused_and_stays() {
+fn unchangeable_field_is_refused_and_stays() {
     let local = Local::new(CARD);
     assert_eq!(prepare(&local, "one", FIRST).0, Some(0));
     for (asked, words) in [
@@ -157,7 +157,7 @@ fn more_requests_are_refused_before_anything_is_touched() {
 
 /// What is held is not exchanged under a container.
 #[test]
-fn another_class_or_selector_that_the_held_device_does_not_match_is_refused() {
+fn class_or_selector_unmatched_by_the_held_device_is_refused() {
     let local = Local::new(CARD);
     assert_eq!(prepare(&local, "one", FIRST).0, Some(0));
     let file = local.dir().join("one.yaml");
@@ -285,7 +285,7 @@ fn mounted(local: &Local, claim: &str) -> Vec<PathBuf> {
 
 /// A lease on what the containers of several claims have mounted would keep the programs of all of them from starting for 45 s.
 #[test]
-fn a_tenant_with_leases_on_all_that_it_sees_keeps_no_other_claim_waiting() {
+fn tenant_with_leases_on_its_files_blocks_no_other_claim() {
     let (local, bench) = (Local::new(CARD), Bench::new());
     for claim in ["one", "two"] {
         assert_eq!(prepare(&local, claim, FIRST).0, Some(0));

@@ -67,7 +67,7 @@ fn tenant(machine: &Machine, memory: u64) -> Option<Talk> {
 
 /// Without a size that is known the first context counts for 512 MiB here, as there are no two of them to be measured.
 #[test]
-fn a_context_that_is_larger_than_presumed_never_passes_the_limit() {
+fn context_larger_than_assumed_never_passes_the_limit() {
     let (context, limit) = (700 * MIB, 1020 * MIB);
     let machine = machine(context);
     let Some(mut tenant) = tenant(&machine, limit) else { return };
@@ -82,7 +82,7 @@ fn a_context_that_is_larger_than_presumed_never_passes_the_limit() {
 }
 
 #[test]
-fn a_context_that_does_not_fit_is_refused_before_it_is_made_also_by_the_first_process() {
+fn context_over_limit_is_refused_even_for_the_first_process() {
     let machine = machine(700 * MIB);
     let Some(mut tenant) = tenant(&machine, 600 * MIB) else { return };
     machine.fault("cuCtxCreate_v2", "\"kill\"");
@@ -105,7 +105,7 @@ fn a_small_part_of_a_card_that_others_use_has_its_context() {
 }
 
 #[test]
-fn what_was_measured_is_kept_until_the_driver_is_another_one() {
+fn measured_size_is_kept_until_the_driver_changes() {
     let machine = machine(700 * MIB);
     assert_eq!(machine.told_quietly(), 700 * MIB);
     machine.fault("cuDevicePrimaryCtxRetain", "{ error = 999 }");
@@ -116,7 +116,7 @@ fn what_was_measured_is_kept_until_the_driver_is_another_one() {
 }
 
 #[test]
-fn whatever_stands_in_the_place_of_what_is_kept_is_measured_again() {
+fn foreign_object_in_place_of_sizes_is_measured_again() {
     let machine = machine(CONTEXT);
     assert_eq!(machine.told_quietly(), CONTEXT);
     let (path, right) = (kept(&machine), fs::read_to_string(kept(&machine)).unwrap());
@@ -142,7 +142,7 @@ fn whatever_stands_in_the_place_of_what_is_kept_is_measured_again() {
 }
 
 #[test]
-fn where_it_cannot_be_measured_the_part_is_given_with_one_line_that_says_why() {
+fn unmeasurable_part_is_given_with_one_line_of_reason() {
     for (node, symbol, action, why) in [
         ("[[card]]", "cuInit", "{ error = 100 }", "cuInit: CUDA_ERROR_NO_DEVICE"),
         ("[[card]]", "cuDevicePrimaryCtxRetain", "{ error = 2 }", "CUDA_ERROR_OUT_OF_MEMORY"),
@@ -174,7 +174,7 @@ fn where_it_cannot_be_measured_the_part_is_given_with_one_line_that_says_why() {
 }
 
 #[test]
-fn a_card_that_strangers_fill_or_have_alone_is_measured_when_they_are_gone() {
+fn card_in_use_by_foreign_processes_is_measured_afterwards() {
     for (mode, mib, why) in [("default", 80_896, "OUT_OF_MEMORY"), ("exclusive", 1, "DEVICE_UNAVAILABLE")] {
         let machine = Machine::of(&format!("[[card]]\ncompute_mode = \"{mode}\"\n"));
         let stranger = stranger(&machine, mib);
@@ -187,7 +187,7 @@ fn a_card_that_strangers_fill_or_have_alone_is_measured_when_they_are_gone() {
 }
 
 #[test]
-fn while_others_have_parts_only_what_was_promised_to_nobody_is_used() {
+fn measurement_beside_tenants_uses_only_unpromised_memory() {
     let machine = machine(CONTEXT);
     let seen = machine.dir().join("live");
     let held = |memory: &str| {
@@ -220,7 +220,7 @@ fn while_others_have_parts_only_what_was_promised_to_nobody_is_used() {
 }
 
 #[test]
-fn where_the_driver_names_no_processes_differences_of_memory_are_read() {
+fn driver_without_process_list_is_measured_by_memory_deltas() {
     let machine = machine(700 * MIB);
     let stranger = stranger(&machine, 1024);
     machine.fault("nvmlDeviceGetComputeRunningProcesses_v3", "{ error = 3 }");
@@ -229,7 +229,7 @@ fn where_the_driver_names_no_processes_differences_of_memory_are_read() {
 }
 
 #[test]
-fn shares_of_an_instance_are_measured_in_it_and_whole_ones_not_at_all() {
+fn shares_of_an_instance_are_measured_there_whole_ones_are_not() {
     let card = "mig_access = \"anybody\"\ncontext_bytes = 209715200\n[[card]]\nmig = \"on\"\n";
     let machine = Machine::of(card);
     let (output, published) = machine.told(&["--template", "1g.10gb"]);
@@ -265,7 +265,7 @@ fn a_driver_that_does_not_answer_is_not_waited_for_long() {
 
 /// Standard error is a terminal, as a person has it.
 #[test]
-fn who_watches_is_told_that_a_context_is_measured_where_that_takes_long() {
+fn long_measurement_is_announced() {
     let machine = machine(CONTEXT);
     machine.fault("cuDevicePrimaryCtxRetain", "{ slow_nanos = 1500000000 }");
     let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
@@ -280,7 +280,7 @@ fn who_watches_is_told_that_a_context_is_measured_where_that_takes_long() {
 }
 
 #[test]
-fn containers_of_a_simulated_node_are_told_what_its_driver_takes() {
+fn containers_of_a_simulated_node_get_its_context_size() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
     let share = include_str!("../golden/input/share.yaml");
@@ -343,7 +343,7 @@ fn measuring(machine: &Machine) -> (Child, u32) {
 }
 
 #[test]
-fn who_is_killed_while_it_measures_leaves_no_process_no_context_and_no_claim() {
+fn killed_measurement_leaves_no_process_context_or_claim() {
     const HOUR: &str = "action = { slow_nanos = 3600000000000 }";
     for (fault, there) in [
         ("symbol = \"cuDevicePrimaryCtxRetain\"", 0),
@@ -374,7 +374,7 @@ fn who_is_killed_while_it_measures_leaves_no_process_no_context_and_no_claim() {
 
 /// Whoever started it was killed before it could ask to die with him.
 #[test]
-fn a_process_to_be_measured_does_not_begin_when_nobody_is_left_to_measure() {
+fn measured_process_does_not_start_without_its_measurer() {
     let machine = machine(CONTEXT);
     machine.fault("cuInit", "{ slow_nanos = 3600000000000 }");
     let (input, starter) = std::io::pipe().unwrap();

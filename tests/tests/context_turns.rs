@@ -67,7 +67,7 @@ fn waiting(machine: &Machine) -> Running {
 }
 
 #[test]
-fn the_exit_code_of_an_ended_command_does_not_wait_for_who_changes_the_state() {
+fn exit_code_of_a_command_does_not_wait_for_the_state_lock() {
     let machine = Machine::of("[[card]]\n");
     let mut run = waiting(&machine);
     let lock = fs::File::open(machine.state().join("lock")).unwrap();
@@ -81,7 +81,7 @@ fn the_exit_code_of_an_ended_command_does_not_wait_for_who_changes_the_state() {
 }
 
 #[test]
-fn who_measures_keeps_nobody_from_the_node() {
+fn measurement_does_not_block_the_node() {
     let machine = Machine::new();
     // What a context takes is not known when it begins.
     machine.fault("cuDevicePrimaryCtxRetain", "{ error = 999 }");
@@ -105,7 +105,7 @@ fn who_measures_keeps_nobody_from_the_node() {
 }
 
 #[test]
-fn nobody_begins_on_a_card_that_is_measured_and_who_is_next_measures_where_that_one_is_killed() {
+fn measured_card_admits_none_and_next_measures_after_a_kill() {
     let machine = Machine::of("[[card]]\n");
     let measures = stuck(&machine, &["--memory", "1Gi"]);
     let seen = machine.dir().join("seen");
@@ -129,7 +129,7 @@ fn nobody_begins_on_a_card_that_is_measured_and_who_is_next_measures_where_that_
 }
 
 #[test]
-fn who_waits_for_who_measures_takes_what_was_found() {
+fn waiting_process_reuses_the_measured_size() {
     let machine = Machine::of("[[card]]\n");
     let slow = "[[fault]]\nsymbol = \"nvmlDeviceGetGraphicsRunningProcesses_v3\"\ncall = 2\n\
                 action = { slow_nanos = 2000000000 }\n";

@@ -93,7 +93,7 @@ fn asked_by_opening(world: &World) -> usize {
 }
 
 #[test]
-fn who_opens_a_node_asks_its_hardware_once_however_many_claims_there_are() {
+fn node_reads_hardware_once_however_many_claims() {
     let world = World::new("t4-2", "");
     let mut asked = Vec::new();
     for number in 0..8 {

@@ -155,7 +155,7 @@ fn a_release_on_a_full_disk_works_or_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn a_directory_that_may_not_be_written_is_refused_by_name_and_can_be_looked_at() {
+fn unwritable_directory_is_refused_by_name_but_readable() {
     let Some(disk) = SmallDisk::mount(SMALL_KIB) else { return };
     let world = World::at(disk.path(), Personality::named("h200").unwrap().load().unwrap(), "");
     let mut node = world.open();
@@ -183,7 +183,7 @@ fn shown(state: &Path) -> (ExitStatus, String) {
 
 /// The files of simulated cards have holes: to touch one that no block can be put behind ends a process by SIGBUS.
 #[test]
-fn who_looks_at_simulated_cards_on_a_full_disk_lives_and_is_told() {
+fn full_disk_is_reported_while_reading_simulated_cards() {
     let Some(disk) = SmallDisk::mount(4 * SMALL_KIB) else { return };
     let state = disk.path().join("state");
     let run = || {

@@ -43,7 +43,7 @@ fn kill(pid: u32) {
 }
 
 #[test]
-fn idle_compute_is_lent_and_taken_back_also_when_the_governor_is_killed() {
+fn idle_compute_is_borrowed_and_reclaimed_after_governor_kill() {
     let local = Local::new("h200");
     let work = ["work", "1000000"];
     let mut first = local.tenant(&["--memory", "1Gi", "--cores", "10", "--policy", "burst"], &work);
@@ -70,7 +70,7 @@ fn idle_compute_is_lent_and_taken_back_also_when_the_governor_is_killed() {
 /// Whoever governs is stopped with what it lent. Its tenants take that back themselves, and a supervisor that runs governs in its
 /// place.
 #[test]
-fn a_governor_that_is_stopped_keeps_no_owner_from_its_part_and_nobody_from_what_is_idle() {
+fn stopped_governor_blocks_neither_owner_nor_idle_time() {
     let local = Local::new("h200");
     let work = ["work", "1000000"];
     let governor = local.tenant(&["--memory", "1Gi", "--cores", "10"], &["fill", "256"]);
@@ -101,7 +101,7 @@ fn a_governor_that_is_stopped_keeps_no_owner_from_its_part_and_nobody_from_what_
 
 /// Who is promised something has it beside who is promised nothing, who has all that is left.
 #[test]
-fn best_effort_has_what_a_guarantee_leaves_and_all_when_it_is_alone() {
+fn best_effort_gets_the_remainder_and_all_when_alone() {
     let local = Local::new("h200");
     let work = ["work", "1000000"];
     let best = local.tenant(&["--memory", "1Gi", "--policy", "best-effort"], &work);
@@ -139,7 +139,7 @@ fn the_better_priority_has_what_others_leave() {
 
 /// A tenant alone on its card: a process that runs past the shim is not held, and everything else of the tenant pays for it.
 #[test]
-fn what_runs_past_the_shim_is_paid_by_its_tenant_also_where_that_is_alone() {
+fn work_past_the_shim_is_paid_by_its_tenant_even_alone() {
     let local = Local::new("h200");
     // Its environment emptied but for what a driver library is found by.
     let script = r#"exec 3<&0
@@ -176,7 +176,7 @@ fn what_runs_past_the_shim_is_paid_by_its_tenant_also_where_that_is_alone() {
 }
 
 #[test]
-fn what_killed_processes_held_is_back_within_a_tenth_of_a_second() {
+fn memory_of_killed_processes_is_back_within_100_ms() {
     let local = Local::new("h200");
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
@@ -240,7 +240,7 @@ fn nothing_polls_for_a_run_that_limits_nothing() {
 }
 
 #[test]
-fn who_waits_to_govern_sleeps_until_the_governor_is_gone() {
+fn standby_governor_sleeps_until_the_leader_ends() {
     let local = Local::new("t4-2");
     let mut first = local.tenant(&["--card", "0", "--memory", "1Gi"], &["fill", "256"]);
     let office = || Some(std::fs::read_dir(local.state().join("governors")).ok()?.flatten().next()?.path());

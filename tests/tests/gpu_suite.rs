@@ -301,7 +301,7 @@ fn instance(bench: &Bench, profile: u32, compute: u32) -> String {
 
 /// By its UUID and by the older name; no instance is made or destroyed.
 #[test]
-fn an_instance_of_a_card_in_mig_mode_is_checked_by_both_of_its_names() {
+fn instance_of_a_mig_card_is_checked_by_both_its_names() {
     let (bench, Some(place)) = (Bench::new(), carried(shim())) else { return };
     let uuid = instance(&bench, 19, 0);
     let before = bench.card().gpu_instances();
@@ -357,7 +357,7 @@ fn an_instance_without_the_older_name_is_said_to_have_none() {
 }
 
 #[test]
-fn what_an_exclusive_card_cannot_do_stands_aside_and_what_fails_is_said() {
+fn exclusive_card_skips_the_impossible_and_reports_failures() {
     let (bench, Some(place)) = (Bench::new(), carried(shim())) else { return };
     bench.write("node.toml", "[[card]]\ncompute_mode = \"exclusive\"\n");
     let words = ["--simulated", "--few", "--minutes", "6", "--only", "memory,pairs"];

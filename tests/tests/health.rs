@@ -64,7 +64,7 @@ fn held(machine: &Machine, arguments: &[&str]) -> (Option<i32>, Vec<(String, Str
 }
 
 #[test]
-fn an_xid_keeps_everybody_new_off_its_card_and_disturbs_nobody_there() {
+fn xid_keeps_new_claims_off_its_card_and_disturbs_no_tenant() {
     let machine = Machine::new();
     let (mut tenant, _) = machine.tenant(&["--memory", "1Gi", "--card", "0"], &["fill", "1"]);
     card(&machine, 0).raise_xid(48, None);
@@ -102,7 +102,7 @@ fn an_xid_keeps_everybody_new_off_its_card_and_disturbs_nobody_there() {
 }
 
 #[test]
-fn errors_of_programs_are_held_against_no_card_unless_the_admin_says_so() {
+fn program_errors_harm_no_card_unless_the_admin_says_so() {
     let machine = Machine::of("[[card]]");
     let (tenant, _) = machine.tenant(&["--memory", "1Gi"], &["fill", "1"]);
     BENIGN.iter().for_each(|xid| card(&machine, 0).raise_xid(*xid, None));
@@ -129,7 +129,7 @@ fn errors_of_programs_are_held_against_no_card_unless_the_admin_says_so() {
 }
 
 #[test]
-fn an_xid_of_an_instance_keeps_everybody_new_off_its_place_and_no_other() {
+fn xid_of_an_instance_closes_its_place_alone() {
     let machine = Machine::of(MIG);
     let whole = machine.bench.card();
     let share = ["--template", "1g.10gb", "--memory", "2Gi"];
@@ -225,7 +225,7 @@ fn a_storm_of_errors_of_programs_hides_no_error_of_the_card() {
 }
 
 #[test]
-fn what_cannot_be_noted_at_once_is_noted_when_it_can() {
+fn event_not_recordable_at_once_is_recorded_later() {
     let machine = Machine::of("[[card]]");
     let (tenant, _) = machine.tenant(&["--memory", "1Gi"], &["fill", "1"]);
     // Nobody gets the lock where a pipe stands, and nobody waits for it.
@@ -242,7 +242,7 @@ fn what_cannot_be_noted_at_once_is_noted_when_it_can() {
 }
 
 #[test]
-fn what_stands_where_notes_are_locked_and_is_no_plain_file_is_refused() {
+fn foreign_object_in_place_of_the_health_lock_is_refused() {
     let local = Local::new("t4-2");
     let state = local.state();
     fs::create_dir_all(&state).unwrap();
@@ -267,7 +267,7 @@ fn what_stands_where_notes_are_locked_and_is_no_plain_file_is_refused() {
 }
 
 #[test]
-fn a_claim_keeps_what_it_has_on_a_card_that_does_not_work_and_gets_nothing_new_there() {
+fn claim_on_an_unhealthy_card_keeps_its_part_and_gets_no_more() {
     let world = World::new("mixed", "");
     let mut node = world.open();
     let want = |part| [Want { card: 0, part, memory_mib: None, cores: 0 }];
@@ -293,7 +293,7 @@ fn a_claim_keeps_what_it_has_on_a_card_that_does_not_work_and_gets_nothing_new_t
 }
 
 #[test]
-fn what_a_card_told_outlives_the_supervisor_that_heard_it() {
+fn event_outlives_the_supervisor_that_received_it() {
     let machine = Machine::of("[[card]]");
     let (mut killed, _) = machine.tenant(&["--memory", "1Gi"], &["fill", "1"]);
     let (other, _) = machine.tenant(&["--memory", "1Gi"], &["fill", "1"]);
@@ -329,7 +329,7 @@ fn what_a_card_told_outlives_the_supervisor_that_heard_it() {
 }
 
 #[test]
-fn notes_that_cannot_be_read_are_kept_and_no_card_is_given_out_until_a_person_looked() {
+fn unreadable_notes_are_kept_and_deny_cards_until_cleared() {
     let machine = Machine::of("[[card]]");
     let (tenant, _) = machine.tenant(&["--memory", "1Gi"], &["fill", "1"]);
     card(&machine, 0).raise_xid(48, None);

@@ -60,7 +60,7 @@ fn refusal(world: &World, path: &Path, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn written_journal_reads_back_equal() {
     let (_world, path, text) = prepared();
     let journal = decode(&path, text.as_bytes()).unwrap();
     assert_eq!(encode(&path, &journal).unwrap(), text);

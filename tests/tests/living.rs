@@ -85,7 +85,7 @@ fn a_command_keeps_its_part_when_its_supervisor_is_killed() {
 }
 
 #[test]
-fn what_a_command_leaves_running_keeps_the_part() {
+fn processes_left_by_a_command_keep_the_part() {
     let local = Local::new("h200");
     // Away from its parent, its session and its group: only its environment tells whose it is.
     let script = "setsid sh -c 'echo $$ > \"$0\"; exec sleep 600' \"$0\" < /dev/null > /dev/null 2>&1 &
@@ -103,7 +103,7 @@ fn what_a_command_leaves_running_keeps_the_part() {
 }
 
 #[test]
-fn what_a_run_uses_is_not_released_under_it() {
+fn part_used_by_a_run_is_not_released() {
     let local = Local::new(CARD);
     let (mut child, command) = waits(&local, "100Gi");
     let name = format!("`aliquot run` of process {} holds it", child.id());
@@ -132,7 +132,7 @@ fn what_a_run_uses_is_not_released_under_it() {
 
 /// Where its lock cannot even be tried nobody is taken for its supervisor, and what it holds stays.
 #[test]
-fn a_record_that_cannot_be_locked_is_nobodys_and_what_it_stands_for_stays() {
+fn unlockable_record_is_left_and_its_part_stays() {
     let local = Local::new(CARD);
     let library = local.dir().join("no_locks.so");
     let source = root().join("tests/programs/no_locks.c");
@@ -157,7 +157,7 @@ fn a_record_that_cannot_be_locked_is_nobodys_and_what_it_stands_for_stays() {
 }
 
 #[test]
-fn what_is_idle_is_released_beside_what_is_used() {
+fn idle_part_is_released_beside_used_ones() {
     let local = Local::new(CARD);
     let (mut child, _) = waits(&local, "20Gi");
     let file = local.dir().join("claim.yaml");
@@ -184,7 +184,7 @@ fn claim(name: &str, memory: &str) -> String {
 }
 
 #[test]
-fn a_prepared_claim_is_released_under_its_processes_by_force_alone() {
+fn claim_with_processes_is_released_by_force_only() {
     let local = Local::new(CARD);
     let file = local.dir().join("claim.yaml");
     fs::write(&file, claim("used", "4Gi")).unwrap();
@@ -211,7 +211,7 @@ fn a_prepared_claim_is_released_under_its_processes_by_force_alone() {
 }
 
 #[test]
-fn who_has_lost_the_environment_keeps_the_part() {
+fn process_without_its_environment_keeps_the_part() {
     let local = Local::new(CARD);
     let left = leaves_behind(&local, "");
     assert_eq!((local.claims(), local.records()), (1, 1));
@@ -275,7 +275,7 @@ fn the_command_has_one_descriptor_more_and_its_number_is_high() {
 }
 
 #[test]
-fn what_stands_among_records_and_is_none_stops_nobody() {
+fn foreign_objects_among_records_block_nothing() {
     let local = Local::new(CARD);
     assert_eq!(code(&local.shell(&["--memory", "1Gi"], "exit 3")), 3);
     let runs = local.state().join("runs");

@@ -111,7 +111,7 @@ fn keep_the_size_of_contexts_unknown(machine: &Machine) {
 }
 
 #[test]
-fn a_process_that_begins_beside_a_full_part_is_refused_before_it_has_a_context() {
+fn process_beside_a_full_part_is_refused_before_its_context() {
     let machine = Machine::of("[[card]]");
     keep_the_size_of_contexts_unknown(&machine);
     let script = r#"exec 3<&0; "$0" demo-tenant fill 16384 <&3 >first &
@@ -130,7 +130,7 @@ fn a_process_that_begins_beside_a_full_part_is_refused_before_it_has_a_context()
 }
 
 #[test]
-fn a_part_that_may_have_no_room_for_a_context_is_given_with_a_warning() {
+fn part_without_room_for_a_context_is_given_with_a_warning() {
     let machine = Machine::of("[[card]]");
     let run = |memory: &str| machine.aliquot("run", &["--memory", memory, "--", "true"]).output().unwrap();
     let too_small = "the part has 511Mi of memory, and what a context of this card takes is not known: with less than 512Mi";
@@ -169,7 +169,7 @@ fn runs_share_a_card_on_one_ledger() {
 }
 
 #[test]
-fn a_run_in_a_run_leaves_the_outer_one_its_limit_and_sees_the_card_as_it_is() {
+fn nested_run_keeps_the_outer_limit_and_sees_the_whole_card() {
     let machine = Machine::of("[[card]]");
     // The inner one is there while a program of the outer one takes what it can get.
     let script = r#"limits=$(echo $ALIQUOT_GRANTS/*/limits); cp $limits before; mkfifo hold
@@ -206,7 +206,7 @@ fn a_run_in_a_run_leaves_the_outer_one_its_limit_and_sees_the_card_as_it_is() {
 }
 
 #[test]
-fn who_holds_what_was_promised_is_named() {
+fn holder_of_promised_memory_is_named() {
     let machine = Machine::of("[[card]]");
     let run = |memory: &str| machine.aliquot("run", &["--memory", memory, "--", "true"]).output().unwrap();
     let mut stranger = machine.bench.command(aliquot());
@@ -232,7 +232,7 @@ fn who_holds_what_was_promised_is_named() {
 }
 
 #[test]
-fn what_a_killed_supervisor_left_goes_back_with_the_next_call() {
+fn part_of_a_killed_supervisor_is_released_with_the_next_call() {
     let machine = Machine::of("[[card]]");
     let (mut child, words) = machine.tenant(&["--memory", "60Gi"], &["fill", "1"]);
     let tenant = words[1].clone();

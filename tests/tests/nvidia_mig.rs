@@ -49,7 +49,7 @@ fn run(machine: &Machine, ask: &[&str], script: &str) -> Output {
 }
 
 #[test]
-fn a_command_gets_an_instance_that_is_made_for_it_and_goes_with_it() {
+fn command_gets_an_instance_made_and_destroyed_for_it() {
     let machine = Machine::of(CARD);
     let card = machine.bench.card();
     let script = "echo $CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES ${LD_PRELOAD##*/}; exit 7";
@@ -135,7 +135,7 @@ fn instances_that_others_made_are_taken_and_stay() {
 }
 
 #[test]
-fn a_partition_that_somebody_else_made_first_is_not_taken_from_them() {
+fn partition_made_first_by_another_program_is_left_to_it() {
     let machine = Machine::of(CARD);
     let card = machine.bench.card();
     // Another user's ledger knows nothing of this one: both want the first place.
@@ -222,7 +222,7 @@ fn a_kill_at_any_moment_leaves_nothing_behind_the_next_call() {
 }
 
 #[test]
-fn calls_that_fail_half_way_leave_nothing_and_answers_that_are_lost_are_found() {
+fn half_failed_calls_leave_nothing_and_lost_answers_are_found() {
     for (symbol, action, code) in [
         ("nvmlDeviceCreateGpuInstanceWithPlacement", "{ error = 999 }", 125),
         ("nvmlGpuInstanceCreateComputeInstance", "{ error = 999 }", 125),
@@ -274,7 +274,7 @@ fn a_half_made_instance_stays_ours_until_it_is_gone() {
 }
 
 #[test]
-fn a_card_out_of_the_mode_gives_no_partition_and_no_mode_is_switched() {
+fn card_without_mig_mode_gives_no_partition_and_keeps_its_mode() {
     let second = "[[card]]\nuuid = \"GPU-00000000-0000-0000-0000-000000000001\"\nbus = 17\n";
     let machine = Machine::of(&format!("{CARD}{second}"));
     let log = machine.dir().join("log");
@@ -307,7 +307,7 @@ fn a_card_out_of_the_mode_gives_no_partition_and_no_mode_is_switched() {
 }
 
 #[test]
-fn who_may_not_make_instances_is_told_what_to_do() {
+fn missing_permission_for_instances_names_the_remedy() {
     let machine = Machine::of("[[card]]\nmig = \"on\"\n");
     let program = machine.dir().join("aliquot");
     copy_program(aliquot(), &program);

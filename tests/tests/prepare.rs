@@ -144,7 +144,7 @@ fn containers_of_limited_shares_load_the_shim_and_others_do_not() {
 }
 
 #[test]
-fn what_is_missing_or_altered_is_made_again() {
+fn missing_or_altered_files_are_made_again() {
     let world = World::new("ascend-310p", "");
     let mut node = world.open();
     let request = claim(&node, "a", &[QUARTER]);
@@ -189,7 +189,7 @@ fn what_is_missing_or_altered_is_made_again() {
 }
 
 #[test]
-fn a_partition_that_hardware_lost_is_made_again_under_its_new_identity() {
+fn partition_lost_by_hardware_is_made_again_with_a_new_uuid() {
     let world = World::new("ascend-310p", "");
     let mut node = world.open();
     let request = claim(&node, "a", &[QUARTER]);

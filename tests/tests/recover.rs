@@ -269,7 +269,7 @@ fn a_change_of_limits_survives_every_kill() {
     }
 }
 
-/// Says to the child of [`a_process_that_is_really_killed_leaves_nothing_that_a_restart_cannot_mend`] where to work.
+/// Says to the child of [`killed_process_leaves_nothing_a_restart_cannot_repair`] where to work.
 const CHILD: &str = "ALIQUOT_TEST_KILLED_CHILD";
 
 /// The child: prepares and releases until it is killed, and says so after each.
@@ -290,7 +290,7 @@ fn the_child_that_is_killed() {
 }
 
 #[test]
-fn a_process_that_is_really_killed_leaves_nothing_that_a_restart_cannot_mend() {
+fn killed_process_leaves_nothing_a_restart_cannot_repair() {
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
     let seed = u64::try_from(seed % u128::from(u64::MAX)).unwrap();
     println!("seed {seed}");

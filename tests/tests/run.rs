@@ -239,7 +239,7 @@ fn signals_reach_the_command_and_it_decides() {
 
 /// The command has it as it was: bit 16 of what is ignored.
 #[test]
-fn the_end_of_the_command_is_seen_where_ends_of_children_are_ignored() {
+fn end_of_command_is_seen_if_child_signals_are_ignored() {
     let local = Local::new("t4-2");
     for (before, ignored) in [("--ignore-signal=CHLD", 1), ("--default-signal=CHLD", 0)] {
         let mut starter = Command::new("env");
@@ -255,7 +255,7 @@ fn the_end_of_the_command_is_seen_where_ends_of_children_are_ignored() {
 }
 
 #[test]
-fn runs_share_a_card_and_what_does_not_fit_is_refused_until_it_does() {
+fn runs_share_a_card_and_excess_is_refused_until_it_fits() {
     let local = Local::new("h200");
     let waits = "echo ready; read line < $0.go";
     let fifo = |name: &str| {
@@ -291,7 +291,7 @@ fn runs_share_a_card_and_what_does_not_fit_is_refused_until_it_does() {
 }
 
 #[test]
-fn a_run_that_fails_behind_its_claim_gives_the_part_back_at_once() {
+fn run_failing_after_its_claim_releases_the_part_at_once() {
     let local = Local::new("h200");
     // Cards of another node, of which nobody has a claim.
     let cards = local.state().join("cards");
@@ -464,7 +464,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn the_command_has_the_terminal_and_a_job_is_stopped_and_continued_as_one() {
+fn command_owns_the_terminal_and_stops_and_continues_as_one_job() {
     let local = Local::new("t4-2");
     if Command::new("python3").arg("--version").output().is_err() {
         println!("stood aside: no python3 to make a terminal with");

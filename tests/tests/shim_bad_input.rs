@@ -202,7 +202,7 @@ fn the_containers_place_of_grants_goes_before_the_variable() {
 }
 
 #[test]
-fn in_a_container_of_a_claim_there_is_no_run_whose_limits_nobody_would_hold() {
+fn container_of_a_claim_allows_no_run_without_a_supervisor() {
     let Some(unshare) = Unshare::found() else { return };
     let state = tempfile::tempdir().unwrap();
     let script = r#"mount -t tmpfs aliquot /run && mkdir -p /run/aliquot/grants && exec "$@""#;
@@ -219,7 +219,7 @@ fn in_a_container_of_a_claim_there_is_no_run_whose_limits_nobody_would_hold() {
 }
 
 #[test]
-fn limits_that_cannot_be_read_are_closed_whatever_they_would_say() {
+fn unreadable_limits_are_denied_whatever_they_say() {
     let Some(scene) = scene() else { return };
     type Spoil<'a> = &'a dyn Fn(PathBuf);
     let spoils: [(&str, Spoil<'_>); 13] = [
@@ -298,7 +298,7 @@ fn half_of(card: &str) -> Limits {
 
 /// Where compute is limited and cannot be metered, launches are refused; where it is not limited they are none of its business.
 #[test]
-fn what_cannot_be_metered_is_refused_where_the_grant_is_closed() {
+fn unmeterable_call_is_refused_if_the_grant_is_denied() {
     let Some(scene) = scene() else { return };
     let half = half_of(&scene.card);
     let both = Limits { memory: memory_limit(&scene.card, LIMIT).memory, ..half };
@@ -340,7 +340,7 @@ fn more_pools_than_are_counted_leave_no_other_family_uncounted() {
 
 /// A process without address space for what metering takes is refused its launches; it does not get the card.
 #[test]
-fn a_process_without_address_space_has_no_launch_that_nobody_meters() {
+fn process_without_address_space_has_no_unmetered_launch() {
     let Some(scene) = scene() else { return };
     let half = half_of(&scene.card);
     let memory = memory_limit(&scene.card, LIMIT);
@@ -356,7 +356,7 @@ fn a_process_without_address_space_has_no_launch_that_nobody_meters() {
 }
 
 #[test]
-fn grants_that_limit_compute_alone_leave_memory_alone_and_other_cards_closed() {
+fn compute_only_grant_ignores_memory_and_denies_other_cards() {
     let Some(scene) = scene() else { return };
     let half = |card: &str| Limits {
         policy: ComputePolicy::Cap,
@@ -393,7 +393,7 @@ fn a_call_that_names_no_card_has_the_drivers_own_error() {
 }
 
 #[test]
-fn what_lies_beside_a_grant_does_not_keep_it_from_being_found() {
+fn foreign_files_beside_a_grant_do_not_hide_it() {
     let Some(scene) = scene() else { return };
     type Clutter<'a> = &'a dyn Fn(&Path);
     let many = |count: usize, place: &Path| {
@@ -432,7 +432,7 @@ fn more_grants_than_a_process_can_have_never_open_a_card() {
 }
 
 #[test]
-fn a_grant_that_this_user_may_not_read_is_closed_and_does_not_open_other_cards() {
+fn unreadable_grant_is_denied_and_opens_no_other_card() {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
     let Some(scene) = scene() else { return };
@@ -494,7 +494,7 @@ fn settings_that_turn_to_noise_stay_as_they_were_read_last() {
 }
 
 #[test]
-fn noise_in_usage_never_lifts_the_limit_and_frees_still_reach_the_driver() {
+fn noise_in_usage_lifts_no_limit_and_frees_reach_the_driver() {
     let Some(scene) = scene() else { return };
     let (tenant, files) = Tenant::with(&memory_limit(&scene.card, LIMIT));
     let mut talk = Talk::start(&mut tenant.command(&scene.bench, &scene.program));

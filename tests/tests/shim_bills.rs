@@ -87,7 +87,7 @@ impl Scene {
 }
 
 #[test]
-fn processes_that_launch_one_kernel_and_end_are_held_to_the_share_together() {
+fn one_kernel_processes_are_held_to_the_share_together() {
     let Some(scene) = scene() else { return };
     let cases = [
         ("once", 200),
@@ -104,7 +104,7 @@ fn processes_that_launch_one_kernel_and_end_are_held_to_the_share_together() {
 }
 
 #[test]
-fn a_capture_that_never_ends_and_a_tenth_context_are_no_way_round_the_share() {
+fn endless_capture_and_a_tenth_context_do_not_evade_the_share() {
     let Some(scene) = scene() else { return };
     for (name, kernel) in [("captured", 5), ("capture_lost", 5), ("many_contexts", 50)] {
         let spent = scene.capped(|command| scene.play(command(), name, kernel * MILLI, 4_000));
@@ -140,12 +140,12 @@ fn a_stream_that_joined_a_capture_and_ends_does_not_end_it() {
 }
 
 #[test]
-fn what_is_captured_in_the_default_stream_of_a_thread_costs_nothing() {
+fn capture_in_the_default_thread_stream_costs_nothing() {
     costs_nothing("capture_of_thread");
 }
 
 #[test]
-fn what_is_captured_into_a_graph_that_is_there_costs_nothing() {
+fn capture_into_an_existing_graph_costs_nothing() {
     costs_nothing("capture_to_graph");
 }
 
@@ -166,7 +166,7 @@ fn a_launch_on_several_cards_is_charged_to_each_of_them() {
 
 /// What is known to take 100 ms costs nothing where the driver refuses it, on neither card, whichever card's context is current.
 #[test]
-fn launches_on_several_cards_that_the_driver_refuses_are_billed_to_none() {
+fn launches_refused_on_several_cards_are_billed_to_none() {
     const KERNEL: u64 = 100 * MILLI;
     let Some(scene) = scene() else { return };
     let device = scene.bench.device();
@@ -223,7 +223,7 @@ fn launches_without_markers_do_not_stop_the_program() {
 /// What the driver refuses is no work, also where no marker could be behind it: the clock billed 20 s of the card for each, and the
 /// next one waited until they were paid back. The program gives up after 90 s.
 #[test]
-fn what_is_refused_for_want_of_a_context_is_not_billed() {
+fn launch_refused_without_context_is_not_billed() {
     let Some(scene) = scene() else { return };
     let card = scene.bench.card();
     let (tenant, files) = Tenant::with(&cap(&card));

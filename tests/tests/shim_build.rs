@@ -103,7 +103,7 @@ impl Library {
 }
 
 #[test]
-fn the_library_is_small_needs_an_old_c_library_alone_and_does_nothing_at_start() {
+fn library_is_small_needs_only_old_libc_and_has_no_constructor() {
     Library::at(shim()).check(BYTES_MAX);
 }
 

@@ -42,14 +42,14 @@ fn play(node: &str, scene: &str, nanos: u64) -> Option<[Billed; 2]> {
 
 /// A driver gives handles again.
 #[test]
-fn a_stream_that_has_the_handle_of_another_cards_stream_is_its_own_cards() {
+fn stream_with_a_handle_of_another_card_belongs_to_its_own_card() {
     let Some([_, second]) = play("stream_handles = \"again\"\n", "renewed", 0) else { return };
     // Nothing that the first card's books have leave to spend.
     assert!(second.done > 0 && second.booked >= second.done / 10 * 9, "{second:?}");
 }
 
 #[test]
-fn a_wait_for_the_context_of_another_card_settles_that_cards_books() {
+fn wait_for_a_context_of_another_card_settles_that_card() {
     let Some([first, second]) = play("", "waited", 100 * MILLI) else { return };
     assert!(second.booked >= 100 * MILLI && first.booked == 0, "{first:?} {second:?}");
 }

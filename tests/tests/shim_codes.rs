@@ -9,7 +9,7 @@ use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 const GIB: u64 = 1 << 30;
 
 #[test]
-fn what_the_driver_refuses_has_its_code_under_every_limit() {
+fn driver_refusals_keep_their_code_under_every_limit() {
     let bench = Bench::new();
     let program = match bench.compile("shim_codes", Link::Opened) {
         Ok(program) => program,

@@ -216,7 +216,7 @@ impl Earlier<'_> {
 }
 
 #[test]
-fn what_an_earlier_maker_lends_is_charged_until_it_and_who_opened_it_have_let_go() {
+fn memory_of_an_earlier_exporter_is_charged_until_all_released() {
     let Some(scene) = Scene::new() else { return };
     let (mut maker, mut one, mut other) = (scene.earlier(), scene.present(), scene.present());
     // Its free, then the last close.
@@ -256,7 +256,7 @@ fn what_an_earlier_maker_lends_is_charged_until_it_and_who_opened_it_have_let_go
 }
 
 #[test]
-fn whichever_of_an_earlier_maker_and_its_opener_dies_the_other_is_charged_for_it() {
+fn survivor_of_earlier_exporter_and_importer_is_charged() {
     let Some(scene) = Scene::new() else { return };
     let mut looker = scene.present();
     for is_freed in [true, false] {
@@ -284,7 +284,7 @@ fn whichever_of_an_earlier_maker_and_its_opener_dies_the_other_is_charged_for_it
 }
 
 #[test]
-fn what_an_earlier_process_has_open_is_charged_until_the_last_has_let_go() {
+fn memory_open_in_an_earlier_process_is_charged_until_released() {
     let Some(scene) = Scene::new() else { return };
     let (mut maker, mut opener, mut other) = (scene.present(), scene.earlier(), scene.present());
     // Alone, in either order.
@@ -342,7 +342,7 @@ fn what_an_earlier_process_has_open_is_charged_until_the_last_has_let_go() {
 /// The bound: where a process has it open that had locks before its maker, the kernel names that one, who opens it next counts, and the maker does not know
 /// its slot any more. It stays in the books until the maker ends, and never leaves them before the card has it back.
 #[test]
-fn what_older_processes_have_open_too_stays_in_the_books_until_its_earlier_maker_ends() {
+fn memory_open_in_older_processes_is_charged_to_exporter_end() {
     let Some(scene) = Scene::new() else { return };
     let (mut older, mut maker, mut younger) = (scene.present(), scene.earlier(), scene.present());
     let (lent, handle) = maker.lend(0);

@@ -90,7 +90,7 @@ fn bare(kind: &str, lines: &[(&str, &str, u64)]) {
 }
 
 #[test]
-fn the_driver_backs_graphs_at_a_launch_and_graphs_of_a_stream_have_the_same_memory() {
+fn driver_backs_graphs_at_launch_and_a_stream_shares_memory() {
     bare(
         "launch",
         &[
@@ -114,7 +114,7 @@ fn the_driver_backs_graphs_at_a_launch_and_graphs_of_a_stream_have_the_same_memo
 }
 
 #[test]
-fn the_driver_keeps_what_a_graph_does_not_free_until_somebody_does() {
+fn driver_keeps_unfreed_graph_memory_until_it_is_freed() {
     bare(
         "launch",
         &[
@@ -145,7 +145,7 @@ fn the_driver_keeps_what_a_graph_does_not_free_until_somebody_does() {
 }
 
 #[test]
-fn the_driver_uses_addresses_again_and_refuses_what_the_vendor_refuses() {
+fn driver_reuses_addresses_and_refuses_as_the_vendor_does() {
     for kind in KINDS {
         let at_once = u64::from(kind == "instantiation");
         bare(
@@ -178,7 +178,7 @@ fn the_driver_uses_addresses_again_and_refuses_what_the_vendor_refuses() {
 }
 
 #[test]
-fn other_drivers_take_what_streams_do_not_use_or_take_memory_at_once() {
+fn other_drivers_use_stream_leftovers_or_allocate_at_once() {
     bare(
         "idle",
         &[
@@ -208,7 +208,7 @@ fn other_drivers_take_what_streams_do_not_use_or_take_memory_at_once() {
 }
 
 #[test]
-fn memory_of_graphs_is_charged_when_the_driver_takes_it_and_credited_when_it_is_trimmed() {
+fn graph_memory_is_charged_at_launch_and_credited_at_trim() {
     for kind in KINDS {
         let Some(mut scene) = Scene::new(kind) else { return };
         let at_once = kind == "instantiation";
@@ -237,7 +237,7 @@ fn memory_of_graphs_is_charged_when_the_driver_takes_it_and_credited_when_it_is_
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_the_driver_takes_any_of_it() {
+fn excess_graph_memory_is_refused_before_the_driver_allocates() {
     for kind in KINDS {
         let Some(mut scene) = Scene::new(kind) else { return };
         let at_once = kind == "instantiation";
@@ -287,7 +287,7 @@ fn what_does_not_fit_is_refused_before_the_driver_takes_any_of_it() {
 }
 
 #[test]
-fn a_graph_that_was_instantiated_with_an_upload_is_reserved_before_that() {
+fn graph_instantiated_with_upload_is_reserved_before_it() {
     for stream in [0, 9] {
         let Some(mut scene) = Scene::new("launch") else { return };
         let upload = format!("upload-at-once 0 {} {stream}", 3 * UNIT);
@@ -312,7 +312,7 @@ fn a_graph_that_was_instantiated_with_an_upload_is_reserved_before_that() {
 }
 
 #[test]
-fn graphs_that_have_their_memory_are_launched_again_where_nothing_is_left() {
+fn graphs_with_memory_launch_again_at_a_full_limit() {
     for kind in KINDS {
         let Some(mut scene) = Scene::new(kind) else { return };
         // That graphs of a stream have the same memory is seen where there is room to see it.
@@ -348,7 +348,7 @@ fn graphs_that_have_their_memory_are_launched_again_where_nothing_is_left() {
 }
 
 #[test]
-fn what_a_graph_leaves_is_not_counted_on_by_others() {
+fn graph_leftovers_are_not_reused_by_other_graphs() {
     for kind in ["launch", "idle"] {
         let Some(mut scene) = Scene::new(kind) else { return };
         scene.say(&format!("left 0 {} 1", 2 * UNIT), "0");
@@ -369,7 +369,7 @@ fn what_a_graph_leaves_is_not_counted_on_by_others() {
 }
 
 #[test]
-fn a_stream_with_the_handle_of_another_one_has_none_of_its_memory() {
+fn stream_with_a_reused_handle_has_no_memory_of_the_old_one() {
     for kind in ["launch", "idle"] {
         let Some(mut scene) = Scene::new(kind) else { return };
         scene.say(&format!("inside 0 {}", 3 * UNIT), "0");
@@ -383,7 +383,7 @@ fn a_stream_with_the_handle_of_another_one_has_none_of_its_memory() {
 }
 
 #[test]
-fn a_trim_costs_graphs_their_memory_and_an_update_does_not_give_them_more() {
+fn trim_costs_graph_memory_and_update_adds_none() {
     for kind in ["launch", "idle"] {
         let Some(mut scene) = Scene::new(kind) else { return };
         scene.say(&format!("inside 0 {}", 3 * UNIT), "0");
@@ -440,7 +440,7 @@ fn graphs_are_read_however_deep_they_lie_in_each_other() {
 
 /// The driver writes a launch down as a graph inside the captured one, which has nodes like any.
 #[test]
-fn a_captured_launch_of_another_graph_is_read_beside_an_allocation() {
+fn captured_child_graph_launch_is_read_beside_an_allocation() {
     let Some(mut scene) = Scene::new("launch") else { return };
     // Graphs inside each other, without memory nodes.
     scene.say("child 63 0 3", "0");
@@ -468,7 +468,7 @@ fn more_graphs_than_are_noted_are_refused() {
 }
 
 #[test]
-fn an_upload_beside_what_its_graph_left_is_reserved_before_the_driver_takes_it() {
+fn upload_beside_leftovers_is_reserved_before_the_driver() {
     for kind in KINDS {
         let Some(mut scene) = Scene::new(kind) else { return };
         scene.say(&format!("left 0 {} 0", 2 * UNIT), "0");
@@ -491,7 +491,7 @@ fn an_upload_beside_what_its_graph_left_is_reserved_before_the_driver_takes_it()
 }
 
 #[test]
-fn a_driver_that_takes_memory_otherwise_than_it_was_seen_to_does_so_once() {
+fn driver_with_another_allocation_rule_surprises_once() {
     // It takes none of small graphs when they are instantiated, and all of large ones.
     let Some(mut scene) = Scene::new("mixed") else { return };
     scene.say("inside 0 1000", "0");
@@ -516,7 +516,7 @@ fn a_driver_that_takes_memory_otherwise_than_it_was_seen_to_does_so_once() {
 }
 
 #[test]
-fn an_instantiation_that_passes_the_limit_though_nobody_foresaw_it_is_undone() {
+fn instantiation_passing_the_limit_unforeseen_is_undone() {
     let Some(mut scene) = Scene::new("mixed") else { return };
     scene.say("inside 0 1000", "0");
     scene.say(&format!("alloc 0 {}", 3 * UNIT), "0");

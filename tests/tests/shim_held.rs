@@ -12,7 +12,7 @@ const CAP: u32 = 250_000;
 
 /// Most of its time a stream waits for a word of its own program, or for a function.
 #[test]
-fn a_stream_that_waits_for_the_host_is_billed_what_it_ran_and_not_what_it_waited() {
+fn host_waiting_stream_is_billed_run_time_not_wait_time() {
     let bench = Bench::new();
     let program = match bench.compile("shim_held", Link::Direct) {
         Ok(program) => program,
@@ -44,7 +44,7 @@ const MIB: u64 = 1 << 20;
 const CONTEXT: u64 = 480 * MIB;
 
 #[test]
-fn what_is_freed_in_the_order_of_a_stream_is_in_the_books_until_the_stream_is_there() {
+fn stream_ordered_free_is_charged_until_the_stream_reaches_it() {
     let alone =
         ["one", "many", "default", "thread", "behind", "destroyed", "captured"].map(|scene| (scene, 1));
     for (scene, contexts) in alone.into_iter().chain([("other", 2), ("ends", 2)]) {
@@ -107,7 +107,7 @@ fn scene(share: u32, arguments: &[&str]) -> Option<Told> {
 }
 
 #[test]
-fn streams_beside_one_that_waits_for_the_host_have_their_share_and_what_waits_is_billed_when_it_runs() {
+fn streams_beside_a_host_wait_share_and_waiting_work_is_billed() {
     for hold in HOLDS {
         // Two hundred kernels of 1 ms are 0.8 s of a quarter.
         let Some(told) = scene(CAP, &["beside", "1000000", "200", hold]) else { return };
@@ -118,7 +118,7 @@ fn streams_beside_one_that_waits_for_the_host_have_their_share_and_what_waits_is
 }
 
 #[test]
-fn what_a_stream_waits_for_can_be_done_by_another_of_its_program() {
+fn stream_of_the_same_program_can_do_what_another_waits_for() {
     for share in [CAP, 1_000_000] {
         for hold in ["value32", "function", "event"] {
             let Some(told) = scene(share, &["ended", "1000000", "20", hold]) else { return };
@@ -131,7 +131,7 @@ fn what_a_stream_waits_for_can_be_done_by_another_of_its_program() {
 
 /// Over all that it ran: what is let go at once was paid for before.
 #[test]
-fn who_holds_all_that_it_launches_has_no_more_than_its_share() {
+fn program_holding_its_launches_gets_no_more_than_its_share() {
     let Some(told) = scene(CAP, &["always", "1000000", "16", "value32"]) else { return };
     assert_eq!((told.launched, told.ran), (800, 800));
     let share = told.ran * 100 / told.took;

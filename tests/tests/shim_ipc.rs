@@ -184,7 +184,7 @@ fn the_card_keeps_what_is_open_until_the_last_lets_go_of_it() {
 }
 
 #[test]
-fn memory_that_is_freed_while_it_is_open_is_charged_until_it_is_closed() {
+fn memory_freed_while_imported_is_charged_until_closed() {
     let Some(scene) = Scene::new() else { return };
     let (mut maker, mut one, mut other) = (scene.start(), scene.start(), scene.start());
     for free in ["free 0", "order 0", "reset"] {
@@ -219,7 +219,7 @@ fn memory_that_is_freed_while_it_is_open_is_charged_until_it_is_closed() {
 
 /// Whoever only opens has no slot, and takes its first one with the lock of what it has open.
 #[test]
-fn an_opener_that_allocates_for_the_first_time_still_has_what_it_opened() {
+fn importer_with_its_first_allocation_keeps_its_import() {
     let Some(scene) = Scene::new() else { return };
     let mut maker = scene.start();
     let mut opener =
@@ -237,7 +237,7 @@ fn an_opener_that_allocates_for_the_first_time_still_has_what_it_opened() {
 
 /// What ends with a context is credited once, whatever the process holds elsewhere.
 #[test]
-fn lent_memory_that_ends_with_its_context_leaves_other_memory_charged() {
+fn ipc_memory_ending_with_its_context_leaves_other_charges() {
     let Some(scene) = Scene::new() else { return };
     let (mut maker, mut other) = (scene.start(), scene.start());
     maker.say(&[&format!("alloc 0 {SIZE}")]);
@@ -263,7 +263,7 @@ fn lent_memory_that_ends_with_its_context_leaves_other_memory_charged() {
 }
 
 #[test]
-fn memory_of_a_dead_process_is_charged_as_long_as_somebody_has_it_open() {
+fn memory_of_an_exited_exporter_is_charged_while_imported() {
     let Some(scene) = Scene::new() else { return };
     let (mut maker, mut one, mut other) = (scene.start(), scene.start(), scene.start());
     let handle = maker.lend(0);
@@ -293,7 +293,7 @@ fn memory_of_a_dead_process_is_charged_as_long_as_somebody_has_it_open() {
 
 /// A maker that lives, and is taken for dead: each byte is on the books once again, and no other one leaves them.
 #[test]
-fn what_is_lent_is_counted_once_after_a_slot_was_taken_away() {
+fn ipc_memory_is_counted_once_after_a_slot_was_reclaimed() {
     let Some(scene) = Scene::new() else { return };
     let mut maker = scene.start();
     for (taken, left) in [(&[Of::Process][..], 1), (&[Of::Lent], 1), (&[Of::Process, Of::Lent], 0)] {
@@ -320,7 +320,7 @@ fn what_is_lent_is_counted_once_after_a_slot_was_taken_away() {
 
 /// Whoever has the turn to change what is lent takes no slot in it: he would wait for himself, thousands of times.
 #[test]
-fn who_closes_while_its_slot_is_taken_away_does_not_wait_for_itself() {
+fn close_during_slot_reclaim_does_not_deadlock() {
     let Some(scene) = Scene::new() else { return };
     let (mut other, mut maker) = (scene.start(), scene.start());
     let handle = maker.lend(0);
@@ -338,7 +338,7 @@ fn who_closes_while_its_slot_is_taken_away_does_not_wait_for_itself() {
 
 /// To show a sign of life drops all record locks: once there may be some, none is shown any more.
 #[test]
-fn who_could_show_no_sign_of_life_at_first_keeps_what_it_opened_when_its_slot_is_taken_away() {
+fn import_survives_slot_reclaim_of_a_process_without_liveness() {
     let Some(scene) = Scene::new() else { return };
     let mut maker = scene.start();
     let handle = maker.lend(0);
@@ -367,7 +367,7 @@ fn sleeps(pid: u32) -> u64 {
 
 /// Each of them has to close it, whichever of them wrote it down first.
 #[test]
-fn what_threads_open_at_once_is_open_until_the_last_of_them_closed_it() {
+fn concurrent_opens_count_until_the_last_close() {
     const COUNT: u64 = 200;
     const BYTES: u64 = 4096;
     let Some(scene) = Scene::new() else { return };
@@ -388,7 +388,7 @@ fn what_threads_open_at_once_is_open_until_the_last_of_them_closed_it() {
 
 /// More is lent than there are slots: what has none of its own is in its maker's crowd.
 #[test]
-fn however_much_is_lent_processes_find_slots_and_the_books_have_what_the_card_has() {
+fn mass_ipc_sharing_leaves_slots_and_accounting_exact() {
     const COUNT: u64 = 1_100;
     const BYTES: u64 = 4096;
     let Some(scene) = Scene::new() else { return };
@@ -442,13 +442,13 @@ fn however_much_is_lent_processes_find_slots_and_the_books_have_what_the_card_ha
 
 /// Makers and openers come, let go in any order, and are killed wherever they are.
 #[test]
-fn whoever_is_killed_books_and_card_agree_and_the_limit_holds() {
+fn accounting_equals_the_card_after_any_kill_within_limit() {
     let Some(scene) = Scene::new() else { return };
     killed_at_random(&scene, 12);
 }
 
 #[test]
-fn whoever_is_killed_the_limit_holds_where_slots_are_short() {
+fn limit_holds_after_any_kill_if_slots_are_short() {
     const COUNT: u64 = 900;
     let Some(mut scene) = Scene::new() else { return };
     let mut filler = scene.start();

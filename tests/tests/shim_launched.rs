@@ -99,7 +99,7 @@ fn a_kernel_is_charged_in_each_context_that_it_is_launched_in() {
 }
 
 #[test]
-fn a_kernel_that_was_got_without_a_context_is_charged_when_it_is_launched_in_one() {
+fn kernel_loaded_without_context_is_charged_at_its_launch() {
     let Some(scene) = Scene::new(4 << 30) else { return };
     let mut program = scene.start();
     say(&mut program, "load 1 4", "0");
@@ -112,7 +112,7 @@ fn a_kernel_that_was_got_without_a_context_is_charged_when_it_is_launched_in_one
 }
 
 #[test]
-fn what_comes_from_a_long_list_is_charged_when_it_is_launched() {
+fn kernel_of_a_long_list_is_charged_at_its_launch() {
     for way in [1, 4] {
         let Some(scene) = Scene::new(4 << 30) else { return };
         let mut program = scene.start();
@@ -135,7 +135,7 @@ fn what_comes_from_a_long_list_is_charged_when_it_is_launched() {
 }
 
 #[test]
-fn what_a_launch_needs_beyond_the_grant_is_out_of_memory_and_nothing_runs() {
+fn launch_needing_more_than_the_grant_is_out_of_memory() {
     let limit = 2 * CONTEXT + MODULE;
     let Some(scene) = Scene::new(limit) else { return };
     let mut program = scene.start();

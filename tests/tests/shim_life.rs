@@ -195,7 +195,7 @@ fn threads_that_go_on_without_the_first_one_are_alive() {
 }
 
 #[test]
-fn a_forked_child_neither_has_nor_gives_back_what_its_parent_holds() {
+fn forked_child_neither_owns_nor_releases_parent_memory() {
     let Some(scene) = Scene::new() else { return };
     let mut process = scene.holding(MOST);
     assert_eq!(process.say("fork"), "0");
@@ -250,7 +250,7 @@ fn a_process_of_another_pid_namespace_is_left_to_the_node() {
 }
 
 #[test]
-fn what_is_freed_while_the_books_are_closed_is_everybodys_when_they_open() {
+fn memory_freed_while_accounting_is_closed_is_free_at_reopen() {
     let Some(scene) = Scene::new() else { return };
     let (mut first, mut second) = (scene.holding(MOST), scene.start());
     // A reaper that was stopped at its work, and does not go on.
@@ -266,7 +266,7 @@ fn what_is_freed_while_the_books_are_closed_is_everybodys_when_they_open() {
 
 /// It has found somebody dead, has the lock of all reapers, and may have closed the books.
 #[test]
-fn who_is_stopped_while_it_reaps_keeps_nothing_from_its_siblings() {
+fn process_stopped_while_reaping_blocks_no_sibling() {
     let Some(scene) = Scene::new() else { return };
     let (mut stopped, victim, mut sibling) = (scene.holding(512), scene.holding(MOST), scene.holding(512));
     assert_eq!(stopped.say("halt"), "0");
@@ -310,7 +310,7 @@ fn in_the_end(process: &mut Talk) {
 }
 
 #[test]
-fn a_container_that_is_killed_and_started_again_has_all_of_its_grant() {
+fn killed_and_restarted_container_has_all_of_its_grant() {
     let Some(scene) = Scene::new() else { return };
     for _ in 0..2 {
         let Some(mut first) = elsewhere(&scene) else { return };
@@ -328,7 +328,7 @@ fn a_container_that_is_killed_and_started_again_has_all_of_its_grant() {
 }
 
 #[test]
-fn a_process_of_another_pid_namespace_that_closed_its_descriptors_lives() {
+fn process_of_another_pid_namespace_without_descriptors_lives() {
     let Some(scene) = Scene::new() else { return };
     let (Some(mut first), Some(mut second)) = (elsewhere(&scene), elsewhere(&scene)) else { return };
     assert_eq!(first.say(&format!("alloc {MOST}")), GRANTED);
@@ -360,7 +360,7 @@ fn without_a_slot_nothing_is_had_and_with_one_again_everything() {
 
 /// All places are of the dead, and who looks for the dead is stopped at it.
 #[test]
-fn who_is_stopped_while_it_reaps_keeps_no_slot_from_who_begins() {
+fn process_stopped_while_reaping_blocks_no_new_slot() {
     let Some(scene) = Scene::new() else { return };
     let me = std::process::id();
     // This test lives, but neither maps the file nor has the lock of a slot.
@@ -375,7 +375,7 @@ fn who_is_stopped_while_it_reaps_keeps_no_slot_from_who_begins() {
 }
 
 #[test]
-fn somebody_stopped_on_the_way_does_not_hold_up_what_the_dead_give_back() {
+fn stopped_process_does_not_delay_reaping_of_exited_ones() {
     let Some(scene) = Scene::new() else { return };
     let stopped = scene.holding(512);
     scene.files.set_counter(scene.slot_of(stopped.pid()) + slot::INSIDE, 1);
@@ -388,7 +388,7 @@ fn somebody_stopped_on_the_way_does_not_hold_up_what_the_dead_give_back() {
 
 /// One is stopped with the lock of all reapers and one on its way; all others have the dead give back in their stead, at once.
 #[test]
-fn who_reaps_at_once_past_somebody_stopped_does_not_hold_up_the_others() {
+fn reaping_past_a_stopped_process_does_not_delay_others() {
     let Some(scene) = Scene::new() else { return };
     let stopped = scene.holding(512);
     scene.files.set_counter(scene.slot_of(stopped.pid()) + slot::INSIDE, 1);
@@ -442,7 +442,7 @@ fn a_slot_that_was_taken_away_is_taken_anew_with_what_is_held() {
 }
 
 #[test]
-fn nonsense_in_the_books_neither_hangs_anybody_nor_lifts_the_limit() {
+fn nonsense_in_accounting_neither_hangs_nor_lifts_the_limit() {
     let Some(scene) = Scene::new() else { return };
     let mut process = scene.holding(512);
     scene.files.set_counter(usage::TOTAL, LIMIT);

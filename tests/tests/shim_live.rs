@@ -53,7 +53,7 @@ impl Words {
 }
 
 #[test]
-fn no_call_that_begins_after_a_change_is_answered_by_the_old_limit() {
+fn call_after_a_limit_change_never_uses_the_old_limit() {
     let bench = Bench::new();
     bench.write("node.toml", "context_bytes = 0\nmodule_bytes = 0\n");
     let path = match bench.compile("shim_live", Link::Direct) {

@@ -62,12 +62,12 @@ fn pitched_rows_are_charged_as_the_driver_lays_them() {
 
 /// `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree` of 2007, whose addresses have 32 bits.
 #[test]
-fn memory_of_the_first_generation_is_charged_once_and_credited_once() {
+fn first_generation_calls_are_charged_and_credited_once() {
     run("first-generation", |_| {});
 }
 
 #[test]
-fn what_the_driver_refuses_costs_nothing() {
+fn allocation_refused_by_the_driver_costs_nothing() {
     run("errors", |_| {});
 }
 
@@ -94,12 +94,12 @@ fn physical_memory_is_charged_to_the_card_that_it_names() {
 }
 
 #[test]
-fn what_is_freed_in_the_order_of_a_stream_is_free_again() {
+fn stream_ordered_free_is_credited() {
     run("freed-in-order", |_| {});
 }
 
 #[test]
-fn what_was_had_in_a_context_is_free_again_when_it_ends() {
+fn memory_of_an_ended_context_is_credited() {
     run("ended", |_| {});
 }
 

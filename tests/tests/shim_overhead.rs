@@ -95,7 +95,7 @@ fn a_primary_context_is_charged_once_while_it_is_there() {
 }
 
 #[test]
-fn a_primary_context_got_past_the_hooks_is_charged_when_it_is_first_used() {
+fn primary_context_past_the_hooks_is_charged_at_first_use() {
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(LIMIT, size) else { return };
         let mut program = scene.start();
@@ -131,7 +131,7 @@ fn a_primary_context_got_past_the_hooks_is_charged_when_it_is_first_used() {
 
 /// Nobody is told of the end: it is found out before anything is refused for what is not there any more.
 #[test]
-fn a_primary_context_that_ends_past_the_hooks_is_found_gone_before_anybody_is_refused() {
+fn primary_context_ended_past_the_hooks_is_found_before_refusal() {
     const MOST: u64 = LIMIT - CONTEXT - 100 * MIB;
     let ended = |had: &str, end: &[&str]| {
         let scene = Scene::new(LIMIT, Size::Published)?;
@@ -178,7 +178,7 @@ fn a_primary_context_that_ends_past_the_hooks_is_found_gone_before_anybody_is_re
 }
 
 #[test]
-fn a_primary_context_got_past_the_hooks_that_does_not_fit_leaves_room_for_nothing() {
+fn oversized_primary_context_past_the_hooks_leaves_no_room() {
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(CONTEXT, size) else { return };
         let mut program = scene.start();
@@ -190,7 +190,7 @@ fn a_primary_context_got_past_the_hooks_that_does_not_fit_leaves_room_for_nothin
 }
 
 #[test]
-fn a_context_that_does_not_fit_is_out_of_memory_and_is_not_there() {
+fn context_over_limit_is_out_of_memory_and_not_made() {
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(CONTEXT - 1, size) else { return };
         let mut program = scene.start();
@@ -208,7 +208,7 @@ fn a_context_that_does_not_fit_is_out_of_memory_and_is_not_there() {
 }
 
 #[test]
-fn a_green_context_is_charged_as_the_primary_one_that_it_retains() {
+fn green_context_is_charged_as_its_primary_context() {
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(LIMIT, size) else { return };
         let mut program = scene.start();
@@ -240,7 +240,7 @@ fn a_green_context_is_charged_as_the_primary_one_that_it_retains() {
 }
 
 #[test]
-fn what_was_allocated_in_green_contexts_goes_with_the_last_of_them_also_where_more_are_made_meanwhile() {
+fn green_context_memory_ends_with_the_last_of_them() {
     // The second one is made while the first one is being destroyed, or the other way round.
     for (slow, call) in [("cuGreenCtxDestroy", 1), ("cuGreenCtxCreate", 2)] {
         for size in [Size::Published, Size::Unknown] {
@@ -263,7 +263,7 @@ fn what_was_allocated_in_green_contexts_goes_with_the_last_of_them_also_where_mo
 
 /// Who is about to be refused asks for the primary context and so has it for a moment; the last one lets it go in that moment.
 #[test]
-fn a_primary_context_that_is_let_go_while_somebody_asks_about_it_leaves_nothing_in_the_books() {
+fn primary_context_released_during_a_query_leaves_no_charge() {
     let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
     let slow = |symbol: &str, millis: u64| {
         format!("[[fault]]\nsymbol = \"{symbol}\"\naction = {{ slow_nanos = {millis}000000 }}\n")
@@ -285,7 +285,7 @@ fn a_primary_context_that_is_let_go_while_somebody_asks_about_it_leaves_nothing_
 
 /// Who asks for a primary context that is there reserves nothing for it, and makes none where another thread lets it go just then.
 #[test]
-fn threads_that_retain_the_primary_context_beside_a_full_grant_never_pass_the_limit() {
+fn concurrent_retains_at_a_full_grant_never_pass_the_limit() {
     for size in [Size::Published, Size::Unknown] {
         let limit = 1_500 * MIB;
         let Some(scene) = Scene::new(limit, size) else { return };
@@ -299,7 +299,7 @@ fn threads_that_retain_the_primary_context_beside_a_full_grant_never_pass_the_li
 }
 
 #[test]
-fn green_contexts_made_and_destroyed_by_many_threads_leave_nothing_in_the_books() {
+fn green_contexts_of_many_threads_leave_no_charge() {
     for held in [false, true] {
         let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
         // So that others come in between.
@@ -320,7 +320,7 @@ fn green_contexts_made_and_destroyed_by_many_threads_leave_nothing_in_the_books(
 }
 
 #[test]
-fn a_green_context_that_does_not_fit_is_out_of_memory_and_is_not_there() {
+fn green_context_over_limit_is_out_of_memory_and_not_made() {
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(CONTEXT - 1, size) else { return };
         let mut program = scene.start();
@@ -334,7 +334,7 @@ fn a_green_context_that_does_not_fit_is_out_of_memory_and_is_not_there() {
 }
 
 #[test]
-fn contexts_of_the_programs_own_are_charged_each_with_what_is_in_them() {
+fn contexts_of_a_program_are_charged_each_with_their_content() {
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(LIMIT, size) else { return };
         let mut program = scene.start();
@@ -382,7 +382,7 @@ fn a_module_is_charged_with_its_first_function_and_once() {
 
 /// The driver by itself takes it at the launch, which nobody looks at.
 #[test]
-fn a_kernel_of_a_library_is_charged_when_it_is_got_and_takes_nothing_at_its_launch() {
+fn library_kernel_is_charged_at_load_and_not_at_launch() {
     let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };
     let mut program = scene.start();
     say(&mut program, "retain 0", "0");
@@ -421,7 +421,7 @@ fn a_module_of_an_eager_driver_is_charged_when_it_is_loaded() {
 
 /// Counted by a process that dies of one question too many.
 #[test]
-fn the_first_use_of_a_function_asks_for_free_memory_once_before_and_once_after_and_no_later_one_does() {
+fn first_use_of_a_function_reads_free_memory_twice_later_never() {
     // The loading of two modules; of each two functions, lazily.
     for (mode, questions) in [("LAZY", 4 + 8), ("EAGER", 4)] {
         for (killed_at, survives) in [(questions + 1, true), (questions, false)] {
@@ -451,7 +451,7 @@ fn the_first_use_of_a_function_asks_for_free_memory_once_before_and_once_after_a
 
 /// Made ready with the list, as a launch is not looked at for memory.
 #[test]
-fn what_is_launched_from_a_list_of_functions_is_charged_and_out_of_memory_where_it_does_not_fit() {
+fn launch_from_a_function_list_is_charged_or_out_of_memory() {
     for way in [1, 4] {
         let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };
         let mut program = scene.start();
@@ -479,7 +479,7 @@ fn what_is_launched_from_a_list_of_functions_is_charged_and_out_of_memory_where_
 
 /// They load what they are of, as functions and variables do.
 #[test]
-fn references_and_unified_functions_are_charged_when_they_are_got() {
+fn references_and_unified_functions_are_charged_at_load() {
     for (way, kind) in [(1, 1), (1, 2), (4, 3)] {
         let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };
         let mut program = scene.start();
@@ -496,7 +496,7 @@ fn references_and_unified_functions_are_charged_when_they_are_got() {
 }
 
 #[test]
-fn a_module_that_does_not_fit_is_out_of_memory_and_what_is_there_is_charged() {
+fn module_over_limit_is_out_of_memory_and_others_stay_charged() {
     let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };
     let mut program = scene.start();
     say(&mut program, "retain 0", "0");
@@ -611,7 +611,7 @@ fn modules_of_different_sizes_are_charged_each_with_its_own() {
 }
 
 #[test]
-fn modules_that_processes_and_threads_load_at_once_are_measured_one_after_the_other() {
+fn concurrent_module_loads_are_measured_one_after_the_other() {
     const ROUNDS: u64 = 10;
     let seed = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| u64::from(time.subsec_nanos()));
     println!("seed {seed}");
@@ -689,7 +689,7 @@ fn stacks_that_a_limit_asks_for_are_charged_to_their_context() {
 
 /// A driver may make another limit of what is asked for, and tells which.
 #[test]
-fn limits_that_the_driver_rounds_and_clamps_are_charged_as_they_become() {
+fn rounded_and_clamped_limits_are_charged_as_applied() {
     let Some(scene) = Scene::on("stack_limits = \"rounded\"\n", LIMIT, Size::Published) else { return };
     let threads = 2048 * u64::from(scene.card.facts().sms);
     let (mut program, mut other) = (scene.start(), scene.start());
@@ -722,7 +722,7 @@ fn limits_that_the_driver_rounds_and_clamps_are_charged_as_they_become() {
 
 /// What a neighbour gives back meanwhile was not had here.
 #[test]
-fn stacks_are_charged_in_full_where_another_tenant_frees_memory_meanwhile() {
+fn stacks_are_charged_fully_while_another_tenant_frees() {
     let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
     let slow = "[[fault]]\nsymbol = \"cuCtxSetLimit\"\naction = { slow_nanos = 600000000 }\n";
     scene.bench.write("faults.toml", slow);
@@ -748,7 +748,7 @@ fn stacks_are_charged_in_full_where_another_tenant_frees_memory_meanwhile() {
 
 /// What is read while others are at work is nobody's for sure.
 #[test]
-fn limits_that_change_beside_others_at_work_are_charged_what_they_take() {
+fn limits_changed_beside_others_are_charged_their_memory() {
     let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
     let threads = 2048 * u64::from(scene.card.facts().sms);
     let (mut program, mut other) = (scene.start(), scene.start());
@@ -784,7 +784,7 @@ fn limits_that_change_beside_others_at_work_are_charged_what_they_take() {
 
 /// What a driver makes at a launch for all threads of the card is in the books before it can be launched.
 #[test]
-fn local_memory_that_a_kernel_needs_is_charged_before_its_launch_once_a_context() {
+fn local_memory_is_charged_before_launch_once_a_context() {
     let limit = CONTEXT + MODULE + 600 * MIB;
     for way in [1, 3, 4, 6] {
         let Some(scene) = Scene::new(limit, Size::Published) else { return };
@@ -824,7 +824,7 @@ fn local_memory_that_a_kernel_needs_is_charged_before_its_launch_once_a_context(
 }
 
 #[test]
-fn local_memory_is_charged_to_each_context_that_has_kernels_for_it() {
+fn local_memory_is_charged_to_each_context_with_its_kernels() {
     for version in [1, 4] {
         let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
         let threads = 2048 * u64::from(scene.card.facts().sms);
@@ -913,7 +913,7 @@ fn local_memory_of_kernels_and_of_the_limit_is_the_same_memory() {
 }
 
 #[test]
-fn local_memory_of_kernels_of_a_list_is_charged_and_out_of_memory_where_it_does_not_fit() {
+fn local_memory_of_listed_kernels_is_charged_or_out_of_memory() {
     for way in [1, 4] {
         for (bytes, code) in [(1024, "0 3"), (40_000, "2 0")] {
             let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
@@ -974,7 +974,7 @@ fn local_memory_that_threads_need_at_once_is_charged_once() {
 }
 
 #[test]
-fn threads_and_processes_leave_exact_books_of_contexts_and_modules() {
+fn threads_and_processes_leave_exact_context_accounting() {
     let seed = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.subsec_nanos());
     println!("seed {seed}");
     for size in [Size::Published, Size::Unknown] {

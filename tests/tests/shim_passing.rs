@@ -171,7 +171,7 @@ fn every_form_of_work_is_refused_where_it_cannot_be_metered() {
 }
 
 #[test]
-fn every_form_of_what_takes_memory_is_out_of_memory_where_it_cannot_be_charged() {
+fn every_allocating_form_is_out_of_memory_if_unchargeable() {
     let takes = |export: &str| TAKES.iter().any(|stem| export.starts_with(stem));
     are_refused(|scene| scene.exports(|export| takes(export) && export != "cuMemAllocHost"), 36, 2);
 }

@@ -97,7 +97,7 @@ impl Scene {
 }
 
 #[test]
-fn a_handle_of_which_the_value_is_used_again_names_what_it_names_now() {
+fn reused_handle_names_its_present_object() {
     let Some(mut scene) = Scene::new() else { return };
     scene.create(1);
     scene.say(&["release 1"]);
@@ -140,7 +140,7 @@ fn every_reference_to_a_handle_counts() {
 }
 
 #[test]
-fn memory_that_is_released_while_mapped_and_imported_again_is_charged_once_and_to_the_end() {
+fn memory_released_while_mapped_and_reimported_is_charged_once() {
     let Some(mut scene) = Scene::new() else { return };
     scene.create(1);
     scene.map(1, 1);
@@ -177,7 +177,7 @@ fn exported_memory_is_charged_until_the_card_gives_it_back() {
 }
 
 #[test]
-fn who_made_memory_pays_for_it_while_another_process_has_it() {
+fn exporter_is_charged_while_another_process_has_its_memory() {
     let Some(mut scene) = Scene::new() else { return };
     let mut other = scene.sibling();
     scene.create(1);
@@ -231,7 +231,7 @@ fn fetch(importer: &mut Talk, handle: u32) -> String {
 }
 
 #[test]
-fn what_the_dead_exported_stays_in_the_books_while_anybody_has_it() {
+fn orphaned_export_stays_charged_while_held() {
     let Some(mut scene) = Scene::new() else { return };
     let create = format!("create 1 {SIZE} 1");
     for handle in 1..5 {
@@ -313,7 +313,7 @@ fn a_descriptor_of_the_dead_is_paid_by_who_imports_it() {
 
 /// Forked without becoming another program, a child has the driver's files, and the card keeps what its parent had.
 #[test]
-fn what_a_dead_process_had_stays_in_the_books_while_a_child_has_its_files() {
+fn memory_of_an_exited_process_is_charged_while_a_child_has_it() {
     let Some(mut scene) = Scene::new() else { return };
     for way in 0..3 {
         let mut maker = scene.sibling();
@@ -401,14 +401,14 @@ fn imported_while_reaped(asked: u32) -> Option<()> {
 }
 
 #[test]
-fn what_the_dead_exported_stays_in_the_books_when_it_is_imported_under_a_reapers_eyes() {
+fn orphaned_export_imported_during_reaping_stays_charged() {
     let Some(()) = imported_while_reaped(1) else { return };
     imported_while_reaped(2);
 }
 
 /// Both hold one slot, which one of them pays for; there is no room for it twice.
 #[test]
-fn who_imports_at_once_what_the_dead_exported_pays_once() {
+fn concurrent_importers_of_orphaned_memory_pay_once() {
     let Some(mut scene) = Scene::new() else { return };
     let mut other = scene.sibling();
     assert_eq!(other.say("plain 1 512"), "0");
@@ -461,14 +461,14 @@ fn is_imported_while_its_last_holder_lets_go() -> bool {
 
 /// The last who had it found no other hold, and takes it off the books next.
 #[test]
-fn what_is_imported_while_its_last_holder_lets_go_stays_in_the_books() {
+fn memory_imported_during_its_last_release_stays_charged() {
     // One try in five asks where nothing else is to be done, one in twenty on a busy machine.
     assert!((0..1_000).any(|_| is_imported_while_its_last_holder_lets_go()), "it never asked");
 }
 
 /// Makers and importers are killed wherever they are: the books never have less than the card of what somebody has.
 #[test]
-fn whoever_of_makers_and_importers_is_killed_the_books_have_what_the_card_has() {
+fn accounting_equals_the_card_after_any_exporter_importer_kill() {
     let Some(mut scene) = Scene::new() else { return };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.subsec_nanos());
     let mut random = u64::from(now) | 1;
@@ -523,7 +523,7 @@ fn exported_once_each(scene: &mut Scene) {
 }
 
 #[test]
-fn exported_memory_that_nobody_has_is_free_again_beside_other_processes() {
+fn unheld_exported_memory_is_free_beside_other_processes() {
     let Some(mut scene) = Scene::new() else { return };
     let mut others = [scene.sibling(), scene.sibling()];
     assert_eq!(others[0].say(&format!("create 1 {SIZE} 1")), "0");
@@ -549,7 +549,7 @@ fn exported_memory_that_nobody_has_is_free_again_beside_other_processes() {
 
 /// Whoever releases need not have a context of the card: proxy threads of communication libraries have none.
 #[test]
-fn exported_memory_that_nobody_has_is_free_again_whatever_context_is_current() {
+fn unheld_exported_memory_is_free_in_any_current_context() {
     let Some(mut scene) = Scene::new() else { return };
     let uuid = scene.bench.device().card(1).unwrap().facts().uuid.clone();
     let _second = scene.tenant.grant("second", &memory_limit(&uuid, LIMIT));
@@ -578,7 +578,7 @@ fn exported_memory_that_nobody_has_is_free_again_whatever_context_is_current() {
 
 /// The other threads wait at the door, for a while: where the machine has them stand in a call for longer, some of it stays charged.
 #[test]
-fn exported_memory_that_nobody_has_is_free_again_beside_threads_and_processes_at_work() {
+fn unheld_exported_memory_is_free_beside_busy_threads() {
     let Some(mut scene) = Scene::new() else { return };
     let mut other = scene.sibling();
     assert_eq!(other.say("busy"), "0");
@@ -596,7 +596,7 @@ fn exported_memory_that_nobody_has_is_free_again_beside_threads_and_processes_at
 
 /// The driver takes long to release, and meanwhile a process ends that has as much.
 #[test]
-fn who_dies_gives_nothing_back_for_what_somebody_still_has() {
+fn exit_credits_no_memory_still_in_use() {
     let slow = "[[fault]]\nsymbol = \"cuMemRelease\"\naction = { slow_nanos = 300000000 }\n";
     let Some(mut scene) = Scene::with_faults(slow) else { return };
     for (after_millis, mapped) in [(0, false), (60, false), (120, false), (60, true), (120, true)] {
@@ -637,7 +637,7 @@ fn released_while(scene: &mut Scene, other: &mut Talk, does: &[&str]) {
 /// A context is had and ended past every function with a name, and the books say so when its process looks. What gives back less
 /// than a context takes is none.
 #[test]
-fn a_context_that_ends_past_the_hooks_gives_nothing_back_for_what_somebody_still_has() {
+fn context_ended_past_the_hooks_credits_no_memory_still_in_use() {
     for (context, stays) in [(SIZE, true), (SIZE + (2 << 20), false)] {
         let Some(mut scene) = Scene::with_contexts(SLOW_RELEASE, context) else { return };
         let mut other = scene.sibling();
@@ -659,7 +659,7 @@ fn a_context_that_ends_past_the_hooks_gives_nothing_back_for_what_somebody_still
 
 /// They leave the books when their process finds that the stream has come to it.
 #[test]
-fn what_leaves_a_sparse_array_gives_nothing_back_for_what_somebody_still_has() {
+fn sparse_array_removal_credits_no_memory_still_in_use() {
     let Some(mut scene) = Scene::with_faults(SLOW_RELEASE) else { return };
     let mut other = scene.sibling();
     for line in ["array 1", &format!("create 1 {SIZE} 1"), "put 1 0 1", "release 1", "work 1500000000"] {
@@ -676,7 +676,7 @@ fn what_leaves_a_sparse_array_gives_nothing_back_for_what_somebody_still_has() {
 
 /// What it held goes back to the card when nobody has its address space any more, as a child does for a while.
 #[test]
-fn who_becomes_another_program_gives_nothing_back_for_what_somebody_still_has() {
+fn exec_credits_no_memory_still_in_use() {
     let Some(mut scene) = Scene::with_faults(SLOW_RELEASE) else { return };
     let mut other = scene.sibling();
     for line in [&format!("create 1 {SIZE} 1"), "shadow"] {
@@ -703,7 +703,7 @@ fn memory_of_another_interface_is_let_go_of_in_everybodys_sight() {
 }
 
 #[test]
-fn who_has_exported_memory_freed_for_long_or_dies_at_it_holds_nobody_up() {
+fn exporter_of_long_freed_memory_or_its_exit_blocks_nothing() {
     let slow = "[[fault]]\nsymbol = \"cuMemRelease\"\naction = { slow_nanos = 60000000000 }\n";
     let Some(mut scene) = Scene::with_faults(slow) else { return };
     let mut other = scene.sibling();
@@ -726,7 +726,7 @@ fn who_has_exported_memory_freed_for_long_or_dies_at_it_holds_nobody_up() {
 }
 
 #[test]
-fn memory_behind_a_sparse_array_is_charged_until_it_is_taken_away() {
+fn sparse_array_memory_is_charged_until_removed() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say(&["array 1"]);
     scene.create(1);
@@ -758,7 +758,7 @@ fn memory_behind_a_sparse_array_is_charged_until_it_is_taken_away() {
 /// The bench fails on events that anybody asks about after their end. After the release itself the shim asks whether the context is
 /// there, and is kept waiting, while the other thread goes on.
 #[test]
-fn what_streams_were_to_let_go_of_goes_with_their_context() {
+fn pending_stream_frees_end_with_their_context() {
     let faults = "[[fault]]\nsymbol = \"cuDevicePrimaryCtxGetState\"\naction = { slow_nanos = 100000000 }\n";
     let Some(mut scene) = Scene::with_faults(faults) else { return };
     scene.say(&["array 1"]);
@@ -771,7 +771,7 @@ fn what_streams_were_to_let_go_of_goes_with_their_context() {
 }
 
 #[test]
-fn memory_of_another_interface_is_charged_to_who_imports_it_until_nothing_of_it_is_left() {
+fn external_memory_is_charged_to_its_importer_until_gone() {
     let Some(mut scene) = Scene::new() else { return };
     let elsewhere = format!("elsewhere 1 {SIZE}");
     let adopt = format!("adopt 1 1 {SIZE}");
@@ -797,7 +797,7 @@ fn memory_of_another_interface_is_charged_to_who_imports_it_until_nothing_of_it_
 }
 
 #[test]
-fn memory_of_another_interface_that_does_not_fit_is_not_imported() {
+fn external_memory_over_limit_is_not_imported() {
     let Some(mut scene) = Scene::new() else { return };
     scene.create(1);
     scene.create(2);
@@ -821,7 +821,7 @@ fn memory_of_another_interface_that_does_not_fit_is_not_imported() {
 }
 
 #[test]
-fn memory_of_another_interface_goes_with_the_context_that_imported_it() {
+fn external_memory_ends_with_its_importing_context() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say(&[&format!("elsewhere 1 {SIZE}"), &format!("adopt 1 1 {SIZE}"), &format!("buffer 1 1 {SIZE}")]);
     scene.both(1);
@@ -831,7 +831,7 @@ fn memory_of_another_interface_goes_with_the_context_that_imported_it() {
 }
 
 #[test]
-fn memory_bound_to_a_multicast_object_is_charged_until_it_is_unbound_or_the_object_ends() {
+fn multicast_memory_is_charged_until_unbound_or_ended() {
     let Some(mut scene) = Scene::new() else { return };
     let object = format!("team 9 {}", 4 * SIZE);
     scene.say(&[&object]);
@@ -881,7 +881,7 @@ fn memory_bound_to_a_multicast_object_is_charged_until_it_is_unbound_or_the_obje
 }
 
 #[test]
-fn memory_bound_to_a_logical_endpoint_is_charged_until_it_is_unbound_or_the_endpoint_ends() {
+fn logical_endpoint_memory_is_charged_until_unbound_or_ended() {
     let Some(mut scene) = Scene::new() else { return };
     for cards in [1, 2] {
         scene.say(&[&format!("endpoint 1 {cards} {}", 2 * SIZE)]);
@@ -912,7 +912,7 @@ fn memory_bound_to_a_logical_endpoint_is_charged_until_it_is_unbound_or_the_endp
 }
 
 #[test]
-fn memory_of_which_another_device_has_a_range_is_charged_after_it_is_freed() {
+fn memory_mapped_by_another_device_is_charged_after_its_free() {
     let Some(mut scene) = Scene::new() else { return };
     let (plain, span) = (format!("plain 1 {SIZE}"), format!("span 1 1 {SIZE}"));
     // Nobody has it any more when it is freed: that is seen.
@@ -949,7 +949,7 @@ fn export_to(scene: &mut Scene, handle: u32, as_handle: u32) -> String {
 }
 
 #[test]
-fn memory_bound_to_a_multicast_object_of_several_processes_is_charged_until_nobody_has_it() {
+fn shared_multicast_memory_is_charged_until_unheld() {
     let Some(mut scene) = Scene::new() else { return };
     let mut other = scene.sibling();
     let mut says = |line: &str| assert_eq!(other.say(line), "0", "{line}");

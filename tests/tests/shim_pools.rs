@@ -102,7 +102,7 @@ fn growth_is_charged_and_room_is_free() {
 }
 
 #[test]
-fn beyond_the_limit_is_out_of_memory_and_what_fits_to_the_byte_is_not() {
+fn pool_over_limit_is_out_of_memory_and_exact_fit_is_not() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say(&format!("alloc 0 {}", LIMIT + 1), "2");
     scene.say(&format!("alloc 0 {LIMIT}"), "0");
@@ -136,7 +136,7 @@ fn no_pool_at_all_is_the_drivers_to_refuse() {
 }
 
 #[test]
-fn a_pool_is_charged_to_its_card_and_memory_of_the_host_to_nobody() {
+fn pool_is_charged_to_its_card_and_host_memory_to_none() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say("pool 1 1", "0");
     scene.say("from 0 1 1", "0");
@@ -235,7 +235,7 @@ fn managed_memory_of_pools_is_charged_whatever_it_prefers() {
 }
 
 #[test]
-fn a_pool_that_is_destroyed_with_blocks_in_use_is_charged_until_the_last_is_freed() {
+fn destroyed_pool_is_charged_until_its_last_block_is_freed() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say("pool 1 0", "0");
     scene.say("set 1", "0");
@@ -295,7 +295,7 @@ fn a_refused_call_is_counted_once_however_often_it_is_tried() {
 }
 
 #[test]
-fn what_is_no_pool_costs_nothing_however_often_it_is_named() {
+fn invalid_pool_costs_nothing_however_often_named() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say(&format!("alloc 0 {MIB}"), "0");
     scene.say("pool 1 0", "0");
@@ -331,7 +331,7 @@ fn an_allocation_in_a_capture_takes_nothing() {
 }
 
 #[test]
-fn pools_and_graphs_draw_on_one_limit_and_give_back_for_each_other() {
+fn pools_and_graphs_share_one_limit_and_credit_each_other() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say(&format!("graph 1 {UNIT}"), "0");
     scene.say("launch 1", "0");

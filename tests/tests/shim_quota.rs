@@ -212,7 +212,7 @@ impl Scene {
 }
 
 #[test]
-fn whoever_keeps_to_his_part_is_never_refused() {
+fn process_within_its_part_is_never_refused() {
     let limit = PROCESSES * THREADS * KEEP;
     let Some(scene) = scene("shim_quota", limit, BARE) else { return };
     let (granted, refused) = scene.mixed(limit, Mix::Plain, OPERATIONS);
@@ -262,7 +262,7 @@ fn at_the_limit_not_a_byte_is_had_above_it() {
 }
 
 #[test]
-fn what_lasts_in_the_books_is_never_short_there_and_goes_with_its_maker() {
+fn lasting_charges_are_never_short_and_end_with_their_exporter() {
     let limit = PROCESSES * THREADS * KEEP / 4;
     let Some(scene) = scene("shim_quota", limit, &full("launch")) else { return };
     let (granted, refused) = scene.mixed(limit, Mix::Lasting, OPERATIONS);
@@ -355,13 +355,13 @@ fn killed_at_random_a_process_loses_nothing_for_the_others() {
 }
 
 #[test]
-fn killed_at_any_instruction_of_the_shim_a_process_loses_nothing_for_the_others() {
+fn kill_at_any_shim_instruction_costs_other_processes_nothing() {
     // There are some 1,100 of them in an allocation and a free.
     kill("steps", asked("ALIQUOT_KILLS", 1_600), &PLAIN);
 }
 
 #[test]
-fn killed_in_any_family_of_calls_a_process_loses_nothing_for_the_others() {
+fn kill_in_any_call_family_costs_other_processes_nothing() {
     let policy = ComputePolicy::Unlimited;
     for family in [
         Family { name: "pool", node: BARE, policy, part: 32 },
@@ -381,6 +381,6 @@ fn killed_in_any_family_of_calls_a_process_loses_nothing_for_the_others() {
 }
 
 #[test]
-fn killed_in_its_first_allocation_a_process_loses_nothing_for_the_others() {
+fn kill_in_the_first_allocation_costs_other_processes_nothing() {
     kill("first", asked("ALIQUOT_KILLS", 1_200) / 40, &PLAIN);
 }

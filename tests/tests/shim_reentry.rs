@@ -61,13 +61,13 @@ fn a_handler_that_interrupts_a_call_may_call_the_driver() {
 }
 
 #[test]
-fn a_handler_that_jumps_out_of_a_call_leaves_the_others_their_calls() {
+fn handler_jumping_out_of_a_call_leaves_others_their_calls() {
     let Some(told) = play("jump") else { return };
     assert!(told.total >= told.out && told.total < LIMIT, "{told:?}");
 }
 
 #[test]
-fn a_thread_that_is_cancelled_in_a_call_leaves_the_others_their_calls() {
+fn thread_cancelled_in_a_call_leaves_others_their_calls() {
     let Some(told) = play("cancel") else { return };
     assert!(told.total >= told.out && told.total < LIMIT, "{told:?}");
 }

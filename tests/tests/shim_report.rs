@@ -235,7 +235,7 @@ fn work_is_that_of_the_container_as_a_part_of_its_share() {
 }
 
 #[test]
-fn accounting_tells_of_the_containers_processes_and_of_nobody_else() {
+fn accounting_reports_processes_of_the_container_only() {
     let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return };
     let (mut user, mut monitor, mut stranger) = (scene.user(), scene.monitor(), scene.stranger());
     assert_eq!((user.say("take 1000"), stranger.say("take 1000")), ("0".into(), "0".into()));

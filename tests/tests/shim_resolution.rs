@@ -79,7 +79,7 @@ fn substituted(bench: &Bench, program: &Path, limits: &Limits) -> BTreeSet<Strin
 
 /// Whoever is not limited in compute launches and copies by the driver's own functions, at no cost at all.
 #[test]
-fn only_who_is_limited_in_compute_gets_other_functions_that_launch_and_copy() {
+fn only_compute_limits_hook_launches_and_copies() {
     let bench = Bench::new();
     let program = or_stand_aside!(bench.compile("shim_table", Link::Opened));
     let card = bench.card().facts().uuid.clone();
@@ -186,7 +186,7 @@ fn the_grant_is_shown_by_every_way_that_leads_to_the_driver() {
 }
 
 #[test]
-fn on_an_old_c_library_every_way_leads_where_it_leads_on_a_new_one() {
+fn old_libc_resolves_every_way_like_a_new_one() {
     let bench = or_stand_aside!(Bench::on_an_old_c_library());
     let ways = or_stand_aside!(Ways::new(bench, &[]));
     shows_the_grant(&ways);
@@ -260,7 +260,7 @@ fn a_plugin_that_is_unloaded_and_loaded_again_finds_the_driver() {
 }
 
 #[test]
-fn a_preload_that_looks_up_what_the_shim_compares_with_comes_back() {
+fn preload_resolving_the_compared_symbols_returns() {
     let ways = or_stand_aside!(Ways::new(Bench::new(), &[]));
     let (lazy, shim) = (ways.library("-DLAZY", &["-fno-builtin"]), shim().display());
     let lazy = lazy.display();
@@ -285,7 +285,7 @@ fn other_preloads_that_look_up_work_before_and_behind_the_shim() {
 }
 
 #[test]
-fn a_tracer_of_driver_functions_is_passed_through_on_either_side() {
+fn tracer_of_driver_functions_is_passed_through_on_both_sides() {
     let ways = or_stand_aside!(Ways::new(Bench::new(), &[]));
     let (tracer, shim) = (ways.library("-DPASSING", &[]), shim().display());
     let tracer = tracer.display();
@@ -330,6 +330,6 @@ fn finds_versions_and_counts_what_is_unknown(ways: &Ways) {
 }
 
 #[test]
-fn functions_with_versions_are_ours_and_unknown_ones_pass_and_are_counted() {
+fn versioned_functions_are_hooked_unknown_ones_pass_counted() {
     finds_versions_and_counts_what_is_unknown(&or_stand_aside!(Ways::new(Bench::new(), &[])));
 }

@@ -106,7 +106,7 @@ fn beside_a_full_grant_no_context_is_made() {
 }
 
 #[test]
-fn what_one_process_found_none_finds_again() {
+fn measurement_failed_in_one_process_succeeds_in_the_next() {
     let Some(scene) = Scene::new(4 << 30) else { return };
     scene.start().end();
     let mut first = scene.start();
@@ -141,7 +141,7 @@ fn of_processes_that_begin_at_once_as_many_have_contexts_as_fit() {
 }
 
 #[test]
-fn without_room_to_measure_a_context_is_charged_with_what_is_presumed() {
+fn context_without_room_to_measure_is_charged_the_assumed_size() {
     let limit = PRESUMED + CONTEXT - 1;
     let Some(scene) = Scene::new(limit) else { return };
     let stranger = scene.stranger(2 << 30);
@@ -167,7 +167,7 @@ fn without_room_to_measure_a_context_is_charged_with_what_is_presumed() {
 }
 
 #[test]
-fn in_less_than_what_is_presumed_a_context_is_kept_where_the_card_shows_that_it_fits() {
+fn context_smaller_than_assumed_is_kept_if_it_is_seen_to_fit() {
     let limit = PRESUMED - MIB;
     let Some(scene) = Scene::new(limit) else { return };
     for make in ["retain 0", "create 1 0 4"] {
@@ -192,7 +192,7 @@ fn in_less_than_what_is_presumed_a_context_is_kept_where_the_card_shows_that_it_
 }
 
 #[test]
-fn a_context_that_is_larger_than_presumed_is_taken_away_where_it_does_not_fit() {
+fn context_larger_than_assumed_is_destroyed_if_it_does_not_fit() {
     let size = 3 * PRESUMED;
     for (limit, code) in [(size - 1, "2"), (size, "0")] {
         let Some(scene) = Scene::new(limit) else { return };
@@ -210,7 +210,7 @@ fn a_context_that_is_larger_than_presumed_is_taken_away_where_it_does_not_fit() 
 }
 
 #[test]
-fn who_dies_while_he_measures_keeps_nobody_from_it() {
+fn exit_during_measurement_blocks_no_other_measurement() {
     let Some(scene) = Scene::new(4 << 30) else { return };
     scene.kill_who_measures();
     let mut killed = scene.tenant.command(&scene.bench, &scene.program);

@@ -168,7 +168,7 @@ fn stopped_anywhere(pace: Pace) {
 }
 
 #[test]
-fn who_is_stopped_anywhere_leaves_the_others_agreed() {
+fn process_stopped_anywhere_leaves_accounting_consistent() {
     stopped_anywhere(Pace::Quick);
     stopped_anywhere(Pace::Slow);
 }

@@ -160,7 +160,7 @@ fn the_high_water_mark_is_exact() {
 }
 
 #[test]
-fn killed_at_any_time_a_process_gives_everything_back_and_nobody_hangs() {
+fn killed_process_releases_everything_and_hangs_nothing() {
     let Some((bench, program)) = probe() else { return };
     let card = bench.card();
     let mut survivor = Running::start(bench.command(&program).args(["churn", "1"])).ready();
@@ -183,7 +183,7 @@ fn killed_at_any_time_a_process_gives_everything_back_and_nobody_hangs() {
 }
 
 #[test]
-fn a_trim_takes_nothing_that_a_launch_under_way_leaves_allocated() {
+fn trim_takes_nothing_left_by_a_launch_in_flight() {
     let Some((bench, program)) = probe() else { return };
     bench.write("node.toml", &format!("pool_bytes = {}\n", 2 * MIB));
     let told = said(&bench.command(&program).args(["trims", "2"]).output().unwrap());
@@ -191,7 +191,7 @@ fn a_trim_takes_nothing_that_a_launch_under_way_leaves_allocated() {
 }
 
 #[test]
-fn a_pool_that_threads_lack_room_in_at_once_grows_by_what_all_of_them_take() {
+fn pool_short_for_concurrent_threads_grows_by_their_sum() {
     let Some((bench, program)) = probe() else { return };
     bench.write("node.toml", &format!("pool_bytes = {}\n", 2 * MIB));
     // Eight blocks of a quarter of a MiB are one unit, whoever comes first.
@@ -200,7 +200,7 @@ fn a_pool_that_threads_lack_room_in_at_once_grows_by_what_all_of_them_take() {
 }
 
 #[test]
-fn what_is_allocated_while_its_context_ends_is_on_no_card_after_it() {
+fn allocation_during_context_end_leaves_nothing_on_the_card() {
     let bench = Bench::new();
     let Some(program) = compiled(&bench, "sim_ends", Link::Opened) else { return };
     let left = |arguments: &[&str]| said(&bench.command(&program).args(arguments).output().unwrap());
@@ -292,7 +292,7 @@ fn a_missing_symbol_is_missing_on_every_way() {
 
 /// With the vendor's driver that is undefined, and may end the process.
 #[test]
-fn who_uses_a_stream_an_event_or_a_context_after_its_end_is_written_down() {
+fn use_of_an_ended_stream_event_or_context_is_recorded() {
     let Some((bench, program)) = probe() else { return };
     let answers = said(&bench.command(&program).arg("stale").output().unwrap());
     assert_eq!(answers, "400 400 400 400 201 400\n");

@@ -80,7 +80,7 @@ fn of_threads_that_wait_on_one_set_each_event_wakes_one() {
 }
 
 #[test]
-fn who_waits_has_an_answer_when_the_time_is_over() {
+fn event_wait_is_answered_at_its_timeout() {
     let Some((bench, program, _)) = two_cards() else { return };
     let mut talk = Talk::start(&mut bench.command(&program));
     for registered in [false, true] {
@@ -128,7 +128,7 @@ fn a_lost_card_is_told_of_behind_what_it_reported() {
 }
 
 #[test]
-fn an_xid_of_an_instance_carries_its_numbers_and_only_to_who_may_see_them() {
+fn instance_xid_has_its_numbers_for_permitted_readers_only() {
     let Some((bench, program)) = bench("[[card]]\nmig = \"on\"\n") else { return };
     let card = bench.card();
     let make = |profile, start, size, compute| {

@@ -73,7 +73,7 @@ fn halved(bytes: &[u8], at: usize) -> (Vec<u8>, String) {
 }
 
 #[test]
-fn a_card_of_records_half_as_wide_under_the_same_layout_number_is_refused() {
+fn card_with_records_of_half_width_is_refused() {
     let made = Made::new();
     for at in (8..HEADER).step_by(8) {
         let (other, expected) = halved(&made.bytes, at);

@@ -60,7 +60,7 @@ fn check(node: &str, scenes: &[&str]) {
 }
 
 #[test]
-fn nothing_goes_on_behind_a_function_on_the_host_and_everything_beside_it() {
+fn host_function_holds_its_stream_and_nothing_else() {
     check("", &["order", "destroyed", "quiet"]);
 }
 
@@ -70,28 +70,28 @@ fn the_default_streams_are_held_by_others_and_hold_them() {
 }
 
 #[test]
-fn who_puts_more_behind_a_held_stream_than_its_queue_takes_waits_for_a_place() {
+fn full_queue_of_a_held_stream_blocks_its_submitter() {
     check("queue_depth = 64\n", &["threads"]);
 }
 
 #[test]
-fn a_word_holds_a_stream_until_it_is_there_and_is_written_when_the_stream_is() {
+fn memory_word_holds_a_stream_until_written_in_stream_order() {
     check("", &["words", "errors", "writes", "batch"]);
 }
 
 #[test]
-fn graphs_go_in_the_order_of_their_nodes_and_hold_no_branch_for_another() {
+fn graphs_follow_node_order_and_hold_no_sibling_branch() {
     check("", &["graph", "branches", "captured", "memory"]);
 }
 
 #[test]
-fn memory_that_is_freed_in_a_held_stream_is_back_as_the_node_says() {
+fn memory_freed_in_a_held_stream_is_back_as_configured() {
     check("", &["frees"]);
     check("async_frees = \"call\"\n", &["at_once"]);
 }
 
 #[test]
-fn who_waits_for_an_event_behind_held_work_waits_with_it_on_whichever_card() {
+fn event_wait_behind_held_work_waits_on_any_card() {
     check("", &["event", "cards"]);
 }
 
@@ -101,7 +101,7 @@ fn a_context_that_ends_takes_along_what_is_held_in_it() {
 }
 
 #[test]
-fn a_process_that_dies_while_it_is_held_leaves_nothing_and_has_run_nothing() {
+fn process_killed_while_held_leaves_nothing_and_ran_nothing() {
     let Some((bench, program)) = held("") else { return };
     let card = bench.card();
     let mut running = start(bench.command(&program).arg("stay"));

@@ -43,7 +43,7 @@ fn instance(card: &Card, profile: u32, start: u32, size: u32) -> MigDevice {
 }
 
 #[test]
-fn a_card_tells_its_profiles_and_where_they_lie_as_the_header_has_them() {
+fn card_reports_profiles_and_placements_as_in_the_header() {
     let Some((bench, program)) = bench(CARDS, "sim_mig") else { return };
     let words = "mode count profile 0 profile 4 profile 7 profile 9 profile 8 profile 17 placements 19 placements 9 \
                  placements 77 room 19 room 0 util devices";
@@ -77,7 +77,7 @@ fn a_card_tells_its_profiles_and_where_they_lie_as_the_header_has_them() {
 }
 
 #[test]
-fn instances_are_made_where_there_is_room_and_every_process_sees_them() {
+fn instances_are_made_where_they_fit_and_seen_by_all_processes() {
     let Some((bench, program)) = bench(CARDS, "sim_mig") else { return };
     let run = |words: &str| asked(&mut bench.command(&program), words);
     // There, at the first place, not there, not twice, no such place.

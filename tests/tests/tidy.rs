@@ -120,6 +120,8 @@ const ONLY: &[(&str, &[&str])] = &[
 /// Names that say nothing.
 const NO_NAMES: &[&str] = &["util", "utils", "common", "helpers", "manager", "types", "misc"];
 
+/// Longest name of a test, in characters.
+const TEST_NAME_MAX: usize = 60;
 /// Longest file, in lines.
 const LINES_MAX: usize = 1_000;
 
@@ -322,6 +324,31 @@ fn files_are_short_named_and_begin_with_their_story() {
         }
     }
     none("files out of shape", &wrong);
+}
+
+#[test]
+fn test_names_are_short_and_name_their_subject() {
+    let (mut wrong, mut names) = (Vec::new(), 0);
+    for (file, text) in rust_files() {
+        let mut test = false;
+        for line in text.lines().map(str::trim_start) {
+            test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+            let Some((_, rest)) = line.split_once("fn ").filter(|_| test && !line.starts_with('#')) else {
+                continue;
+            };
+            let name = rest.split('(').next().unwrap_or(rest);
+            (test, names) = (false, names + 1);
+            if name.len() > TEST_NAME_MAX {
+                wrong
+                    .push(format!("{file}: `{name}` has {} characters, at most {TEST_NAME_MAX}", name.len()));
+            }
+            if ["what_", "who_", "whoever_", "whatever_"].iter().any(|start| name.starts_with(start)) {
+                wrong.push(format!("{file}: `{name}` does not begin with its subject"));
+            }
+        }
+    }
+    none("test names out of shape", &wrong);
+    assert!(names > 1000, "only {names} tests found");
 }
 
 #[test]

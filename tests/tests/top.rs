@@ -89,7 +89,7 @@ fn bytes(value: &Value) -> u64 {
 }
 
 #[test]
-fn who_uses_the_shim_who_does_not_and_who_has_no_grant_are_told_apart() {
+fn processes_with_without_shim_and_without_grant_are_told_apart() {
     let Some(probed) = Probed::with(&["one", "two"]) else { return };
     let (card, _) = probed.top("0");
     let (one, two) = (card["shares"][0].clone(), card["shares"][1].clone());
@@ -159,7 +159,7 @@ fn device_time_is_measured_between_two_looks() {
 }
 
 #[test]
-fn a_region_that_cannot_be_used_is_shown_with_its_reason_and_the_others_are_shown() {
+fn unusable_region_is_shown_with_its_reason_beside_the_others() {
     let Some(probed) = Probed::with(&["one", "two"]) else { return };
     let (card, _) = probed.top("0");
     let dir = |share: usize| PathBuf::from(card["shares"][share]["directory"].as_str().unwrap());
@@ -237,7 +237,7 @@ fn local_runs_are_seen_on_their_card_and_in_their_partition() {
 }
 
 #[test]
-fn a_named_state_whose_journal_cannot_be_read_is_shown_and_ends_with_a_code_of_its_own() {
+fn named_state_with_unreadable_journal_has_its_own_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     let [good, bad] = ["good", "bad"].map(|name| dir.path().join(name));
     fs::create_dir(&good).unwrap();
@@ -281,7 +281,7 @@ fn looking_changes_nothing_on_disk() {
 
 /// What root keeps is nothing that an ordinary user could mend: no warning of each of its files, at every look.
 #[test]
-fn what_another_user_keeps_closed_is_one_note_unless_it_was_named() {
+fn state_closed_by_another_user_is_one_note_unless_named() {
     if !nix::unistd::geteuid().is_root() {
         println!("stood aside: only root can leave something that another user cannot read");
         return;

@@ -107,7 +107,7 @@ fn a_claim_has_these_bytes_in_whatever_order_its_grants_came() {
 }
 
 #[test]
-fn a_conflict_between_devices_names_claim_and_owners_and_adds_nothing() {
+fn conflict_between_devices_names_owners_and_adds_nothing() {
     let mut builder = builder();
     device(&mut builder, "gpu", "0", &[env("A", "1")]).unwrap();
     let error = device(&mut builder, "npu", "0", &[env("B", "1"), env("A", "2")]).unwrap_err();
@@ -185,7 +185,7 @@ fn some_edits() -> impl Strategy<Value = Vec<Edit>> {
 
 proptest! {
     #[test]
-    fn what_is_built_is_valid_reads_back_the_same_and_is_static(
+    fn built_spec_is_valid_static_and_reads_back_equal(
         uid in "[a-f0-9]{8}-[a-f0-9]{4}",
         common in some_edits(),
         devices in prop::collection::btree_map(("[a-z]{1,4}(/[a-z]{1,2})?", "[0-9]{1,2}"), some_edits(), 1..4),

@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn what_parses_prints_the_same(text in "[a-z0-2:_./=-]{1,16}") {
+    fn parsed_name_prints_unchanged(text in "[a-z0-2:_./=-]{1,16}") {
         if let Ok(name) = text.parse::<QualifiedName>() {
             prop_assert_eq!(name.to_string(), text);
         }

@@ -75,7 +75,7 @@ fn some_limits(generation: u64) -> Limits {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_region_reads_back_equal() {
     let mapping = Mapping::zeroed(limits::BYTES);
     let mut writer = mapping.writer();
     let view = mapping.limits().unwrap();

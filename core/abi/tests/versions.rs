@@ -245,7 +245,7 @@ fn files_of_version_one_are_read_and_still_written_so() {
 }
 
 #[test]
-fn longer_files_of_a_later_version_are_read_for_what_is_known_of_them() {
+fn longer_file_of_later_version_is_read_for_its_known_part() {
     let limits = kept("2-limits", &limits_of_version_two());
     let usage = kept("2-usage", &usage_of_version_two());
     assert!(limits.size() > limits::BYTES && usage.size() > usage::BYTES);

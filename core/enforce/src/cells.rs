@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reports_late_is_charged_nothing_twice_and_wipes_nothing_out() {
+    fn late_report_is_charged_once_and_erases_nothing() {
         let ring = [const { AtomicU32::new(0) }; 16];
         let cells = Cells::new(&ring);
         let at = |cell: u64| Nanos(cell * CELL.0);

@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_bills_were_short_of_is_no_cost_of_what_was_never_measured() {
+    fn unmeasured_function_gets_no_cost_from_short_bills() {
         let costs = Costs::new();
         let shape = Shape::kernel(1, [64, 1, 1], [256, 1, 1]);
         costs.learn(&shape, Nanos::from_millis(13), Trust::Short);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rounding_added_is_the_sum_of_processes_beyond_the_card() {
+    fn rounding_excess_is_the_sum_of_processes_beyond_the_card() {
         // Nothing was rounded, half a hundredth each, and nearly a whole one each.
         let exact = after(100, 100, &[3, 3, 4, 30, 60]);
         let half = after(100, 100, &[3, 3, 4, 30, 60, 1, 1, 1, 2]);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_contradicts_its_processes_moves_nobody_by_more_than_a_hundredth() {
+    fn contradicting_card_moves_a_process_by_at_most_one_percent() {
         let processes: [&[u32]; 4] = [&[1], &[100; 16], &[100; 1_000], &[]];
         for (card, processes) in [100, 0, 1, u32::MAX].into_iter().zip(processes) {
             let rounding = after(10_000, card, processes);

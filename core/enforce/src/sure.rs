@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reports_late_marks_nothing_twice_and_wipes_nothing_out() {
+    fn late_report_marks_once_and_erases_nothing() {
         let ring = [const { AtomicU64::new(0) }; 4];
         let sure = Sure::new(&ring);
         let mark = |from: u64, till: u64| sure.mark(Nanos(from * STEP.0), Nanos(till * STEP.0)).0 / STEP.0;

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_ends_where_nobody_says_that_it_goes_on() {
+    fn borrowed_time_ends_unless_renewed() {
         let at = Nanos::from_millis;
         let until = Until::behind(at(5_000));
         let had = |now| granted(at(now), until, TERMS);

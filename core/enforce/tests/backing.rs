@@ -281,7 +281,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_reserved_covers_what_graphs_take_at_every_moment(
+    fn reserved_memory_covers_graph_memory_at_every_moment(
         driver in prop_oneof![Just(Driver::Own), Just(Driver::Idle)],
         sizes in proptest::collection::vec((1..9_u64, prop_oneof![Just(0), 0..9_u64]), EXECS),
         steps in proptest::collection::vec(action(), 1..60),
@@ -319,7 +319,7 @@ fn nobody_trims_what_a_launch_under_way_counts_on() {
 }
 
 #[test]
-fn what_a_launch_leaves_lies_in_no_memory_that_one_under_way_counts_on() {
+fn memory_left_by_a_launch_avoids_memory_of_launches_in_flight() {
     let steps = vec![
         launch((0, 0)),
         vec![Action::Free(0)],
@@ -342,7 +342,7 @@ fn backed_of(driver: Driver, sizes: &[(u64, u64)], launches: &[(usize, usize)]) 
 }
 
 #[test]
-fn whoever_is_launched_again_where_nothing_happened_has_its_memory() {
+fn relaunch_without_change_keeps_its_memory() {
     for driver in [Driver::Own, Driver::Idle] {
         let again = [(0, 0); 6];
         assert_eq!(backed_of(driver, &[(8, 0)], &again), 5, "alone, {driver:?}");
@@ -356,7 +356,7 @@ fn whoever_is_launched_again_where_nothing_happened_has_its_memory() {
 }
 
 #[test]
-fn a_driver_that_takes_memory_at_instantiation_takes_none_at_a_launch_until_it_is_seen() {
+fn instantiation_driver_reserves_nothing_at_launch_until_seen() {
     let (mut history, mut seat) = (History::default(), Seat::default());
     history.learn(Taken::AtInstantiation);
     let begun = history.begin(&mut seat, None, Leaves::Nothing);
@@ -373,7 +373,7 @@ fn a_driver_that_takes_memory_at_instantiation_takes_none_at_a_launch_until_it_i
 }
 
 #[test]
-fn a_driver_that_takes_memory_at_launches_and_was_seen_to_do_so_goes_on_to() {
+fn launch_driver_seen_once_keeps_reserving_at_launches() {
     let mut history = History::default();
     history.learn(Taken::AtLaunch);
     history.doubt();
@@ -395,7 +395,7 @@ fn an_upload_needs_memory_beside_what_its_graph_left() {
 }
 
 #[test]
-fn nothing_was_under_way_since_a_moment_only_where_nothing_was_at_it_either() {
+fn quiet_since_a_moment_requires_no_operation_in_flight() {
     let (mut history, mut seat) = (History::default(), Seat::default());
     let before = history.moment();
     assert!(history.was_quiet(before));

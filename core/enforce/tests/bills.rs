@@ -211,7 +211,7 @@ impl<'a> Process<'a> {
 }
 
 #[test]
-fn what_the_clock_and_markers_show_of_a_stretch_is_billed_once() {
+fn stretch_seen_by_clock_and_markers_is_billed_once() {
     for own in [25, 50, 100] {
         let books = Books::new();
         let mut process = Process::new(&books, 1, own);
@@ -229,7 +229,7 @@ fn what_the_clock_and_markers_show_of_a_stretch_is_billed_once() {
 
 /// What markers show beyond the own part stays on the books, whichever came first.
 #[test]
-fn neither_the_clock_nor_markers_are_billed_less_beside_each_other() {
+fn clock_and_markers_bill_no_less_beside_each_other() {
     for looks in [1, 3, 50] {
         let books = Books::new();
         let mut process = Process::new(&books, 1, 100);
@@ -325,7 +325,7 @@ fn the_clock_bills_nothing_of_what_is_refused() {
 /// Two threads on one stream: what one is refused is told when the batch that it was in is over, and another thread's launch is
 /// alone in the next one.
 #[test]
-fn a_launch_is_billed_whatever_another_thread_is_refused_on_its_stream() {
+fn launch_is_billed_despite_refusals_of_other_threads() {
     let books = Books::new();
     let mut process = Process::new(&books, 1, 100);
     (0..20).for_each(|_| process.launches(1, 20 * MICRO));
@@ -396,7 +396,7 @@ fn granted_of(process: &Process<'_>) -> u64 {
 
 /// A stream whose launches end says nothing of what runs on another.
 #[test]
-fn what_runs_on_another_stream_is_billed_until_it_ends() {
+fn work_on_another_stream_is_billed_until_it_ends() {
     let books = Books::new();
     let mut process = Process::new(&books, 1, 100);
     (0..20).for_each(|_| process.launches(1, 20 * MICRO));
@@ -447,7 +447,7 @@ fn share_of(seldom: &Seldom) -> u64 {
 }
 
 #[test]
-fn a_function_that_grows_is_billed_what_it_takes_where_launches_are_few_and_nothing_waits() {
+fn growing_function_is_billed_its_time_with_few_launches() {
     let one = Seldom {
         name: "one at a time",
         burst: 1,
@@ -506,7 +506,7 @@ fn launches_on_many_streams_seldom_ask() {
 
 /// What a tenant saved for kernels of a second, while another had its turns, is not lost to those of a millisecond between them.
 #[test]
-fn a_borrower_of_long_and_short_kernels_has_its_guarantee_beside_another() {
+fn borrower_of_mixed_kernels_keeps_its_guarantee() {
     let (seed, second) = (0x5eed, 1_000 * MILLI);
     let mut bench = Bench::new(seed);
     let kernels = vec![(1, 64, second), (2, 64, MILLI)];

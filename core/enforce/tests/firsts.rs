@@ -35,7 +35,7 @@ fn has_had(bench: &mut Bench, nanos: u64) -> u64 {
 }
 
 #[test]
-fn functions_that_are_launched_once_hardly_wait_where_they_are_short() {
+fn functions_launched_once_hardly_wait_if_short() {
     println!("seed {SEED:#x}");
     let mut wrong = Vec::new();
     for (percent, launches, most) in [
@@ -82,7 +82,7 @@ fn unmeasured(percent: u32, short: u64) -> [u64; 2] {
 }
 
 #[test]
-fn no_more_than_four_launches_of_which_nothing_is_known_turn_out_to_be_long() {
+fn at_most_four_unknown_launches_turn_out_long() {
     println!("seed {SEED:#x}");
     for percent in [10, 50, 90] {
         for (short, first) in [(0, 200), (20, 200), (200, 800), (2_000, 800)] {

@@ -131,7 +131,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn the_books_cover_the_pool_at_every_step_and_match_it_in_the_end(
+    fn accounting_covers_the_pool_at_every_step_and_ends_exact(
         actions in proptest::collection::vec(prop_oneof![
             3 => (1..100_u64).prop_map(Action::Begin),
             2 => (1..100_u64, 0..64_u64).prop_map(|(need, worst)| Action::Promise(need, worst)),
@@ -184,7 +184,7 @@ fn an_answer_from_before_anothers_end_is_not_used() {
 }
 
 #[test]
-fn what_could_not_be_asked_stays_in_the_books() {
+fn unreadable_growth_stays_charged() {
     let mut growth = Growth::default();
     let operation = growth.begin(32);
     growth.keep(operation);

@@ -280,7 +280,7 @@ impl<'a> Process<'a> {
 
 /// Whatever is known of the kernels and whoever is told: also the first that the process ever launches are held.
 #[test]
-fn streams_beside_a_held_one_have_their_share_and_what_was_held_is_billed_when_it_runs() {
+fn streams_beside_a_held_one_share_and_held_work_is_billed() {
     for (own, told) in [(100, Told::Yes), (100, Told::No), (50, Told::Yes), (50, Told::No)] {
         for functions in [[1, 1, 1], [1, 2, 3]] {
             let books = Books::new();
@@ -332,7 +332,7 @@ fn streams_beside_a_held_one_have_their_share_and_what_was_held_is_billed_when_i
 
 /// The launching thread lets go what it launches itself, or another stream does.
 #[test]
-fn what_a_stream_waits_for_can_be_done_by_who_launches() {
+fn launching_process_can_do_what_its_stream_waits_for() {
     for granted in [25, 100] {
         let books = Books::new();
         let mut process = Process::new(&books, granted, 100);
@@ -359,7 +359,7 @@ fn what_a_stream_waits_for_can_be_done_by_who_launches() {
 
 /// A program all of whose work is held before it runs has its share, and no more of it at once than is let behind a hold.
 #[test]
-fn who_holds_everything_has_no_more_than_the_share() {
+fn stream_holding_everything_gets_no_more_than_its_share() {
     for (round, granted) in [(100, 25), (1_000, 25), (3_000, 25), (1_000, 50)] {
         let books = Books::new();
         let mut process = Process::new(&books, granted, 100);
@@ -385,7 +385,7 @@ fn who_holds_everything_has_no_more_than_the_share() {
 
 /// What is let behind a hold ends somewhere, also where nothing is known of it, and holds up who launches it once.
 #[test]
-fn no_more_than_a_second_of_the_card_is_let_behind_a_hold_at_once() {
+fn at_most_one_second_of_work_passes_behind_a_hold() {
     for (of, most) in [(1, 1_005), (u64::MAX, 205)] {
         let books = Books::new();
         let mut process = Process::new(&books, 50, 100);
@@ -460,7 +460,7 @@ fn others_wait_for_a_long_kernel_that_is_late_as_it_is_no_hold() {
 
 /// A stream's handle is given to another when it ends with work that is held.
 #[test]
-fn a_stream_that_has_the_handle_of_a_held_one_that_ended_is_not_held() {
+fn stream_reusing_the_handle_of_an_ended_held_one_is_not_held() {
     let books = Books::new();
     let mut process = Process::new(&books, 25, 100);
     process.repeats(5, BESIDE, 1, MILLI);

@@ -197,7 +197,7 @@ fn a_reaper_that_goes_on_late_changes_nothing() {
 
 /// A hostile total is not taken for one closing or another for ever.
 #[test]
-fn whatever_stands_there_books_can_be_closed_and_opened() {
+fn accounting_of_any_content_can_be_closed_and_reopened() {
     for hostile in [0, 1, FREEZE, FREEZE - 1, u64::MAX, FREEZE | 0xffff << 47] {
         let shared = Shared::default();
         shared.total.store(hostile, Ordering::Relaxed);

@@ -84,7 +84,7 @@ fn shapes() -> Vec<(&'static str, Program)> {
 }
 
 #[test]
-fn the_share_holds_for_every_shape_of_work_and_number_of_processes() {
+fn share_holds_for_every_work_shape_and_process_count() {
     println!("seed {SEED:#x}");
     let mut worst = Vec::new();
     for (name, program) in shapes() {
@@ -109,7 +109,7 @@ fn the_share_holds_for_every_shape_of_work_and_number_of_processes() {
 /// Processes that begin one after the other: each may have one kernel on the card before any was measured, and no more, and once
 /// that is paid back they have their share.
 #[test]
-fn processes_that_begin_one_after_the_other_run_one_kernel_each_before_any_is_measured() {
+fn processes_started_in_turn_each_run_one_unmeasured_kernel() {
     println!("seed {SEED:#x}");
     let mut wrong = Vec::new();
     for (spread, length) in [(50, 200), (300, 100), (300, 200), (2_000, 200)] {
@@ -138,7 +138,7 @@ fn processes_that_begin_one_after_the_other_run_one_kernel_each_before_any_is_me
 
 /// A program whose launches the driver refuses in turns gains nothing by it.
 #[test]
-fn what_the_driver_refuses_is_given_back_once() {
+fn refused_launch_is_credited_once() {
     println!("seed {SEED:#x}");
     let mut wrong = Vec::new();
     for (micros, percent, refused, streams) in [
@@ -165,7 +165,7 @@ fn what_the_driver_refuses_is_given_back_once() {
 /// Kernels of different lengths in several streams, and processes that come late or not: what is on the books is what the card
 /// did.
 #[test]
-fn what_mixed_streams_are_billed_is_what_the_card_did() {
+fn mixed_streams_are_billed_what_the_card_did() {
     println!("seed {SEED:#x}");
     let mut wrong = Vec::new();
     for jitter in [20, 200, 1_000] {
@@ -273,7 +273,7 @@ fn three_tenants_get_one_to_three_to_six() {
 }
 
 #[test]
-fn three_tenants_of_three_processes_each_get_one_to_three_to_six() {
+fn three_tenants_of_three_processes_get_one_to_three_to_six() {
     have_their_parts(&[10, 30, 60], 3);
 }
 
@@ -355,7 +355,7 @@ fn short_work_has_its_part_beside_long_kernels() {
 
 /// A tenant with a burst alone on the card has nearly all of it; when the other comes, it gives back within ten milliseconds.
 #[test]
-fn idle_time_is_lent_within_ten_milliseconds_and_taken_back_within_ten() {
+fn idle_time_is_borrowed_and_reclaimed_within_ten_ms() {
     for seed in SEED..SEED + 20 {
         let mut bench = Bench::new(seed);
         let (comes, goes) = (SECOND + 3 * MILLI, SECOND + 503 * MILLI);
@@ -419,7 +419,7 @@ fn lent_and_back([owner, borrower]: [u64; 2], lending: Lending, seed: u64) -> [u
 
 /// Kernels of 0.1 to 5 ms, alike and not.
 #[test]
-fn what_is_lent_is_had_and_what_is_taken_back_is_back_within_ten_milliseconds() {
+fn borrowed_time_is_used_and_reclaimed_within_ten_ms() {
     let mut late = Vec::new();
     let kernels = [[100, 100], [1_000, 1_000], [3_000, 3_000], [5_000, 5_000], [100, 5_000], [5_000, 100]];
     for both in kernels {

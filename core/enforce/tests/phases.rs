@@ -68,7 +68,7 @@ const PHASES: [(usize, u64, u64); 11] = [
 ];
 
 #[test]
-fn a_share_holds_for_functions_that_are_short_for_a_while_and_then_long() {
+fn share_holds_for_functions_first_short_then_long() {
     println!("seed {SEED:#x}");
     let mut wrong = Vec::new();
     for (launches, short, long) in PHASES {

@@ -76,7 +76,7 @@ use Doing::{Nothing, Using, Waiting};
 use Lending::{BestEffort, Burst, Cap};
 
 #[test]
-fn idle_time_is_lent_at_the_first_step_and_taken_back_at_the_first_step_of_demand() {
+fn idle_time_is_borrowed_and_reclaimed_at_the_first_step() {
     let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Burst, 1)]);
     card.tick(&[Waiting, Nothing]);
     assert_eq!(card.percents(), [100, 60]);
@@ -99,7 +99,7 @@ fn a_cap_is_granted_its_guarantee_whatever_others_do() {
 }
 
 #[test]
-fn what_an_active_tenant_does_not_use_is_lent_but_for_a_margin() {
+fn unused_time_of_an_active_tenant_is_borrowed_but_a_margin() {
     let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Cap, 1)]);
     card.run(50, &[Waiting, Using(20)]);
     assert_eq!(
@@ -112,7 +112,7 @@ fn what_an_active_tenant_does_not_use_is_lent_but_for_a_margin() {
 }
 
 #[test]
-fn better_priority_borrows_first_and_best_effort_has_idle_time_alone() {
+fn higher_priority_borrows_first_best_effort_only_idle_time() {
     let mut card = Card::new(vec![tenant(20, Burst, 2), tenant(20, Burst, 0), tenant(0, BestEffort, 1)]);
     card.run(3, &[Waiting, Waiting, Waiting]);
     assert_eq!(card.percents(), [20, 80, 0]);
@@ -132,7 +132,7 @@ fn came(card: &mut Card, ticks: usize, doing: &[Doing]) -> i64 {
 }
 
 #[test]
-fn what_a_loan_let_a_borrower_be_ahead_by_goes_and_comes_with_it() {
+fn borrower_advance_ends_and_returns_with_its_loan() {
     let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Cap, 1)]);
     assert_eq!(came(&mut card, 50, &[Waiting, Nothing]), 0);
     // From all of the card to 40 % of it, where 30 are guaranteed: six sevenths of ten milliseconds.
@@ -180,7 +180,7 @@ fn the_governor_rests_while_nobody_is_limited() {
 }
 
 #[test]
-fn the_own_part_is_one_when_alone_guessed_in_company_and_measured_where_it_can_be() {
+fn own_part_is_one_alone_guessed_in_company_else_measured() {
     let mut card = Card::new(vec![tenant(30, Cap, 1), tenant(60, Cap, 1)]);
     card.run(5, &[Waiting, Nothing]);
     assert_eq!(card.tenants[0].own(), Ppm::ALL);
@@ -271,7 +271,7 @@ impl Windows {
 }
 
 #[test]
-fn what_the_vendor_saw_beyond_the_bills_is_taken_back_whole() {
+fn vendor_time_beyond_bills_is_reclaimed_whole() {
     for (own, billed) in [(60, 50), (50, 60), (60, 20), (20, 60)] {
         let mut windows = Windows::new();
         (0..20).for_each(|_| windows.window(own, billed, 100));
@@ -302,7 +302,7 @@ fn made_up_for(doing: Doing, interval: u64, idle: u64) -> [i64; 2] {
 }
 
 #[test]
-fn what_others_long_work_took_is_made_up_for_out_of_what_rests() {
+fn time_taken_by_long_work_is_compensated_from_idle_time() {
     let [before, after] = made_up_for(Waiting, 160, 0);
     assert_eq!(before, 0, "nothing rested");
     assert!((230..=350).contains(&after), "{after} of 298 ms");
@@ -333,7 +333,7 @@ fn no_more_than_a_second_is_owed() {
 }
 
 #[test]
-fn work_that_is_under_way_is_no_debt_and_work_that_is_never_billed_is() {
+fn work_in_flight_is_no_debt_and_never_billed_work_is() {
     let mut windows = Windows::new();
     for round in 0..6 {
         let before = windows.came.len();
@@ -350,7 +350,7 @@ fn work_that_is_under_way_is_no_debt_and_work_that_is_never_billed_is() {
 }
 
 #[test]
-fn alone_a_cap_pays_for_what_ran_past_its_bills_and_gains_nothing() {
+fn lone_cap_pays_for_unbilled_work_and_gains_nothing() {
     // Own, billed, and what comes to its credit in twenty windows: half a hundredth of each is the vendor's rounding.
     for (own, billed, wanted) in [(60, 20, -784), (20, 20, 0), (17, 16, -3), (20, 60, 0), (0, 20, 0)] {
         let mut windows = Windows::of(vec![tenant(30, Cap, 1)]);
@@ -368,7 +368,7 @@ fn alone_a_cap_pays_for_what_ran_past_its_bills_and_gains_nothing() {
 }
 
 #[test]
-fn alone_what_was_taken_for_work_under_way_comes_back_with_its_bill() {
+fn lone_advance_for_work_in_flight_returns_with_its_bill() {
     let mut windows = Windows::of(vec![tenant(30, Cap, 1)]);
     // Nothing says yet how long its work takes.
     (0..9).for_each(|_| windows.window(100, 0, 0));
@@ -379,7 +379,7 @@ fn alone_what_was_taken_for_work_under_way_comes_back_with_its_bill() {
 }
 
 #[test]
-fn alone_nobody_owes_without_end_and_who_may_borrow_owes_nothing() {
+fn lone_debt_is_bounded_and_a_borrower_owes_nothing() {
     let mut never = Windows::of(vec![tenant(30, Cap, 1)]);
     (0..600).for_each(|_| never.window(160, 0, 0));
     assert!((-10_200..=-9_800).contains(&never.came()), "{} ms", never.came());
@@ -404,7 +404,7 @@ fn the_own_part_of_seldom_kernels_is_measured() {
 }
 
 #[test]
-fn the_own_part_of_kernels_longer_than_the_vendors_window_is_that_of_their_whole_length() {
+fn own_part_of_kernels_beyond_the_window_covers_their_length() {
     let mut windows = Windows::new();
     for _ in 0..8 {
         (0..17).for_each(|_| windows.window(55, 0, 0));

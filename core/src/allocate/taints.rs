@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn only_scheduling_effects_count_and_tolerations_match_as_in_kubernetes() {
+    fn only_scheduling_effects_count_tolerations_match_kubernetes() {
         use TaintEffect::{NoExecute, NoSchedule, None as Informational, Other};
         check(("k", "v", NoSchedule), None, false);
         check(("k", "v", NoExecute), None, false);

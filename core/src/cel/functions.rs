@@ -318,7 +318,7 @@ mod tests {
     const STEPS: [&str; 3] = ["_?_:_", "or", "orValue"];
 
     #[test]
-    fn every_declared_function_is_implemented_and_the_other_way_round() {
+    fn declared_functions_and_implemented_functions_are_equal() {
         for (name, style) in all() {
             assert!(STEPS.contains(&name) || implementation(name, style).is_some(), "{name} {style:?}");
         }

@@ -102,7 +102,7 @@ fn a_result_that_is_no_bool_is_an_error() {
 }
 
 #[test]
-fn what_means_nothing_is_refused_before_any_device_is_seen() {
+fn meaningless_expression_is_refused_before_any_device() {
     refused(
         "node.name == 'x'",
         "line 1, column 1: undeclared reference to 'node': the one variable is 'device'",

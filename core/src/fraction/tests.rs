@@ -170,7 +170,7 @@ fn refuse(text: &str, words: &[&str]) {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_with_what_can() {
+fn unavailable_fraction_is_refused_with_available_ones() {
     refuse(
         "3/8 310p-24",
         &[
@@ -197,7 +197,7 @@ fn what_cannot_be_had_is_refused_with_what_can() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_at_once() {
+fn meaningless_fraction_is_refused_at_once() {
     for (text, problem) in [
         ("", "found nothing,"),
         ("   ", "found nothing,"),

@@ -63,7 +63,7 @@ fn after(found: Found, notes: &[(Part, Cause)]) -> Card {
 }
 
 #[test]
-fn an_error_of_a_program_is_held_against_nobody_and_one_of_the_card_against_all_of_it() {
+fn program_errors_harm_nothing_card_errors_harm_the_card() {
     let fine = after(Found::Answering, &[(Part::Card, Cause::Code(2)), (Part::Card, Cause::Silent)]);
     assert_eq!((fine.health, fine.unwell), (Health::Healthy, vec![]));
     for part in [Part::Card, at("1g.10gb", "0")] {
@@ -109,7 +109,7 @@ fn a_card_that_was_lost_and_answers_again_was_reset() {
 }
 
 #[test]
-fn what_a_driver_says_without_end_has_a_bound_and_when_it_was_first_is_kept() {
+fn endless_events_are_bounded_and_keep_their_first_time() {
     let mut notes = Notes::default();
     let of = |card: u64| Subject { card: CardUuid::new(format!("GPU-{card}")).unwrap(), part: Part::Card };
     for code in 0..1_000 {
@@ -127,7 +127,7 @@ fn what_a_driver_says_without_end_has_a_bound_and_when_it_was_first_is_kept() {
 }
 
 #[test]
-fn what_programs_did_keeps_out_nothing_that_a_card_did() {
+fn program_errors_do_not_displace_card_errors() {
     let mut notes = Notes::default();
     let of = |part: Part| Subject { card: uuid(), part };
     let mut tell = |part: Part, code: u64| {
@@ -151,7 +151,7 @@ fn what_programs_did_keeps_out_nothing_that_a_card_did() {
 }
 
 #[test]
-fn a_card_of_which_more_is_told_than_is_noted_is_held_against_as_a_whole() {
+fn card_with_more_events_than_kept_is_unhealthy_as_a_whole() {
     let mut notes = Notes::default();
     let silent = Subject { card: uuid(), part: Part::Card };
     notes.note(silent, Cause::Silent, UnixSeconds(0));
@@ -188,7 +188,7 @@ fn cards_against_which_nothing_is_held_keep_out_no_other() {
 }
 
 #[test]
-fn what_was_seen_counts_for_one_start_and_one_load_of_the_driver() {
+fn observed_event_counts_for_one_boot_and_one_driver_load() {
     let era =
         |boot: &str, driver: Option<&str>| Era { boot: boot.to_owned(), driver: driver.map(str::to_owned) };
     let now = era("b", Some("580/1"));

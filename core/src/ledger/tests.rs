@@ -76,7 +76,7 @@ fn release(ledger: &mut Ledger, claim: &str) -> usize {
 const ALL: Take = Take::Exclusive;
 
 #[test]
-fn whole_shares_and_partitions_exclude_each_other_whoever_comes_first() {
+fn whole_shares_and_partitions_exclude_each_other_in_any_order() {
     let mut ledger = ledger_of(vec![card("nvidia-h100-80gb-sxm", 0)]);
     hold(&mut ledger, "a", "1g.10gb@3", ALL).unwrap();
     for take in [ALL, share(1, 0)] {
@@ -207,7 +207,7 @@ fn found_partitions_count_and_can_be_taken_over() {
 }
 
 #[test]
-fn a_card_that_gives_new_parts_alone_keeps_what_was_found_for_others() {
+fn found_parts_stay_on_a_card_limited_to_new_parts() {
     let mut cut = card("nvidia-h100-80gb-sxm", 0);
     cut.supply = Supply::NewParts;
     cut.found = vec![part("2g.20gb@0")];
@@ -228,7 +228,7 @@ fn a_card_that_gives_new_parts_alone_keeps_what_was_found_for_others() {
 }
 
 #[test]
-fn what_is_found_and_unknown_closes_the_card() {
+fn unknown_partition_closes_the_card() {
     let mut odd = card("nvidia-h100-80gb-sxm", 0);
     odd.found = vec![part("5g.50gb@0")];
     let mut crowded = card("nvidia-h100-80gb-sxm", 1);
@@ -321,7 +321,7 @@ fn all_orders(ledger: &mut Ledger, left: &[&str], placed: usize) -> u32 {
 }
 
 #[test]
-fn four_quarters_fit_on_a_310p_in_every_order_of_arrival_and_placement() {
+fn four_quarters_fit_a_310p_in_every_order_and_placement() {
     let mut ledger = ledger_of(vec![card("huawei-310p-24gb", 0)]);
     let orders = all_orders(&mut ledger, &["vir02", "vir02", "vir02", "vir02_1c"], 0);
     assert_eq!(orders, 4 * 24, "four orders of arrival, each in every order of the groups");

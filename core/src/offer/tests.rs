@@ -48,7 +48,7 @@ fn devices(offers: &Offers) -> Vec<&crate::dra::Device> {
 }
 
 #[test]
-fn a_card_that_gives_new_parts_alone_is_offered_in_parts_or_not_at_all() {
+fn card_limited_to_new_parts_is_offered_in_parts_or_not_at_all() {
     let mut inventory = cards("nvidia-h100-80gb-sxm", 1);
     inventory.cards[0].supply = Supply::NewParts;
     let place = |template: &str, placement: &str| Part::Partition {
@@ -246,7 +246,7 @@ fn the_fullest_card_is_offered_first() {
 }
 
 #[test]
-fn what_is_wrong_with_one_card_loses_no_other() {
+fn bad_card_loses_no_other_card() {
     let mut inventory = cards("nvidia-h100-80gb-sxm", 3);
     inventory.cards[0].product_name = "é".repeat(33);
     inventory.cards[0].driver_version = "unknown".to_owned();
@@ -277,7 +277,7 @@ fn what_is_wrong_with_one_card_loses_no_other() {
 }
 
 #[test]
-fn what_overlaps_a_part_that_does_not_work_takes_no_claims() {
+fn overlap_with_an_unhealthy_part_takes_no_claims() {
     let place = |template: &str, placement: &str| Part::Partition {
         template: template.parse().unwrap(),
         placement: crate::partition::PlacementName(placement.to_owned()),
@@ -335,7 +335,7 @@ fn a_split_is_laid_without_overlap_or_not_at_all() {
 }
 
 #[test]
-fn instances_on_a_card_are_offered_and_nothing_is_laid_over_them() {
+fn existing_instances_are_offered_and_never_overlaid() {
     let mut inventory = cards("nvidia-h100-80gb-sxm", 1);
     let found = Part::Partition {
         template: crate::id::TemplateName::new("3g.40gb").unwrap(),

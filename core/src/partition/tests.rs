@@ -75,7 +75,7 @@ fn multisets(table: &PartitionTable, from: usize, chosen: &mut Vec<usize>, found
 }
 
 #[test]
-fn a_310p_has_96_feasible_sets_of_which_37_are_full_and_the_official_ones_are_among_these() {
+fn ascend_310p_has_96_feasible_sets_37_full_official_included() {
     let table = table("huawei-310p-24gb");
     let mut found = BTreeSet::new();
     multisets(&table, 0, &mut Vec::new(), &mut found);
@@ -183,7 +183,7 @@ fn documented_mig_combinations_fit_and_impossible_ones_do_not() {
 }
 
 #[test]
-fn cards_of_four_and_of_twelve_slices_have_their_own_combinations() {
+fn cards_of_four_and_twelve_slices_have_their_own_sets() {
     check(
         "nvidia-a30-24gb",
         &[

@@ -90,7 +90,7 @@ fn amounts_that_are_compared_have_one_unit() {
 
 proptest! {
     #[test]
-    fn what_is_printed_reads_back_as_the_same_amount(high in any::<i64>(), low in any::<i32>(), format in format()) {
+    fn printed_quantity_reads_back_equal(high in any::<i64>(), low in any::<i32>(), format in format()) {
         let quantity = Quantity::from_nanos(i128::from(high) * i128::from(low), format);
         let printed = quantity.to_string();
         let back: Quantity = printed.parse().unwrap();

@@ -56,7 +56,7 @@ fn an_unnamed_capacity_takes_the_default() {
 }
 
 #[test]
-fn a_range_raises_to_the_minimum_and_rounds_up_to_the_grid_in_binary() {
+fn range_raises_to_minimum_and_rounds_up_to_the_binary_grid() {
     let capacity = range("80Gi", Some("1Gi"), "1Gi", Some("40Gi"), Some("1Gi"));
     takes(&capacity, Some("1"), "1Gi");
     takes(&capacity, Some("10500Mi"), "11Gi");

@@ -420,7 +420,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_to_do_about_a_refusal_is_what_helps_against_it() {
+    fn remedy_of_a_refusal_removes_its_cause() {
         let said = |kind: io::ErrorKind| {
             JournalError::Disk { path: "j".into(), verb: "read", source: kind.into() }.to_string()
         };

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again() {
+    fn kept_notes_read_back_equal() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("health");
         assert_eq!(CardHealth::load(&path).unwrap(), None);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_altered_anywhere_is_refused_and_named() {
+    fn cut_or_altered_notes_are_refused_and_named() {
         let text = kept().encode();
         for end in 0..text.len() {
             assert!(CardHealth::decode(&text[..end]).is_err(), "{end}");

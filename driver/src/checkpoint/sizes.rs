@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again_for_the_same_driver_alone() {
+    fn kept_sizes_are_read_for_the_same_driver_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("contexts");
         known().store(&path, &Disk::default()).unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_kept_for_some_minutes_of_one_start_of_the_machine() {
+    fn measurement_failure_is_kept_for_minutes_of_one_boot() {
         let kept = ContextSizes::decode(&known().encode()).unwrap();
         let failed = ground(Some("2g.20gb"));
         let ago = |now: &Moment| kept.failure(&failed, now).map(|(why, ago)| (why.to_owned(), ago.as_secs()));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_context_takes_and_no_line_is_refused_whatever_its_sum() {
+    fn impossible_size_or_line_is_refused_whatever_its_checksum() {
         let rest = [
             "whole 0",
             "whole 1099511627777",
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_the_place_of_the_file_is_not_followed_and_keeps_nobody_waiting() {
+    fn foreign_object_at_the_path_is_not_followed_and_never_blocks() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("contexts");
         let nothing = ContextSizes::none("580.65.06");

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_quoted_part_is_one_and_words_without_quotes_are_one_together() {
+    fn quoted_parts_stay_apart_and_unquoted_words_join() {
         let node = ["--node", "mixed", "-o", "json"];
         let (code, two, _) =
             aliquot(&[&["aliquot", "classes", "1/4 Ascend310P", "25% H100"], &node[..]].concat());

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_process_says_is_no_context_and_it_is_not_left_behind() {
+    fn bad_output_of_the_holder_is_no_context_and_it_is_reaped() {
         let said = |program: &str| match comes_of(program) {
             Unmeasured::NoContext(words) => words,
             other => format!("{other:?}"),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says_is_shown_in_letters_alone_and_cut() {
+    fn output_of_the_holder_is_plain_and_cut() {
         assert_eq!(words(b"a\x1b[2Jb\xff\x00c "), "a?[2Jb??c");
         assert_eq!(words(&[b'x'; 1000]).len(), ANSWER_BYTES_MAX);
     }

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_charged_when_it_returns_is_waited_for_and_not_for_ever() {
+    fn call_charged_at_return_is_awaited_within_a_bound() {
         let dir = tempfile::tempdir().unwrap();
         let watched = books(&dir, 100);
         let view = watched.view().unwrap();
@@ -192,7 +192,7 @@ mod tests {
 
     /// A program whose calls overlap without an end, as the shim makes them: before a door that is shut they wait.
     #[test]
-    fn who_is_never_without_a_call_is_kept_from_the_next_one_for_a_moment() {
+    fn process_always_in_a_call_is_kept_from_the_next_one_briefly() {
         let dir = tempfile::tempdir().unwrap();
         let watched = books(&dir, 100);
         let view = watched.view().unwrap();

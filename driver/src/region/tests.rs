@@ -65,7 +65,7 @@ fn partition(template: &str) -> Part {
 }
 
 #[test]
-fn what_the_shim_holds_follows_from_the_grant() {
+fn shim_policy_follows_from_the_grant() {
     let h100 = card("h100-8");
     let of = |part: Part, memory: Bytes, percent| {
         let limits = limits_of(&grant(&h100, part, memory, percent), &h100, &h100.uuid).unwrap();
@@ -99,7 +99,7 @@ fn wanted(bytes: u64) -> Limits {
 }
 
 #[test]
-fn a_second_prepare_changes_limits_in_place_and_never_resets_usage() {
+fn second_prepare_changes_limits_in_place_and_keeps_usage() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     let disk = Disk::default();
@@ -232,7 +232,7 @@ fn start_opener(dir: &Path, lent: Option<u64>, does: Does) -> (Child, usize) {
 }
 
 #[test]
-fn what_the_dead_held_goes_back_and_the_living_keep_theirs() {
+fn exited_processes_are_credited_and_live_ones_keep_theirs() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
@@ -408,7 +408,7 @@ fn memory_that_is_being_lent_is_never_shown_twice() {
 }
 
 #[test]
-fn whoever_is_in_another_pid_namespace_lives_as_long_as_its_sign() {
+fn process_of_another_pid_namespace_lives_with_its_lock() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
@@ -433,7 +433,7 @@ fn whoever_is_in_another_pid_namespace_lives_as_long_as_its_sign() {
 }
 
 #[test]
-fn what_the_dead_left_on_the_card_is_billed() {
+fn leaked_card_memory_of_exited_processes_is_billed() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
@@ -459,7 +459,7 @@ fn what_the_dead_left_on_the_card_is_billed() {
 
 /// Killed anywhere, and with work on the card, while somebody has its files.
 #[test]
-fn the_dead_whose_files_somebody_has_are_billed_and_keep_their_bytes() {
+fn exited_processes_with_open_files_are_billed_and_keep_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();

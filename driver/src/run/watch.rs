@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_noted_is_tried_again_until_it_is() {
+    fn unrecordable_event_is_retried_until_recorded() {
         let state = tempfile::tempdir().unwrap();
         let (mut writer, now) = (writer(state.path()), clock::now());
         let lock = lock_out(state.path());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_cannot_be_noted_is_asked_for_again_and_may_be_over() {
+    fn unrecordable_loss_is_read_again_and_may_be_over() {
         let state = tempfile::tempdir().unwrap();
         let lock = lock_out(state.path());
         let (mut writer, mut patience) = (writer(state.path()), Patience::default());

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_into_a_word_comes_out_and_what_does_not_fit_is_refused() {
+    fn word_returns_its_content_and_refuses_excess() {
         let most = (1 << BYTES_BITS) - 1;
         for bytes in [0, 1, 512, most] {
             for (grant, tie) in [(0, 0), (1, Tie::LAST), (GRANTS_MAX - 1, 7)] {

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_last_is_what_stays() {
+    fn last_read_value_stays() {
         let (last, first) = (Last::new(), limits(1, 500_000, ComputePolicy::Cap, ManagedPolicy::Charge));
         assert_eq!(last.over(&first), first, "nothing was read since");
         let policies =

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_graph_does_not_free_is_left() {
+    fn memory_a_graph_does_not_free_is_left() {
         let leaves = |met: &[Met]| of(met).leaves == Leaves::Something;
         assert!(leaves(&[taken(0, 64, 10)]));
         assert!(!leaves(&[taken(0, 64, 10), freed(64)]));

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_program_gives_may_lie_anywhere() {
+    fn program_pointers_may_be_unaligned() {
         let mut bytes = [0_u8; 40];
         assert_eq!(answer(bytes[1..].as_mut_ptr().cast(), Ok(5)), SUCCESS);
         assert_eq!(bytes[..10], [0, 5, 0, 0, 0, 0, 0, 0, 0, 0]);

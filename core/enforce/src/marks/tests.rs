@@ -144,7 +144,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_pending_and_what_is_in_use_agree(
+    fn pending_markers_and_markers_in_use_agree(
         actions in proptest::collection::vec((action(), later()), 1..300),
     ) {
         let (mut marks, mut driver, mut open) = (Marks::new(), Driver::new(), 0_u64);

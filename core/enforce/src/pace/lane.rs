@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_threads_lose_for_each_other_leave_one_launch_at_least_and_never_billions() {
+    fn racing_counts_leave_at_least_one_launch_and_never_wrap() {
         for before in [0, 1, u32::MAX / 2, u32::MAX - 1, u32::MAX] {
             for (put_back, refused, left) in
                 [(3, 0, 3), (3, 1, 2), (3, 2, 1), (3, 9, 1), (1, 2, 1), (0, 0, 1), (-1, 0, 1), (-9, 5, 1)]
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_handed_out_once_and_is_empty_where_the_one_that_opened_it_was_refused() {
+    fn batch_is_issued_once_and_empty_after_its_opener_was_refused() {
         let lane = Lane::new();
         assert_eq!(lane.close().0.launches, 0, "never opened");
         lane.open_for(7, &SHAPE);

@@ -49,7 +49,7 @@ fn slices_count_where_their_node_selection_says() {
 }
 
 #[test]
-fn the_allocations_node_selector_is_as_wide_as_the_devices_allow() {
+fn node_selector_is_as_wide_as_the_devices_allow() {
     let selector = |setup: Setup, requests: &[&str]| hold(&mut setup.world(), &c(requests)).node_selector;
     let on = |selection: NodeSelection| move |slice: &mut ResourceSlice| slice.node = selection;
     assert_eq!(selector(one(&["a"]), &["any"]), Some(NodeSelector::for_node("n1")));
@@ -103,7 +103,7 @@ fn an_incomplete_pool_is_passed_over_and_fails_all() {
 }
 
 #[test]
-fn an_invalid_pool_is_passed_over_and_named_when_nothing_else_fits() {
+fn invalid_pool_is_skipped_and_named_if_nothing_else_fits() {
     let faults = |setup: Setup| setup.build().1.len();
     one(&["a", "a"]).pool("q", &["b"]).check(&[c(&["any"])], "b");
     one(&["a", "a"]).check(&[c(&["any"])], "InvalidPool");

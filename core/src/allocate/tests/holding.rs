@@ -49,7 +49,7 @@ fn unknown_devices_are_kept_as_problems_and_charge_nothing() {
 }
 
 #[test]
-fn what_is_held_twice_is_reported() {
+fn device_held_twice_is_reported() {
     let mut world = one(&["a", "s share cap:memory=1"]).world();
     let result = hold(&mut world, &claim("one", &["any"]));
     world.hold_as(&claim("two", &["any"]), &result).unwrap();
@@ -99,7 +99,7 @@ fn opaque(text: &str) -> OpaqueConfig {
 }
 
 #[test]
-fn configuration_of_classes_comes_once_and_first_then_the_claims() {
+fn class_configuration_comes_once_before_that_of_the_claim() {
     let mut setup = one(&["a", "b", "c"]).class("other", &[]);
     setup.classes[0].config = vec![opaque("class")];
     setup.classes[1].config = vec![opaque("other")];
@@ -135,7 +135,7 @@ fn configuration_of_classes_comes_once_and_first_then_the_claims() {
 }
 
 #[test]
-fn twelve_of_equal_devices_of_which_eleven_fit_are_refused_at_once() {
+fn twelve_equal_devices_of_eleven_are_refused_at_once() {
     let names: Vec<String> = (0..500).map(|n| format!("d{n} uuid=u{n} use:s.mem=1")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = setup().counted("p", &["s.mem=11"], &names).world();
@@ -161,7 +161,7 @@ fn choices_that_do_not_matter_are_not_all_tried() {
 }
 
 #[test]
-fn what_tells_devices_apart_keeps_both_in_the_search() {
+fn distinguishing_attributes_keep_both_devices_in_the_search() {
     // Each time d0 is in the way of d2, which alone serves the second request, and d1 is not.
     let counters: &[&str] = &["s.a=1", "s.b=1"];
     let by_counter = ["d0 use:s.a=1", "d1 use:s.b=1", "d2 use:s.a=1 cap:memory=5"];

@@ -204,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn claims_are_placed_exactly_if_an_exhaustive_search_places_them(setup in world(), history in history()) {
+    fn claims_are_placed_exactly_if_exhaustive_search_places_them(setup in world(), history in history()) {
         let mut world = setup.clone().world();
         let mut judge = Judge::new(&setup);
         for (step, action) in history.iter().enumerate() {

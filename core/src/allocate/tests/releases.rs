@@ -21,7 +21,7 @@ fn all_with_used_up_device_fails_from_1_37_on() {
 }
 
 #[test]
-fn second_share_without_capacity_draws_counters_once_from_1_37_on() {
+fn second_share_without_capacity_uses_counters_once_since_1_37() {
     let world = || {
         let mut world = setup().counted("p", &["s.mem=1"], &["a share use:s.mem=1"]).world();
         hold(&mut world, &claim("one", &["any"]));

@@ -63,7 +63,7 @@ fn a_missing_class_and_a_broken_selector_are_errors() {
 }
 
 #[test]
-fn a_selector_is_only_evaluated_on_devices_that_the_search_reaches() {
+fn selector_is_evaluated_only_on_devices_the_search_reaches() {
     one(&["a k=x", "b"]).check(&[c(&["any k==x"])], "a");
     one(&["a k=x", "b"]).check_after(&[claim("h", &["any"])], &[c(&["any k==x"])], "Selector");
     one(&["b", "a k=x"]).check_after(&[claim("h", &["any"])], &[c(&["any k==x"])], "a");
@@ -85,7 +85,7 @@ fn all_takes_every_matching_device_and_at_least_one() {
 }
 
 #[test]
-fn all_leaves_out_shares_that_are_full_and_capacities_that_are_not_there() {
+fn all_skips_full_shares_and_absent_capacities() {
     let world = || one(&["a share cap:memory=8Gi", "b share cap:memory=4Gi"]);
     world().check(&[c(&["any*all memory=4Gi"])], "a b");
     world().check(&[c(&["any*all memory=6Gi"])], "a");

@@ -129,7 +129,7 @@ fn a_share_pays_counters_once() {
 }
 
 #[test]
-fn a_share_without_capacity_pays_counters_again_as_in_kubernetes() {
+fn share_without_capacity_pays_counters_again_as_in_kubernetes() {
     let world = || setup().counted("p", &["s.mem=10"], &["card share use:s.mem=6"]);
     world().check(&[c(&["any", "any"])], "card card");
     world().check_after(&[h(&["any"])], &[c(&["any"])], "NoFit");
@@ -169,7 +169,7 @@ fn pools_of_two_drivers_with_one_name_keep_their_own_counters() {
 }
 
 #[test]
-fn admin_access_draws_on_counters_while_it_is_allocated_and_not_after() {
+fn admin_access_uses_counters_only_while_allocated() {
     let world = || setup().counted("p", &["s.mem=1"], &["a use:s.mem=1", "b use:s.mem=1"]);
     world().check(&[c(&["any admin", "any"])], "NoFit");
     world().check_after(&[h(&["any admin"])], &[c(&["any"])], "a");

@@ -5,7 +5,7 @@ use crate::allocate::Problem;
 use crate::dra::*;
 
 #[test]
-fn what_is_given_twice_is_left_out_and_said() {
+fn duplicate_objects_are_skipped_and_reported() {
     let mut twice = one(&["a"]).node("n1").class("any", &["false"]);
     twice.slices.push(twice.slices[0].clone());
     let (mut world, problems) = twice.build();
@@ -28,7 +28,7 @@ fn a_class_that_does_not_compile_is_said_at_once() {
 }
 
 #[test]
-fn a_slice_with_devices_and_counters_is_no_place_to_allocate_from() {
+fn slice_with_devices_and_counters_is_not_allocated_from() {
     let mixed = one(&["a"]).slice("m", "m", &["b"], |slice| {
         let counters = [("mem".to_owned(), q("1"))].into();
         slice.shared_counters = vec![CounterSet { name: "s".into(), counters }];

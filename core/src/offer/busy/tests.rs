@@ -48,7 +48,7 @@ fn device<'a>(offers: &'a Offers, id: &DeviceId) -> &'a Device {
 /// From every layout to every other, whatever is held: it stays, and until it is gone nothing of the card is offered
 /// that was not there before.
 #[test]
-fn whatever_is_held_stays_published_and_closed_until_it_is_given_back() {
+fn held_device_stays_published_and_closed_until_released() {
     let (mut kept, mut switched) = (0, 0);
     for (server, policies) in [(V137, &POLICIES[1..]), (V136, &POLICIES[..3])] {
         for before in policies {
@@ -112,7 +112,7 @@ fn several_claims_keep_all_that_they_hold_of_a_card() {
 }
 
 #[test]
-fn a_card_that_does_not_work_is_not_offered_where_no_taint_can_say_so() {
+fn broken_card_is_not_offered_if_no_taint_can_say_so() {
     let old = offered("default = \"whole\"", V137, &UsageHint::default());
     let (held, part) = old.parts.first_key_value().unwrap();
     let mut server = V137;

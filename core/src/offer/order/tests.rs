@@ -176,7 +176,7 @@ fn the_half_that_only_3g_can_use_goes_first() {
 }
 
 #[test]
-fn packed_capacity_under_churn_is_better_than_in_the_plain_order() {
+fn packing_order_beats_plain_order_under_churn() {
     let catalogue = Catalogue::embedded();
     let mut seen: Vec<Shape> = Vec::new();
     for model in catalogue.models() {

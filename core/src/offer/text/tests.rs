@@ -57,7 +57,7 @@ fn refused(text: &str, says: &[&str]) {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn bad_field_is_named() {
     let rule = |rest: &str| format!("[[rule]]\nmodel = \"*\"\n{rest}");
     let slot = |rest: &str| format!("[[slot]]\nname = \"s\"\n{rest}");
     refused("colour = 1", &["unknown field `colour`", "rule", "slot", "recipe"]);

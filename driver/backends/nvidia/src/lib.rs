@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_files_are_told_with_their_numbers_and_nothing_else_is_one() {
+    fn only_device_files_are_listed_with_their_numbers() {
         let null = device_node("/dev/null".to_owned()).unwrap();
         assert_eq!((null.major, null.minor, null.host.as_str()), (1, 3, "/dev/null"));
         assert_eq!(device_node("/dev".to_owned()), None);

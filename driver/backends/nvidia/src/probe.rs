@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_card_does_not_say_keeps_it_from_being_handed_out() {
+    fn card_with_a_missing_answer_is_not_handed_out() {
         let lost = Fault::Code { code: 15, text: "lost".to_owned() };
         let on = |fault| Facts { mig: Ok(MigMode::On(Err(fault))), ..facts("NVIDIA L4", 0x27b8_10de) };
         let forbidden = Fault::Code { code: 4, text: "no".to_owned() };

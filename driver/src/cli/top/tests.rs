@@ -75,7 +75,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_others_write_a_line_is_plain_and_as_wide_as_it_may_be(
+    fn tenant_text_stays_plain_and_within_the_line_width(
         cards in 0..3_usize, processes in 0..100_usize, text in any::<String>(), width in 0..200_usize,
     ) {
         for width in [Some(width), None] {

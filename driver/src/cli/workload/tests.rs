@@ -43,7 +43,7 @@ fn workload_of(pods: &[String]) -> (Workload, Vec<String>) {
 }
 
 #[test]
-fn a_template_makes_a_claim_for_each_pod_and_a_claim_is_shared_by_name() {
+fn template_makes_a_claim_per_pod_and_named_claim_is_shared() {
     let both =
         "{resourceClaims: [{name: own, resourceClaimTemplateName: t}, {name: s, resourceClaimName: shared}]}";
     let (workload, units) = workload_of(&[pod("a", both, "{}"), pod("b", both, "{}")]);
@@ -58,7 +58,7 @@ fn a_claim_that_no_pod_names_is_placed_for_itself() {
 }
 
 #[test]
-fn what_does_not_exist_is_named() {
+fn missing_object_is_named() {
     let spec =
         "{resourceClaims: [{name: x, resourceClaimTemplateName: gone}, {name: y, resourceClaimName: away}]}";
     let (_, units) = workload_of(&[pod("a", spec, "{}")]);
@@ -68,7 +68,7 @@ fn what_does_not_exist_is_named() {
 }
 
 #[test]
-fn extended_resources_become_one_claim_and_those_of_device_plugins_stay_out() {
+fn extended_resources_become_one_claim_without_device_plugins() {
     let limits = "{containers: [{name: c, resources: {limits: {example.com/gpu: 2, other.example/x: 1}}}, \
                   {name: d, resources: {limits: {deviceclass.resource.kubernetes.io/gpu.example.com: 1}}}]}";
     let (workload, units) = workload_of(&[pod("a", limits, "{}")]);
@@ -79,7 +79,7 @@ fn extended_resources_become_one_claim_and_those_of_device_plugins_stay_out() {
 }
 
 #[test]
-fn a_pod_that_has_ended_asks_for_nothing_and_one_that_runs_keeps_its_claims() {
+fn ended_pod_needs_nothing_and_running_pod_keeps_its_claims() {
     let spec = "{resourceClaims: [{name: own, resourceClaimTemplateName: t}]}";
     let (workload, units) = workload_of(&[
         pod("done", spec, "{phase: Succeeded}"),
@@ -90,7 +90,7 @@ fn a_pod_that_has_ended_asks_for_nothing_and_one_that_runs_keeps_its_claims() {
 }
 
 #[test]
-fn what_is_being_deleted_asks_for_nothing() {
+fn object_being_deleted_needs_nothing() {
     let gone = "deletionTimestamp: \"2026-01-01T00:00:00Z\"";
     let spec = "{resourceClaims: [{name: own, resourceClaimTemplateName: t}]}";
     let leaving =

@@ -341,14 +341,14 @@ n: ""
     }
 
     #[test]
-    fn what_programs_print_is_read_here() {
+    fn printed_block_form_is_read() {
         assert!(agree(PRINTED));
         assert!(agree(&format!("---\n{PRINTED}")));
         assert_eq!(quick(PRINTED).0.len(), 2);
     }
 
     #[test]
-    fn what_is_more_than_block_form_is_declined() {
+    fn text_beyond_block_form_is_declined() {
         let declined = [
             "",
             "a:\n",

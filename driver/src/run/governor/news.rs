@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_office_that_somebody_is_at_stays_and_what_is_none_stops_nobody() {
+    fn held_leader_lock_stays_and_foreign_files_block_nothing() {
         let state = tempfile::tempdir().unwrap();
         let at = |name: &str| offices(state.path()).join(name);
         fs::create_dir_all(at("MIG-a-directory")).unwrap();

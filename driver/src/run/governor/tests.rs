@@ -69,7 +69,7 @@ fn is_limited(usage: &Watched) {
 }
 
 #[test]
-fn idle_time_is_lent_to_burst_and_taken_back_when_the_governor_leaves() {
+fn idle_time_is_borrowed_and_reclaimed_at_governor_exit() {
     let dir = tempfile::tempdir().unwrap();
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
     let cap = grant(dir.path(), "cap", &limits(ComputePolicy::Cap, 500_000, CARD));
@@ -159,7 +159,7 @@ fn a_share_that_is_changed_is_never_what_an_earlier_one_lent() {
 
 /// Another process that has the office and does nothing with it; and what a tenant does that waits and is not answered.
 #[test]
-fn an_office_whose_governor_is_stopped_is_taken_over_where_a_tenant_calls_and_lost_for_good() {
+fn stopped_leader_is_replaced_on_a_tenant_call_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
     let granted = || read(&burst.limits()).unwrap().granted_ppm;
@@ -210,7 +210,7 @@ fn an_office_whose_governor_is_stopped_is_taken_over_where_a_tenant_calls_and_lo
 }
 
 #[test]
-fn an_office_whose_governor_is_stopped_is_taken_over_also_where_no_call_can_be_heard() {
+fn stopped_leader_is_replaced_even_if_no_call_is_heard() {
     let dir = tempfile::tempdir().unwrap();
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
     let office = scope(dir.path()).election;
@@ -242,7 +242,7 @@ impl Seam for StopsAfter {
 
 /// At each place, by a process of another number; and the next one has the office as it comes, or takes it over as well.
 #[test]
-fn what_is_left_by_who_is_killed_while_it_takes_an_office_over_goes_with_the_next_one() {
+fn files_of_a_killed_takeover_go_with_the_next_leader() {
     let mut left_behind = 0;
     for (places, is_free) in [(0, true), (0, false), (1, true), (1, false), (2, true), (2, false)] {
         let dir = tempfile::tempdir().unwrap();
@@ -290,7 +290,7 @@ fn what_is_left_by_who_is_killed_while_it_takes_an_office_over_goes_with_the_nex
 
 /// Meanwhile a launch went by its guarantee, and sleeps for as long as that takes.
 #[test]
-fn who_waits_because_a_step_came_late_is_woken_by_it() {
+fn wait_for_a_late_step_ends_with_the_step() {
     let dir = tempfile::tempdir().unwrap();
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
     let granted = || read(&burst.limits()).unwrap().granted_ppm;
@@ -377,7 +377,7 @@ fn paid_for_the_dead(policy: ComputePolicy, has_slot: bool) -> Option<i64> {
 }
 
 #[test]
-fn a_cap_that_is_alone_pays_for_processes_that_ended_before_the_driver_told_of_them() {
+fn lone_cap_pays_for_processes_that_ended_before_the_report() {
     let paid = paid_for_the_dead(ComputePolicy::Cap, true);
     assert!(paid.is_some_and(|paid| paid < 0), "{paid:?}");
     assert_eq!(paid_for_the_dead(ComputePolicy::Cap, false), None, "a stranger's time");
@@ -395,7 +395,7 @@ impl Meter for Told {
 }
 
 #[test]
-fn hundredths_of_processes_are_read_by_what_the_driver_says_of_the_card() {
+fn process_percentages_are_scaled_to_the_card() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["one", "other"] {
         grant(dir.path(), name, &limits(ComputePolicy::Cap, 250_000, CARD));
@@ -415,7 +415,7 @@ fn hundredths_of_processes_are_read_by_what_the_driver_says_of_the_card() {
 }
 
 #[test]
-fn beside_a_usage_file_that_was_cut_each_word_is_waited_on_as_it_was() {
+fn cut_usage_file_leaves_the_waits_of_other_words_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let places: Vec<_> = ["a", "b", "c"]
         .map(|name| grant(dir.path(), name, &limits(ComputePolicy::Cap, 250_000, CARD)))

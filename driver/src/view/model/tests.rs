@@ -127,7 +127,7 @@ const fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn a_process_belongs_to_the_slot_it_holds_then_to_the_one_that_names_it_then_to_its_grants() {
+fn process_belongs_to_its_slot_then_its_name_then_its_grants() {
     let held = in_books(5, Life::Held { pid: Some(500) }, 100);
     // Another tenant names the first one's process in its own books.
     let forged = in_books(500, Life::Named { pid: Some(500) }, 7);
@@ -161,7 +161,7 @@ fn a_process_belongs_to_the_slot_it_holds_then_to_the_one_that_names_it_then_to_
 }
 
 #[test]
-fn a_share_is_held_when_somebody_was_seen_with_a_live_slot_and_not_before() {
+fn share_counts_as_held_only_after_a_live_slot_was_seen() {
     let word = |life: Option<Life>, change: fn(&mut Files)| {
         let processes = life.map(|life| in_books(5, life, 0)).into_iter().collect();
         let mut share = share("claim-0", Part::Card, seen(0, 0, processes), seconds(0));
@@ -188,7 +188,7 @@ fn a_share_is_held_when_somebody_was_seen_with_a_live_slot_and_not_before() {
 }
 
 #[test]
-fn device_time_is_a_rate_between_two_looks_and_nonsense_is_called_so() {
+fn device_time_is_a_rate_of_two_reads_and_nonsense_is_named() {
     let at = |nanos, at| {
         let share = share("claim-0", Part::Card, seen(0, nanos, Vec::new()), at);
         look(vec![share], Vec::new(), vec![driver(CARD, &[(5, 1, None)], nanos, at)])
@@ -229,7 +229,7 @@ fn a_region_that_says_what_cannot_be_is_shown_with_the_reason() {
 }
 
 #[test]
-fn what_is_in_a_partition_stands_there_and_worlds_are_kept_apart() {
+fn partition_content_stays_in_it_and_namespaces_stay_apart() {
     let part =
         Part::Partition { template: "1g.10gb".parse().unwrap(), placement: PlacementName("0".to_owned()) };
     let inside = share("claim-0", part, seen(10, 0, Vec::new()), seconds(0));

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_this_build_is_a_card_and_an_empty_one_is_none_yet() {
+    fn header_of_this_build_is_a_card_and_an_empty_one_is_none() {
         assert_eq!(checked(&written(), EXPECTED), Ok(Head::Card));
         assert_eq!(checked(&written(), EXPECTED + 1), Ok(Head::Card), "another build made it longer");
         assert_eq!(checked(&[0; BYTES], 0), Ok(Head::Unwritten));

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_template_of_the_catalogue_is_a_profile_with_a_number_of_its_own() {
+    fn each_catalogue_template_is_a_profile_with_its_own_number() {
         for text in MODELS {
             let (names, found) = model(text).unwrap();
             let templates = text.matches("[[partitioning.template]]").count();

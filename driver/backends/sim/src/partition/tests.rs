@@ -37,7 +37,7 @@ fn every_personality_is_a_node_whose_cards_are_apart() {
 }
 
 #[test]
-fn hardware_refuses_what_counters_do_not_allow_and_what_it_does_not_know() {
+fn hardware_refuses_counter_excess_and_unknown_templates() {
     let node = node("h100-8");
     let big = at(&node, 0, "7g.80gb", "0");
     let live = node.create_partition(&big).unwrap();
@@ -73,7 +73,7 @@ fn a_partition_made_again_is_another_one() {
 }
 
 #[test]
-fn what_one_process_makes_the_next_one_finds() {
+fn partition_of_one_process_is_found_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let file = Personality::named("mixed").unwrap().load().unwrap();
     let catalogue = Catalogue::embedded();
@@ -125,7 +125,7 @@ fn faults_hit_the_call_that_they_name() {
 }
 
 #[test]
-fn a_node_file_may_bring_faults_partitions_and_models_of_its_own() {
+fn node_file_may_bring_faults_partitions_and_models() {
     let text = r#"
 schema = 1
 name = "lab"

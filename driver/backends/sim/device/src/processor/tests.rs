@@ -24,7 +24,7 @@ fn the_accounts_are_read_as_the_kernel_writes_them() {
 }
 
 #[test]
-fn a_thread_that_is_new_counts_with_all_and_one_that_is_gone_with_nothing() {
+fn new_thread_counts_fully_and_ended_thread_not_at_all() {
     let before = Delays::from([(1, 100), (2, 500)]);
     let now = Delays::from([(1, 130), (3, 7)]);
     assert_eq!(since(&before, &now), Duration::from_nanos(37));
@@ -63,7 +63,7 @@ fn threads_that_share_too_few_processors_lack_them() {
 }
 
 #[test]
-fn who_does_not_want_a_processor_lacks_none() {
+fn thread_wanting_no_processor_is_not_short_of_one() {
     let child = Running(Command::new("sh").args(["-c", "kill -STOP $$"]).spawn().unwrap());
     let stat = format!("/proc/{}/stat", child.0.id());
     let bound = std::time::Instant::now() + Duration::from_secs(60);

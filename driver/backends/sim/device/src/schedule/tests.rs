@@ -33,7 +33,7 @@ fn two_that_always_have_work_get_half_each() {
 }
 
 #[test]
-fn who_comes_late_waits_for_the_end_of_the_slice_only() {
+fn late_work_waits_only_for_the_end_of_the_slice() {
     let (mut turn, mut works) = (turn(), [work(100 * SLICE), work(0)]);
     play(&mut turn, &mut works, SLICE / 2);
     works[1].submitted = 1_000;
