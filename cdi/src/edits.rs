@@ -1,10 +1,12 @@
 //! Static edits: the only changes that this crate ever asks a runtime to make to a container.
 //!
-//! A device node, a read-only mount, a constant in the environment, and two writable mounts: the usage file of a grant
-//! ([`Mount::usage_file`]) and the simulated cards of a node without hardware ([`Mount::simulated_cards`]), whose
-//! content the host never trusts. No hook, no other writable mount, no network interface: nothing that runs on the
-//! host, nothing but that file through which a tenant could change what the host reads. Each edit fills one *slot* of the
-//! container, an environment name or a path, and two edits can clash only in the same slot.
+//! A device node, a read-only mount, a constant in the environment, and two writable mounts: the usage file
+//! of a grant ([`Mount::usage_file`]) and the simulated cards of a node without hardware
+//! ([`Mount::simulated_cards`]). The host never trusts the content of the writable mounts.
+//!
+//! There is no hook, no other writable mount and no network interface. Nothing runs on the host, and a tenant
+//! changes nothing that the host reads except through that file. Each edit fills one *slot* of the container,
+//! an environment name or a path. Two edits can clash only in the same slot.
 
 use std::fmt;
 use std::str::FromStr;

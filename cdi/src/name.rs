@@ -224,7 +224,7 @@ macro_rules! checked_name {
 }
 
 checked_name! {
-    /// Who defines a kind of device: `aliquot.dev`.
+    /// The vendor that defines a kind of device: `aliquot.dev`.
     Vendor, VENDOR
 }
 checked_name! {
@@ -285,7 +285,7 @@ impl fmt::Display for RequestName {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Kind {
-    /// Who defines the kind.
+    /// The vendor that defines the kind.
     pub vendor: Vendor,
     /// Which of the vendor's kinds.
     pub class: Class,

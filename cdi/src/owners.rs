@@ -1,8 +1,8 @@
-//! Edits of several grants, merged, each under the name of who asked for it.
+//! Edits of several grants, merged, each under the name of the request it is for.
 //!
-//! A runtime applies edits in an order that nobody promises, and the last one wins in silence. So two owners that ask
-//! for different things in the same slot are an error here, before anything is written, and the error names both.
-//! Equal wishes merge.
+//! A runtime applies edits in an unspecified order, and silently keeps the last one. So two owners with
+//! different edits for the same slot are an error here, before anything is written, and the error names both.
+//! Equal edits merge.
 //!
 //! Invariants: a slot holds one edit; every held edit has at least one owner; a refused addition changes nothing.
 
@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::edits::{Edit, Slot};
 use crate::spec;
 
-/// Who asks for edits, in words for a message: `request "gpu", share 0`.
+/// The request that edits are for, in words for a message: `request "gpu", share 0`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(String);
 
@@ -37,17 +37,17 @@ impl fmt::Display for Owner {
 pub struct Conflict {
     /// The place.
     pub slot: Slot,
-    /// Who was first.
+    /// The first owner.
     pub holder: Owner,
     /// What the first one has there.
     pub held: Box<Edit>,
-    /// Who came second.
+    /// The second owner.
     pub asker: Owner,
     /// What the second one asks for.
     pub asked: Box<Edit>,
 }
 
-/// What one slot holds, and for whom.
+/// The edit in one slot, and its owners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Holding {
     edit: Edit,
@@ -97,7 +97,7 @@ impl MergedEdits {
         Ok(())
     }
 
-    /// Who asked for what `slot` holds; empty where it holds nothing.
+    /// Owners of the edit in `slot`; empty if the slot is free.
     pub fn owners(&self, slot: &Slot) -> impl Iterator<Item = &Owner> {
         self.slots.get(slot).into_iter().flat_map(|holding| &holding.owners)
     }
@@ -107,7 +107,7 @@ impl MergedEdits {
         self.slots.values().map(|holding| &holding.edit)
     }
 
-    /// Whether nobody asked for anything.
+    /// Whether there are no edits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()

@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //! - A failed write leaves the earlier file as it was, and no temp file.
-//! - What is not ours is never removed and never opened for writing. Ours is a regular file whose *name* is that of a
-//!   claim and whose *content* is a spec of our kind for that claim.
+//! - Foreign files are never removed and never opened for writing. A file is ours if it is a regular file,
+//!   its *name* is that of a claim, and its *content* is a spec of our kind for that claim.
 //! - Every operation may be repeated.
 //!
 //! One agent works in a directory. A second one does no harm beyond a failed write: temp names are random, and
@@ -40,7 +40,7 @@ const SUFFIX: &str = ".json";
 const TEMP_SUFFIX: &str = ".tmp";
 /// Largest file that is read, in bytes. Ours have a few KiB; the bound keeps a foreign file from filling memory.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Mode of a written file: runtimes of other users read it, nobody else writes it.
+/// Mode of a written file: runtimes of other users read it, only the agent's user writes it.
 const FILE_MODE: u32 = 0o644;
 /// Mode of a directory that had to be made.
 const DIR_MODE: u32 = 0o755;
@@ -176,7 +176,7 @@ pub enum Kept {
         #[source]
         source: ParseSpecError,
     },
-    /// Its kind is somebody else's.
+    /// Its kind belongs to another program.
     #[error("{}: kind is {found}, expected aliquot.dev/claim; kept", path.display())]
     Kind {
         /// The file.
@@ -219,9 +219,9 @@ pub struct Listing {
 /// What a collection did.
 #[derive(Debug, Default)]
 pub struct Collection {
-    /// Claims whose file is gone.
+    /// Claims with their file removed.
     pub removed: Vec<ClaimUid>,
-    /// Interrupted writes whose temp file is gone.
+    /// Interrupted writes with their temp file removed.
     pub temps_removed: usize,
     /// What is left alone, and why.
     pub kept: Vec<Kept>,
@@ -343,8 +343,8 @@ impl CdiDir {
         Ok(listing)
     }
 
-    /// Removes the files of ours whose claim is not in `live`, and the temp files of interrupted writes. What is not
-    /// ours or cannot be read is kept and reported.
+    /// Removes our files of claims that are not in `live`, and the temp files of interrupted writes. Foreign
+    /// and unreadable files are kept and reported.
     ///
     /// No write of this process may be under way.
     ///

@@ -1,6 +1,6 @@
 //! Versions of the CDI format, and the lowest one that has everything a file uses.
 //!
-//! A runtime refuses a file whose version it does not know, and old runtimes know only old versions. So a file asks
+//! A runtime refuses a file of an unknown version, and old runtimes know only old versions. So a file asks
 //! for no more than it needs.
 //!
 //! | needs | when the file has |

@@ -144,7 +144,7 @@ fn a_write_cut_short_keeps_the_earlier_file_and_leaves_no_other() {
     const NAME: &str = "a_write_cut_short_keeps_the_earlier_file_and_leaves_no_other";
     let Some(store) = child_dir() else {
         let temp = tempfile::tempdir().unwrap();
-        // Files of at most 4 KiB (POSIX counts in halves), and no signal for the one who tries more.
+        // Files of at most 4 KiB (POSIX counts in halves), and no signal for a process that writes more.
         let script = r#"trap "" XFSZ && ulimit -f 8 && exec "$@""#;
         let child = again(NAME, temp.path(), &[], script).unwrap();
         assert!(passed(&child), "{child:?}");
