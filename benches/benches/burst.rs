@@ -1,5 +1,5 @@
-//! How soon idle compute is lent and taken back: two real processes with the shim on a simulated card, and the governor that one
-//! of their supervisors is.
+//! How soon a tenant gets idle compute time and how soon the owner has it back: two real processes with the
+//! shim on a simulated card, and the governor in one of their supervisors.
 //!
 //! ```text
 //!   owner, 60 %, cap:     ██░██░██░██░ rests ················ ██░██░██░██░██░
@@ -7,9 +7,9 @@
 //!                                    │ lent after             │ back after
 //! ```
 //!
-//! Told by the card's own account of who ran when. A tenant that has its rate after a time is one that from then on is never
-//! behind that rate: the time by which it was behind at worst, up to the next turn of things. So a rate that comes soon and
-//! does not stay counts as late.
+//! The card's own record of runs is the reference. A tenant has its rate from the moment after which it is
+//! never behind that rate: the delay is the most it was behind until the next change. So a rate that comes
+//! soon and does not stay counts as late.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -23,14 +23,14 @@ use aliquot_sim_device::{Busy, Card};
 use aliquot_tests::local::Local;
 use aliquot_tests::simulated::{StoodAside, root, run as command};
 
-/// What the owner is promised, and what the borrower may have while it rests, in thousandths of the card.
+/// The owner's guarantee, and what the borrower may use while the owner rests, in thousandths of the card.
 const OWNS: u64 = 600;
 const MAY: u64 = 1_000;
-/// Part of that which is to be had, in thousandths: a share is promised to three points.
+/// The part of that which counts as reached, in thousandths: a share is guaranteed to three points.
 const HAD: u64 = 950;
-/// Turns of things that are left out: programs are learnt.
+/// Turns that are left out: the shim learns the programs in them.
 const LEARNING: usize = 5;
-/// Fewest that tell anything.
+/// The fewest samples with a meaning.
 const LEAST: usize = 12;
 /// Longest time without a processor, of all four processes together, of half a turn that counts.
 const LACK_MAX: Duration = Duration::from_millis(1);
@@ -50,9 +50,9 @@ struct Case {
     owner: u64,
     borrower: u64,
     turn: Duration,
-    /// Of milliseconds until the borrower has the card.
+    /// Milliseconds until the borrower has the card.
     lent: Option<Promise>,
-    /// Of milliseconds until the owner has its guarantee.
+    /// Milliseconds until the owner has its guarantee.
     back: Option<Promise>,
 }
 
@@ -201,7 +201,8 @@ fn cases() -> Vec<Case> {
         case("burst", [5_000, 100], 100, soon, soon),
         case("burst", [20_000, 20_000], 200, None, None),
         case("burst", [1_000, 50_000], 250, None, None),
-        // The control: who may not borrow is behind what a borrower may have, in the end by 68 % of the owner's rest.
+        // The control: a tenant with a cap stays behind what a borrower may use, in the end by 68 % of the
+        // owner's rest.
         case("cap", [1_000, 1_000], 80, Some(Promise::AtLeast(40.0)), soon),
     ]
 }

@@ -1,7 +1,8 @@
-//! What a launch costs with the shim, over a driver whose launches do nothing.
+//! What a launch costs with the shim, over a driver with launches that do nothing.
 //!
-//! The card of that driver takes two microseconds for a kernel, and the program pauses between bursts, so nobody waits for a
-//! share: what is measured is the hook, with the markers, leases and bills that so many launches make.
+//! The card of that driver takes two microseconds for a kernel, and the program pauses between bursts, so no
+//! launch waits for a share. The measurement is the hook, with the markers, leases and bills that so many
+//! launches make.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

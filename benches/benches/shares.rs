@@ -1,14 +1,17 @@
-//! Whether parts of a simulated card's time are what was promised, by real processes with the shim: kernels of up to a second, many
-//! processes, graphs, streams, synchronous launches; a tenant alone, and three that share the card.
+//! Whether parts of a simulated card's time are what the grants guarantee, with real processes and the shim:
+//! kernels of up to a second, many processes, graphs, streams, synchronous launches. One tenant runs alone,
+//! or three share the card.
 //!
-//! Told by the card's own account of who ran. Windows of a share are half a second, or forty kernels where that is longer: one
-//! kernel more or less is no error of the share. Tenants beside each other are told over spans that hold many turns of the longest
-//! of their kernels. Where a process was ready to run and had no processor for half of what a share may be off, its window says
-//! nothing of the share and is left out; how many count is said. Of spans the lack is shown.
+//! The card's own accounting is the reference. A window of a share is half a second, or forty kernels where
+//! that is longer, so that one kernel more or less is no error of the share. Tenants beside each other are
+//! measured over spans of many turns of their longest kernels.
+//!
+//! A window is left out if a process was ready to run without a processor for half of the share's tolerance;
+//! the report says how many count. For spans the report shows the lack of processor.
 //!
 //! `cargo bench … -- 50 100` measures tenants alone with kernels of so many milliseconds, `-- three` those beside each other.
 //!
-//! What has long kernels hardly needs a processor: cases of one tenant run side by side, each on a card of its own.
+//! Long kernels hardly need a processor: cases of one tenant run side by side, each on a card of its own.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -55,7 +58,7 @@ enum Under {
     Nothing,
 }
 
-/// A tenant: a run whose programs go with the value.
+/// A tenant: a run and its programs, which end with the value.
 struct Tenant {
     supervisor: Child,
     pids: Vec<u32>,
@@ -113,7 +116,7 @@ impl Tenant {
         under: Under,
         time: Duration,
     ) -> Result<Self, String> {
-        // The shell says who its programs are, and ends with them.
+        // The shell prints the process IDs of its programs, and ends with them.
         let one = format!(
             "{} {} {} 64 {} >/dev/null & echo $!;",
             program.display(),
@@ -153,7 +156,7 @@ impl Tenant {
     /// Its programs may be in the middle of a wait for their turn, of minutes where many have long kernels.
     fn end(mut self) -> Result<(), String> {
         for pid in self.pids.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
-            // The shell waits for it: its number is nobody else's.
+            // The shell has not reaped it, so its process ID is not reused.
             kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(|error| error.to_string())?;
         }
         let status = self.supervisor.wait().map_err(|error| error.to_string())?;

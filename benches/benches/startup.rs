@@ -71,7 +71,8 @@ fn plain(report: &mut Report, effort: Effort) -> Result<(), String> {
         let (bare, with) = (spread(&runs.bare, field)?, spread(&runs.with, field)?);
         let (least, middle) = (with.min - bare.min, with.median - bare.median);
         rows.push([name.to_owned(), bare.to_string(), with.to_string(), figures(least), figures(middle)]);
-        // The clock's middle on a busy machine is about the others; its lowest is the run that nobody disturbed.
+        // On a busy machine the median of the clock measures the other programs; its minimum is an
+        // undisturbed run.
         let figure = if name == "clock" { least } else { middle };
         report.promise(format!("ls: µs more of {name}"), figure, Promise::AtMost(200.0));
     }

@@ -190,27 +190,27 @@ fn run(effort: Effort) -> Result<ExitCode, String> {
     for case in &CASES {
         let (samples, claims, bytes) = bench.measure(case)?;
         let upstream = Spread::of(&samples.upstream).ok_or("nothing was measured")?;
-        let row = |who: &str, seconds: Spread, ratio: Option<Spread>| {
+        let row = |name: &str, seconds: Spread, ratio: Option<Spread>| {
             let ratio = ratio.map_or_else(|| "1".to_owned(), |ratio| ratio.to_string());
             let each = Spread { min: seconds.max, median: seconds.median, max: seconds.min };
             let rate = Spread { min: 1.0 / each.min, median: 1.0 / each.median, max: 1.0 / each.max };
-            [case.name.to_owned(), who.to_owned(), seconds.times(1e6).to_string(), rate.to_string(), ratio]
+            [case.name.to_owned(), name.to_owned(), seconds.times(1e6).to_string(), rate.to_string(), ratio]
         };
         rows.push(row("upstream", upstream, None));
         let yaml = format!("from YAML ({} kB, {claims} claims)", bytes / 1_000);
-        for (who, seconds, promise) in [
+        for (name, seconds, promise) in [
             ("warm", &samples.warm, case.promised.map(|(warm, _)| warm)),
             ("new world", &samples.new_world, None),
             (yaml.as_str(), &samples.yaml, case.promised.map(|(_, yaml)| yaml)),
         ] {
             let ratio = ratios(&samples.upstream, seconds)?;
-            rows.push(row(who, Spread::of(seconds).ok_or("nothing was measured")?, Some(ratio)));
-            promises.extend(promise.map(|bound| (format!("{}, {who}", case.name), ratio.median, bound)));
+            rows.push(row(name, Spread::of(seconds).ok_or("nothing was measured")?, Some(ratio)));
+            promises.extend(promise.map(|bound| (format!("{}, {name}", case.name), ratio.median, bound)));
         }
     }
     report.table(
         "A node of 8 H100 filled claim by claim. Each cell is lowest / median / highest of the turns.",
-        ["claims", "who", "µs a decision", "decisions a second", "times upstream"],
+        ["claims", "allocator", "µs a decision", "decisions a second", "times upstream"],
         &rows,
     );
     for (what, ratio, bound) in promises {

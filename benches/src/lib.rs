@@ -5,9 +5,9 @@
 //!  fleet: claims ───────────────────────────────────────────────────┴▶ a bench ─▶ measure ─▶ report: a table
 //! ```
 //!
-//! Benches that compare with upstream, or whose promise is a table, print Markdown: a page of `results/` is what they
-//! print. `cargo bench` runs them in full and fails where a promise is not kept; with `-- --test`, and under
-//! `cargo test`, every bench does each of its things once, small, and only what it answers is checked.
+//! Benches that compare with upstream, or that promise a table, print Markdown: a page of `results/` is their
+//! output. `cargo bench` runs them in full and fails if a promise is broken. With `-- --test`, and under
+//! `cargo test`, every bench does each of its things once, small, and only the answers are checked.
 
 pub mod fleet;
 pub mod measure;
