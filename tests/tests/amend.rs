@@ -95,7 +95,7 @@ fn a_changed_manifest_changes_the_limits_in_place() {
     }
     assert_eq!(in_force(&local), (2048, 500_000, "Cap".to_owned()));
     let same = fs::metadata(share(&local).join("usage")).unwrap().ino();
-    assert_eq!(books.metadata().unwrap().ino(), same, "whoever has the books mapped keeps them");
+    assert_eq!(books.metadata().unwrap().ino(), same, "a process that has the file mapped keeps it");
     // What was given up can be had, and no more than that.
     assert_eq!(prepare(&local, "two", Asked { memory: "12Gi", cores: "50", policy: "cap" }).0, Some(0));
     assert_eq!(local.claims(), 2);
@@ -195,7 +195,7 @@ fn class_or_selector_unmatched_by_the_held_device_is_refused() {
     assert_eq!((in_force(&local), local.claims()), ((4096, 300_000, "Burst".to_owned()), 1));
 }
 
-/// Who has all of a card has no limit in his processes that could be moved.
+/// A claim with all of a card has no limit in its processes that could change.
 #[test]
 fn a_limit_that_nobody_would_feel_is_refused() {
     let local = Local::new(CARD);
@@ -238,14 +238,15 @@ fn leased(local: &Local, bench: &Bench, kind: &str, files: &[PathBuf]) -> Option
     None
 }
 
-/// The kernel lets a lease of a tenant keep whoever opens its file waiting for a minute, and the node is locked meanwhile.
+/// The kernel lets a tenant's lease delay an opener of its file for a minute, and the node is locked
+/// meanwhile.
 #[test]
 fn a_tenant_with_a_lease_on_its_files_keeps_nobody_waiting() {
     let (local, bench) = (Local::new(CARD), Bench::new());
     assert_eq!(prepare(&local, "one", FIRST).0, Some(0));
     let share = share(&local);
     let Some(holder) = leased(&local, &bench, "read", &[share.join("usage")]) else { return };
-    // Who waits for it finds it unlocked in the end.
+    // A caller that waits for the lock gets it in the end.
     let (code, text) = prepare(&local, "one", Asked { memory: "2Gi", ..FIRST });
     assert_eq!((code, text.contains("has a lease on them")), (Some(1), true), "{text}");
     assert_eq!(in_force(&local), (4096, 300_000, "Burst".to_owned()));
@@ -299,6 +300,6 @@ fn tenant_with_leases_on_its_files_blocks_no_other_claim() {
         assert!(open(path).is_ok(), "{}: {:?}", path.display(), open(path));
     }
     let kept = one.iter().filter(|path| open(path).is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
-    assert_eq!(kept.count(), one.len(), "nobody has a lease");
+    assert_eq!(kept.count(), one.len(), "there is no lease");
     drop(holder);
 }

@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 /// Of the simulated cards, as `driver/backends/sim/README.md` says.
 const CONTEXT: u64 = 480 * MIB;
 const CARD: &str = "GPU-a11c0de0-51a0-4c4d-8000-000000000000";
-/// What is said where nobody knows.
+/// The message for an unknown size.
 const UNKNOWN: &str = "what a context takes cannot be measured: ";
 
 /// One card on which contexts take so much.
@@ -38,7 +38,7 @@ fn kept(machine: &Machine) -> PathBuf {
     machine.state().join("contexts")
 }
 
-/// Somebody of no grant, who holds so many MiB and a context.
+/// A process without a grant that holds so many MiB and a context.
 fn stranger(machine: &Machine, mib: u64) -> Child {
     let mut stranger = machine.bench.command(aliquot());
     stranger.args(["demo-tenant", "fill", &mib.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -52,7 +52,7 @@ fn end(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// A tenant that is told what to do; `None`: no C compiler here.
+/// A tenant that runs commands from its input; `None`: no C compiler here.
 fn tenant(machine: &Machine, memory: u64) -> Option<Talk> {
     let program = match machine.bench.compile("shim_overhead", Link::Opened) {
         Ok(program) => program,
@@ -109,7 +109,7 @@ fn measured_size_is_kept_until_the_driver_changes() {
     let machine = machine(700 * MIB);
     assert_eq!(machine.told_quietly(), 700 * MIB);
     machine.fault("cuDevicePrimaryCtxRetain", "{ error = 999 }");
-    assert_eq!(machine.told_quietly(), 700 * MIB, "nobody measures again");
+    assert_eq!(machine.told_quietly(), 700 * MIB, "a known size is not measured again");
     machine.no_fault();
     machine.bench.write("node.toml", "driver = \"590.10.01\"\ncontext_bytes = 734003201\n[[card]]\n");
     assert_eq!(machine.told_quietly(), 734_003_201);
@@ -216,7 +216,7 @@ fn measurement_beside_tenants_uses_only_unpromised_memory() {
     assert_eq!((machine.told_quietly(), machine.bench.card().high_water()), (CONTEXT, CONTEXT));
     end(half);
     let live = region::read(&seen).unwrap().context_bytes;
-    assert_eq!(live, CONTEXT, "who was there before is told as well");
+    assert_eq!(live, CONTEXT, "a claim from before gets the size as well");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_driver_that_does_not_answer_is_not_waited_for_long() {
     let said = err(&output);
     assert!(said.contains(UNKNOWN) && said.contains("no context was there within 20 s"), "{said}");
     assert_eq!((published, machine.bench.card().processes().len()), (0, 0));
-    // It would be known now; nobody tries so soon again, and everybody is told why.
+    // It would be known now; no run tries so soon again, and each says why.
     machine.no_fault();
     for _ in 0..2 {
         let (output, published) = machine.told(&["--memory", "1Gi"]);
@@ -271,7 +271,7 @@ fn long_measurement_is_announced() {
     let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
     let mut run = machine.aliquot("run", &["--memory", "1Gi", "--", "true"]);
     assert_eq!(run.stderr(slave).status().unwrap().code(), Some(0));
-    // Whoever reads a terminal that nobody writes to any more reads no end of a file, but an error.
+    // A reader of a terminal without writers reads no end of a file, but an error.
     drop(run);
     let mut said = Vec::new();
     drop(fs::File::from(master).read_to_end(&mut said));
@@ -372,7 +372,7 @@ fn killed_measurement_leaves_no_process_context_or_claim() {
     }
 }
 
-/// Whoever started it was killed before it could ask to die with him.
+/// Its parent was killed before it could set its parent-death signal.
 #[test]
 fn measured_process_does_not_start_without_its_measurer() {
     let machine = machine(CONTEXT);

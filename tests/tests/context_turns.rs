@@ -1,4 +1,4 @@
-//! Who measures what a context takes on this machine's own cards, and who waits for that meanwhile.
+//! The size of a context on this machine's own cards: which run measures it, and which runs wait meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +13,7 @@ use aliquot_tests::machine::Machine;
 /// Of the simulated cards, as `driver/backends/sim/README.md` says.
 const CONTEXT: u64 = 480 << 20;
 const CARD: &str = "GPU-a11c0de0-51a0-4c4d-8000-000000000000";
-/// What is said where nobody knows.
+/// The message for an unknown size.
 const UNKNOWN: &str = "what a context takes cannot be measured: ";
 
 fn err(output: &Output) -> String {
@@ -136,7 +136,7 @@ fn waiting_process_reuses_the_measured_size() {
     machine.bench.write("faults.toml", slow);
     let measures = Running(machine.aliquot("run", &["--memory", "1Gi", "--", "true"]).spawn().unwrap());
     wait_for("the context", || machine.bench.card().in_use() == CONTEXT);
-    // Nobody else can have one.
+    // No other process can have one.
     machine.fault("cuDevicePrimaryCtxRetain", "{ error = 999 }");
     assert_eq!((machine.told_quietly(), measures.ended().status.code()), (CONTEXT, Some(0)));
 }

@@ -1,4 +1,4 @@
-//! Many claims at once, and local runs that begin together: what each costs whoever waits behind it.
+//! Many claims at once, and local runs that begin together: how long each delays the next.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -19,7 +19,7 @@ use aliquot_tests::node::{Want, World, claim};
 
 const RUN: &str = "run-1-2-0";
 
-/// Hardware that counts how often somebody asks what there is.
+/// Hardware that counts the queries for its state.
 struct Asked {
     hardware: Box<dyn DeviceBackend>,
     times: Arc<AtomicUsize>,
@@ -69,7 +69,7 @@ impl Seam for Noted {
 }
 
 impl Noted {
-    /// How often since the last question somebody waited for the disk.
+    /// Waits for the disk since the last call.
     fn waits(&self) -> usize {
         let done = std::mem::take(&mut *self.0.lock().unwrap());
         done.iter().filter(|effect| effect.starts_with("sync") || effect.ends_with("CDI file")).count()
@@ -134,14 +134,15 @@ fn a_local_run_waits_for_the_disk_with_its_promise_alone() {
     assert_eq!((of_container > 14, noted.waits()), (true, 4));
     node.invariants().unwrap();
 
-    // No runtime is told of it, and nothing is there for containers.
+    // No container runtime gets a file of it.
     assert_eq!(names(node.cdi_dir()), ["aliquot.dev-claim-c.json"]);
     let shares = names(&node.grants_dir().join(RUN));
     assert_eq!(shares.len(), 1, "{shares:?}");
     let dir = node.grants_dir().join(RUN).join(&shares[0]);
     assert_eq!(names(&dir), ["grant.json", "limits", "usage"]);
 
-    // A power failure may leave anything of these; who opens the node next makes them again.
+    // A power failure may leave any of these states; the next process that opens the node makes the files
+    // again.
     let whole = names(&dir).into_iter().map(|name| fs::read(dir.join(name)).unwrap()).collect::<Vec<_>>();
     drop(node);
     for (left, length) in [("nothing", 0), ("half", 64), ("zeros", 4096)] {

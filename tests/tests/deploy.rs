@@ -19,7 +19,7 @@ const RENDERED: [(&str, &str); 2] = [
     ("tests/golden/chart/values.yaml", "tests/golden/chart/all.yaml"),
 ];
 
-/// Nodes whose classes each file of the chart has.
+/// Nodes with their classes in each file of the chart.
 const CLASSES: [(&str, &[&str]); 2] =
     [("nvidia", &["a100-4", "h100-8", "h200"]), ("huawei", &["ascend-310p", "ascend-910b3-8"])];
 

@@ -121,7 +121,7 @@ fn a_disk_that_fills_up_anywhere_loses_nothing() {
                 );
             }
         }
-        // Who is there already can be looked up on a full disk.
+        // A present claim can be looked up on a full disk.
         assert!(world.look().unwrap().claim(&ClaimUid::new("b").unwrap()).is_some());
         disk.empty();
         drop(node);

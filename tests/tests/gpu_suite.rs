@@ -331,8 +331,8 @@ fn instance_of_a_mig_card_is_checked_by_both_its_names() {
     assert_eq!(bench.card().gpu_instances(), before);
 }
 
-/// One that has the whole card's compute: a simulated kernel is as long there as it is told. A machine that is busy makes it less,
-/// and never more.
+/// A share with the whole card's compute: a simulated kernel then lasts as long as its name says. A busy
+/// machine reduces the rate, and never raises it.
 #[test]
 fn a_share_of_an_instance_is_held_by_both_of_its_names() {
     let (bench, Some(place)) = (Bench::new(), carried(shim())) else { return };
@@ -367,8 +367,8 @@ fn exclusive_card_skips_the_impossible_and_reports_failures() {
     for row in ["three processes", "[25, 75] %", "[10, 30, 60] %"] {
         assert!(verdict(&page, row).starts_with("stood aside: the compute mode lets one process"), "{page}");
     }
-    // Somebody else has it: nothing works, and each row says so.
-    let _somebody = Beside::start(&bench, &place, &["fill", "plain", "1048576", "1"]);
+    // Another process holds the memory: nothing works, and each row says so.
+    let _beside = Beside::start(&bench, &place, &["fill", "plain", "1048576", "1"]);
     let (page, output) = place.suite(bench.command(place.script()), &words);
     assert_eq!(output.status.code(), Some(1), "{page}");
     for row in ["cuMemAlloc:", "cuMemCreate:", "modules with"] {
@@ -392,7 +392,7 @@ fn a_card_that_others_fill_or_keep_busy_is_not_measured() {
     busy.go();
     let started = Instant::now();
     while bench.card().utilization() < 90 {
-        assert!(started.elapsed() < Duration::from_secs(120), "nobody is busy");
+        assert!(started.elapsed() < Duration::from_secs(120), "the card is not busy");
         std::thread::sleep(Duration::from_millis(20));
     }
     let words = ["--minutes", "6", "--only", "memory,packages,shares,pairs,overhead"];
@@ -458,7 +458,7 @@ fn the_vendors_compiler_takes_the_kernels() {
     assert_eq!(made.len(), 2 * (5 + 5 + 4 + 3 + 2), "{said}");
     for words in made {
         let [_, _, _, kernel, bytes] = words[..] else { panic!("{said}") };
-        // What is left of a kernel whose work was found to be of no use takes 256.
+        // What is left of a kernel without useful work takes 256.
         assert!(kernel != "kp" || bytes.parse::<u32>().unwrap() >= 512, "{said}");
     }
 }

@@ -1,4 +1,5 @@
-//! What cards tell of themselves while runs are on them: who is kept off, who stays, what makes it over.
+//! Health events of cards while runs use them: which runs are refused, which continue, and what clears an
+//! event.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -90,7 +91,7 @@ fn xid_keeps_new_claims_off_its_card_and_disturbs_no_tenant() {
     let table = machine.aliquot("top", &["-n", "0"]).output().unwrap();
     assert!(String::from_utf8_lossy(&table.stdout).contains("Xid 48: an error of two bits"), "{table:?}");
     assert_eq!(held(&machine, &[]), (Some(1), vec![(FIRST.to_owned(), "whole card".to_owned())]));
-    assert!(tenant.try_wait().unwrap().is_none(), "who is there stays");
+    assert!(tenant.try_wait().unwrap().is_none(), "a run that has started continues");
     // It goes back as ever, and the card is still held against.
     assert_eq!((end(tenant), machine.claims()), (Some(0), 0));
     assert_eq!(run(&machine, &["--card", "0"]).status.code(), Some(125));
@@ -149,7 +150,7 @@ fn xid_of_an_instance_closes_its_place_alone() {
     let top = machine.top(&["-n", "0"]);
     let states = (&top["cards"][0]["health"]["state"], &top["cards"][0]["partitions"][0]["health"]["state"]);
     assert_eq!(states, (&"healthy".into(), &"unhealthy".into()), "{top}");
-    // There is room in the instance, and it takes nobody; what would overlap it neither.
+    // The instance has room and accepts no claims; neither does any instance that would overlap it.
     let (other, _) = machine.tenant(&share, &["fill", "1"]);
     let starts = |card: &Card| {
         let instances = card.gpu_instances();
@@ -205,7 +206,7 @@ fn a_storm_of_errors_of_programs_hides_no_error_of_the_card() {
     let harmless: Vec<u64> =
         harmless.chain(92..=94).chain(96..=108).chain(126..=135).chain(137..=139).collect();
     assert!(harmless.len() > NOTES_OF_A_CARD_MAX, "{}", harmless.len());
-    // A simulated driver keeps the last 64 for who listens.
+    // A simulated driver keeps the last 64 reports.
     for some in harmless.chunks(32) {
         some.iter().for_each(|xid| card(&machine, 0).raise_xid(*xid, None));
         noted(&machine.state(), &format!("code {} ", some.last().unwrap()));
@@ -228,7 +229,7 @@ fn a_storm_of_errors_of_programs_hides_no_error_of_the_card() {
 fn event_not_recordable_at_once_is_recorded_later() {
     let machine = Machine::of("[[card]]");
     let (tenant, _) = machine.tenant(&["--memory", "1Gi"], &["fill", "1"]);
-    // Nobody gets the lock where a pipe stands, and nobody waits for it.
+    // A pipe in place of the lock file: no process gets the lock, and none waits for it.
     let lock = machine.state().join("health.lock");
     assert!(Command::new("mkfifo").arg(&lock).status().unwrap().success());
     card(&machine, 0).raise_xid(64, None);
@@ -251,7 +252,7 @@ fn foreign_object_in_place_of_the_health_lock_is_refused() {
         let output = on_own_state(&local, &["health", "--clear", "all"]);
         (output.status.code(), err(&output))
     };
-    // A pipe that somebody reads is opened, and is none.
+    // A pipe with a reader can be opened, and is no lock file.
     assert!(Command::new("mkfifo").arg(&lock).status().unwrap().success());
     let mut options = fs::OpenOptions::new();
     let reader = options.read(true).write(true).open(&lock).unwrap();
@@ -300,7 +301,7 @@ fn event_outlives_the_supervisor_that_received_it() {
     let input = killed.stdin.take();
     killed.kill().unwrap();
     killed.wait().unwrap();
-    // Nobody takes over: the other one listened all the time.
+    // No takeover is needed: the other watcher listened all the time.
     card(&machine, 0).raise_xid(95, None);
     noted(&machine.state(), "code 95");
     drop(input);
@@ -382,7 +383,7 @@ fn a_driver_without_events_is_named_once_and_runs_go_on() {
     hasty.bench.write("faults.toml", &(fails(1) + &fails(2)));
     assert_eq!(err(&run(&hasty, &["--memory", "1Gi"])), "");
     let (tenant, _) = hasty.tenant(&["--memory", "1Gi"], &["fill", "1"]);
-    // What came meanwhile is told when it waits again.
+    // A report from the meantime is read at the next wait.
     card(&hasty, 0).raise_xid(48, None);
     noted(&hasty.state(), "code 48");
     assert_eq!(end(tenant), Some(0));

@@ -88,7 +88,7 @@ fn a_journal_with_any_bit_changed_is_refused() {
     for at in 0..bytes.len() {
         for bit in 0..8 {
             bytes[at] ^= 1 << bit;
-            assert!(decode(&path, &bytes).is_err(), "bit {bit} of byte {at} changed, and nobody noticed");
+            assert!(decode(&path, &bytes).is_err(), "bit {bit} of byte {at} changed, and was not detected");
             bytes[at] ^= 1 << bit;
         }
     }
@@ -100,7 +100,7 @@ fn bytes_added_anywhere_are_refused() {
     for at in 0..=text.len() {
         for extra in ["0", "\n", " ", "x"] {
             let grown = format!("{}{extra}{}", &text[..at], &text[at..]);
-            assert!(decode(&path, grown.as_bytes()).is_err(), "{extra:?} at {at}, and nobody noticed");
+            assert!(decode(&path, grown.as_bytes()).is_err(), "{extra:?} at {at} was not detected");
         }
     }
 }
@@ -108,7 +108,7 @@ fn bytes_added_anywhere_are_refused() {
 #[test]
 fn a_foreign_or_oversized_file_is_kept_and_refused() {
     let (world, path, _) = prepared();
-    let error = refusal(&world, &path, b"{\"checkpoint\":\"of somebody else\"}\n");
+    let error = refusal(&world, &path, b"{\"checkpoint\":\"of another program\"}\n");
     assert!(error.contains("header line of a journal") && error.contains("checkpoint"), "{error}");
     let file = fs::File::create(&path).unwrap();
     file.set_len(FILE_BYTES_MAX + 1).unwrap();

@@ -1,8 +1,9 @@
 //! State directories that a version of this program left, kept as files: they are read, and what they hold is given back.
 //!
-//! `tests/kept/<version>` is what a state directory of that version had in it that is not written anew: the journal, the hardware of
-//! a simulated node, a prepared claim and a run that was killed with its supervisor, with the books of both. What is no text is
-//! `<name>.hex`: an offset and 32 bytes a line, lines of zeros left out. Simulated cards, of 24 MiB each, are not kept.
+//! `tests/kept/<version>` holds what a state directory of that version had in it that is not written anew:
+//! the journal, the hardware of a simulated node, a prepared claim and a run that was killed with its
+//! supervisor, with the usage accounting of both. A binary file is `<name>.hex`: an offset and 32 bytes a
+//! line, lines of zeros left out. Simulated cards, of 24 MiB each, are not kept.
 //!
 //! `ALIQUOT_GOLDEN=write cargo test -p aliquot_tests --test kept_state` has the program write that of its own version. Files of a
 //! released version are never written anew: one that stands in a numbered section of CHANGELOG.md.
@@ -28,7 +29,7 @@ const BINARY: [&str; 2] = ["limits", "usage"];
 /// Bytes of a line of what is not.
 const LINE: usize = 32;
 
-/// Where they lie; written anew before anybody reads them, where that is asked for.
+/// The folder of kept states; with `ALIQUOT_GOLDEN=write` it is written before its first use.
 fn kept() -> PathBuf {
     static WRITTEN: OnceLock<()> = OnceLock::new();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("kept");
@@ -148,14 +149,14 @@ fn states_that_were_kept_are_read_and_what_they_hold_goes_back() {
             "{}: {held}",
             version.display()
         );
-        // The books of the run that was killed say what it had: a context and 64 MiB.
+        // The accounting of the killed run shows what it had: a context and 64 MiB.
         let usages = || files_below(&local.state()).into_iter().filter(|file| file.ends_with("usage"));
         let seen = usages().map(|usage| Seen::of(&local.state().join(usage)).unwrap());
         let most = seen.map(|seen| seen.high_water.0).max().unwrap();
         assert!(most > 64 << 20 && most < 1 << 30, "{most}");
         let again = on_state(&local, &["prepare", "-f", &claim(&local)]);
         assert!(again.status.success() && !said(&again).contains("changed"), "{}", said(&again));
-        // The next run finds that nobody runs there any more.
+        // The next run finds that no process of the killed run is left.
         let all_but_the_claim = on_run(&local, "11Gi");
         assert!(all_but_the_claim.status.success(), "{}", said(&all_but_the_claim));
         assert_eq!((local.claims(), local.records()), (1, 0));

@@ -13,7 +13,8 @@ use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::running_agent::{FakeCluster, RunningAgent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What grpc-go 1.81.1 sends for `GetInfo` to a socket whose path has no `@`: preface, SETTINGS, HEADERS, empty DATA.
+/// What grpc-go 1.81.1 sends for `GetInfo` to a socket without `@` in its path: preface, SETTINGS, HEADERS,
+/// empty DATA.
 const GO_CALL: &str = "505249202a20485454502f322e300d0a0d0a534d0d0a0d0a00000004000000000000000004010000000000008b0104000000018386459c62ba2d98d558598c84d83498f52fb4b31909b06931ea63115392a94f41b35458534d6a8b0d96a1340e354587b8ec545868346a8b0f5b632d054aa2c35d16cc6a91158598c84d9e95161f2b58599741c9d75f8b1d75d0620d263d4c4d65647a8a9acac8b4c7602bbc15c340027465864d833505b11f40899acac8b24d494f6a7f8669f7df0b4d5b0000050001000000010000000000";
 
 const SHARE: Want = Want { card: 2, part: "card", memory_mib: Some(2048), cores: 20 };

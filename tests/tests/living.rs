@@ -1,4 +1,5 @@
-//! What anybody uses stays his: who of a local run or of a prepared claim lives is found, and records that are none harm nobody.
+//! Parts in use stay in use: live processes of local runs and prepared claims are found, and stray records do
+//! no harm.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -23,11 +24,11 @@ fn said(output: &Output) -> String {
 }
 
 fn kill(signal: &str, pid: u32) {
-    // Whoever is gone already needs no signal.
+    // A process that has exited needs no signal.
     let _ = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
-/// Whether a process has ended, seen by whoever started it or not.
+/// Whether a process has ended, reaped by its parent or not.
 fn has_ended(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
@@ -47,7 +48,7 @@ fn only_in(dir: &Path) -> PathBuf {
     one
 }
 
-/// A run whose command says its number, and waits for its input to end.
+/// A run with a command that prints its process ID and waits for its input to end.
 fn waits(local: &Local, memory: &str) -> (Child, u32) {
     let mut run = local.run(&["--memory", memory, "--", "sh", "-c", "echo $$; read line"]);
     let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -55,7 +56,8 @@ fn waits(local: &Local, memory: &str) -> (Child, u32) {
     (child, line.parse().unwrap())
 }
 
-/// A run whose command is over and has left somebody without the grants in his environment; his number. `before` is done first.
+/// A run with a finished command that left a process without the grants in its environment; the ID of that
+/// process. `before` is done first.
 fn leaves_behind(local: &Local, before: &str) -> u32 {
     let file = local.dir().join("left");
     let script = format!(
@@ -87,7 +89,7 @@ fn a_command_keeps_its_part_when_its_supervisor_is_killed() {
 #[test]
 fn processes_left_by_a_command_keep_the_part() {
     let local = Local::new("h200");
-    // Away from its parent, its session and its group: only its environment tells whose it is.
+    // Away from its parent, its session and its group: only its environment names the run.
     let script = "setsid sh -c 'echo $$ > \"$0\"; exec sleep 600' \"$0\" < /dev/null > /dev/null 2>&1 &
         while [ ! -s \"$0\" ]; do sleep 0.01; done; exit 6";
     let pid_file = local.dir().join("pid");
@@ -130,7 +132,7 @@ fn part_used_by_a_run_is_not_released() {
     assert_eq!(fs::read_dir(local.state().join("living")).unwrap().count(), 0);
 }
 
-/// Where its lock cannot even be tried nobody is taken for its supervisor, and what it holds stays.
+/// If its lock cannot even be tried, no process is taken for its supervisor, and what it holds stays.
 #[test]
 fn unlockable_record_is_left_and_its_part_stays() {
     let local = Local::new(CARD);
@@ -190,7 +192,8 @@ fn claim_with_processes_is_released_by_force_only() {
     fs::write(&file, claim("used", "4Gi")).unwrap();
     assert_eq!(code(&on_state(&local, &["prepare", "-f", file.to_str().unwrap()])), 0);
     let grants = only_in(&local.state().join("grants"));
-    // Whoever begins with the grants in its environment counts, a slot in the books or not.
+    // A process that starts with the grants in its environment counts, with or without a slot in the
+    // accounting.
     let mut tenant = Command::new("sleep").arg("600").env("ALIQUOT_GRANTS", &grants).spawn().unwrap();
     let uses = format!("process {})", tenant.id());
     wait_for("its environment", || {
@@ -224,7 +227,8 @@ fn process_without_its_environment_keeps_the_part() {
     local.settle();
 }
 
-/// Numbers of another pid namespace mean nothing here: there the lock tells, and without one nobody can be told dead.
+/// Process IDs of another pid namespace mean nothing here: there the lock decides, and without one no process
+/// is known to have exited.
 #[test]
 fn a_command_of_another_pid_namespace_keeps_its_part() {
     let local = Local::new(CARD);
@@ -238,7 +242,7 @@ fn a_command_of_another_pid_namespace_keeps_its_part() {
     let text = fs::read_to_string(&record).unwrap();
     let words: Vec<&str> = text.split_whitespace().collect();
     assert_eq!((words[0], words[3]), ("where", "command"), "{text}");
-    // As if it had been written there: it is another's number here, and nobody's.
+    // As if it had been written there: here the ID belongs to another process or to none.
     let elsewhere = format!("where {} 1\ncommand {} 1\n", words[1], command);
     fs::write(&record, &elsewhere).unwrap();
     assert_eq!(code(&local.shell(&["--memory", "100Gi"], "true")), 125);
@@ -246,8 +250,8 @@ fn a_command_of_another_pid_namespace_keeps_its_part() {
     wait_for("its end", || has_ended(command));
     fs::rename(only_in(&local.state().join("living")), local.dir().join("living")).unwrap();
     let kept = local.shell(&["--memory", "100Gi"], "true");
-    assert_eq!(code(&kept), 125, "nobody can tell: {kept:?}");
-    // After another start of the machine nobody of it lives.
+    assert_eq!(code(&kept), 125, "liveness is unknown: {kept:?}");
+    // After a restart of the machine no process of it is live.
     fs::write(&record, elsewhere.replace(words[1], "another")).unwrap();
     assert_eq!(code(&local.shell(&["--memory", "100Gi"], "exit 5")), 5);
     assert_eq!((local.claims(), local.records()), (0, 0));
@@ -267,7 +271,7 @@ fn the_command_has_one_descriptor_more_and_its_number_is_high() {
     let run = local.run(&["--memory", "1Gi", "--"]);
     let words: Vec<&OsStr> = [run.get_program()].into_iter().chain(run.get_args()).collect();
     for (limit, number) in [("1024", 960), ("256", 240)] {
-        // Whoever started this test may have left it some.
+        // The parent of this test may have left it some.
         let (bare, ours) = (listed(limit, &[]), listed(limit, &words));
         assert_eq!(&ours - &bare, BTreeSet::from([number]), "{bare:?} {ours:?}");
         assert!(bare.is_subset(&ours), "{bare:?} {ours:?}");
@@ -280,7 +284,7 @@ fn foreign_objects_among_records_block_nothing() {
     assert_eq!(code(&local.shell(&["--memory", "1Gi"], "exit 3")), 3);
     let runs = local.state().join("runs");
     let noise = runs.join("run-1-2-0");
-    // What is no text says nothing, and nobody is there.
+    // A binary record says nothing, and no process is live.
     fs::write(&noise, [0xFF, 0xFE, 0x00]).unwrap();
     let output = local.shell(&["--memory", "1Gi"], "exit 4");
     assert_eq!((code(&output), output.stderr.as_slice()), (4, &b""[..]), "{output:?}");

@@ -224,7 +224,7 @@ fn holder_of_promised_memory_is_named() {
         "{}",
         err(&short)
     );
-    // What fits beside it is no news, and who has a grant is no stranger.
+    // A tenant that fits beside it causes no message, and a process with a grant is no stranger.
     let (held, _) = machine.tenant(&["--memory", "20Gi"], &["fill", "10240"]);
     let beside = run("5Gi");
     assert_eq!((beside.status.code(), err(&beside)), (Some(0), String::new()));
@@ -407,7 +407,7 @@ fn top_shows_who_uses_the_cards_and_whether_limits_are_held() {
         process["driverBytes"].as_u64() >= Some(GIB) && process["bookedBytes"] == process["driverBytes"],
         "{process}"
     );
-    // Who names simulated cards means these.
+    // A user that names simulated cards means these.
     let other = TempDir::new().unwrap();
     fs::write(other.path().join("node.toml"), "card = []").unwrap();
     assert_eq!(

@@ -102,7 +102,7 @@ fn containers_of_limited_shares_load_the_shim_and_others_do_not() {
     node.prepare(&claim(&node, "free", &unlimited)).unwrap();
     assert_eq!([LIST, SHIM].map(|path| mounts_at(&node, "free", path).len()), [0, 0]);
     let beside = |claim: &str| fs::read_dir(node.grants_dir().join(claim)).unwrap().count();
-    assert_eq!(beside("free"), unlimited.len(), "nobody needs the shim yet");
+    assert_eq!(beside("free"), unlimited.len(), "no claim needs the shim yet");
 
     let limited = [want(2, "card", Some(2048), 20), want(3, "card", None, 10)];
     let request = claim(&node, "held", &limited);
@@ -129,7 +129,7 @@ fn containers_of_limited_shares_load_the_shim_and_others_do_not() {
         for path in [list, shim] {
             fs::remove_file(path).unwrap();
             fs::write(path, damage).unwrap();
-            assert!(node.invariants().is_err(), "nobody noticed");
+            assert!(node.invariants().is_err(), "the damage was not detected");
             node.prepare(&request).unwrap();
             node.invariants().unwrap();
         }
@@ -172,7 +172,7 @@ fn missing_or_altered_files_are_made_again() {
     for damage in damages {
         for path in [&record, &cdi] {
             damage(path);
-            assert!(node.invariants().is_err(), "nobody noticed");
+            assert!(node.invariants().is_err(), "the damage was not detected");
             assert_eq!(node.prepare(&request).unwrap(), first);
             node.invariants().unwrap();
             damage(path);
@@ -222,7 +222,7 @@ fn a_partition_that_took_the_place_of_ours_is_left_alone() {
     assert_eq!(world.live(), [strangers], "what we did not make is not destroyed");
 }
 
-/// Somebody else, who makes a partition when we are about to: once, before an effect of ours.
+/// Another program that makes a partition right before an effect of ours, once.
 #[derive(Debug)]
 struct Stranger {
     hardware: Arc<SimNode>,
@@ -246,7 +246,7 @@ impl Seam for Stranger {
 
 #[test]
 fn a_partition_that_somebody_makes_at_the_same_moment_is_theirs() {
-    // While the plan is written down, and behind the last look at what is there.
+    // While the plan is journalled, and after the last read of the hardware.
     for (theirs, effect) in
         [("vir02", "create partition"), ("vir04", "create partition"), ("vir02", "sync"), ("vir04", "sync")]
     {

@@ -1,5 +1,6 @@
-//! Memory of every family on two cards, taken and given back by several processes of a container: whoever is asked, of whichever
-//! library and in whichever order, tells the same, which is what the books have, what `aliquot top` shows and what is on the card.
+//! Memory of every family on two cards, allocated and freed by several processes of a container. Every
+//! process, library and order of queries gives the same answer: that of the accounting, of `aliquot top` and
+//! of the card.
 //!
 //! `ALIQUOT_SEED` names the run; it is printed.
 
@@ -124,7 +125,7 @@ fn open(scene: &mut Scene, user: usize) -> usize {
     card
 }
 
-/// What one process has without another one.
+/// Families that one process uses without another one.
 fn families() -> Vec<usize> {
     (0..=IMPORTED).filter(|family| ![LENT, OPENED].contains(family)).collect()
 }

@@ -11,7 +11,7 @@ use std::process::Command;
 
 /// Most bytes of the library, for x86-64.
 const BYTES_MAX: u64 = 1 << 20;
-/// The same for aarch64, whose instructions are longer as a rule, and whose segments begin at 64 KiB.
+/// The same for aarch64: its instructions are longer as a rule, and its segments begin at 64 KiB.
 const BYTES_MAX_AARCH64: u64 = BYTES_MAX + (128 << 10);
 /// Oldest C library that it must load with.
 const GLIBC: (u32, u32) = (2, 17);

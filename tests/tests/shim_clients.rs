@@ -27,7 +27,7 @@ fn nvidia_ml_py_sees_the_grant() {
     client("nvml", small_python());
 }
 
-/// Monitors see the grant, and its processes alone, beside somebody else who has more of the card.
+/// Monitors see the grant and its own processes alone, beside another process with more of the card.
 fn monitor(which: &str, python: Result<PathBuf, StoodAside>, limits: impl Fn(Limits) -> Limits) {
     let bench = Bench::new();
     let program = bench.compile_as("shim_shown", "shim_shown", &["-ldl", "-DWATCHES"]);

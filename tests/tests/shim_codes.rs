@@ -1,5 +1,5 @@
-//! What the driver refuses it refuses under limits, with its own code, whatever the size and wherever pointers lead: nobody is
-//! denied anything, nothing is charged, and nothing is read that the driver does not read.
+//! Driver refusals stay the driver's under limits, with its own code, whatever the size and wherever pointers
+//! lead: no denial is counted, nothing is charged, and nothing is read that the driver does not read.
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{ComputePolicy, Limits};
@@ -26,7 +26,7 @@ fn driver_refusals_keep_their_code_under_every_limit() {
         let line = |text: &str| first.and_then(|at| text.lines().nth(at).map(str::to_owned));
         assert_eq!(line(&told), line(&bare), "{:?}", limits.policy);
         assert_eq!(files.counter(usage::DENIED), 0);
-        // Nobody has looked after it since it ended.
+        // No process has reaped it since it ended.
         assert_eq!(files.counter(usage::TOTAL), bench.device().node().context_bytes);
     }
 }

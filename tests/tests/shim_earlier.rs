@@ -1,8 +1,9 @@
-//! Memory that is lent between a process with the library of before owner words counted who took hold of memory, and one with that of
-//! now: in the books as long as the card has it, whoever makes it and whoever ends first.
+//! IPC-shared memory between a process with an earlier library, without a count of holds in its owner words,
+//! and one with the present library. The memory is accounted as long as it is on the card, whichever exports
+//! it and whichever ends first.
 //!
-//! The earlier one is played by its protocol, word by word: a program without any library does what the driver does for it, and has its
-//! locks. It knows its slot by the whole owner word as it read it.
+//! The earlier library is played by its protocol, word by word: a program without any library makes its
+//! driver calls and has its locks. It knows its slot by the whole owner word as it read it.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -35,7 +36,7 @@ struct Earlier<'a> {
     files: &'a GrantFiles,
 }
 
-/// A slot of lent memory, as an earlier library knows it.
+/// A slot of IPC-shared memory, as an earlier library knows it.
 #[derive(Clone, Copy)]
 struct Lent {
     at: usize,
@@ -77,18 +78,18 @@ impl Scene {
         earlier
     }
 
-    /// Books and card have so many of `SIZE`.
+    /// Accounting and card have so many of `SIZE`.
     #[track_caller]
     fn both(&self, count: u64) {
         let found = (self.files.counter(usage::TOTAL), self.card.in_use());
-        assert_eq!(found, (count * SIZE, count * SIZE), "books, card");
+        assert_eq!(found, (count * SIZE, count * SIZE), "accounting, card");
     }
 
-    /// The same once `looker` has found who died.
+    /// The same after `looker` has found the exited processes.
     #[track_caller]
     fn soon(&self, looker: &mut Present, count: u64) {
         let free = format!("0 {}", LIMIT - count * SIZE);
-        wait_for("the dead to be found", || looker.0.say("info") == free);
+        wait_for("exited processes to be found", || looker.0.say("info") == free);
         self.card.reap();
         self.both(count);
     }
@@ -143,7 +144,7 @@ impl Earlier<'_> {
         (0_u32..).zip((0..usage::SLOT_COUNT).map(|number| usage::SLOTS + number * usage::SLOT_BYTES))
     }
 
-    /// It allocates and exports: a slot of its own, with its lock before anybody sees it.
+    /// It allocates and exports: a slot of its own, locked before any other process sees it.
     fn lend(&mut self, made: u32) -> (Lent, String) {
         self.say(&format!("alloc {made} {SIZE}"));
         let handle = handle(&self.talk.say(&format!("export {made}")));
@@ -339,8 +340,9 @@ fn memory_open_in_an_earlier_process_is_charged_until_released() {
     scene.soon(&mut other, 0);
 }
 
-/// The bound: where a process has it open that had locks before its maker, the kernel names that one, who opens it next counts, and the maker does not know
-/// its slot any more. It stays in the books until the maker ends, and never leaves them before the card has it back.
+/// The bound of this protocol. If an importer had locks before its exporter, the kernel names the importer as
+/// holder; the next importer then counts itself, and the exporter no longer knows its slot. The memory stays
+/// accounted until the exporter ends, and never leaves the accounting before the card has it back.
 #[test]
 fn memory_open_in_older_processes_is_charged_to_exporter_end() {
     let Some(scene) = Scene::new() else { return };
@@ -353,7 +355,7 @@ fn memory_open_in_older_processes_is_charged_to_exporter_end() {
     older.say(&["close 0"]);
     scene.both(1);
     younger.say(&["close 0"]);
-    assert_eq!((scene.files.counter(usage::TOTAL), scene.card.in_use()), (SIZE, 0), "books, card");
+    assert_eq!((scene.files.counter(usage::TOTAL), scene.card.in_use()), (SIZE, 0), "accounting, card");
     drop(maker);
     scene.soon(&mut older, 0);
 }

@@ -46,7 +46,8 @@ fn a_fault_strikes_the_card_that_it_names_and_is_passed_on() {
     }
 }
 
-/// On the machine's own cards, as `aliquot run` finds them: somebody else's call strikes, then the command's own.
+/// On the machine's own cards, as `aliquot run` finds them: another process's call raises the fault, then the
+/// command's own.
 #[test]
 fn a_run_is_told_of_an_xid_and_of_the_loss_of_its_card() {
     let machine = Machine::of("[[card]]");

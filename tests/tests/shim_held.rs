@@ -1,4 +1,5 @@
-//! Tenants whose streams wait for the host: what their work is billed, and whose is memory that is freed behind it.
+//! Tenants with streams that wait for the host: the billing of their work, and the owner of memory that is
+//! freed behind it.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -72,7 +73,7 @@ struct Told {
     /// The longest launch and all of it, in milliseconds.
     longest: u64,
     took: u64,
-    /// On the card and on the books, in milliseconds.
+    /// On the card and accounted, in milliseconds.
     ran: u64,
     billed: u64,
 }

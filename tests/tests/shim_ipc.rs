@@ -66,7 +66,7 @@ impl Scene {
     #[track_caller]
     fn soon(&self, looker: &mut Process, count: u64) {
         let free = format!("0 {}", LIMIT - self.base - count * SIZE);
-        wait_for("the dead to be found", || looker.0.say("info") == free);
+        wait_for("exited processes to be found", || looker.0.say("info") == free);
         self.card.reap();
         self.both(looker, count);
     }
@@ -428,7 +428,7 @@ fn mass_ipc_sharing_leaves_slots_and_accounting_exact() {
     // Its death leaves what others have open, and the crowd with it.
     one.open(1, &member(&mut maker, COUNT - 5));
     drop(maker);
-    wait_for("the dead to be found", || {
+    wait_for("exited processes to be found", || {
         one.0.say("info");
         found().0 < 300 * BYTES
     });

@@ -1,5 +1,5 @@
-//! Processes that fork, become other programs, close their descriptors, end badly or lie: the books stay right, and nobody
-//! waits for somebody who will not come.
+//! Processes that fork, exec, close their descriptors, crash or lie: the accounting stays right, and no
+//! process waits for one that will not answer.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -45,7 +45,7 @@ impl Scene {
             }
         };
         let (tenant, files) = Tenant::with(&unpaged(memory_limit(&bench.card().facts().uuid, LIMIT)));
-        // A context takes nothing, and nobody need find that out.
+        // A context takes nothing, and its size is known.
         files.set_counter(usage::CONTEXT_BYTES, 1);
         Some(Self { bench, tenant, files, program })
     }
@@ -72,7 +72,7 @@ impl Scene {
         all.into_iter().find(|at| owner(at + slot::OWNER) == pid).unwrap()
     }
 
-    /// Writes a slot that nobody took.
+    /// Writes a slot that no process took.
     fn forge(&self, number: usize, forged: Forged) {
         let at = usage::SLOTS + number * usage::SLOT_BYTES;
         self.files.set_counter(at + slot::START_TIME, forged.start);
@@ -116,10 +116,11 @@ fn lock(file: &File, start: usize, length: usize) {
     fcntl(file, FcntlArg::F_SETLK(&lock)).unwrap();
 }
 
-/// What the dead held is had by others at most so long after, but for the time in which those who ask had no processor.
+/// The longest time until memory of exited processes is available, but for the time in which the callers had
+/// no processor.
 const BACK_IN: Duration = Duration::from_millis(100);
 
-/// Asks for what somebody dead or gone held, until it is granted: that takes no longer than promised.
+/// Allocates memory of an exited process, repeatedly until granted: that takes no longer than promised.
 fn granted(process: &mut Talk, bytes: u64) {
     let (lack, begun) = (Lack::of([process.pid(), std::process::id()]), Instant::now());
     while process.say(&format!("alloc {bytes}")) != GRANTED {
@@ -147,7 +148,7 @@ fn a_chain_of_images_holds_only_what_the_last_one_does() {
         process.tell("exec");
         assert_eq!(process.say(&format!("alloc {MOST}")), GRANTED);
         assert_eq!(scene.total(), MOST);
-        // Asked of the mark, which is set before anybody looks for the dead on the card.
+        // The high-water mark is set before exited processes on the card are reaped.
         assert_eq!(scene.bench.card().high_water(), MOST);
     }
     assert_eq!(process.say("free"), GRANTED);
@@ -174,7 +175,7 @@ fn a_process_that_closed_its_descriptors_keeps_what_it_holds() {
     let mut sibling = scene.start();
     assert_eq!(sibling.say(&format!("alloc {MOST}")), REFUSED);
     assert_eq!(process.say("alloc 512"), GRANTED);
-    // The refusal made it look for the dead, and so take its lock again.
+    // The refusal made it reap, and so take its lock again.
     assert_eq!(process.say(&format!("alloc {MOST}")), REFUSED);
     assert_eq!(scene.total(), MOST + 512);
     drop(process);
@@ -264,7 +265,7 @@ fn memory_freed_while_accounting_is_closed_is_free_at_reopen() {
     assert_eq!(scene.total(), MOST);
 }
 
-/// It has found somebody dead, has the lock of all reapers, and may have closed the books.
+/// It has found an exited process, holds the lock of all reapers, and may have started a recount.
 #[test]
 fn process_stopped_while_reaping_blocks_no_sibling() {
     let Some(scene) = Scene::new() else { return };
@@ -301,11 +302,12 @@ fn elsewhere(scene: &Scene) -> Option<Talk> {
     Some(Talk::start(command.args(unshare).arg(&scene.program)))
 }
 
-/// Has most of the grant as soon as whoever has it is gone, whose processor time is not to be seen from here.
+/// Allocates most of the grant as soon as its holder has exited. The holder's processor time is not visible
+/// from here.
 fn in_the_end(process: &mut Talk) {
     let begun = Instant::now();
     while process.say(&format!("alloc {MOST}")) != GRANTED {
-        assert!(begun.elapsed() < Duration::from_secs(10), "nobody lives who has it");
+        assert!(begun.elapsed() < Duration::from_secs(10), "no live process holds it");
     }
 }
 
@@ -352,13 +354,13 @@ fn without_a_slot_nothing_is_had_and_with_one_again_everything() {
     let mut process = scene.start();
     assert_eq!(soon(|| process.say("alloc 512")), REFUSED);
     assert_eq!(process.say("info"), format!("{LIMIT} {LIMIT}"));
-    // This test lives, but does not map the file: without the lock it is nobody.
+    // This test runs, but does not map the file: without the lock it does not count as live.
     drop(file);
     granted(&mut process, 512);
     assert_eq!(scene.total(), 512);
 }
 
-/// All places are of the dead, and who looks for the dead is stopped at it.
+/// All slots belong to exited processes, and the reaper is stopped while it reaps.
 #[test]
 fn process_stopped_while_reaping_blocks_no_new_slot() {
     let Some(scene) = Scene::new() else { return };
@@ -386,7 +388,7 @@ fn stopped_process_does_not_delay_reaping_of_exited_ones() {
     assert_eq!(scene.total(), MOST + 512);
 }
 
-/// One is stopped with the lock of all reapers and one on its way; all others have the dead give back in their stead, at once.
+/// One reaper is stopped with the lock of all reapers, and one on its way; all others still reap, at once.
 #[test]
 fn reaping_past_a_stopped_process_does_not_delay_others() {
     let Some(scene) = Scene::new() else { return };
@@ -449,7 +451,7 @@ fn nonsense_in_accounting_neither_hangs_nor_lifts_the_limit() {
     assert_eq!(
         soon(|| process.say(&format!("alloc {MOST}"))),
         GRANTED,
-        "a total that nobody holds is recounted"
+        "a total without a holder is recounted"
     );
     for nonsense in [0, 1, LIMIT, u64::MAX >> 1, u64::MAX, FREEZE, FREEZE | 77] {
         for at in [usage::TOTAL, usage::HIGH_WATER, scene.slot_of(process.pid()) + slot::USED] {

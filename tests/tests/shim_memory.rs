@@ -1,4 +1,4 @@
-//! Device memory is exact: what the books say, what the program is told and what the card gave are the same number.
+//! Device memory is exact: accounting, the program's own view and the card have the same number.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 const LIMIT: u64 = 1 << 30;
 
-/// A program on cards whose contexts and modules take nothing, so that allocations alone are seen.
+/// A program on cards where contexts and modules take nothing, so that allocations alone count.
 fn compiled(bench: Result<Bench, StoodAside>) -> Result<(Bench, PathBuf), StoodAside> {
     let bench = bench?;
     bench.write("node.toml", &format!("context_bytes = 0\nmodule_bytes = 0\n{UNPAGED}"));
@@ -22,7 +22,8 @@ fn limits(bench: &Bench, bytes: u64) -> Limits {
     unpaged(memory_limit(&bench.card().facts().uuid, bytes))
 }
 
-/// Runs one mode of the program under a limit; the books and the card are empty afterwards. How many calls were refused.
+/// Runs one mode of the program under a limit; accounting and card are empty afterwards. The number of
+/// refused calls.
 fn run(mode: &str, change: impl FnOnce(&mut Limits)) -> Option<u64> {
     run_on(Ok(Bench::new()), mode, change)
 }
@@ -60,7 +61,7 @@ fn pitched_rows_are_charged_as_the_driver_lays_them() {
     run("pitched", |_| {});
 }
 
-/// `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree` of 2007, whose addresses have 32 bits.
+/// `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree` of 2007, with addresses of 32 bits.
 #[test]
 fn first_generation_calls_are_charged_and_credited_once() {
     run("first-generation", |_| {});

@@ -22,8 +22,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// The exports of hooks that the program can call and whose names are wanted. A structure of 64 bytes by value does not fit
-    /// it; `tests/tests/shim_ipc.rs` calls those that take one.
+    /// The exports of hooks that the program can call and that are wanted by name. A structure of 64 bytes by
+    /// value does not fit it; `tests/tests/shim_ipc.rs` calls those that take one.
     fn exports(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
         let hooks = aliquot_shim::symbols::all().map(|hook| hook.export.to_str().unwrap());
         let known = |export: &&str| self.arguments.get(*export).is_some_and(|letters| !letters.contains('X'));
@@ -145,7 +145,8 @@ const TAKES: [&str; 15] = [
     "cuGraphAddMemAllocNode",
 ];
 
-/// Calls, of a grant that is closed and whose usage file is not there, answer `code`, and the driver is not called.
+/// Calls under a grant that is denied because its usage file is missing answer `code`, and the driver is not
+/// called.
 fn are_refused(exports: impl Fn(&Scene) -> Vec<&'static str>, at_least: usize, code: u32) {
     let scene = match Scene::new() {
         Ok(scene) => scene,

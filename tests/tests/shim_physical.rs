@@ -1,4 +1,5 @@
-//! Physical memory stays in the books as long as it stays on the card, whatever its handle names and whoever else has it.
+//! Physical memory stays accounted as long as it is on the card, whatever its handle names and whichever
+//! processes import it.
 
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::limits::Limits;
@@ -81,7 +82,8 @@ impl Scene {
         Talk::start(&mut self.tenant.command(&self.bench, &self.path))
     }
 
-    /// Asking what is free brings books and driver up to date; what the books have and what the card has.
+    /// Queries free memory, which updates accounting and driver; the bytes accounted and the bytes on the
+    /// card.
     fn books_and_card(&mut self) -> (u64, u64) {
         let told = self.program.say("info");
         let books = self.files.counter(usage::TOTAL);
@@ -158,7 +160,7 @@ fn memory_released_while_mapped_and_reimported_is_charged_once() {
 #[test]
 fn exported_memory_is_charged_until_the_card_gives_it_back() {
     let Some(mut scene) = Scene::new() else { return };
-    // Nobody else has it any more when it is released: that is seen.
+    // No other process has it when it is released: the release detects that.
     scene.create(1);
     assert!(scene.program.say("export 1 1").starts_with("0 "));
     scene.say(&["close 1", "release 1"]);
@@ -190,10 +192,10 @@ fn exporter_is_charged_while_another_process_has_its_memory() {
     scene.both(1);
     // What the importer lets go of is not its own.
     assert_eq!((other.say("release 1"), other.say("unmap 1")), ("0".to_owned(), "0".to_owned()));
-    assert_eq!(scene.books_and_card(), (SIZE, 0), "nobody tells the one who made it");
-    // With its process it goes off the books.
+    assert_eq!(scene.books_and_card(), (SIZE, 0), "no notice reaches the exporter");
+    // It leaves the accounting when its process exits.
     scene.program.end();
-    wait_for("what the dead process held", || other.say("info") == format!("0 {LIMIT}"));
+    wait_for("memory of the exited process", || other.say("info") == format!("0 {LIMIT}"));
     other.end();
 }
 
@@ -202,16 +204,16 @@ impl Scene {
     #[track_caller]
     fn post(maker: &mut Talk, handle: u32, to: &Talk) {
         assert!(maker.say(&format!("export 1 {handle}")).starts_with("0 "));
-        // Who has just been started may not have his box yet.
+        // A process that has just started may not have its mailbox yet.
         wait_for("a box", || maker.say(&format!("post {} 1", to.pid())) == "0");
         assert_eq!(maker.say("close 1"), "0");
     }
 
-    /// Both have so many times the size, once the dead have been found.
+    /// Both have so many times the size, after the exited processes have been reaped.
     #[track_caller]
     fn soon(&mut self, times: u64) {
         let told = format!("0 {}", LIMIT - times * SIZE);
-        wait_for("the dead to be found", || self.program.say("info") == told);
+        wait_for("exited processes to be found", || self.program.say("info") == told);
         self.card.reap();
         self.both(times);
     }
@@ -249,7 +251,7 @@ fn orphaned_export_stays_charged_while_held() {
     }
     let mut late = scene.sibling();
     assert_eq!(late.say(&create), "2", "all of the limit is had");
-    // It goes when the last of those who have it lets go, or dies.
+    // It goes when its last holder releases it or exits.
     scene.map(1, 1);
     scene.say(&["release 1"]);
     scene.both(4);
@@ -262,7 +264,7 @@ fn orphaned_export_stays_charged_while_held() {
     scene.both(4);
     let mut other = scene.sibling();
     assert_eq!(late.say("info"), "0 0");
-    // A second one of the same, from who made it.
+    // A second one from the same exporter.
     scene.say(&["release 2", "release 3", "release 4"]);
     scene.soon(1);
     assert_eq!(late.say(&create), "0");
@@ -288,7 +290,7 @@ fn a_descriptor_of_the_dead_is_paid_by_who_imports_it() {
         Scene::post(&mut maker, 1, &scene.program);
     };
     post(&scene);
-    wait_for("the dead to be found", || scene.books_and_card().0 == 0);
+    wait_for("exited processes to be found", || scene.books_and_card().0 == 0);
     scene.card.reap();
     assert_eq!(scene.card.in_use(), SIZE, "on its way");
     assert_eq!(fetch(&mut scene.program, 1), "0");
@@ -297,7 +299,7 @@ fn a_descriptor_of_the_dead_is_paid_by_who_imports_it() {
     scene.both(0);
     // There is no room for it.
     post(&scene);
-    wait_for("the dead to be found", || scene.books_and_card().0 == 0);
+    wait_for("exited processes to be found", || scene.books_and_card().0 == 0);
     scene.say(&[&format!("plain 1 {}", 3 * SIZE + PAGE)]);
     scene.say(&["fetch 2"]);
     assert_eq!(scene.program.say("import 1 2"), "2");
@@ -319,7 +321,7 @@ fn memory_of_an_exited_process_is_charged_while_a_child_has_it() {
         let mut maker = scene.sibling();
         assert_eq!(maker.say(&format!("plain 1 {SIZE}")), "0");
         assert_eq!(maker.say(&format!("create 1 {SIZE} 1")), "0");
-        // One with a slot of its own, which nobody has imported.
+        // One with a slot of its own, and no importer.
         assert!(maker.say("export 1 1").starts_with("0 "));
         assert_eq!(maker.say("close 1"), "0");
         let told = maker.say(&format!("worker {way}"));
@@ -332,7 +334,7 @@ fn memory_of_an_exited_process_is_charged_while_a_child_has_it() {
                 let more = format!("plain 2 {}", 2 * SIZE + 512);
                 assert_eq!(scene.program.say(&more), "2", "it is had");
             }
-            assert_eq!(scene.card.processes().len(), 1, "nobody has a name for it");
+            assert_eq!(scene.card.processes().len(), 1, "no process has a name for it");
             let host = Watched::open(&scene.files.dir().join(USAGE)).unwrap();
             assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), Reaped::Nobody);
             kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
@@ -368,7 +370,7 @@ fn memory_is_charged_while_its_address_space_lasts() {
     scene.program.end();
 }
 
-/// A maker that is dead, and that posted what it exported to each of these; nobody has imported it.
+/// An exited exporter that sent its export to each of these processes, none of which has imported it.
 fn left_behind(scene: &Scene, heirs: &[&Talk]) {
     let mut maker = scene.sibling();
     assert_eq!(maker.say(&format!("create 1 {} 1", 3 * SIZE)), "0");
@@ -377,19 +379,20 @@ fn left_behind(scene: &Scene, heirs: &[&Talk]) {
     }
 }
 
-/// A reaper has asked who holds what a dead maker exported, or has marked it as well, when it is imported, and does not go on before
-/// that is done. It has nothing of what it reaped for: there is no room for both.
+/// A reaper has queried the holders of an exited exporter's memory, or has marked it as well, when the memory
+/// is imported; it waits until the import is done. It gains nothing from its reaping: there is no room for
+/// both.
 fn imported_while_reaped(asked: u32) -> Option<()> {
     let mut scene = Scene::new()?;
     let mut reaper = scene.sibling();
     left_behind(&scene, &[&scene.program]);
     scene.say(&["fetch 2", "watch"]);
-    wait_for("the dead to be found", || {
+    wait_for("exited processes to be found", || {
         assert_eq!(reaper.say(&format!("slow {asked}")), "0");
         reaper.say(&format!("create 1 {} 1", 2 * SIZE)) == "asked"
     });
     assert_eq!(scene.program.say("import 1 2"), "held");
-    assert_eq!(scene.program.hear(), "0", "whoever is stopped");
+    assert_eq!(scene.program.hear(), "0", "the stopped reaper does not matter");
     reaper.tell("on");
     assert_eq!(reaper.hear(), "2");
     scene.both(3);
@@ -416,7 +419,7 @@ fn concurrent_importers_of_orphaned_memory_pay_once() {
     left_behind(&scene, &[&scene.program, &other]);
     assert_eq!(other.say("fetch 2"), "0");
     scene.say(&["fetch 2"]);
-    wait_for("the dead to be found", || scene.books_and_card().0 == 2 * PAGE);
+    wait_for("exited processes to be found", || scene.books_and_card().0 == 2 * PAGE);
     scene.say(&["pause"]);
     assert_eq!(scene.program.say("import 1 2"), "paused");
     other.tell("import 1 2");
@@ -428,12 +431,12 @@ fn concurrent_importers_of_orphaned_memory_pay_once() {
     scene.say(&["release 1", "close 2"]);
     assert_eq!(scene.books_and_card(), (3 * SIZE + 2 * PAGE, 3 * SIZE + 2 * PAGE));
     assert_eq!((other.say("release 1"), other.say("close 2")), ("0".into(), "0".into()));
-    wait_for("what nobody has", || scene.books_and_card() == (2 * PAGE, 2 * PAGE));
+    wait_for("memory without a holder", || scene.books_and_card() == (2 * PAGE, 2 * PAGE));
     other.end();
     scene.program.end();
 }
 
-/// Whether its last holder was stopped in the moment in which it asked who else has it.
+/// Whether its last holder was stopped while it queried the other holders.
 fn is_imported_while_its_last_holder_lets_go() -> bool {
     let Some(mut scene) = Scene::new() else { return true };
     let mut last = scene.sibling();
@@ -442,7 +445,8 @@ fn is_imported_while_its_last_holder_lets_go() -> bool {
     scene.say(&["fetch 2", "watch"]);
     scene.both(3);
     assert_eq!(last.say("slow 1"), "0");
-    // Where others are at work on the card in that moment, what is released stays in the books, and nobody is asked.
+    // If other processes work on the card in that moment, released memory stays accounted, and there is no
+    // query.
     if last.say("release 1") != "asked" {
         last.end();
         scene.program.end();
@@ -459,14 +463,15 @@ fn is_imported_while_its_last_holder_lets_go() -> bool {
     true
 }
 
-/// The last who had it found no other hold, and takes it off the books next.
+/// The last holder found no other hold, and removes the memory from the accounting next.
 #[test]
 fn memory_imported_during_its_last_release_stays_charged() {
     // One try in five asks where nothing else is to be done, one in twenty on a busy machine.
     assert!((0..1_000).any(|_| is_imported_while_its_last_holder_lets_go()), "it never asked");
 }
 
-/// Makers and importers are killed wherever they are: the books never have less than the card of what somebody has.
+/// Exporters and importers are killed at any instruction: the accounting never has less of held memory than
+/// the card.
 #[test]
 fn accounting_equals_the_card_after_any_exporter_importer_kill() {
     let Some(mut scene) = Scene::new() else { return };
@@ -539,7 +544,7 @@ fn unheld_exported_memory_is_free_beside_other_processes() {
     for other in others {
         other.end();
     }
-    // Who ended is not taken for one that gave it back.
+    // A process that exited is not taken for one that released it.
     scene.create(2);
     assert!(scene.program.say("export 2 2").starts_with("0 "));
     scene.say(&["close 2", "release 2"]);
@@ -547,7 +552,8 @@ fn unheld_exported_memory_is_free_beside_other_processes() {
     scene.program.end();
 }
 
-/// Whoever releases need not have a context of the card: proxy threads of communication libraries have none.
+/// A releasing thread need not have a context of the card: proxy threads of communication libraries have
+/// none.
 #[test]
 fn unheld_exported_memory_is_free_in_any_current_context() {
     let Some(mut scene) = Scene::new() else { return };
@@ -568,7 +574,7 @@ fn unheld_exported_memory_is_free_in_any_current_context() {
         assert!(scene.program.say("export 1 1").starts_with("0 "));
         scene.say(&["release 1", "here"]);
         scene.both(2);
-        // Nobody has it any more.
+        // No other process has it any more.
         scene.say(&["import 1 1", "close 1", current, "release 1", "here"]);
         scene.both(1);
     }
@@ -634,8 +640,8 @@ fn released_while(scene: &mut Scene, other: &mut Talk, does: &[&str]) {
     assert_eq!(scene.program.hear(), "0");
 }
 
-/// A context is had and ended past every function with a name, and the books say so when its process looks. What gives back less
-/// than a context takes is none.
+/// A context is made and ended past every function with a name, and the accounting follows when its process
+/// reads it. A gain below the size of a context is no end of one.
 #[test]
 fn context_ended_past_the_hooks_credits_no_memory_still_in_use() {
     for (context, stays) in [(SIZE, true), (SIZE + (2 << 20), false)] {
@@ -650,14 +656,14 @@ fn context_ended_past_the_hooks_credits_no_memory_still_in_use() {
             assert_ne!(other.say(&format!("create 1 {} 1", 4 * SIZE)), "0");
             assert_eq!((scene.files.counter(usage::TOTAL), scene.card.in_use()), (2 * SIZE, 2 * SIZE));
         } else {
-            // Nobody has it any more.
+            // No other process has it any more.
             scene.say(&["import 1 1", "close 1", "release 1"]);
             assert_eq!(scene.files.counter(usage::TOTAL), 2 * context);
         }
     }
 }
 
-/// They leave the books when their process finds that the stream has come to it.
+/// The bytes leave the accounting when their process finds that the stream has reached the release.
 #[test]
 fn sparse_array_removal_credits_no_memory_still_in_use() {
     let Some(mut scene) = Scene::with_faults(SLOW_RELEASE) else { return };
@@ -674,7 +680,7 @@ fn sparse_array_removal_credits_no_memory_still_in_use() {
     scene.program.end();
 }
 
-/// What it held goes back to the card when nobody has its address space any more, as a child does for a while.
+/// The card has its memory back when its address space is gone, which a child shares for a while.
 #[test]
 fn exec_credits_no_memory_still_in_use() {
     let Some(mut scene) = Scene::with_faults(SLOW_RELEASE) else { return };
@@ -721,7 +727,7 @@ fn exporter_of_long_freed_memory_or_its_exit_blocks_nothing() {
         assert_eq!(other.say("free 1"), "0");
     }
     assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
-    wait_for("what the dead process held", || other.say("info") == format!("0 {LIMIT}"));
+    wait_for("memory of the exited process", || other.say("info") == format!("0 {LIMIT}"));
     other.end();
 }
 
@@ -755,8 +761,8 @@ fn sparse_array_memory_is_charged_until_removed() {
     assert_eq!((books, scene.program.say("query")), (SIZE, "600".to_owned()));
 }
 
-/// The bench fails on events that anybody asks about after their end. After the release itself the shim asks whether the context is
-/// there, and is kept waiting, while the other thread goes on.
+/// The bench fails on queries of an event after its end. After the release itself the shim queries the
+/// context, and is delayed there, while the other thread continues.
 #[test]
 fn pending_stream_frees_end_with_their_context() {
     let faults = "[[fault]]\nsymbol = \"cuDevicePrimaryCtxGetState\"\naction = { slow_nanos = 100000000 }\n";
@@ -776,7 +782,7 @@ fn external_memory_is_charged_to_its_importer_until_gone() {
     let elsewhere = format!("elsewhere 1 {SIZE}");
     let adopt = format!("adopt 1 1 {SIZE}");
     scene.say(&[&elsewhere]);
-    assert_eq!(scene.books_and_card(), (0, SIZE), "nobody has imported it");
+    assert_eq!(scene.books_and_card(), (0, SIZE), "no process has imported it");
     scene.say(&[&adopt]);
     assert_eq!(scene.program.say("open 1"), "1", "the descriptor is the driver's");
     scene.both(1);
@@ -915,7 +921,7 @@ fn logical_endpoint_memory_is_charged_until_unbound_or_ended() {
 fn memory_mapped_by_another_device_is_charged_after_its_free() {
     let Some(mut scene) = Scene::new() else { return };
     let (plain, span) = (format!("plain 1 {SIZE}"), format!("span 1 1 {SIZE}"));
-    // Nobody has it any more when it is freed: that is seen.
+    // No other process has it when it is freed: the free detects that.
     scene.say(&[&plain, &span, "close 1", "free 1"]);
     scene.both(0);
     scene.create(1);
@@ -933,7 +939,7 @@ fn memory_mapped_by_another_device_is_charged_after_its_free() {
     scene.both(2);
     assert_eq!(scene.program.say("free 1"), "1", "freed already");
     scene.say(&["close 1", "close 2"]);
-    assert_eq!(scene.books_and_card(), (2 * SIZE, 0), "nobody tells the one who made it");
+    assert_eq!(scene.books_and_card(), (2 * SIZE, 0), "no notice reaches the exporter");
     // What others have of a context's memory when it ends is not in it any more.
     scene.say(&[&plain, &span, "end"]);
     assert_eq!(scene.files.counter(usage::TOTAL), 3 * SIZE);
@@ -965,7 +971,7 @@ fn shared_multicast_memory_is_charged_until_unheld() {
     scene.both(2);
     says("unbind 9 0");
     scene.both(1);
-    // Who lets go of the object has its memory bound still.
+    // A process that releases the object still has its memory bound.
     says(&format!("create 1 {SIZE} 1"));
     says("bind 9 1 0");
     says("release 1");
@@ -983,13 +989,13 @@ fn shared_multicast_memory_is_charged_until_unheld() {
     scene.both(2);
     says("release 8");
     scene.both(2);
-    // The last one who has it sees what the card gets back of his own.
+    // The last holder sees what the card gets back of its own memory.
     scene.say(&["close 8", "release 8", "unbind 9 1"]);
     scene.both(1);
     scene.create(1);
     scene.say(&["bind 9 1 1", "release 1", "release 9"]);
     other.end();
-    wait_for("what the dead process held", || scene.books_and_card().0 == 0);
+    wait_for("memory of the exited process", || scene.books_and_card().0 == 0);
     scene.both(0);
     scene.program.end();
 }

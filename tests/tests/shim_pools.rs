@@ -1,4 +1,5 @@
-//! Stream-ordered pools under a limit: growth is charged, room is free, and the books are what the driver says.
+//! Stream-ordered pools under a limit: growth is charged, room is free, and the accounting agrees with the
+//! driver.
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{Limits, ManagedPolicy};
@@ -62,7 +63,7 @@ impl Scene {
         assert_eq!(self.program.say(line), expected, "{line}");
     }
 
-    /// What the books of both cards have behind it, in units; which is what the driver says.
+    /// The accounting of both cards after this line, in units, which agrees with the driver.
     fn both(&mut self, line: &str, expected: &str, units: [u64; 2]) {
         self.say(line, expected);
         let told = self.program.say("info");
@@ -72,7 +73,7 @@ impl Scene {
         assert_eq!(books.as_slice(), held, "{line}");
     }
 
-    /// The books, which are the driver's; asking for memory brings them up to date.
+    /// The accounting, which agrees with the driver; a request for memory updates it.
     fn settled(&mut self) -> u64 {
         let told = self.program.say("info");
         let books = self.files.counter(usage::TOTAL);
@@ -124,7 +125,7 @@ fn pool_over_limit_is_out_of_memory_and_exact_fit_is_not() {
     scene.program.end();
 }
 
-/// What the driver refuses for its arguments it refuses under a limit, and nobody was denied anything.
+/// A driver refusal for invalid arguments stays one under a limit, and does not count as denied.
 #[test]
 fn no_pool_at_all_is_the_drivers_to_refuse() {
     let Some(mut scene) = Scene::new() else { return };
@@ -142,7 +143,7 @@ fn pool_is_charged_to_its_card_and_host_memory_to_none() {
     scene.say("from 0 1 1", "0");
     assert_eq!((scene.settled(), scene.files.counter(usage::DENIED)), (0, 0));
     scene.say(&format!("from 1 {LIMIT} 1"), "2");
-    // One that nobody saw made: the driver says where it is.
+    // A pool made before the shim: the driver reports its place.
     scene.say("current 3 1", "0");
     scene.say(&format!("from 3 {LIMIT} 3"), "2");
     scene.say("hostpool 2", "0");
@@ -151,7 +152,7 @@ fn pool_is_charged_to_its_card_and_host_memory_to_none() {
     scene.program.end();
 }
 
-/// Nobody saw it made, and whichever card's context is current, or none.
+/// It was made before the shim, and any card's context is current, or none.
 #[test]
 fn the_pool_of_a_card_is_charged_to_it_wherever_it_is_named() {
     for driver in [OLD_DRIVER, DRIVER] {
@@ -352,7 +353,7 @@ fn pools_and_graphs_share_one_limit_and_credit_each_other() {
 fn nothing_waits_for_work_in_the_stream() {
     let Some(mut scene) = Scene::new() else { return };
     scene.say("alloc 0 1", "0");
-    // Ten minutes of work: whoever waited for it would find the stream done, if the test lasted so long.
+    // Ten minutes of work: a shim that waited for it would find the stream done, if the test lasted so long.
     scene.say("work 600000000000", "0");
     scene.say(&format!("alloc 1 {UNIT}"), "0");
     scene.say("freeasync 1", "0");
@@ -370,9 +371,10 @@ fn threads_and_processes_on_one_limit_leave_exact_books() {
     let mut others: Vec<Talk> =
         (0..2).map(|_| Talk::start(&mut scene.tenant.command(&scene.bench, &program))).collect();
     for round in 0..5 {
-        let storm = |who: u32| format!("storm {} 4 1500 {}", seed.wrapping_add(who * 64 + round), 48 * MIB);
+        let storm =
+            |number: u32| format!("storm {} 4 1500 {}", seed.wrapping_add(number * 64 + round), 48 * MIB);
         scene.program.tell(&storm(0));
-        others.iter_mut().zip(1..).for_each(|(other, who)| other.tell(&storm(who)));
+        others.iter_mut().zip(1..).for_each(|(other, number)| other.tell(&storm(number)));
         assert_eq!(scene.program.hear(), "0");
         for other in &mut others {
             assert_eq!(other.hear(), "0");

@@ -15,7 +15,7 @@ const BLOCK: u64 = 512;
 const LIMIT: u64 = 1 << 30;
 const MILLIS: &str = "1500";
 
-/// What the books say of a scene's end.
+/// The accounting at the end of a scene.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     /// What the driver has given and not got back.
@@ -41,7 +41,7 @@ fn play(scene: &str) -> Option<Told> {
     let directory = format!("-L{}", place.path().display());
     cc("shim_reentry.c", "shim_reentry", &[&directory, "-l:libcuda.so.1", "-pthread"]);
     let (tenant, files) = Tenant::with(&memory_limit(CARD, LIMIT));
-    // A context takes nothing, and nobody need find that out.
+    // A context takes nothing, and its size is known.
     files.set_counter(usage::CONTEXT_BYTES, 1);
     let mut command = Command::new(place.path().join("shim_reentry"));
     command.env("LD_LIBRARY_PATH", place.path()).env("LD_PRELOAD", shim());

@@ -1,5 +1,5 @@
-//! Every call that tells about memory, of either library and in every process of the container, tells the same: the grant, and
-//! what the books leave of it.
+//! Every call that reports memory, of either library and in every process of the container, answers the same:
+//! the grant, and what the accounting leaves of it.
 
 #![expect(clippy::panic, reason = "a test stops at what it did not expect")]
 
@@ -62,7 +62,7 @@ impl Scene {
     }
 }
 
-/// Asks everybody, and compares with the books: total, free and used.
+/// Queries every process, and compares with the accounting: total, free and used.
 fn all_agree(scene: &Scene, users: &mut [Talk], monitor: &mut Talk, limit: u64) {
     let booked = scene.booked();
     let (free, used) = (limit.saturating_sub(booked), booked.min(limit));
@@ -105,7 +105,7 @@ proptest! {
         let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return Ok(()) };
         let mut limits = memory_limit(&scene.card, LIMIT);
         let (mut users, mut monitor) = ([scene.user(), scene.user()], scene.monitor());
-        // Somebody else's memory is nobody's business here, as long as the card has room.
+        // Memory of another tenant does not show here, as long as the card has room.
         let mut stranger = scene.stranger();
         prop_assert_eq!(stranger.say("take 5000000000"), "0");
         let mut limit = LIMIT;
@@ -209,7 +209,8 @@ fn work_is_that_of_the_container_as_a_part_of_its_share() {
     for talk in [&mut user, &mut monitor] {
         assert_eq!(work(&talk.say("work 0")), [[(ours, 0)], [(ours, 0)]]);
     }
-    // Each has a kernel that never ends here, so that each has half of the card, a turn more or less, whoever looks when.
+    // Each has a kernel that never ends here. So each has half of the card, a turn more or less, at any
+    // moment.
     assert_eq!((user.say("run 600000000000"), stranger.say("run 600000000000")), ("0".into(), "0".into()));
     let start = Instant::now();
     for talk in [&mut user, &mut monitor] {
@@ -224,13 +225,13 @@ fn work_is_that_of_the_container_as_a_part_of_its_share() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    // Who has no grant is told the card's, of everybody.
+    // A process without a grant is told the card's, of all processes.
     let bare = work(&stranger.say("work 0"));
     assert!(
         bare.iter().all(|told| told.len() == 2 && told.iter().all(|(_, part)| (45..=55).contains(part))),
         "{bare:?}"
     );
-    // Of a card that no grant names nobody is told about: as NVML says that nobody did anything.
+    // A card that no grant names is not reported: as NVML says that no process did anything.
     assert_eq!(monitor.say("work 1"), "6 | 6");
 }
 
@@ -265,7 +266,7 @@ fn how_many_processes_there_are_is_said_of_the_containers_own() {
         assert_eq!(talk.say("counted 0"), ours);
     }
     assert_eq!(strangers[0].say("counted 0"), lists("0 0", 3) + "7 3 0");
-    // Of a card that no grant names nobody is told about.
+    // A card that no grant names is not reported.
     assert_eq!(monitor.say("counted 1"), "0 0|".repeat(7) + "6 0|6 0|0 0|0 0 0");
 }
 

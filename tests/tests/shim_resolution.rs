@@ -77,7 +77,7 @@ fn substituted(bench: &Bench, program: &Path, limits: &Limits) -> BTreeSet<Strin
     ours.map(|(export, _)| export.to_owned()).collect()
 }
 
-/// Whoever is not limited in compute launches and copies by the driver's own functions, at no cost at all.
+/// A tenant without a compute limit launches and copies by the driver's own functions, at no cost at all.
 #[test]
 fn only_compute_limits_hook_launches_and_copies() {
     let bench = Bench::new();
@@ -269,7 +269,7 @@ fn preload_resolving_the_compared_symbols_returns() {
     }
 }
 
-/// Another library that looks functions up passes nobody by, before the shim and behind it.
+/// Another library that looks functions up bypasses no hook, before the shim and behind it.
 fn works_beside_one_that_looks_up(ways: &Ways) {
     let (asks, shim) = (ways.library("-DDLSYM", &[]), shim().display());
     let asks = asks.display();

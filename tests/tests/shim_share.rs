@@ -236,7 +236,7 @@ fn a_clock_that_is_wrong_for_the_program_changes_no_share() {
     }
 }
 
-/// Streams of a card, and whose context is current where work is put into them.
+/// Streams of a card, and the current context where work is put into them.
 #[derive(Clone, Copy, Debug)]
 struct Streams {
     card: usize,
@@ -326,7 +326,7 @@ fn without_a_limit_the_same_check_fails() {
     assert_eq!(files.counter(usage::DEVICE_NANOS), 0, "nothing was metered");
 }
 
-/// What the tenant's books say is what the card did.
+/// The tenant's accounted time is the card's.
 #[test]
 fn time_on_the_books_is_time_on_the_card() {
     let bench = Bench::new();
@@ -343,9 +343,6 @@ fn time_on_the_books_is_time_on_the_card() {
     println!("booked {booked} ns, truth {truth} ns; for {lacked} ns a program had no processor");
     // What a launch costs is an upper bound until it was measured often, and gaps in which a program was kept from launching the
     // next one may be billed; nothing that ran is left out.
-    assert!(
-        booked <= truth + truth / 8 + lacked,
-        "{booked} ns on the books, {truth} ns on the card, {lacked}"
-    );
-    assert!(booked + truth / 50 >= truth, "{booked} ns on the books, {truth} ns on the card");
+    assert!(booked <= truth + truth / 8 + lacked, "{booked} ns accounted, {truth} ns on the card, {lacked}");
+    assert!(booked + truth / 50 >= truth, "{booked} ns accounted, {truth} ns on the card");
 }

@@ -1,4 +1,5 @@
-//! Contexts of which nobody published the size: as on a real card, and in containers of `prepare`. Never a byte above the limit.
+//! Contexts of unpublished size: as on a real card, and in containers of `prepare`. Never a byte above the
+//! limit.
 
 use aliquot_abi::layout::usage;
 use aliquot_sim_device::Card;
@@ -42,7 +43,7 @@ impl Scene {
         Talk::start(&mut self.tenant.command(&self.bench, &self.program))
     }
 
-    /// Somebody of another tenant, who holds so much of the card beside a context of his own.
+    /// A process of another tenant, with so much of the card beside a context of its own.
     fn stranger(&self, bytes: u64) -> Talk {
         let mut stranger = Talk::start(&mut self.bench.command(&self.program));
         say(&mut stranger, "retain 0", "0");
@@ -59,7 +60,7 @@ impl Scene {
         self.files.counter(usage::CONTEXT_BYTES).checked_sub(1)
     }
 
-    /// From now on whoever makes a context beside one that is there dies of it.
+    /// From now on a process that makes a context beside a present one is killed in that call.
     fn kill_who_measures(&self) {
         self.bench.write("faults.toml", "[[fault]]\nsymbol = \"cuCtxCreate_v2\"\naction = \"kill\"\n");
     }
@@ -231,7 +232,7 @@ fn exit_during_measurement_blocks_no_other_measurement() {
 fn a_size_that_no_context_has_is_not_believed() {
     let Some(scene) = Scene::new(4 << 30) else { return };
     scene.files.set_counter(usage::CONTEXT_BYTES, u64::MAX);
-    // Somebody's turn that begins later than now.
+    // Another process's turn, with a start later than now.
     scene.files.set_counter(usage::MAKING & !7, u64::MAX << 32);
     let mut program = scene.start();
     say(&mut program, "retain 0", "0");

@@ -1,5 +1,5 @@
-//! Processes that are stopped wherever they are, in the shim or in the driver: whoever else is asked meanwhile tells the same as
-//! everybody, which is what the books have, is no more than the limit and no less than what is on the card.
+//! Processes stopped at any instruction, in the shim or in the driver. Every other process still gives the
+//! same answer: that of the accounting, at most the limit and at least what is on the card.
 //!
 //! `ALIQUOT_SEED` names the run; it is printed.
 
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// Processes of the container whose threads take and give back memory of all families at random, as in `tests/tests/shim_quota.rs`.
+/// Processes of the container with threads that allocate and free memory of all families at random, as in
+/// `tests/tests/shim_quota.rs`.
 struct Workers(Vec<Talk>);
 
 impl Workers {
@@ -53,7 +54,8 @@ impl Workers {
         }
     }
 
-    /// All threads of all of them, wherever they are but at the books of the card: nobody is stopped in a real driver.
+    /// Stops all threads of all of them, anywhere but inside the card's lock: a real driver stops no process
+    /// there.
     fn stop(&self, card: &Card) {
         loop {
             self.signal(Signal::SIGSTOP);
@@ -95,33 +97,34 @@ impl Pace {
 
 /// While others are at work: what a process tells adds up, and is within the limit.
 fn each_adds_up(scene: &mut Scene) {
-    let who = scene.random.below(USERS + 1);
-    let (limit, told) = (scene.limit(0), scene.raw(who, "nvml 0"));
+    let user = scene.random.below(USERS + 1);
+    let (limit, told) = (scene.limit(0), scene.raw(user, "nvml 0"));
     let told = numbers(&told);
     assert!(
         told[0] == limit && told[1] + told[2] == limit && told[4] + told[5] == limit && told[8] <= limit,
         "{told:?}"
     );
-    if who < USERS {
-        let told = scene.raw(who, "cuda");
+    if user < USERS {
+        let told = scene.raw(user, "cuda");
         assert!(matches!(numbers(&told)[..2], [free, total] if total == limit && free <= limit), "{told}");
     }
-    let told = lists(&scene.raw(who, "processes 0"));
+    let told = lists(&scene.raw(user, "processes 0"));
     assert!(told.iter().flatten().all(|(_, bytes)| *bytes <= limit), "{told:?}");
 }
 
-/// While the workers are stopped anywhere, nothing moves. False: somebody who was asked found what others had let go.
+/// While the workers are stopped anywhere, nothing moves. False: a query found memory that others had
+/// released.
 fn still_agree(scene: &mut Scene) -> bool {
     let (booked, limit) = (scene.booked(0), scene.limit(0));
     assert!(booked <= limit, "{booked} booked of {limit}");
     let mut order: Vec<usize> = (0..=USERS).collect();
     shuffle(&mut scene.random, &mut order);
     let mut told = Vec::new();
-    for who in order {
+    for user in order {
         for which in 0..2 {
-            scene.question(who, 0, which);
+            scene.question(user, 0, which);
         }
-        told.push(lists(&scene.raw(who, "processes 0")));
+        told.push(lists(&scene.raw(user, "processes 0")));
     }
     if scene.booked(0) != booked {
         return false;
@@ -158,7 +161,7 @@ fn stopped_anywhere(pace: Pace) {
         workers.signal(Signal::SIGCONT);
     }
     drop(workers);
-    // The first who is asked more than a moment later finds them dead; the card does so by itself.
+    // The next query but a moment later reaps the exited workers; the card reaps by itself.
     wait_for("what the workers had", || {
         scene.site.bench.card().reap();
         drop(scene.raw(0, "nvml 0"));
@@ -183,7 +186,7 @@ fn memory_that_is_lent_while_somebody_looks_is_shown_once() {
     for _ in 0..2_500 {
         assert_eq!(scene.say(0, "on 0"), "0");
         assert_eq!(scene.say(0, &format!("have 1 {PLAIN} {block}")), "0");
-        // Whoever looks is stopped on the way, and goes on when it has become another slot's.
+        // The monitor is stopped within its query, and continues after the slot has another owner.
         scene.monitor.tell("processes 0");
         let (begun, wait) = (Instant::now(), scene.random.bits() % 500_000);
         while begun.elapsed() < Duration::from_nanos(wait) {

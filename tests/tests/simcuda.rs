@@ -116,7 +116,7 @@ fn two_processes_have_half_of_the_card_each_in_every_window() {
         assert!(mine <= most && yours <= most, "{mine} and {yours}, {lacked} without a processor");
     }
     until("a full window", || card.utilization() == 100);
-    // The trace is the same time, stretch by stretch, and nobody runs while another does.
+    // The trace is the same time, stretch by stretch, and one process at a time runs.
     let (mut mine, yours) = (card.trace(first.0.id()), card.trace(second.0.id()));
     mine.extend(yours);
     mine.sort_by_key(|busy| busy.start);
@@ -150,7 +150,7 @@ fn the_high_water_mark_is_exact() {
     drop(second.0.stdin.take());
     second.0.wait().unwrap();
     assert_eq!((card.in_use(), card.high_water()), (CONTEXT + 1_024, top));
-    // A process that is there already takes more after a kill: what the dead held is not counted beside it.
+    // A present process allocates after a kill: memory of the killed one is not counted beside it.
     let seat = card.join().unwrap();
     let mut first = first;
     first.kill();
@@ -194,7 +194,7 @@ fn trim_takes_nothing_left_by_a_launch_in_flight() {
 fn pool_short_for_concurrent_threads_grows_by_their_sum() {
     let Some((bench, program)) = probe() else { return };
     bench.write("node.toml", &format!("pool_bytes = {}\n", 2 * MIB));
-    // Eight blocks of a quarter of a MiB are one unit, whoever comes first.
+    // Eight blocks of a quarter of a MiB are one unit, in any order.
     let told = said(&bench.command(&program).args(["grows", "400"]).output().unwrap());
     assert_eq!(told, format!("{}\n", 2 * MIB));
 }

@@ -1,4 +1,5 @@
-//! Events and samples of the simulated NVML: what a card reports comes to everybody who waits for it, and how busy it was.
+//! Events and samples of the simulated NVML: every waiter gets a card's reports, and samples show how busy it
+//! was.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +14,7 @@ use aliquot_tests::talk::Talk;
 
 /// No instance, as the programs print it.
 const WHOLE: &str = "ffffffff ffffffff";
-/// Longer than any machine is busy, in milliseconds: nobody waits for as long where something comes.
+/// Longer than any machine is busy, in milliseconds: a wait with an event never takes as long.
 const LONG: &str = "120000";
 
 /// Cards and the program; `None` where there is no compiler, and the test says so.
@@ -53,7 +54,7 @@ fn an_xid_comes_to_everybody_who_waits_and_once() {
     first.raise_xid(31, None);
     let expected = format!("0 0 8 31 {WHOLE}");
     assert_eq!((one.hear(), two.hear()), (expected.clone(), expected));
-    // While nobody waits: in the order in which they came, of all cards, each once.
+    // Without a waiter: events of all cards arrive in their order, each once.
     [(&second, 45), (&first, 48), (&first, 48), (&second, 63)]
         .iter()
         .for_each(|(card, n)| card.raise_xid(*n, None));
@@ -62,7 +63,7 @@ fn an_xid_comes_to_everybody_who_waits_and_once() {
     }
     assert_eq!(one.say("wait 0"), "10");
     assert_eq!([two.say("first 0"), two.say("first 0"), two.say("first 0")], ["0 0 8 48", "0 0 8 48", "10"]);
-    // Who adds a kind that is there already misses nothing; who adds Xids now has those from now on.
+    // A set that registers a kind again misses nothing; a set that adds Xids now gets those from now on.
     first.raise_xid(94, None);
     assert_eq!([two.say("register 0 8"), two.say("register 1 8")], ["0", "0"]);
     assert_eq!([two.say("wait 0"), two.say("wait 0")], [format!("0 0 8 94 {WHOLE}"), "10".into()]);
@@ -75,7 +76,7 @@ fn of_threads_that_wait_on_one_set_each_event_wakes_one() {
     assert_eq!(talk.say("register 0 8"), "0");
     (0..3).for_each(|_| card.raise_xid(31, None));
     assert_eq!(talk.say("many 5 200"), "3 2");
-    // A set that is freed under who waits on it.
+    // A set that is freed during a wait on it.
     assert_eq!(talk.say(&format!("leave {LONG}")), "2 0 2 2 2");
 }
 
@@ -148,7 +149,7 @@ fn instance_xid_has_its_numbers_for_permitted_readers_only() {
     let probe = bench.compile("sim_probe", Link::Opened).unwrap();
     let mut talk = Talk::start(&mut bench.command(&program));
     assert_eq!([talk.say("part"), talk.say("register 0 8"), talk.say("samples 0 1")], ["3", "0", "3 0"]);
-    // Who may not look at all of the card: `mig_access`.
+    // A user without access to all of the card: `mig_access`.
     let root = aliquot_sim_device::effective_user() == 0;
     let mut command = bench.command(&program);
     if root {

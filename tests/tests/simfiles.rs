@@ -38,7 +38,7 @@ impl Made {
         std::fs::write(self.path(), bytes).unwrap();
     }
 
-    /// How it is refused by whoever uses it and by whoever looks.
+    /// How opening and looking both refuse it.
     fn refused(&self, bytes: &[u8]) -> String {
         self.put(bytes);
         let told = said(aliquot_sim_device::open(self.dir.path()));
@@ -63,7 +63,8 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// The file as a build would have made it whose records, at `at` of the header, are of half the width, and twice as many.
+/// The file as a build with other records would make it: those at `at` of the header have half the width and
+/// twice the number.
 fn halved(bytes: &[u8], at: usize) -> (Vec<u8>, String) {
     let (width, count) = (word(bytes, at), word(bytes, at + 4));
     let mut other = bytes.to_vec();
@@ -93,7 +94,7 @@ fn a_card_of_another_layout_and_what_is_no_card_are_refused() {
     let (found, expected) = (earlier[number], made.bytes[number]);
     let told = made.refused(&earlier);
     assert!(told.contains(&format!("it has layout {found} of cards, expected {expected}")), "{told}");
-    let told = made.refused(b"what somebody noted about his cards, in words");
+    let told = made.refused(b"notes of a person about some cards, in words");
     assert!(told.contains("it begins with 0x"), "{told}");
     assert!(made.refused(&made.bytes[..7]).contains("it begins with 0x"));
 }
@@ -118,7 +119,7 @@ fn a_card_that_was_torn_is_refused_wherever_that_was() {
     assert!(made.refused(&headless).contains("first 72 bytes are not written, and some behind them are"));
 }
 
-/// Who makes a card may be killed at it: before it has a size, a lock, or its first word.
+/// The creator of a card's file is killed: before the file has a size, a lock, or its first word.
 #[test]
 fn a_card_whose_maker_was_killed_is_made_by_the_next() {
     let made = Made::new();

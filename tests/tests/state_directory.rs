@@ -94,7 +94,7 @@ fn the_promises_of_another_node_are_refused_and_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (mine, other) =
         (World::at(dir.path(), file("rack-1"), ""), World::at(dir.path(), file("rack-2"), ""));
-    // A directory that promises nothing belongs to nobody.
+    // A directory without claims belongs to no node.
     drop(mine.open());
     drop(other.open());
     let mut node = mine.open();
