@@ -1,19 +1,19 @@
-//! Which executable graphs still have the memory that a launch gave them, so that the next one takes none.
+//! Tracks which executable graphs still have their memory from an earlier launch, so that the next launch reserves none.
 //!
-//! A driver backs the memory nodes of a graph when it is launched or uploaded, with memory that the stream keeps, and leaves it
-//! mapped: graphs of one stream have the same memory, as they never run at once. It tells of no graph what that has. So
-//! whatever is not certain is reserved anew, as if the card had to give all of it:
+//! A driver backs a graph's memory nodes at launch or upload, with memory that the stream keeps mapped. Graphs of one stream share
+//! that memory, as they never run at once. The driver reports no graph's memory. So a launch that is not certain to be backed
+//! reserves all its memory again, as if it came from the card:
 //!
 //! ```text
-//!   begin: is it certain? ─yes─▶ nothing is reserved ──────────────▶ vendor call ─▶ end
-//!              └─no─▶ all it wants is; and for those under way that were certain, as they are not any more
-//!                                                               ─▶ vendor call ─▶ end: a seat, if nothing else was under way
+//!   begin: is it backed? ─yes─▶ reserve nothing ───────────────────▶ vendor call ─▶ end
+//!              └─no─▶ reserve its memory, and that of backed launches in flight, which may lose theirs
+//!                                                               ─▶ vendor call ─▶ end: a seat, if nothing else was in flight
 //! ```
 //!
-//! A graph may lose its memory to a trim; to a launch in another stream, which may take what idle streams keep; and to
-//! allocations that outlive a launch in the same stream. A launch by which the card gave all that it wants took nothing from anybody.
+//! A graph may lose its memory to a trim; to a launch in another stream, which may reuse memory of idle streams; and to
+//! allocations that outlive a launch in the same stream. A launch with all its memory from the card took none from other graphs.
 //!
-//! Glossary: a lane is a stream, by a number that no other stream ever has; a seat is what is known of a graph's memory.
+//! Glossary: a lane is a stream, by a number that is never reused; a seat is the known state of a graph's memory.
 
 use core::num::NonZeroU64;
 
@@ -21,7 +21,7 @@ use core::num::NonZeroU64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lane(pub NonZeroU64);
 
-/// Since when a graph has its memory, and for which stream. Zeros: it has none.
+/// The stream for which a graph has memory, and since when. Zeros: it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seat {
     lane: Option<Lane>,
@@ -40,12 +40,12 @@ pub enum Leaves {
     Earlier = 2,
 }
 
-/// Where a launch had its memory from.
+/// The source of a launch's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// All of it from the card.
     Card,
-    /// Some of it from the card, or who knows.
+    /// Some of it from the card, or unknown.
     Anywhere,
     /// Nothing from the card.
     Kept,
@@ -60,7 +60,7 @@ pub enum Way {
     Unbacked,
 }
 
-/// Something that changes what the driver keeps for graphs, on its way.
+/// An in-flight operation that changes the driver's graph memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
     /// What it reserves.
@@ -73,7 +73,7 @@ pub struct Begun {
     alone: bool,
 }
 
-/// A trim on its way.
+/// A trim in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Trim {
     number: u64,
@@ -92,7 +92,7 @@ pub enum Taken {
     AtLaunch = 1,
     /// At instantiation, for good.
     AtInstantiation = 2,
-    /// Now so, now otherwise: both an instantiation and a launch may take it. Nothing else is believed any more.
+    /// Observations differ: both an instantiation and a launch may allocate. This state is final.
     AtEither = 3,
 }
 
@@ -103,9 +103,9 @@ pub struct Moment {
     is_idle: bool,
 }
 
-/// What happened to the memory of a process's graphs, as far as seats depend on it. Zeros: nothing yet.
+/// Events that affect the memory of a process's graphs. Zeros: none yet.
 ///
-/// Moments are counted. A seat holds if nothing happened since that could have cost it its memory.
+/// Moments are counted. A seat is valid unless a later event could have taken its memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct History {
     now: u64,
@@ -166,10 +166,10 @@ impl History {
         alone && self.begun == number
     }
 
-    /// A launch or an upload is about to begin. Before one that is unbacked calls the driver, what those want that are backed and
-    /// under way is reserved until they have ended: it may take from them what they count on.
+    /// A launch or an upload is about to begin. An unbacked one may take the memory of backed ones in flight. So the memory of
+    /// those is reserved until they end, before the unbacked one calls the driver.
     pub fn begin(&mut self, seat: &mut Seat, lane: Option<Lane>, leaves: Leaves) -> Begun {
-        // What it leaves lies in memory that others count on.
+        // Its lasting allocations lie in memory that other graphs count on.
         let disturbs = leaves == Leaves::Something && self.is_shared(*seat);
         let has_own = self.taken == Taken::AtInstantiation;
         let has_seat = self.serves(*seat, lane) && self.unbacked == 0 && !(disturbs && self.backed > 0);
@@ -188,8 +188,8 @@ impl History {
         Begun { way, lane, leaves, number, alone }
     }
 
-    /// The same for one that leaves nothing, where another graph that leaves nothing either and wants no less of any card has the
-    /// seat `other`: it gets that memory. `None`: that is not certain.
+    /// The same for a launch without lasting allocations, which gets the memory of seat `other`. The graph of `other` also leaves
+    /// none and needs no less on any card. `None`: that is not certain.
     pub fn begin_beside(&mut self, seat: &mut Seat, lane: Option<Lane>, other: Seat) -> Option<Begun> {
         if self.shares == 0 || self.unbacked > 0 || !self.serves(other, lane) {
             return None;
@@ -216,7 +216,7 @@ impl History {
         }
     }
 
-    /// It has ended; `from` is `None` where the driver refused it. Whether nothing else was under way.
+    /// It has ended; `from` is `None` if the driver refused it. Returns whether it was the only operation in flight.
     pub fn end(&mut self, begun: Begun, seat: &mut Seat, from: Option<Source>) -> bool {
         let was_alone = self.leave(begun.number, begun.alone);
         if begun.way == Way::Backed {
@@ -245,7 +245,7 @@ impl History {
         was_alone
     }
 
-    /// Who was about to begin was refused.
+    /// An operation that was about to begin was refused.
     pub fn cancel(&mut self, begun: Begun) {
         self.ended += 1;
         match begun.way {
@@ -254,7 +254,7 @@ impl History {
         }
     }
 
-    /// A trim is about to begin. `None`: not now, as it would take what launches under way count on.
+    /// A trim is about to begin. `None`: not now, as launches in flight count on the memory.
     pub fn begin_trim(&mut self) -> Option<Trim> {
         if self.backed > 0 {
             return None;
@@ -285,7 +285,7 @@ impl History {
         }
     }
 
-    /// A launch that was backed took memory: this driver does otherwise than is thought here.
+    /// A backed launch allocated memory: this driver contradicts the model.
     pub fn doubt(&mut self) {
         self.doubted = 1;
         if self.taken == Taken::AtInstantiation {

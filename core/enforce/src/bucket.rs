@@ -1,13 +1,12 @@
 //! The tenant's account of device time: one word that all its processes race on, filled with time at the granted share.
 //!
-//! A launch may go while there is credit, and takes what it will cost even where that is more: a kernel of a second leaves a
-//! second of debt, and at a tenth of the card the next one waits nine. Credit has room up to [`CREDIT_MAX`], so that half a
-//! second after a rest holds hardly more than its share. Beside other tenants it has room for what one launch costs: what comes
-//! back of a charge, or was earned while others had their turns, is not lost because it is longer than that, nor to a shorter
-//! launch that comes before the next long one: [`Room`] ends growth, and cuts nothing that was saved.
+//! A launch may go while there is credit, and takes its whole cost even if that is more. A kernel of a second leaves a second of
+//! debt; at a tenth of the card the next one waits nine seconds. Credit has room up to [`CREDIT_MAX`], so that half a second after
+//! an idle period holds hardly more than the share. Beside other tenants it has room for the cost of one launch. So refunds, and
+//! credit earned during others' turns, are not lost, also if a shorter launch comes before the next long one: [`Room`] ends
+//! growth, and never cuts saved credit.
 //!
-//! The words lie where the tenant can write them. Whatever they hold, they read as a credit between [`DEBT_MAX`] below and
-//! [`SAVED_MAX`] above zero.
+//! The tenant can write the words. Any value reads as a credit between -[`DEBT_MAX`] and [`SAVED_MAX`].
 
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 

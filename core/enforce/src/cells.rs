@@ -1,15 +1,15 @@
-//! Device time of the recent past, in cells of about a millisecond: no millisecond can be charged with more than itself.
+//! Recent device time, in cells of about a millisecond: no cell is charged more than its length.
 //!
-//! Processes of one tenant report the stretches in which they had work on the card, in any order and late. Stretches overlap
-//! when processes take turns; their sum is no more than the time there was.
+//! Processes of one tenant report the stretches in which they had work on the card, in any order and late. Stretches of processes
+//! that take turns overlap; their charged sum is at most the elapsed time.
 //!
 //! ```text
 //!   P1 reports   [──────────────]            cell:   0.4 │ 1.0 │ 0.6
 //!   P2 reports          [─────────────]      adds:         0.0 │ 0.4 │ 0.9      charged: what was added
 //! ```
 //!
-//! A cell holds the number of its turn round the ring and the nanoseconds charged. Cells lie where the tenant can write them:
-//! nonsense reads as full or as empty.
+//! A cell holds the number of its turn round the ring and the nanoseconds charged. The tenant can write the cells:
+//! an invalid value reads as full or as empty.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,8 +23,8 @@ pub const CELL: Nanos = Nanos(1 << CELL_BITS);
 const FILL_BITS: u32 = CELL_BITS + 1;
 const FILL_MASK: u32 = (1 << FILL_BITS) - 1;
 const TURN_MASK: u32 = u32::MAX >> FILL_BITS;
-/// Turns by which a cell may be later than who reports: kernels of many turns end long before they are asked about. One that was
-/// not touched for so long that it looks so is nobody's either.
+/// Turns by which a cell may be later than a report: kernels of many turns end long before the process asks about them. A cell
+/// that appears later by more is stale, and free.
 const LATER_MAX: u32 = 64;
 
 /// A stretch of time in which a process had work on the card.
@@ -61,8 +61,8 @@ impl<'a> Cells<'a> {
         Self(ring)
     }
 
-    /// Charges a stretch; how much of it was new. The amount is spread evenly; what finds its cells full goes to others of
-    /// the stretch that have room. What is older than the ring is charged without a look at cells.
+    /// Charges a stretch; returns how much of it was new. The amount is spread evenly; the excess of a full cell goes to cells
+    /// of the stretch with room. Time older than the ring is charged without reading cells.
     #[must_use]
     pub fn charge(&self, stretch: &Stretch) -> Nanos {
         let Stretch { start, end, amount, counted_until } = *stretch;
@@ -93,7 +93,7 @@ impl<'a> Cells<'a> {
         Nanos(charged + placed)
     }
 
-    /// Up to when cells of that time are a later turn's, where any is: somebody reported what came after them before.
+    /// End of the last cell in that time that already holds a later turn, if any: another process reported later time first.
     fn taken_until(&self, from: u64, till: u64) -> Option<u64> {
         let later = |number: &u64| {
             let (cell, turn) = self.place(*number)?;
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(
             charge(990, 1020, 995),
             13,
-            "up to where the ring begins nobody can tell: all that was not counted"
+            "before the ring begins all time that was not counted is charged"
         );
         // Seconds later the ring is its own again.
         assert_eq!([charge(2000, 2010, 1024), charge(2000, 2010, 2010)], [10, 0]);

@@ -1,19 +1,18 @@
-//! What a launch costs, before it ran: learnt for each function and shape, in a table of fixed size without a lock.
+//! Predicts the cost of a launch: learnt for each function and shape, in a lock-free table of fixed size.
 //!
 //! | word | meaning |
 //! |---|---|
 //! | key | a function with its grid and block, or a graph, or a kind of copy with the size of its size |
 //! | family | the function whatever the shape: the first guess for a shape that never ran |
 //! | sample | device time of one launch as markers showed it, nanoseconds |
-//! | exact | nobody else could run between the markers, and the device was never idle there |
-//! | bound | others may have run there: the launch cost at most this |
+//! | exact | no other work could run between the markers, and the device was never idle there |
+//! | bound | other work may have run there: the launch cost at most this |
 //! | own part | of a bound beside other tenants, what was the tenant's in the mean |
 //!
-//! Beside other tenants no sample is exact. The least of them is the cost of launches that always take as long; where their own
-//! part is half as much again in the mean, some take longer, and the mean is the cost.
+//! Beside other tenants no sample is exact. For launches of constant length, the least sample is the cost. If the mean own part
+//! exceeds it by half, some launches take longer, and the mean is the cost.
 //!
-//! Two keys whose hashes collide share an estimate; what markers measure corrects the bill all the same. When the table is
-//! full, a new key takes an old one's place.
+//! Two keys with equal hashes share an estimate; the measured bill corrects it. In a full table a new key replaces an old one.
 
 mod runs;
 
@@ -22,7 +21,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::units::Nanos;
 use runs::Runs;
 
-/// Unit of what is kept of samples beside other tenants, in nanoseconds: 32 bits hold a minute.
+/// Unit of stored samples beside other tenants, in nanoseconds: 32 bits hold a minute.
 const GRAIN: u64 = 16;
 /// Keys kept. Thirty-two bytes each.
 pub const COSTS: usize = 2048;
@@ -32,8 +31,8 @@ const PROBES: usize = 8;
 const COST_MIN: u64 = 100;
 /// Of a cost: a launch may take far longer.
 const HELD: u64 = 1 << 63;
-/// A part of a sample that is less than one in so many is not believed: more launches than anybody could take back would go for
-/// such a cost before the next sample.
+/// Least believed part of a sample, as a divisor: below it so many launches would pass before the next sample that their
+/// undercharge could not be corrected.
 const PART_MIN: u64 = 64;
 
 /// What identifies launches that cost the same; never zero.
@@ -313,7 +312,7 @@ impl Costs {
         // A full neighbourhood: one of its places, by other bits of the key.
         let turn = usize::try_from(key.0 % 8).unwrap_or(0);
         let Some(entry) = free.or_else(|| self.places(key).nth(turn)) else { return };
-        // Not measured for a moment, so that nobody reads another key's cost.
+        // Unmeasured for a moment, so that no thread reads another key's cost.
         entry.nanos.store(0, Ordering::Release);
         entry.beside.store(0, Ordering::Release);
         entry.runs.store(0, Ordering::Release);

@@ -1,42 +1,42 @@
-//! Memory whose size only the driver knows: a pool grows and shrinks on its own, and tells its size when asked.
+//! Memory whose size only the driver knows: a pool grows and shrinks on its own, and reports its size on request.
 //!
 //! ```text
 //!   books.reserve(worst) ─▶ begin(worst) ─▶ vendor call ─▶ size := ask ─▶ settle(stamp, op, size) ─▶ release what was too much
-//!        └─denied─▶ promise(stamp, need, …): the room that is there serves it, or most of it
+//!        └─denied─▶ promise(stamp, need, …): existing room serves all or most of it
 //! ```
 //!
-//! Several threads use one pool at once. What is in the books for it is `held + pending`: what it was when last settled, and
-//! what operations under way may add. An answer of the driver is good if no operation ended between the question and its
-//! use; a [`Stamp`] tells.
+//! Several threads use one pool at once. Its accounted size is `held + pending`: the size when last settled, plus the possible
+//! growth of operations in flight. A size read from the driver is valid if no operation ended between the call and its
+//! use; a [`Stamp`] shows that.
 //!
 //! Invariants: `size ≤ held + pending` at every moment, if no operation grows a pool by more than it reserved; and with
-//! nothing under way `held` is the size last read. Room that was promised is covered by what earlier operations reserved,
-//! which is not given back before the promise ends.
+//! nothing in flight `held` is the size last read. Promised room is covered by reservations of earlier operations, which
+//! are not released before the promise ends.
 
-/// A pool's part of the books, in bytes. Changed under a lock that is never held while the driver is asked.
+/// Accounting of one pool, in bytes. The lock around it is never held during a driver call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
     held: u64,
     pending: u64,
-    /// Room that operations under way count on without having reserved anything.
+    /// Room that operations in flight count on without a reservation.
     promised: u64,
     ended: u64,
 }
 
-/// The moment before the driver was asked.
+/// The moment before a driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(u64);
 
-/// One operation under way.
+/// One operation in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Operation {
-    /// Bytes by which it may grow the pool, reserved in the books.
+    /// Bytes by which it may grow the pool, already reserved.
     pub worst: u64,
     /// Bytes of the pool's room that it counts on.
     pub promised: u64,
 }
 
-/// What the driver says of a pool, in bytes.
+/// The size of a pool as the driver reports it, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     /// Taken from the card.
@@ -45,14 +45,14 @@ pub struct Size {
     pub used: u64,
 }
 
-/// What is to be done with the books.
+/// The change that the caller makes to the memory accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// Give so many bytes back; 0: nothing.
+    /// Release this many bytes; 0: nothing.
     Release(u64),
-    /// It grew by so many bytes more than was reserved: charge them.
+    /// The pool grew by this many bytes beyond the reservation: charge them.
     Charge(u64),
-    /// Somebody else's operation ended meanwhile: ask the driver again.
+    /// Another operation ended meanwhile: read the size again.
     Stale,
 }
 
@@ -63,18 +63,18 @@ pub enum Promise {
     Made(Operation),
     /// There is not enough.
     Full,
-    /// Ask the driver again.
+    /// Read the size again.
     Stale,
 }
 
 impl Growth {
-    /// Taken before the driver is asked.
+    /// The stamp to take before a driver call.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         Stamp(self.ended)
     }
 
-    /// Bytes in the books for it.
+    /// Accounted bytes of the pool.
     #[must_use]
     pub fn in_books(&self) -> u64 {
         self.held.saturating_add(self.pending)
@@ -86,7 +86,7 @@ impl Growth {
         Operation { worst, promised: 0 }
     }
 
-    /// Room that nobody counts on yet, in bytes; `None`: ask the driver again.
+    /// Room without a promise, in bytes; `None`: read the size again.
     #[must_use]
     pub fn room(&self, stamp: Stamp, size: Size) -> Option<u64> {
         let sure = size.reserved.min(self.held);
@@ -120,8 +120,8 @@ impl Growth {
             self.ended = self.ended.wrapping_add(1);
             return Settled::Charge(reserved - in_books);
         }
-        // The room that was promised may be gone: given back by a trim, or taken by this operation, which found it there and
-        // grew nothing. Who was promised it then grows the pool, so until nobody counts on room nothing leaves the books.
+        // Promised room may be gone: a trim released it, or this operation used it instead of growing the pool. The operation
+        // with the promise then grows the pool. So no bytes are released while a promise is open.
         let floor = if self.promised > 0 { cap } else { 0 };
         self.held = cap.min(reserved.max(floor));
         if *self != before {
@@ -130,26 +130,26 @@ impl Growth {
         Settled::Release(cap - self.held)
     }
 
-    /// An operation was refused, and the driver could not be asked: it took nothing, and what it reserved is given back.
+    /// The driver refused an operation and did not report the size: the operation allocated nothing, its reservation is released.
     pub fn cancel(&mut self, operation: Operation) {
         self.pending = self.pending.saturating_sub(operation.worst);
         self.promised = self.promised.saturating_sub(operation.promised);
         self.ended = self.ended.wrapping_add(1);
     }
 
-    /// Whether the books hold nothing for it, and no operation counts on it.
+    /// Whether its accounted size is zero, and no operation counts on it.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.in_books() == 0 && self.promised == 0
     }
 
-    /// Whether a size that was read later says nothing new, and nothing is under way.
+    /// Whether a size that was read later equals the accounted one, and nothing is in flight.
     #[must_use]
     pub fn is_settled_at(&self, reserved: u64) -> bool {
         (self.held, self.pending, self.promised) == (reserved, 0, 0)
     }
 
-    /// An operation ended and the driver could not be asked: what it reserved stays in the books until the next answer.
+    /// An operation ended and the driver did not report the size: its reservation stays accounted until the next report.
     pub fn keep(&mut self, operation: Operation) {
         self.pending = self.pending.saturating_sub(operation.worst);
         self.promised = self.promised.saturating_sub(operation.promised);

@@ -1,12 +1,12 @@
-//! What the shim decides: may this allocation be made, may this launch go now.
+//! Admission decisions of the shim: whether an allocation is granted, and when a launch may start.
 //!
-//! - [`memory`]: exact memory across threads and processes: reserve → vendor call → keep or give back;
-//! - [`growth`], [`backing`]: memory of which only the driver knows the size: pools, and what graphs still have of it;
-//! - [`reap`]: the holding of dead processes goes back at once, whoever notices;
-//! - [`pace`]: a measured share of the card's time: [`bucket`] holds it, [`cost`] foretells, [`marks`] measure, [`cells`] and
-//!   [`sure`] add up; [`unbilled`] is what a process that died could not settle;
-//! - [`share`]: what each tenant of a card may use now: the governor, which runs on the host; [`rounding`] reads what the vendor
-//!   tells it; [`term`] is how long what it lends lasts.
+//! - [`memory`]: exact memory across threads and processes: reserve → vendor call → keep or release;
+//! - [`growth`], [`backing`]: memory whose size only the driver knows: pools, and the memory that graphs keep;
+//! - [`reap`]: memory leaked by exited processes is released at once, by any process that detects the exit;
+//! - [`pace`]: a measured share of the card's time. [`bucket`] is the credit, [`cost`] predicts, [`marks`] measure, [`cells`] and
+//!   [`sure`] add up; [`unbilled`] is the unsettled work of an exited process;
+//! - [`share`]: the governor, which runs on the host and sets each tenant's share of a card. [`rounding`] corrects the vendor's
+//!   percentages; [`term`] limits how long borrowed compute time lasts.
 //!
 //! No allocation, no clock, no float, no system call, no `unsafe`. Time comes in as a parameter; shared words come in as
 //! borrowed atomics, so the same code runs in the shim, in the agent, and under a schedule explorer.

@@ -1,6 +1,6 @@
-//! What the device did, from markers between launches: the only truth about time that a program can ask its driver for.
+//! Measures device time by markers between launches: the only exact time that a program can query from its driver.
 //!
-//! A marker is an event of the vendor's, recorded on a stream; later the driver says when the device passed it, as a time
+//! A marker is a vendor event, recorded on a stream; later the driver reports when the device passed it, as a time
 //! since another event. Launches between two markers are a batch:
 //!
 //! ```text
@@ -10,18 +10,18 @@
 //!              │start                         │end
 //! ```
 //!
-//! Where a stream's last marker is still pending when the next batch opens, it is the beginning of that as well; a stream at
-//! rest gets a marker of its own, and so does a batch that is to be measured between other streams'. Between `start` and `end` the process had work on the card. The device can have been idle
-//! there only while the host was still handing in: until `closed_at`. So the work took at most `end − start`, and at least that
-//! less what lies before `closed_at`; in between, the sum of what its launches are known to cost decides.
+//! If a stream's last marker is still pending when the next batch opens, it also begins that batch. An idle stream gets a marker
+//! of its own, and so does a batch that is measured between other streams' batches. Between `start` and `end` the process had work
+//! on the card. The device can have been idle there only while the host was still launching: until `closed_at`. So the work took
+//! at most `end − start`, and at least the part after `closed_at`; in between, the sum of the launches' known costs decides.
 //!
-//! Lengths are the device's own. Where they lie on our clock follows from when markers were recorded and first seen passed; it
-//! matters only for what overlaps with what.
+//! Lengths are on the device's clock. Their position on the host's clock follows from when markers were recorded and first read as
+//! passed; it matters only for overlaps.
 //!
-//! A batch to whose beginning the device has not come is no work of the device. Where that is because its stream waits for
-//! something that the card does not do (`marks/held.rs`), it keeps nothing else waiting.
+//! A batch that the device has not begun is no work of the device. If its stream waits for something other than the card
+//! (`marks/held.rs`), no launch elsewhere waits for it.
 //!
-//! One thread at a time works on markers; others go on without.
+//! One thread at a time works on markers; other threads continue without them.
 
 mod due;
 mod held;
@@ -62,7 +62,7 @@ pub enum Passed {
     Lost,
 }
 
-/// The driver's events: the one thing that the controller needs of the world.
+/// The driver's events, as the controller needs them.
 pub trait Events {
     /// Records `event` on `stream`, behind all that was launched there.
     fn record(&mut self, event: Event, stream: u64) -> Recorded;
@@ -173,7 +173,7 @@ struct Pending {
 
 impl Pending {
     fn new(event: Event, batch: Batch, begin: Option<Event>, opened_at: Nanos, closed_at: Nanos) -> Self {
-        let begun = Begun::NobodyAsked { put_at: opened_at, behind: Begin::Last };
+        let begun = Begun::Unqueried { put_at: opened_at, behind: Begin::Last };
         Self { event, batch, begin, begun, opened_at, closed_at, late: Nanos::ZERO, awaited_from: None }
     }
 }
@@ -182,7 +182,7 @@ impl Pending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begun {
     /// It may have.
-    NobodyAsked { put_at: Nanos, behind: Begin },
+    Unqueried { put_at: Nanos, behind: Begin },
     /// It had not, and the process may not have had its turn since.
     NotYet { put_at: Nanos, behind: Begin },
     /// It had not, and what the stream waits for is not the card.
@@ -211,7 +211,7 @@ struct Offset {
     latest: Nanos,
 }
 
-/// What is known of a stream.
+/// State of a stream.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     handle: u64,
@@ -239,7 +239,7 @@ pub struct Marks {
     /// One bit for each event that is in use.
     used: u64,
     streams: [Option<Stream>; STREAMS],
-    /// When the marker was put that is the latest of those known to have passed.
+    /// When the latest marker known to have passed was recorded.
     passed_put_at: Nanos,
     /// Streams that ended with something pending.
     ended: u64,
@@ -315,7 +315,7 @@ impl Marks {
 
     /// A batch opens on `stream`: where nothing is pending there, it gets a marker of its own.
     pub fn open(&mut self, now: Nanos, stream: u64, begin: Begin, events: &mut impl Events) {
-        // Where events run short, nobody can tell that it waits.
+        // With few events left, no marker can show that the stream waits.
         let behind = if begin == Begin::Hold && self.is_crowded() { Begin::Last } else { begin };
         if self.found(now, stream, behind, events).is_none() {
             return;
@@ -355,7 +355,7 @@ impl Marks {
         }
         match self.take(batch.stream, events) {
             Some(event) => {
-                let begun = Begun::NobodyAsked { put_at: opened_at, behind };
+                let begun = Begun::Unqueried { put_at: opened_at, behind };
                 self.push(Pending { begun, ..Pending::new(event, batch, begin, opened_at, now) });
                 Recorded::Yes
             }
@@ -368,7 +368,7 @@ impl Marks {
         }
     }
 
-    /// What is known of a stream; a new one takes the place of the one longest unused.
+    /// State of a stream; a new one replaces the one longest unused.
     fn stream(&mut self, now: Nanos, handle: u64) -> &mut Stream {
         let known = self.streams.iter().position(|it| it.as_ref().is_some_and(|it| it.handle == handle));
         let used_at = |it: &Option<Stream>| it.as_ref().map(|it| it.used_at);
@@ -408,7 +408,7 @@ impl Marks {
         }
     }
 
-    /// Whether nothing can be told of any time: no marker was ever recorded.
+    /// Whether no time can be measured: no marker was ever recorded.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.base.is_none()
@@ -455,7 +455,7 @@ impl Marks {
         *self = Self::new();
     }
 
-    /// What is pending, oldest first: of the places those that are taken, as a context has few at a time and places for many.
+    /// Pending markers, oldest first: only the used entries, as a context has few at a time and entries for many.
     fn pending(&self) -> impl DoubleEndedIterator<Item = &Pending> + Clone {
         self.pending.get(..self.count).unwrap_or_default().iter().flatten()
     }
@@ -464,7 +464,7 @@ impl Marks {
         self.pending.get_mut(..self.count).unwrap_or_default().iter_mut().flatten()
     }
 
-    /// What is pending of launches, oldest first.
+    /// Pending batches of launches, oldest first.
     fn batches(&self) -> impl Iterator<Item = &Pending> + Clone {
         self.pending().filter(|pending| !pending.batch.is_none())
     }

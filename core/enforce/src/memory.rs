@@ -6,14 +6,14 @@
 //!      └──Denied──▶ the vendor's out-of-memory, out-parameters untouched
 //! ```
 //!
-//! `total` is the sum over all processes and the word that reservations race on; `used` is the truth for one process.
-//! Between moving `total` and recording `used` a thread is *inside*; a process killed there leaves `total` too high,
-//! which refuses too much and never grants too much, until [`crate::reap`] recounts. While a reaper recounts, the top
-//! bit of `total` is set and nobody gets in; the bits below it say then which closing of the books it is.
+//! `total` is the sum over all processes and the word that reservations race on; `used` is the exact use of one process.
+//! Between moving `total` and recording `used` a thread is *inside*. A process killed there leaves `total` too high,
+//! which refuses too much and never grants too much, until [`crate::reap`] recounts. During a recount the top bit of
+//! `total` is set, and no reservation succeeds: the accounting is frozen. The bits below it then number the freeze.
 //!
-//! Memory that other processes may open is *set apart* into a slot of its own, as it may outlive the process that made it.
+//! IPC-shared memory is *set apart* into a slot of its own, as it may outlive its exporter.
 //!
-//! Invariants: `total ≤ limit` at every reservation; `Σ used ≤ total` whenever nobody is inside and nothing is frozen;
+//! Invariants: `total ≤ limit` at every reservation; `Σ used ≤ total` whenever no thread is inside and nothing is frozen;
 //! `own ≤ limit` whatever other processes write into the shared words.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,13 +23,13 @@ pub const FREEZE: u64 = 1 << 63;
 /// Bits of `total` that are bytes while it is set. More is never reserved.
 pub const BYTES: u64 = (1 << 48) - 1;
 
-/// The bytes that a `total` says are reserved, whether the books are closed or not.
+/// The reserved bytes of a `total`, frozen or not.
 #[must_use]
 pub const fn bytes_in(total: u64) -> u64 {
     if total & FREEZE == 0 { total } else { total & BYTES }
 }
 
-/// The words of one process's books; shared ones lie in the region, `own` and `apart` in private memory.
+/// The accounting words of one process; shared ones lie in the region, `own` and `apart` in private memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Books<'a> {
     /// Shared: bytes reserved by all processes, and [`FREEZE`].
@@ -40,11 +40,11 @@ pub struct Books<'a> {
     pub inside: &'a AtomicU32,
     /// Shared, this process's slot: bytes reserved by this process.
     pub used: &'a AtomicU64,
-    /// Private: bytes reserved by this process, which nobody else can write.
+    /// Private: bytes reserved by this process; no other process can write it.
     pub own: &'a AtomicU64,
-    /// Private: those of them that slots of their own stand for.
+    /// Private: the part of `own` that is set apart into slots of its own.
     pub apart: &'a AtomicU64,
-    /// Shared, this process's slot: bytes given back while frozen, not yet taken off `used` and `total`.
+    /// Shared, this process's slot: bytes released while frozen, not yet subtracted from `used` and `total`.
     pub owed: &'a AtomicU64,
 }
 
@@ -58,32 +58,32 @@ pub enum Reservation {
         /// Bytes that would have fitted.
         free: u64,
     },
-    /// A reaper is at work: try again after a moment, or become the reaper if it died.
+    /// A recount is in progress: try again after a moment, or become the reaper if it exited.
     Frozen,
 }
 
 /// Answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// The bytes are off the books.
+    /// The bytes are released.
     Done,
-    /// A reaper is at work: they go off the books with the next operation.
+    /// A recount is in progress: the next operation releases them.
     Owed,
 }
 
 impl Books<'_> {
-    /// Reserves `bytes` under `limit` bytes. Lock-free; one compare-and-swap when nobody interferes.
+    /// Reserves `bytes` under `limit` bytes. Lock-free; one compare-and-swap without contention.
     #[must_use]
     pub fn reserve(&self, bytes: u64, limit: u64) -> Reservation {
         self.reserve_under(bytes, || limit)
     }
 
-    /// The same under what `limit` says once a reaper can see this reservation: whoever lowers the limit first and recounts then
-    /// finds no reservation under the earlier one afterwards.
+    /// The same, with `limit` read after this reservation became visible to reapers. A process that lowers the limit and then
+    /// recounts therefore sees no later reservation under the earlier limit.
     #[must_use]
     pub fn reserve_under(&self, bytes: u64, limit: impl Fn() -> u64) -> Reservation {
         self.pay_owed();
-        // Shared first: a reservation that will be refused there must not stand in the way of a sibling's that fits.
+        // Shared first: a reservation that is refused there must not block a sibling thread's smaller one.
         let (answer, limit) = self.reserve_shared(bytes, limit);
         if answer != Reservation::Granted {
             return answer;
@@ -99,8 +99,8 @@ impl Books<'_> {
         Reservation::Denied { free: limit.saturating_sub(own) }
     }
 
-    /// Puts all that this process holds into a slot that is new to it, after its earlier one was taken away, but for what slots
-    /// of their own have. The limit is not asked: the memory is held.
+    /// Records this process's memory in a new slot, after its earlier slot was reclaimed; set-apart memory is left out.
+    /// The limit is not checked: the memory is already allocated.
     pub fn restore(&self) -> Reservation {
         let apart = self.apart.load(Ordering::Acquire);
         match self.own.load(Ordering::Acquire).saturating_sub(apart) {
@@ -109,9 +109,9 @@ impl Books<'_> {
         }
     }
 
-    /// The answer, and the limit that it is under.
+    /// The answer, and the limit that it used.
     fn reserve_shared(&self, bytes: u64, limit: impl Fn() -> u64) -> (Reservation, u64) {
-        // Seen by a reaper that froze before: it waits until this is back.
+        // A reaper that froze earlier reads this, and waits until it is subtracted again.
         self.inside.fetch_add(1, Ordering::SeqCst);
         let limit = limit();
         let mut seen = self.total.load(Ordering::SeqCst);
@@ -137,7 +137,7 @@ impl Books<'_> {
         (answer, limit)
     }
 
-    /// Gives back `bytes` that this process reserved; more than it holds gives back what it holds.
+    /// Releases `bytes` that this process reserved, at most all of them.
     pub fn release(&self, bytes: u64) -> Release {
         let held =
             self.own.fetch_update(Ordering::AcqRel, Ordering::Acquire, |own| Some(own.saturating_sub(bytes)));
@@ -149,7 +149,7 @@ impl Books<'_> {
         self.pay_owed()
     }
 
-    /// Takes what is owed off the shared words, unless they are frozen.
+    /// Subtracts owed bytes from the shared words, unless they are frozen.
     fn pay_owed(&self) -> Release {
         if self.owed.load(Ordering::Acquire) == 0 {
             return Release::Done;
@@ -157,9 +157,9 @@ impl Books<'_> {
         self.take_off(|| self.owed.swap(0, Ordering::AcqRel))
     }
 
-    /// Moves `bytes` that this process reserved into the slot of an allocation, whose word is `apart`: from now on that slot
-    /// stands for them, whatever becomes of this process. The total has them once, before and after; killed in between it is
-    /// too high, never too low. They stay among this process's own until [`Books::let_go`].
+    /// Moves `bytes` that this process reserved into the slot of an allocation, whose word is `apart`. From now on that slot
+    /// accounts for them, also after this process exits. The total has them once, before and after; after a kill in between
+    /// it is too high, never too low. They stay in `own` until [`Books::let_go`].
     pub fn set_apart(&self, bytes: u64, apart: &AtomicU64) -> Reservation {
         self.inside.fetch_add(1, Ordering::SeqCst);
         let answer = if self.total.load(Ordering::SeqCst) & FREEZE == 0 {
@@ -174,18 +174,18 @@ impl Books<'_> {
         answer
     }
 
-    /// This process does not have `bytes` any more that it set apart; who has them open may.
+    /// This process freed `bytes` that it set apart; importers may still have them open.
     pub fn let_go(&self, bytes: u64) {
         self.join(bytes);
         subtract(self.own, bytes);
     }
 
-    /// The slot of `bytes` that this process set apart was taken away: its own stands for them again, from when it is restored.
+    /// The slot of `bytes` that this process set apart was reclaimed: the process's slot accounts for them again, once restored.
     pub fn join(&self, bytes: u64) {
         subtract(self.apart, bytes);
     }
 
-    /// Nobody has what was set apart any more: its slot is emptied. While frozen that is left to the reaper.
+    /// No process has the set-apart memory open any more: its slot is emptied. While frozen the reaper does that.
     pub fn take_back(&self, apart: &AtomicU64) -> Release {
         self.inside.fetch_add(1, Ordering::SeqCst);
         let answer = if self.total.load(Ordering::SeqCst) & FREEZE == 0 {
@@ -200,7 +200,7 @@ impl Books<'_> {
         answer
     }
 
-    /// Nobody has `bytes` of what is in a slot of its own any more; the rest stays there.
+    /// No process has `bytes` of a set-apart slot open any more; the rest stays there.
     pub fn take_part(&self, bytes: u64, apart: &AtomicU64) -> Release {
         self.take_off_of(apart, || bytes)
     }
@@ -224,7 +224,7 @@ impl Books<'_> {
         answer
     }
 
-    /// Bytes that could be reserved now under `limit`, for reports; 0 when the shared words hold nonsense.
+    /// Bytes that could be reserved now under `limit`, for reports; 0 if the shared words are invalid.
     #[must_use]
     pub fn free(&self, limit: u64) -> u64 {
         let shared = limit.saturating_sub(bytes_in(self.total.load(Ordering::Acquire)));
@@ -238,7 +238,7 @@ fn subtract(word: &AtomicU64, bytes: u64) {
     let _before = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
 }
 
-/// Subtracts without passing zero and without touching what says that books are closed; a hostile word may hold anything.
+/// Subtracts without passing zero and without changing the freeze bits; a hostile word may hold anything.
 fn saturating_take(word: &AtomicU64, bytes: u64) {
     let mut seen = word.load(Ordering::SeqCst);
     loop {

@@ -1,4 +1,4 @@
-//! The compute controller: may this launch go now, and what did it cost.
+//! The compute controller: decides when a launch may start, and accounts for its cost.
 //!
 //! # Glossary
 //!
@@ -22,15 +22,14 @@
 //!              │Wait: futex with deadline, then ask again
 //! ```
 //!
-//! Time, never blocks, is what is charged. Truth is what the driver says afterwards; estimates only bridge the time until
-//! then, so a wrong one costs milliseconds, once. A launch whose cost nobody knows takes all the credit there can be, and the
-//! next waits until it was measured; a few go at once where those before were short (module `ahead`). What is known to be long
-//! is charged before it runs and marked right behind.
+//! The charge is time, never blocks. The driver's measurement is final; estimates only bridge the time until then, so a wrong
+//! one costs milliseconds, once. A launch of unknown cost is charged the whole credit, and the next waits for its bill; a few go
+//! at once if earlier ones were short (module `ahead`). A launch known to be long is charged before it runs and marked right
+//! behind.
 //!
-//! The whole is a plain integrator: credit rises at the granted share, falls by what was used. It has no gains to tune and no
-//! period; its error over a window is at most the credit that can be saved, plus leases, plus work between two markers:
-//! [`CREDIT_MAX`], [`QUANTUM`] for each process, [`MARK_EVERY`]. A kernel that is longer than that makes debt, and is exact over
-//! windows that hold several of its turns.
+//! The controller is a plain integrator: credit rises at the granted share and falls by use. It has no gains to tune and no
+//! period. Its error over a window is at most the savable credit, plus leases, plus work between two markers: [`CREDIT_MAX`],
+//! [`QUANTUM`] for each process, [`MARK_EVERY`]. A longer kernel makes debt, and is exact over windows with several of its turns.
 //!
 //! Bounds, whatever the shared words hold: no wait without a deadline of at most [`WAIT_STEP`], and after [`WAIT_MAX`] a
 //! launch goes on credit.
@@ -67,16 +66,16 @@ pub use rest::{Unbilled, Waits};
 pub const QUANTUM: Nanos = Nanos::from_micros(500);
 /// Charges on a stream after which a marker is put behind them.
 pub const MARK_EVERY: Nanos = Nanos::from_millis(1);
-/// Longest single wait; then everything is looked at again.
+/// Longest single wait; then the launch asks again.
 pub const WAIT_STEP: Nanos = Nanos::from_millis(1_000);
 /// Longest wait of one launch.
 pub const WAIT_MAX: Nanos = Nanos::from_millis(1_800_000);
 
-/// What is charged for a launch of which nothing is known: all that can be saved up, so that the next one waits for its bill.
+/// Charge of a launch of unknown cost: the greatest credit, so that the next one waits for its bill.
 const UNKNOWN: Nanos = CREDIT_MAX;
-/// Least that is charged for a shape that never ran.
+/// Least charge of a shape that never ran.
 const GUESS_MIN: Nanos = Nanos::from_millis(1);
-/// Most: a larger grid may take as long, hardly longer.
+/// Greatest charge of such a shape: a larger grid may take as long, hardly longer.
 const GUESS_MAX: Nanos = Nanos::from_millis(1_000);
 /// How much later than its charges say a process's work may be done before more of it waits; the time counts as used.
 const LATE_GUESSED: Nanos = Nanos::from_millis(1);
@@ -84,25 +83,25 @@ const LATE_GUESSED: Nanos = Nanos::from_millis(1);
 const LATE_MEASURED: Nanos = Nanos::from_millis(50);
 /// Longest wait for work that does not get done: it may be waiting for the very launch that waits here.
 const LATE_WAIT_MAX: Nanos = Nanos::from_millis(20_000);
-/// The same where nothing is at stake but how far ahead a process launches.
+/// The same if only the launch-ahead depth is at stake.
 const STUCK_AFTER: Nanos = Nanos::from_millis(500);
-/// First look at work that is late; each further one after an eighth of the time it is late.
+/// First query of late work; each further one after an eighth of its lateness.
 const LOOK_AFTER: Nanos = Nanos::from_micros(50);
-/// First look at work whose cost is known, and may be less for once.
+/// First query of work with a known cost, which may occasionally be less.
 const LOOK_KNOWN: Nanos = Nanos::from_millis(2);
-/// How long another thread may be at the markers before we go on without.
+/// Longest wait for another thread that uses the markers; then the launch goes on without them.
 const MARKS_WAIT_MAX: Nanos = Nanos::from_millis(25);
-/// The same where all that is lost is a deposit.
+/// The same if only a deposit is lost.
 const MARKS_WAIT_SHORT: Nanos = Nanos::from_millis(1);
 /// A shorter launch that fills its stream's batch has the marker before it, not behind it.
 const MARKED_BEFORE: Nanos = Nanos(MARK_EVERY.0 / 16);
 /// Streams whose launches are told apart.
 const LANES: usize = 16;
 
-/// What the limits say.
+/// The tenant's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Share that is the tenant's whenever it wants it.
+    /// Share that the tenant gets on demand.
     pub guaranteed: Ppm,
     /// Share that may be used.
     pub granted: Ppm,
@@ -111,7 +110,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Whether all of the card is the tenant's now, and nobody else is there.
+    /// Whether the tenant is granted the whole card and is alone on it.
     const fn is_free(&self) -> bool {
         self.granted.parts() == Ppm::ALL.parts() && self.own.parts() == Ppm::ALL.parts()
     }
@@ -136,27 +135,27 @@ pub struct Shared<'a> {
     pub sure: Sure<'a>,
     /// Sure time that was not charged yet.
     pub sure_nanos: &'a AtomicI64,
-    /// Who reported last: `pid << 32 | milliseconds`.
+    /// The process that reported last, and when: `pid << 32 | milliseconds`.
     pub reporter: &'a AtomicU64,
     /// Until when the tenant is active.
     pub active_until: &'a AtomicU64,
     /// Until when its launches wait.
     pub limited_until: &'a AtomicU64,
-    /// Moved for the agent.
+    /// Futex word that the agent waits on.
     pub demand: &'a AtomicU32,
-    /// Moved for those who wait.
+    /// Futex word that waiting launches wait on.
     pub wake: &'a AtomicU32,
-    /// This process, by a number that siblings do not have.
+    /// Number of this process, unique among its siblings.
     pub me: u32,
 }
 
-/// What the controller needs done.
+/// Actions of the controller on its surroundings.
 pub trait World: Events {
-    /// Wakes the agent, after the demand word moved.
+    /// Wakes the agent, after the demand word changed.
     fn wake_agent(&mut self);
-    /// Wakes all who wait for credit, after the wake word moved.
+    /// Wakes all launches that wait for credit, after the wake word changed.
     fn wake_waiters(&mut self);
-    /// The context that launches go to, by a number of its own; 0: nobody knows.
+    /// The unique number of the context that launches go to; 0: unknown.
     fn context(&self) -> u64 {
         1
     }
@@ -199,12 +198,12 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     charged: Nanos,
-    /// Taken beyond that, until its bill says.
+    /// Deposit beyond the charge, until its bill.
     deposit: Nanos,
     counted: Option<Counted>,
-    /// Where a marker is due behind it.
+    /// The lane where a marker is due behind it.
     mark: Option<usize>,
-    /// Since when and where it is work that no marker will be behind.
+    /// Since when and where it counts as work without a marker.
     unmarked: Option<(Nanos, Place)>,
 }
 
@@ -219,7 +218,7 @@ impl Ticket {
         self.mark.is_some()
     }
 
-    /// No marker will be behind it: there are none of its context. Asked about at that moment.
+    /// No marker will be behind it, as its context has none; `now` is the time of the ask.
     #[must_use]
     pub const fn without_markers(mut self, now: Nanos) -> Self {
         self.unmarked = Some((now, Place::Elsewhere));
@@ -239,7 +238,7 @@ struct Counted {
 
 /// The controller of one process and card. Private memory; any number of threads.
 ///
-/// In this order, so that what every question writes is in one cache line behind the lanes.
+/// In this field order, all words that every ask writes are in one cache line behind the lanes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Pace {
@@ -249,7 +248,7 @@ pub struct Pace {
     sibling_at: AtomicU64,
     /// Up to when time with work is counted.
     counted_until: AtomicU64,
-    /// One bit for each lane that ever opened: most processes launch on few streams, and looks at all lanes look at these.
+    /// One bit for each lane that ever opened: most processes launch on few streams, and scans visit only these.
     opened: AtomicU32,
     unmeasured: Unmeasured,
     clocked: Clocked,
@@ -311,16 +310,16 @@ impl Pace {
         Pass::Ask
     }
 
-    /// The vendor refused a launch on that stream that passed. Its batch was charged for it, and may be another by now: what is too
-    /// much comes back with the bill, and not twice. The launch that opened a batch had asked, and is in it.
+    /// The vendor refused a launch on that stream that passed. Its batch was charged for it, and may have been closed since: the
+    /// bill gives the excess back, once. The launch that opened a batch had asked, and is in it.
     pub fn failed(&self, stream: u64) {
         if let Some((_, lane)) = self.lane(stream).filter(|(_, lane)| lane.is_open_for(stream)) {
             lane.uncount(1);
         }
     }
 
-    /// What a refused launch was charged goes back: now, or where another thread closed its batch meanwhile, with the bill. Who has
-    /// the markers calls it.
+    /// Returns the charge of a refused launch: now, or with the bill if another thread closed its batch meanwhile. Only the thread
+    /// that holds the markers calls it.
     pub fn refused(&self, ticket: &Ticket, shared: &Shared<'_>) {
         if let Some(Counted { stream, at, opened }) = ticket.counted {
             let is_its = |lane: &&Lane| lane.is_open_for(stream) && lane.opened() == opened;
@@ -332,11 +331,11 @@ impl Pace {
                 self.empty(lane);
             }
         }
-        // No more than was taken a moment ago.
+        // No more than was taken at the ask.
         shared.bucket.add(ticket.charged.plus(ticket.deposit).signed(), Room::MOST);
     }
 
-    /// Decides about one launch. `marks` are those of the present context; `None`: another thread is at them.
+    /// Decides about one launch. `marks` are those of the current context; `None`: another thread holds them.
     pub fn ask(
         &self,
         ask: &Ask<'_>,
@@ -382,7 +381,7 @@ impl Pace {
                 self.probes.due(at, lane, ask.now, which)
             };
         let mut begin = if alone { Begin::Own } else { Begin::Last };
-        // A short one finds its lane's batch full, and begins the next: one question for both, not one for each.
+        // A short launch that fills its lane's batch begins the next: one ask for both, not one for each.
         let is_full = cost < MARKED_BEFORE && lane.taken().plus(cost) > MARK_EVERY;
         if (alone || is_full) && lane.is_open_for(ask.stream) {
             self.mark(ask.now, lane, marks, world);
@@ -430,8 +429,8 @@ impl Pace {
         Verdict::Go(Ticket { unmarked, ..Ticket::uncounted(price) })
     }
 
-    /// A launch waits. Its stream will rest: what that did until now is a batch of its own. Deposits come back with their bills, and
-    /// get their markers as well.
+    /// A launch waits, so its stream will idle: the work until now becomes a batch of its own. Batches with deposits get their
+    /// markers as well, as deposits come back with bills.
     fn rest(
         &self,
         ask: &Ask<'_>,
@@ -462,20 +461,20 @@ impl Pace {
     /// Makes room for another stream.
     fn empty(&self, lane: &Lane) {
         let (was_open, (batch, left)) = (lane.is_open(), lane.close());
-        // What is left of a closed one was put back by a thread that launched while another closed it.
+        // The rest of a closed lane comes from a thread that launched while another closed it.
         self.take_back(if was_open { left } else { 0 });
         self.take_back(batch.deposit.signed());
     }
 
-    /// After the vendor call of a launch with a ticket that went to the card at `now` at the latest: what will have no marker is
-    /// billed by the clock from when it may have begun. A launch that the vendor refuses is no work.
+    /// After the vendor call of a launch with a ticket; it went to the card at `now` at the latest. A launch without a marker is
+    /// billed by the clock from its earliest start. A launch that the vendor refuses is no work.
     pub fn went(&self, now: Nanos, ticket: &Ticket) {
         if let Some((since, place)) = ticket.unmarked {
             self.unmarked(since, now, place);
         }
     }
 
-    /// The same, and puts the marker that is due. `now` is a moment after the call.
+    /// The same, and records the marker that is due. `now` is a time after the call.
     pub fn launched(&self, now: Nanos, ticket: &Ticket, marks: Option<&mut Marks>, world: &mut impl World) {
         self.went(now, ticket);
         if let (Some(at), Some(marks)) = (ticket.mark, marks)

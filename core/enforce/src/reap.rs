@@ -1,67 +1,67 @@
-//! The holding of dead processes goes back: close the books, wait until no living thread is inside, recount, open.
+//! Releases the leaked memory of exited processes: freeze, wait until no thread of a live process is inside, recount, unfreeze.
 //!
 //! ```text
-//!   close ──▶ nobody inside ──▶ sum over the living ──▶ dead slots are free ──▶ open, with the sum
-//!     ▲                                                                          │
-//!     └───── closed anew by another reaper: what this one does is in vain ◀──────┘
+//!   freeze ──▶ no thread inside ──▶ sum over live processes ──▶ free other slots ──▶ unfreeze, with the sum
+//!     ▲                                                                              │
+//!     └───── another reaper froze again: this reaper's result is discarded ◀─────────┘
 //! ```
 //!
-//! Whoever reaps may be killed anywhere, or stopped for hours and go on then. So there is no lock: the next one closes the books once
-//! more, and the earlier one's sum is not taken, as they are not closed as it closed them. Nothing else that a reaper writes can
-//! harm who came after it: it frees slots of whoever is dead, if they are still theirs, and empties none. Reapers may keep each
-//! other waiting for manners.
+//! A reaper may be killed anywhere, or stopped for hours and then continue. So there is no lock: the next reaper freezes again
+//! with a higher number, which invalidates the earlier reaper's sum. A late reaper's other writes are harmless: it frees slots of
+//! exited processes if they still own them, and empties none. Reapers take turns best-effort.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::memory::{BYTES, FREEZE, bytes_in};
 
-/// One process slot as a reaper sees it.
+/// One process slot as a reaper reads it.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot<'a> {
     /// Threads inside.
     pub inside: &'a AtomicU32,
     /// Bytes reserved.
     pub used: &'a AtomicU64,
-    /// The word that says whose it is.
+    /// The owner word.
     pub word: &'a AtomicU64,
-    /// What it said when that was looked at.
+    /// Its value at the liveness check.
     pub seen: u64,
-    /// Whether the owner lives, as the caller found out.
+    /// The result of that check.
     pub owner: Owner,
 }
 
-/// Whether the owner of a slot lives.
+/// Whether the owner of a slot is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// It does, or nobody can tell: its holding stays.
+    /// It is, or its state is unknown: its memory stays accounted.
     Alive,
-    /// It is dead, and its holding stays where it is.
+    /// It exited, and its memory stays accounted in this slot.
     Left,
-    /// It is gone for sure; the word is this when the slot is free.
+    /// It certainly exited; the owner word takes this value when the slot is free.
     Dead(u64),
 }
 
 /// How far a recount came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recount {
-    /// The books are right and open again.
+    /// The accounting is exact and unfrozen.
     Done {
-        /// Bytes held by the living.
+        /// Bytes of live processes.
         total: u64,
-        /// Bytes given back for the dead.
+        /// Bytes released for exited processes.
         returned: u64,
     },
-    /// A living thread is inside: call [`Closing::recount`] again after a moment, or [`Closing::give_back`] and leave it for later.
+    /// A thread of a live process is inside: call [`Closing::recount`] again after a moment, or [`Closing::give_back`] and recount
+    /// later.
     Busy,
-    /// Somebody else closed the books since, or opened them.
+    /// Another process froze or unfroze the accounting since.
     Overtaken,
 }
 
-/// One closing of the books.
+/// One freeze of the accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closing(u64);
 
 impl Closing {
-    /// Closes the books: from now on nobody gets in. Who had closed them before has no say in it any more.
+    /// Freezes the accounting: from now on no reservation succeeds. This invalidates an earlier freeze.
     pub fn begin(total: &AtomicU64, closings: &AtomicU64) -> Self {
         let count = closings.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         let closing = Self(FREEZE | (count << 48) & !FREEZE);
@@ -70,8 +70,8 @@ impl Closing {
         closing
     }
 
-    /// Recounts: the slots of the dead are free, `total` becomes the sum over the others, the books open. `slots` are all that
-    /// have an owner now, whenever it is asked.
+    /// Recounts: frees the slots of exited processes, sets `total` to the sum over the others, unfreezes. `slots` yields all slots
+    /// with an owner at the time of each iteration.
     pub fn recount<'a>(self, total: &AtomicU64, slots: impl Iterator<Item = Slot<'a>> + Clone) -> Recount {
         let busy =
             slots.clone().any(|slot| slot.owner == Owner::Alive && slot.inside.load(Ordering::SeqCst) != 0);
@@ -94,8 +94,8 @@ impl Closing {
         }
     }
 
-    /// Opens the books with what the dead had recorded off the total, for when one of the living stays inside (it was stopped). What
-    /// somebody dead had not recorded yet stays in the total until a recount. Answers the bytes given back.
+    /// Unfreezes with the recorded bytes of exited processes subtracted, for when a thread of a live, stopped process stays inside.
+    /// Bytes that an exited process had not recorded stay in the total until a recount. Returns the released bytes.
     pub fn give_back<'a>(self, total: &AtomicU64, slots: impl Iterator<Item = Slot<'a>>) -> u64 {
         let mut returned = 0_u64;
         for slot in slots {
@@ -110,7 +110,7 @@ impl Closing {
         }
     }
 
-    /// Opens the books without recounting: what was too high stays too high.
+    /// Unfreezes without a recount: a total that was too high stays too high.
     pub fn open_as_they_are(self, total: &AtomicU64) {
         self.open(total, |bytes| bytes);
     }
@@ -119,7 +119,7 @@ impl Closing {
         total.load(Ordering::SeqCst) & !BYTES == self.0
     }
 
-    /// False: somebody else closed or opened them.
+    /// False: another process froze or unfroze the accounting.
     fn open(self, total: &AtomicU64, with: impl Fn(u64) -> u64) -> bool {
         let opened = |seen: u64| (seen & !BYTES == self.0).then(|| with(seen & BYTES));
         total.fetch_update(Ordering::SeqCst, Ordering::SeqCst, opened).is_ok()
@@ -127,7 +127,8 @@ impl Closing {
 }
 
 impl Slot<'_> {
-    /// Frees the slot of a dead owner, if it is still its; what that gives back. Its bytes stay there: who takes the slot begins with none.
+    /// Frees the slot of an exited owner, if it still owns it; returns the released bytes. The slot's bytes stay: the next owner
+    /// sets them to zero.
     fn free(&self, free: u64, used: u64) -> u64 {
         let freed = self.word.compare_exchange(self.seen, free, Ordering::SeqCst, Ordering::SeqCst);
         if freed.is_ok() { used } else { 0 }

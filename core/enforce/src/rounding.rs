@@ -1,12 +1,11 @@
-//! Whole hundredths of the vendor's windows as time.
+//! Conversion of the vendor's utilisation percentages into time.
 //!
-//! A driver tells what each process had of a utilisation window in whole hundredths of it, rounded up: half a hundredth too much
-//! in the mean, where work ends at any moment. Kernels that take so many hundredths are rounded the same way each time: of 5 ms,
-//! three hundredths of a sixth of a second, nothing is rounded, and half a hundredth less is a sixth of the time of each process
-//! that ends one in a window.
+//! A driver reports each process's part of a utilisation window as a whole percentage, rounded up. On average that is half a
+//! percent too much, if work ends at random moments. Kernels of a fixed length are rounded the same way each time. 5 ms is
+//! exactly 3 % of a sixth of a second and is not rounded; deducting half a percent would take a sixth of such a process's time.
 //!
-//! What the driver tells of the card is rounded once, however many processes there are. So what is told of all processes
-//! together goes beyond it by what rounding added, and each of them had so much less, in the mean of the last windows:
+//! The card's own percentage is rounded once, whatever the number of processes. So the sum over processes exceeds it by what
+//! rounding added. The mean excess over the last windows is deducted from each process:
 //!
 //! ```text
 //!   processes:  3 3 3 │ 9 12 9 │ 21 24 18 = 102      card: 100      rounded up: 2 in 9 processes
@@ -18,35 +17,35 @@ use crate::units::Nanos;
 const GRAIN: i64 = 1_000;
 /// Windows that count: nearly three seconds.
 const WINDOWS: i64 = 16;
-/// Told of so many processes before anything was told, each half a hundredth too much.
+/// Prior: this many processes, each reported half a percent too high.
 const BEFORE: i64 = 4;
 
-/// What is known of a driver's rounding on one card.
+/// A driver's estimated rounding on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounding {
-    /// What processes were told beyond the card, in [`GRAIN`]s, the older the less.
+    /// Excess of the processes' sum over the card's percentage, in [`GRAIN`]s; decays.
     beyond: i64,
-    /// How many processes were told of, times [`GRAIN`], the older the less.
+    /// Number of reported processes times [`GRAIN`]; decays.
     told: i64,
 }
 
 impl Rounding {
-    /// Nothing was told yet.
+    /// Before the first window: the prior alone.
     #[must_use]
     pub const fn new() -> Self {
         Self { beyond: BEFORE * GRAIN / 2, told: BEFORE * GRAIN }
     }
 
-    /// Takes the hundredths of one window: the card's, and those of all processes that ran on it.
+    /// Learns from the percentages of one window: the card's, and those of all processes that ran on it.
     pub fn learn(&mut self, card: u32, processes: impl Iterator<Item = u32>) {
         let ran = processes.filter(|percent| *percent > 0).map(|percent| i64::from(percent.min(100)));
         let (sum, count) = ran.fold((0_i64, 0_i64), |(sum, count), percent| (sum + percent, count + 1));
-        // Figures of different moments, as of a process that ended, may say more or less than rounding can add.
+        // Percentages read at different moments, such as an exited process's, may differ by more than rounding adds.
         self.beyond += (sum * GRAIN - of_card(card)).clamp(0, count * GRAIN) - self.beyond / WINDOWS;
         self.told += count * GRAIN - self.told / WINDOWS;
     }
 
-    /// The time that a process had of a window of that length.
+    /// The time of a process in a window of that length.
     #[must_use]
     pub fn time(&self, percent: u32, length: Nanos) -> Nanos {
         if percent == 0 {
@@ -55,25 +54,25 @@ impl Rounding {
         times(length, i64::from(percent.min(100)) * GRAIN - self.up())
     }
 
-    /// By how much that may be too much.
+    /// Greatest overestimate of [`Rounding::time`].
     #[must_use]
     pub fn doubt(&self, percent: u32, length: Nanos) -> Nanos {
         if percent == 0 { Nanos::ZERO } else { times(length, GRAIN - self.up()) }
     }
 
-    /// The time of a window of that length that nobody had, by the card's hundredths.
+    /// The idle time of a window of that length, by the card's percentage.
     #[must_use]
     pub fn idle(card: u32, length: Nanos) -> Nanos {
         times(length, 100 * GRAIN - of_card(card))
     }
 
-    /// What rounding adds to a process, in the mean.
+    /// Mean that rounding adds to a process.
     fn up(&self) -> i64 {
         self.beyond.saturating_mul(GRAIN).checked_div(self.told).unwrap_or(GRAIN / 2).clamp(0, GRAIN)
     }
 }
 
-/// What the card's own hundredths stand for. One that is told full is: as a rule somebody waits.
+/// The card's own percentage in [`GRAIN`]s. 100 % is not rounded down: usually some process waits.
 fn of_card(percent: u32) -> i64 {
     if percent >= 100 { 100 * GRAIN } else { (i64::from(percent) * GRAIN - GRAIN / 2).max(0) }
 }
@@ -114,7 +113,7 @@ mod tests {
 
     #[test]
     fn rounding_excess_is_the_sum_of_processes_beyond_the_card() {
-        // Nothing was rounded, half a hundredth each, and nearly a whole one each.
+        // No rounding, half a percent each, and nearly a whole percent each.
         let exact = after(100, 100, &[3, 3, 4, 30, 60]);
         let half = after(100, 100, &[3, 3, 4, 30, 60, 1, 1, 1, 2]);
         let whole = after(100, 100, &[4, 4, 5, 31, 61]);
@@ -122,7 +121,7 @@ mod tests {
             let time = micros(&rounding, 3);
             assert!(time.abs_diff(expected) <= 60, "{time} of {expected}");
         }
-        // A card that rests now and then is rounded up itself.
+        // The percentage of a card that idles at times is itself rounded up.
         let resting = after(100, 40, &[10, 31]);
         assert!(micros(&resting, 10).abs_diff(9_250) <= 20, "{}", micros(&resting, 10));
     }
@@ -136,7 +135,7 @@ mod tests {
                 let most = u64::from(percent.min(100)) * 1_000;
                 let time = micros(&rounding, percent);
                 assert!((most.saturating_sub(1_000)..=most).contains(&time), "{percent}: {time}");
-                // It may have been a whole hundredth less than it was told, and no less.
+                // The true time is at most one whole percent below the reported one.
                 let least = time - rounding.doubt(percent, WINDOW).0 / 1_000;
                 assert!(least.abs_diff(most.saturating_sub(1_000)) <= 1, "{percent}: {least}");
             }

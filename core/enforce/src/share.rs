@@ -1,62 +1,60 @@
-//! The governor: who may use how much of one card, tick by tick. Runs on the host, one for each card.
+//! The governor: grants each tenant its share of one card, tick by tick. Runs on the host, one for each card.
 //!
 //! # Glossary
 //!
 //! | word | meaning | unit |
 //! |---|---|---|
 //! | tenant | the processes of one grant | |
-//! | guaranteed | share of the card's time that is the tenant's whenever it wants it | ppm |
-//! | granted | share that it may use now: what its launches are metered by | ppm |
-//! | loan | granted beyond guaranteed, from what others leave idle | ppm |
+//! | guaranteed | share of the card's time that the tenant gets on demand | ppm |
+//! | granted | share that it may use now; its launches are metered by it | ppm |
+//! | borrowed | granted beyond guaranteed, from others' idle time | ppm |
 //! | active | has work on the card, or is about to | |
 //! | limited | active, and a launch waits because the granted share is used up | |
-//! | reserve | what is kept free of loans for an active tenant | ppm |
+//! | reserve | share that others may not borrow while the tenant is active | ppm |
 //! | own part | of the time in which the tenant had work on the card, the part in which the card worked for it | ppm |
-//! | unbilled | card time that the vendor saw and the tenant's bills did not: corrected through its credit | ns |
+//! | unbilled | card time in the vendor's windows but not in the tenant's bills: corrected through its credit | ns |
 //! | alone | no other tenant was active for two of the vendor's windows | |
-//! | owed | card time below the guarantee that went to others' long work, made up for out of what rests (module `owed`) | ns |
-//! | tick | [`TICK`], while somebody is limited or holds a loan; otherwise nothing happens until a demand word moves | ns |
+//! | owed | card time below the guarantee that went to others' long work, repaid from idle time (module `owed`) | ns |
+//! | tick | [`TICK`], while any tenant is limited or borrows; otherwise no step until a demand word changes | ns |
 //!
 //! ```text
 //!   usage files ──Sample──▶ ┌──────────────────────────────────────┐ ──granted, own──▶ limits files
-//!   vendor      ─Measured─▶ │ reserve → idle → loans by priority   │
+//!   vendor      ─Measured─▶ │ reserve → idle → borrow by priority  │
 //!                           └──────────────────────────────────────┘ ──Next──▶ wait for the tick, or for a demand word
 //! ```
 //!
-//! Whoever is limited has its whole guarantee kept free; who is not has what it uses and a quarter more. What is left goes to
-//! those who may borrow, best priority first, in proportion to their guarantees.
+//! The reserve of a limited tenant is its whole guarantee; of another active tenant its recent use and a quarter more. The rest is
+//! divided among tenants that may borrow, best priority first, in proportion to their guarantees.
 //!
-//! Beside other tenants a program cannot tell its own turns from theirs, and the vendor can. So what the vendor saw is set against
-//! what was billed, window by window, and the sum is worked off through the tenant's credit until nothing is left of it: over
-//! seconds a tenant has what it was granted by the vendor's account, whatever its bills say. A bill comes when work is done,
-//! windows after the vendor began to see it; until then nothing is known to be missing.
+//! Beside other tenants a program cannot tell its own turns from theirs, but the vendor can. So the governor compares the vendor's
+//! time with the bills, window by window, and corrects the difference through the tenant's credit. Over seconds a tenant gets its
+//! grant by the vendor's measurement, whatever its bills say. A bill comes when work is done, windows after the vendor first counts
+//! it; until then no difference is known.
 //!
-//! Alone its bills are exact, and what runs past them is not: a cap is corrected there as well, but only downwards. It pays for what
-//! the vendor saw beyond its bills and beyond all rounding, and gets back no more than what was taken from it so: bills of work
-//! that the vendor does not see, copies for one, stand. Who may borrow takes nothing from anybody while it is alone.
+//! Alone, a tenant's bills are exact, but work may bypass the shim. So a cap is corrected there as well, only downwards: it pays
+//! for vendor time beyond its bills and beyond all rounding. It gets back at most that payment, so bills of work that the vendor
+//! does not count, such as copies, stand. A tenant that may borrow is not corrected while it is alone.
 //!
-//! As a loan is taken back, so is what it let the borrower be ahead by (module `loan`).
+//! When borrowed time is withdrawn, so is the lead that it gave (module `loan`).
 //!
-//! Through its credit also comes what a tenant went without while others' long work had the card, as far as the card rests
-//! afterwards.
+//! Credit also repays the time that a tenant lost to others' long work, if the card idles afterwards.
 //!
-//! Invariants after each step, where guarantees together are at most the card: a cap is granted its guarantee, no more and no less;
-//! burst is granted at least its guarantee; what is kept free and what is lent together are at most the card; an idle tenant
-//! holds no loan.
+//! Invariants after each step, if the sum of guarantees is at most the card: a cap is granted exactly its guarantee; burst is
+//! granted at least its guarantee; reserves and borrowed time together are at most the card; an idle tenant borrows nothing.
 
 use crate::loan::Loan;
 use crate::owed::{Had, Owed};
 use crate::units::{Nanos, Ppm};
 
-/// Time between two steps while somebody is limited or holds a loan. Taking a loan back costs at most two of them, and half a
-/// thousand steps a second of a few microseconds each are not noticed on the host.
+/// Time between two steps while any tenant is limited or borrows. Withdrawing borrowed time takes at most two steps; 500 steps a
+/// second of a few microseconds each are a negligible load for the host.
 pub const TICK: Nanos = Nanos::from_millis(2);
 
-/// How long a tenant counts as limited after it was: a loan makes it unlimited, and would otherwise be withdrawn at once.
+/// How long a tenant still counts as limited: borrowed time makes it unlimited, and would otherwise be withdrawn at once.
 const LIMITED_FOR: Nanos = Nanos::from_millis(16);
-/// How long a tenant counts as active after its last sign: programs pause between two launches.
+/// How long a tenant counts as active after its last signal: programs pause between two launches.
 const ACTIVE_FOR: Nanos = Nanos::from_millis(2);
-/// How long a tenant is taken to want more than it has after it was limited: others' kernels of seconds may be in between.
+/// How long a tenant that was limited is presumed to want more: others' kernels of seconds may be in between.
 const WANTS_FOR: Nanos = Nanos::from_millis(4_000);
 /// Without other tenants for this long, a tenant is alone on the card. Two of the vendor's utilisation windows.
 const ALONE_AFTER: Nanos = Nanos::from_millis(334);
@@ -64,34 +62,34 @@ const ALONE_AFTER: Nanos = Nanos::from_millis(334);
 const HEADROOM: Ppm = Ppm::new(20_000);
 /// Weight of a tenant without guarantee when idle time is divided.
 const BEST_EFFORT_WEIGHT: u64 = 10_000;
-/// Loans are whole hundredths, so that limits are not rewritten for every flutter of use.
+/// Borrowed time is granted in whole percents, so that small changes of use do not rewrite the limits.
 const GRAIN: u32 = 10_000;
-/// Intervals below this say nothing about the own part: the vendor measures in whole hundredths of its window.
+/// Shorter intervals do not determine the own part: the vendor measures in whole percents of its window.
 const INTERVAL_MIN: Nanos = Nanos::from_millis(40);
-/// Those of work that comes seldom say it together, once they are as long as this.
+/// Intervals of rare work determine it together, once their sum is this long.
 const INTERVALS_MIN: Nanos = Nanos::from_millis(160);
 
 /// The vendor's utilisation window: a sixth of a second.
 const WINDOW: Nanos = Nanos(166_666_667);
-/// Part of what bills are off by that is corrected in one window.
+/// Divisor of the billing error that is corrected in one window.
 const CORRECT_IN: i64 = 2;
-/// The same for a tenant that is alone: nobody waits for what it had too much, and what it does often looks like that for a moment.
+/// The same for a tenant alone: no other tenant waits for its excess, and normal work often looks like an excess for a moment.
 const CORRECT_ALONE_IN: i64 = 8;
-/// Time in a window by which the vendor's whole hundredths may be off for long: a quarter of one.
+/// Lasting error of the vendor's whole percents in a window: a quarter of one.
 const ROUNDING: i64 = 400_000;
 /// Most that is kept for correction: some kernels of seconds.
 const UNBILLED_MAX: Nanos = Nanos::from_millis(10_000);
-/// Most that the bills of a tenant alone may be ahead of what the vendor saw: it tells once a second at least.
+/// Greatest lead of the bills of a tenant alone over the vendor's time: the vendor reports at least once a second.
 const AHEAD_MAX: Nanos = Nanos::from_millis(1_000);
-/// Windows with work and without a bill, beyond twice as many as passed between bills before, after which no bill is waited for:
-/// the work runs past the shim.
+/// Windows with work and without a bill, beyond twice the usual gap between bills, after which the work counts as bypassing the
+/// shim.
 const QUIET: u32 = 3;
 /// Most windows between bills that count: kernels of ten seconds.
 const GAP_MAX: u32 = 60;
-/// Most time with work that one window tells of: sixteen processes that end kernels of twenty seconds.
+/// Greatest work interval in one window: sixteen processes that end kernels of twenty seconds.
 const INTERVAL_MAX: Nanos = Nanos::from_millis(320_000);
 
-/// Whether a tenant may use what others leave idle.
+/// Whether a tenant may use others' idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lending {
     /// Never more than the guarantee.
@@ -102,7 +100,7 @@ pub enum Lending {
     BestEffort,
 }
 
-/// What a tenant was promised.
+/// A tenant's guarantee and its borrowing rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Guaranteed share; without meaning under [`Lending::BestEffort`].
@@ -113,8 +111,8 @@ pub struct Terms {
     pub priority: u32,
 }
 
-/// What a tenant's usage file says, read at the step. Any value is taken: the tenant writes them, and they move only how idle
-/// time is divided.
+/// A tenant's usage file, read at the step. Any value is accepted: the tenant writes them, and they affect only how idle time
+/// is divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// `device_nanos`: card time used since the file was made.
@@ -129,16 +127,16 @@ pub struct Sample {
     pub credit: i64,
 }
 
-/// Card time that the vendor saw in one of its windows.
+/// Card time in one of the vendor's windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// How long the window was.
     pub length: Nanos,
-    /// What nobody had of it; zero where the vendor does not say.
+    /// Idle time of the card; zero if the vendor does not report it.
     pub idle: Nanos,
-    /// Of this tenant's processes.
+    /// Card time of this tenant's processes.
     pub own: Nanos,
-    /// By how much that may be off, as the vendor tells each process's time in whole hundredths.
+    /// Greatest error of `own`, as the vendor reports each process's time in whole percents.
     pub doubt: Nanos,
 }
 
@@ -147,14 +145,14 @@ pub struct Measured {
 pub enum Next {
     /// At this time.
     Tick(Nanos),
-    /// Once the demand word of any tenant moves: nobody is limited, nothing is lent.
+    /// Once the demand word of any tenant changes: no tenant is limited or borrows.
     Demand,
 }
 
 /// One tenant of the card, as the governor knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenant {
-    /// What was promised. It may be changed between two steps.
+    /// Guarantee and borrowing rules. They may be changed between two steps.
     pub terms: Terms,
     granted: Ppm,
     own: Ppm,
@@ -171,28 +169,28 @@ pub struct Tenant {
     worked: Worked,
     /// The own part by the vendor's windows.
     part: Option<Ppm>,
-    /// What the vendor saw beyond what was billed, in nanoseconds; what was corrected already left out.
+    /// Vendor time beyond the bills, in nanoseconds, without corrections already made.
     unbilled: i64,
     /// Correction that is to come within the present window, in nanoseconds.
     due: i64,
-    /// What was corrected downwards since it is alone, and not given back, in nanoseconds.
+    /// Net downward correction since it is alone, in nanoseconds.
     taken: i64,
     owed: Owed,
     loan: Loan,
     /// Windows with work since the last bill.
     quiet: u32,
-    /// As many as there were between bills of late, at most.
+    /// Greatest recent number of windows between bills.
     gap: u32,
     correction: i64,
 }
 
-/// Time with work, and card time in it, of late: the older the less. Intervals come with bills, windows after the card's time;
-/// what is off between two of them is made up for in the sums.
+/// Recent time with work, and card time in it; both decay. Intervals come with bills, some windows after the card time; the sums
+/// even out that delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Worked {
     own: Nanos,
     interval: Nanos,
-    /// Of that, since the part was found last.
+    /// The part of `interval` since the own part was last computed.
     since: Nanos,
 }
 
@@ -206,7 +204,7 @@ struct Seen {
     device: Nanos,
 }
 
-/// Plays one step: takes what the tenants published, decides what each is granted. `samples` are in the order of `tenants`.
+/// One step: reads the tenants' samples and decides each grant. `samples` are in the order of `tenants`.
 ///
 /// Afterwards the caller writes [`Tenant::granted`] and [`Tenant::own`] where they changed into the tenant's limits, then moves
 /// and wakes the tenant's wake word; and adds [`Tenant::correction`] to its credit.
@@ -228,14 +226,14 @@ pub fn step(now: Nanos, tenants: &mut [Tenant], samples: &[Sample]) -> Next {
     if busy { Next::Tick(now.plus(TICK)) } else { Next::Demand }
 }
 
-/// Hands out `idle` parts: the best priority first, in proportion to weight, nobody more than it wants.
+/// Divides `idle` parts: best priority first, in proportion to weight, no tenant more than it wants.
 fn lend(now: Nanos, tenants: &mut [Tenant], mut idle: u64) {
     let mut served: Option<u32> = None;
     loop {
         let later = |tenant: &&Tenant| served.is_none_or(|done| tenant.terms.priority > done);
         let wanting = tenants.iter().filter(|tenant| tenant.wants(now) > 0);
         let Some(priority) = wanting.filter(later).map(|tenant| tenant.terms.priority).min() else { return };
-        // Each round satisfies at least one tenant, or hands out all there is.
+        // Each round satisfies at least one tenant, or uses up `idle`.
         for _ in 0..=tenants.len() {
             let of_group = |tenant: &&mut Tenant| tenant.terms.priority == priority && tenant.wants(now) > 0;
             let weights = tenants.iter_mut().filter(of_group).map(|tenant| tenant.weight()).sum::<u64>();
@@ -268,7 +266,7 @@ fn within(now: Nanos, at: Option<Nanos>, time: Nanos) -> bool {
 }
 
 impl Tenant {
-    /// A tenant that was not seen yet: granted its guarantee, taken to be alone.
+    /// A new tenant: granted its guarantee, presumed alone.
     #[must_use]
     pub const fn new(terms: Terms) -> Self {
         Self {
@@ -309,16 +307,15 @@ impl Tenant {
         if self.own.parts() == 0 { Ppm::new(1) } else { self.own }
     }
 
-    /// Share of the card it used lately, as it says itself.
+    /// Share of the card it used lately, by its own report.
     #[must_use]
     pub const fn used(&self) -> Ppm {
         self.used
     }
 
-    /// Takes one of the vendor's utilisation windows, and what the tenant says at its end. Call it once a window, between steps.
+    /// Processes one of the vendor's utilisation windows and the tenant's sample at its end. Call it once a window, between steps.
     ///
-    /// What the tenant's own bills were off by, as far as the vendor can tell, comes out as [`Tenant::correction`] of the next
-    /// steps.
+    /// The error of the tenant's bills, by the vendor's measurement, becomes the [`Tenant::correction`] of the next steps.
     pub fn measure(&mut self, window: Measured, sample: Sample) {
         let before = self.measured.replace((sample.device, sample.interval));
         let Some((device, interval)) = before else { return };
@@ -346,13 +343,13 @@ impl Tenant {
         let part = if alone { CORRECT_ALONE_IN } else { CORRECT_IN };
         self.due = if is_told { -self.unbilled / part } else { 0 };
         if alone {
-            // Who owes that much already has nothing left to pay with: the rest is not lost, it comes later.
+            // A tenant with that much debt cannot pay now: the rest is not lost, it is corrected later.
             let least = if sample.credit > -UNBILLED_MAX.signed() { i64::MIN } else { 0 };
             self.due = self.due.min(self.taken).max(least);
         }
     }
 
-    /// Finds what it is owed, after so much more time with work.
+    /// Updates what it is owed, after `interval` more time with work.
     fn keep_owed(&mut self, window: Measured, interval: Nanos) {
         let wants = self.seen.is_some_and(|seen| within(seen.at, self.limited_at, WANTS_FOR));
         let waited = if wants { interval.minus(window.own) } else { Nanos::ZERO };
@@ -365,13 +362,13 @@ impl Tenant {
         }
     }
 
-    /// Finds the own part of so much more time with work.
+    /// Updates the own part, after `interval` more time with work.
     fn divide(&mut self, window: Measured, interval: Nanos) {
         self.worked.own = self.worked.own.plus(window.own.min(UNBILLED_MAX));
         self.worked.interval = self.worked.interval.plus(interval.min(INTERVAL_MAX));
         self.worked.since = self.worked.since.plus(interval.min(INTERVAL_MAX));
         if self.worked.own == Nanos::ZERO {
-            // It was seen before anybody looked, and is billed now: that says nothing.
+            // The card time came before the first window and its bill comes now: the quotient has no meaning.
             self.worked = Worked::NOTHING;
         } else if interval >= INTERVAL_MIN || (interval > Nanos::ZERO && self.worked.since >= INTERVALS_MIN) {
             let Worked { own, interval, .. } = self.worked;
@@ -381,7 +378,7 @@ impl Tenant {
         }
     }
 
-    /// Device time in nanoseconds to add to the tenant's `credit_nanos` after this step; negative takes away. It comes in small
+    /// Device time in nanoseconds to add to the tenant's `credit_nanos` after this step; may be negative. It comes in small
     /// parts, since credit has little room above zero.
     #[must_use]
     pub const fn correction(&self) -> i64 {
@@ -405,7 +402,7 @@ impl Tenant {
         }
         if sample.active_until > now || sample.limited_until > now {
             if !self.is_active(now) {
-                // It comes back: its whole guarantee is kept free until its use is known.
+                // It becomes active again: its whole guarantee is reserved until its use is known.
                 self.used = self.guaranteed();
             }
             self.active_at = Some(now);
@@ -415,7 +412,7 @@ impl Tenant {
             && now > seen.at
         {
             let part = now.minus(seen.at).min(WINDOW).signed();
-            // All of it within a window: parts of what was due at its beginning, so a step takes its part of what is left.
+            // All of `due` within one window: each step takes its part of the remainder.
             self.correction = (i128::from(self.due) * i128::from(part) * 2 / i128::from(WINDOW.signed()))
                 .clamp(-i128::from(self.due.unsigned_abs()), i128::from(self.due.unsigned_abs()))
                 .try_into()
@@ -423,7 +420,7 @@ impl Tenant {
             self.due -= self.correction;
             self.unbilled += self.correction;
             self.taken = (self.taken - self.correction).clamp(0, UNBILLED_MAX.signed());
-            // Who has credit waits for a turn, and what it is given then would lie there.
+            // A tenant with credit waits for its turn: more credit would stay unused.
             if self.is_limited(now) && sample.credit <= 0 {
                 self.correction += self.owed.give(now.minus(seen.at).min(WINDOW));
             }
@@ -438,7 +435,7 @@ impl Tenant {
         let others = active.saturating_sub(usize::from(self.is_active(now)));
         if others > 0 {
             if self.company_at.replace(now).is_none() {
-                // What was its own affair alone is nobody else's.
+                // Corrections of the time alone do not carry over to the time beside others.
                 (self.unbilled, self.due, self.taken) = (self.unbilled.max(-self.taken), self.due.min(0), 0);
             }
         } else if !within(now, self.company_at, ALONE_AFTER) {
@@ -451,7 +448,7 @@ impl Tenant {
         }
         self.own = self.part.unwrap_or_else(|| {
             let parts = u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1);
-            // Company that paused a moment ago still counts.
+            // Another tenant that paused a moment ago still counts.
             Ppm::new(Ppm::ALL.parts() / parts.max(2))
         });
     }
@@ -482,7 +479,7 @@ impl Tenant {
         }
     }
 
-    /// Parts that it would still take.
+    /// Parts that it would still borrow.
     fn wants(&self, now: Nanos) -> u64 {
         if self.terms.lending == Lending::Cap || !self.is_active(now) {
             return 0;

@@ -1,10 +1,10 @@
 //! Time in which the card certainly worked for the tenant, in steps of an eighth of a millisecond: a floor under the bills.
 //!
-//! A process knows when its work left the card no rest, but not whether a sibling reported the same time. Here each step of
-//! the recent past is marked once, by whoever reports it, in any order and however late.
+//! A process knows when its work kept the card busy, but not whether a sibling process reported the same time. Here each recent
+//! step is marked once, by the first process that reports it, in any order and however late.
 //!
-//! A word holds the number of its turn round the ring, and one bit for each of its steps. The words lie where the tenant can
-//! write them: nonsense reads as marked or as not.
+//! A word holds the number of its turn round the ring, and one bit for each of its steps. The tenant can write the words:
+//! an invalid value reads as marked or as not.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ pub const STEP: Nanos = Nanos(1 << STEP_BITS);
 /// Steps of a word; the other half is the turn.
 const STEPS: u64 = 32;
 
-/// Turns by which a word may be later than who reports. One that says more was spoilt.
+/// Turns by which a word may be later than a report. A word that is later by more is corrupt.
 const LATER_MAX: u64 = 64;
 
 /// The ring of words.
@@ -31,7 +31,7 @@ impl<'a> Sure<'a> {
         Self(ring)
     }
 
-    /// Marks the time from `start` to `end`; how much of it was not marked before. What is older than the ring is left out.
+    /// Marks the time from `start` to `end`; returns how much of it was not marked before. Time older than the ring is left out.
     #[must_use]
     pub fn mark(&self, start: Nanos, end: Nanos) -> Nanos {
         let step = |at: Nanos| at.0.saturating_add(STEP.0 / 2) >> STEP_BITS;
@@ -92,7 +92,7 @@ mod tests {
         // The word of both is the later one's.
         assert_eq!(mark(10 * turn, 10 * turn + 30), 0);
         assert_eq!([mark(11 * turn, 11 * turn + 20), mark(11 * turn, 11 * turn + 30)], [0, 10]);
-        // A word that was spoilt is not later for ever.
+        // A corrupt word does not block its steps for ever.
         ring[0].store(u64::MAX, Ordering::Relaxed);
         assert_eq!(mark(12 * turn, 12 * turn + 20), 20);
     }

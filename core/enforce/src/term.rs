@@ -1,47 +1,47 @@
-//! How long a loan lasts.
+//! The expiry of borrowed compute time.
 //!
-//! The governor says with each step until when its loans last. One that is stopped says nothing any more, and cannot take back
-//! what it lent either: so tenants do, when the time is over.
+//! With each step the governor publishes when borrowed time expires. A stopped governor cannot withdraw it, so each tenant
+//! stops borrowing at the expiry:
 //!
 //! ```text
 //!   governor: step step step step │ stopped
-//!   until:     ╶──────────────────┼───▶│ LASTS behind the last step: what was lent is had no longer
-//!                                      └───────────▶│ MISSED: somebody else is asked to govern
+//!   until:     ╶──────────────────┼───▶│ LASTS after the last step: borrowed time has expired
+//!                                      └───────────▶│ MISSED: another process is asked to govern
 //! ```
 //!
-//! A step comes every [`crate::share::TICK`] while anything is lent, and a governor that is late for want of a processor is none that
-//! is stopped.
+//! A step comes every [`crate::share::TICK`] while any tenant borrows. [`LASTS`] is many ticks long, so a governor that waits for
+//! a processor does not count as stopped.
 
 use crate::pace::Terms;
 use crate::units::{Nanos, Ppm};
 
-/// How long behind the governor's last step a loan lasts.
+/// Time from the governor's last step to the expiry of borrowed time.
 pub const LASTS: Nanos = Nanos::from_millis(100);
-/// How long behind that a governor is missed.
+/// Time from the expiry to the moment when the governor counts as missing.
 pub const MISSED: Nanos = Nanos::from_millis(400);
-/// What is granted without a guarantee while nobody governs the card: enough to begin, too little to hurt.
+/// Grant of a tenant without a guarantee while the card has no live governor: enough to start, too little to harm others.
 pub const UNGOVERNED: Ppm = Ppm::new(10_000);
 
-/// Latest end that a governor says: beyond it the word is of another start of the machine.
+/// Longest valid expiry from now: a later one was written before a reboot.
 const LONGEST: Nanos = Nanos::from_millis(1_000);
 
-/// Until when loans last, on the monotonic clock, as the limits say; 0: nobody says.
+/// When borrowed time expires, on the monotonic clock, as the limits file states; 0: never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Until(pub u64);
 
 // === impl Until ===
 
 impl Until {
-    /// Nobody says: as long as they are granted.
+    /// No expiry: borrowed time lasts while it is granted.
     pub const ENDLESS: Self = Self(0);
 
-    /// For a step made now.
+    /// The expiry for a step made now.
     #[must_use]
     pub const fn behind(now: Nanos) -> Self {
         Self(now.plus(LASTS).0)
     }
 
-    /// What may be used now of what is granted.
+    /// The terms that apply now: without borrowed time after the expiry.
     #[must_use]
     pub fn hold(self, now: Nanos, terms: Terms) -> Terms {
         if self.is_over(now) {
@@ -51,13 +51,13 @@ impl Until {
         terms
     }
 
-    /// Whether whoever governed has not been at it for so long that somebody else should.
+    /// Whether the governor has been stopped for so long that another process should govern.
     #[must_use]
     pub const fn is_missed(self, now: Nanos) -> bool {
         self.is_over(now.minus(MISSED)) && self.is_over(now)
     }
 
-    /// Whether what was lent has ended.
+    /// Whether borrowed time has expired.
     #[must_use]
     pub const fn is_over(self, now: Nanos) -> bool {
         let ended = now.0 >= self.0;
@@ -81,11 +81,15 @@ mod tests {
         let until = Until::behind(at(5_000));
         let had = |now| granted(at(now), until, TERMS);
         assert_eq!([had(5_000), had(5_099), had(5_100), had(90_000)], [900_000, 900_000, 250_000, 250_000]);
-        assert_eq!(granted(at(90_000), Until::ENDLESS, TERMS), 900_000, "no governor ever came by");
-        // A word of before the machine was started anew, or of a tenant's fancy.
+        assert_eq!(granted(at(90_000), Until::ENDLESS, TERMS), 900_000, "no governor ever ran");
+        // A word from before a reboot, or an invalid one.
         assert_eq!([had(3_000), granted(at(5), Until(u64::MAX), TERMS)], [250_000, 250_000]);
         let best_effort = Terms { guaranteed: Ppm::ZERO, ..TERMS };
-        assert_eq!(granted(at(5_100), until, best_effort), 10_000, "nobody without a guarantee stands still");
+        assert_eq!(
+            granted(at(5_100), until, best_effort),
+            10_000,
+            "a tenant without a guarantee still makes progress"
+        );
         let capped = Terms { granted: TERMS.guaranteed, ..TERMS };
         assert_eq!(until.hold(at(5_100), capped), capped);
     }

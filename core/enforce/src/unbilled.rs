@@ -1,12 +1,12 @@
-//! Work that a process left on the card when it died: nobody can ask its markers any more, so the clock is the bill.
+//! Work that an exited process left on the card: its markers cannot be queried any more, so elapsed time is the bill.
 //!
 //! ```text
-//!   living:  launch ─▶ since ──────────▶ settled ─▶ 0
-//!   dead:    launch ─▶ since ───── ✝ ──▶ reaper: now − since goes onto the books
+//!   live:    launch ─▶ since ──────────▶ settled ─▶ 0
+//!   exited:  launch ─▶ since ───── ✝ ──▶ reaper: now − since is billed
 //! ```
 //!
-//! A process says since when it may have work that is not on the books; whoever reaps its slot calls [`Pass::bill`]. The word lies
-//! where the tenant can write it: it moves the tenant's own books alone, and by no more than [`LONGEST`] for a process.
+//! A process publishes since when it may have unbilled work; the reaper of its slot calls [`Pass::bill`]. The tenant can write the
+//! word: it changes only the tenant's own accounting, and by at most [`LONGEST`] for each process.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,10 +14,10 @@ use crate::bucket::Bucket;
 use crate::cells::{Cells, Stretch};
 use crate::units::{Nanos, Ppm};
 
-/// Most that is billed for one dead process: a program may die long after it last asked the driver anything.
+/// Greatest bill of one exited process: a program may exit long after its last driver call.
 pub const LONGEST: Nanos = Nanos::from_millis(20_000);
 
-/// The books of a tenant.
+/// The compute accounting of a tenant.
 #[derive(Clone, Copy, Debug)]
 pub struct Books<'a> {
     /// Credit.
@@ -29,7 +29,7 @@ pub struct Books<'a> {
 }
 
 impl Books<'_> {
-    /// Puts onto the books what of a stretch is not there yet; how much it was.
+    /// Bills the part of a stretch that is not billed yet; returns that part.
     pub fn bill(&self, stretch: &Stretch) -> Nanos {
         let billed = self.cells.charge(stretch);
         self.bucket.owe(billed);
@@ -38,26 +38,26 @@ impl Books<'_> {
     }
 }
 
-/// One look at the dead: each owes its part of the time since it launched, and all together no more than the time there was.
+/// One pass over exited processes: each owes its part of the time since its launch, and all together at most the elapsed time.
 #[derive(Debug)]
 pub struct Pass {
     now: Nanos,
-    /// Since when any of them had work.
+    /// Earliest moment when any of them had work.
     from: Nanos,
-    /// What they owe so far.
+    /// Their sum so far.
     owed: Nanos,
 }
 
 impl Pass {
-    /// A look at this moment.
+    /// A pass at this moment.
     #[must_use]
     pub const fn new(now: Nanos) -> Self {
         Self { now, from: now, owed: Nanos::ZERO }
     }
 
-    /// Puts onto the books what a process left that is dead; `own` is the tenant's part of the card in the time of each of its
-    /// processes, so those that died together owe as many of them. What of the last half second is on anybody's books is not
-    /// billed beyond the time there was. Once: the word is emptied.
+    /// Bills the work that an exited process left. `own` is the tenant's part of the card during each process's work, so processes
+    /// that exited together owe that part each. Within the last half second no time is billed twice, whichever process reported
+    /// it. The word is set to zero, so a second call bills nothing.
     pub fn bill(&mut self, since: &AtomicU64, own: Ppm, books: &Books<'_>) -> Nanos {
         let word = since.swap(0, Ordering::AcqRel);
         let start = Nanos(word.max(self.now.minus(LONGEST).0));
@@ -97,21 +97,21 @@ mod tests {
         };
         assert_eq!(left(now.0 - 200 * MILLI, Ppm::ALL), 200 * MILLI);
         assert_eq!(credit.load(Ordering::Relaxed), -i64::try_from(200 * MILLI).unwrap());
-        // The same moments of another process are on the books already, but for what the cells at either end have room for.
+        // The same time of another process is billed already, up to the room in the cells at either end.
         assert!(left(now.0 - 200 * MILLI, Ppm::ALL) <= 2 * MILLI);
         assert!((195 * MILLI..=200 * MILLI).contains(&left(now.0 - 400 * MILLI, Ppm::new(500_000))));
         for nothing in [0, now.0, now.0 + 1, u64::MAX] {
             assert_eq!(left(nothing, Ppm::ALL), 0);
         }
         assert!(left(1, Ppm::ALL) <= LONGEST.0);
-        // Eight that died together ten seconds after they last asked owe these ten seconds.
+        // Eight processes that exited together ten seconds after their last driver call owe these ten seconds.
         let mut pass = Pass::new(now);
         let each = [9_000, 10_000, 8_000, 10_000, 5_000, 10_000, 10_000, 1_000].map(|age| {
             let word = AtomicU64::new(now.0 - age * MILLI);
             pass.bill(&word, Ppm::ALL, &books).0
         });
         assert!((9_000 * MILLI..=10_000 * MILLI).contains(&each.iter().sum::<u64>()), "{each:?}");
-        // Beside other tenants each had its turns: three owe a fifth of their time each, and seven no more than there was.
+        // Beside other tenants each had its turns: three owe a fifth of their time each, and seven at most the elapsed time.
         for (dead, owed) in [(3, 6_000), (7, 10_000)] {
             let mut pass = Pass::new(Nanos(now.0 + 60_000 * MILLI));
             let sum: u64 = (0..dead)

@@ -16,7 +16,7 @@ fn up(bytes: u64) -> u64 {
     bytes.next_multiple_of(UNIT)
 }
 
-/// Whose memory a launch may take before the card's.
+/// Streams whose kept memory a launch may reuse before it allocates from the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Driver {
     /// Its stream's.
@@ -299,7 +299,7 @@ proptest! {
     }
 }
 
-/// Does all of it; the books cover the driver's memory all the time.
+/// Runs all actions; the accounted bytes cover the driver's memory all the time.
 fn covered(sizes: &[(u64, u64)], steps: Vec<Vec<Action>>) -> World {
     let mut world = world(Driver::Own, sizes);
     for action in steps.into_iter().flatten() {

@@ -273,7 +273,7 @@ fn a_siblings_time_is_not_taken_for_ones_own() {
     assert!((claimed - 2..=claimed).contains(&booked), "{booked} of {claimed} ms");
 }
 
-/// Where every launch waits, no launch can show that work without a marker is done: those who wait do.
+/// If every launch waits, no running launch can show that work without a marker is done: the waiting ones do.
 #[test]
 fn work_without_a_marker_stops_nobody_once_it_is_done() {
     for (granted, place) in [(1_000_000, 7), (250_000, 7), (250_000, 8), (100_000, 0)] {
@@ -299,7 +299,8 @@ fn work_without_a_marker_stops_nobody_once_it_is_done() {
     }
 }
 
-/// What no marker will be behind is the clock's once the driver took it, whoever has the markers. What it refuses never is.
+/// Work without a marker is billed by the clock once the driver accepted it, whichever thread holds the markers. Refused work
+/// never is.
 #[test]
 fn the_clock_bills_nothing_of_what_is_refused() {
     for is_lacking in [false, true] {
@@ -394,7 +395,7 @@ fn granted_of(process: &Process<'_>) -> u64 {
     u64::from(process.terms.granted.parts())
 }
 
-/// A stream whose launches end says nothing of what runs on another.
+/// The end of one stream's launches says nothing about work on another stream.
 #[test]
 fn work_on_another_stream_is_billed_until_it_ends() {
     let books = Books::new();

@@ -1,5 +1,5 @@
-//! Pools of which only the driver knows the size, used by several threads at once: the books never say less than the pool
-//! holds, and say exactly that when nobody is at it.
+//! Pools whose size only the driver knows, used by several threads at once: the accounted size is never below the pool's size,
+//! and equals it when no operation is in flight.
 
 #![cfg(not(feature = "shuttle"))]
 

@@ -1,5 +1,5 @@
-//! Streams that wait for something that the card does not do, on virtual time: what is behind that is no work of the card until
-//! it is let go, keeps no other stream waiting, and is billed when it has run.
+//! Streams that wait for something other than the card, on virtual time: launches behind the wait are no work of the card until
+//! they run. They delay no other stream, and are billed when they have run.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -19,7 +19,7 @@ const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
 /// A machine that has been up for a while.
 const UP: u64 = 1_000_000 * MILLI;
-/// Stream whose work is held, and one beside it.
+/// A held stream, and one beside it.
 const HELD: u64 = 70;
 const BESIDE: u64 = 81;
 
@@ -107,7 +107,7 @@ impl Card {
         }
     }
 
-    /// Lets everything pass that costs no time; the stream whose kernel is next.
+    /// Passes everything that costs no time; returns the stream of the next kernel.
     fn settle(&mut self) -> Option<usize> {
         let (words, events, at) = (&self.words, &mut self.events, self.at);
         for (_, line) in &mut self.streams {
@@ -175,7 +175,7 @@ impl World for Card {
     fn wake_waiters(&mut self) {}
 }
 
-/// Who tells that a stream is held: the call that holds it, or nobody.
+/// Whether the controller is notified of a hold by the call that makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Yes,
@@ -278,7 +278,7 @@ impl<'a> Process<'a> {
     }
 }
 
-/// Whatever is known of the kernels and whoever is told: also the first that the process ever launches are held.
+/// For kernels of known and of unknown cost, with and without notification: also the process's first launches are held.
 #[test]
 fn streams_beside_a_held_one_share_and_held_work_is_billed() {
     for (own, told) in [(100, Told::Yes), (100, Told::No), (50, Told::Yes), (50, Told::No)] {
@@ -288,7 +288,7 @@ fn streams_beside_a_held_one_share_and_held_work_is_billed() {
             let word = process.holds(HELD, told);
             process.launches(HELD, functions[0], MILLI);
             if told == Told::Yes {
-                // Where nobody is told, the stream's own launches wait for the first.
+                // Without notification the stream's own launches wait for the first.
                 process.launches(HELD, functions[1], MILLI);
                 process.launches(HELD, functions[2], MILLI);
             }
@@ -310,11 +310,11 @@ fn streams_beside_a_held_one_share_and_held_work_is_billed() {
             let busy = process.card.busy(BESIDE, from, from + 4_000 * MILLI) / MILLI;
             let booked = books.booked();
             println!(
-                "{own} {told:?} {functions:?}: longest {} ms, {busy} of 1000 ms, {booked} on the books",
+                "{own} {told:?} {functions:?}: longest {} ms, {busy} of 1000 ms, {booked} billed",
                 longest / MILLI
             );
             assert!(longest < 200 * MILLI, "{} ms", longest / MILLI);
-            // Beside others its part of a stretch is billed, which is what it had: here nobody else was there.
+            // With an own part below 100 % only that part of a stretch is billed, although no other tenant runs here.
             if own == 100 {
                 assert!((900..=1_060).contains(&busy), "{busy} of 1000 ms");
                 assert!(booked <= busy * 11 / 10, "{booked} of {busy} ms");
@@ -357,7 +357,7 @@ fn launching_process_can_do_what_its_stream_waits_for() {
     }
 }
 
-/// A program all of whose work is held before it runs has its share, and no more of it at once than is let behind a hold.
+/// A program that holds all its work before it runs gets its share, and runs at once no more than may wait behind a hold.
 #[test]
 fn stream_holding_everything_gets_no_more_than_its_share() {
     for (round, granted) in [(100, 25), (1_000, 25), (3_000, 25), (1_000, 50)] {
@@ -383,7 +383,7 @@ fn stream_holding_everything_gets_no_more_than_its_share() {
     }
 }
 
-/// What is let behind a hold ends somewhere, also where nothing is known of it, and holds up who launches it once.
+/// The work behind a hold is bounded, also if its cost is unknown, and delays the launching thread once.
 #[test]
 fn at_most_one_second_of_work_passes_behind_a_hold() {
     for (of, most) in [(1, 1_005), (u64::MAX, 205)] {
@@ -445,7 +445,7 @@ fn others_wait_for_a_long_kernel_that_is_late_as_it_is_no_hold() {
     process.repeats(5, HELD, 1, MILLI);
     process.waits();
     let from = process.card.now;
-    // As short as it was is what is known of it.
+    // Its known cost is that of its short launches.
     process.launches(HELD, 1, 2_000 * MILLI);
     let mut beside = 0;
     while process.card.now < from + 1_900 * MILLI {

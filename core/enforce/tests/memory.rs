@@ -89,13 +89,13 @@ fn frozen_books_owe_what_is_released_and_pay_later() {
     let closing = shared.close();
     assert_eq!(books.reserve(1, 100), Reservation::Frozen);
     assert_eq!(books.release(10), Release::Owed);
-    assert_eq!(books.free(100), 90, "what is reserved is told all the same");
+    assert_eq!(books.free(100), 90, "reserved bytes are reported while frozen");
     closing.open_as_they_are(&shared.total);
     assert_eq!(books.reserve(100, 100), Reservation::Granted);
     assert_eq!(shared.total.load(Ordering::Relaxed), 100);
 }
 
-/// A tenant that empties the shared books gains nothing for its own process.
+/// A tenant that zeroes the shared words gains nothing for its own process.
 #[test]
 fn shared_words_cannot_lift_the_limit_of_one_process() {
     let (shared, process) = (Shared::default(), Process::default());
@@ -109,7 +109,7 @@ fn shared_words_cannot_lift_the_limit_of_one_process() {
     }
 }
 
-/// 16 processes of 4 threads over one limit: never a byte above it, and the books end at zero.
+/// 16 processes of 4 threads over one limit: never a byte above it, and the total ends at zero.
 #[test]
 fn many_threads_and_processes_never_pass_the_limit() {
     const LIMIT: u64 = 1 << 20;
@@ -154,48 +154,48 @@ fn many_threads_and_processes_never_pass_the_limit() {
 #[test]
 fn the_dead_give_back_everything_and_the_living_keep_theirs() {
     let shared = Shared::default();
-    let (living, dead) = (Process::default(), Process::default());
-    assert_eq!(living.books(&shared).reserve(30, 100), Reservation::Granted);
+    let (live, dead) = (Process::default(), Process::default());
+    assert_eq!(live.books(&shared).reserve(30, 100), Reservation::Granted);
     assert_eq!(dead.books(&shared).reserve(60, 100), Reservation::Granted);
     // Killed between moving `total` and recording it.
     dead.inside.store(1, Ordering::Relaxed);
     shared.total.fetch_add(10, Ordering::Relaxed);
-    let slots = [living.slot(Owner::Alive), dead.slot(DEAD)];
+    let slots = [live.slot(Owner::Alive), dead.slot(DEAD)];
     assert_eq!(shared.recount(slots.into_iter()), Recount::Done { total: 30, returned: 60 });
-    assert_eq!(living.books(&shared).reserve(70, 100), Reservation::Granted);
-    living.inside.store(1, Ordering::Relaxed);
-    assert_eq!(shared.recount([living.slot(Owner::Alive)].into_iter()), Recount::Busy);
-    assert_eq!(living.books(&shared).reserve(0, 100), Reservation::Frozen);
+    assert_eq!(live.books(&shared).reserve(70, 100), Reservation::Granted);
+    live.inside.store(1, Ordering::Relaxed);
+    assert_eq!(shared.recount([live.slot(Owner::Alive)].into_iter()), Recount::Busy);
+    assert_eq!(live.books(&shared).reserve(0, 100), Reservation::Frozen);
 }
 
-/// One was stopped at its work, and goes on when another has done it.
+/// A reaper is stopped during its recount, and continues after another reaper finished.
 #[test]
 fn a_reaper_that_goes_on_late_changes_nothing() {
     let shared = Shared::default();
-    let (living, dead) = (Process::default(), Process::default());
-    assert_eq!(living.books(&shared).reserve(30, 100), Reservation::Granted);
+    let (live, dead) = (Process::default(), Process::default());
+    assert_eq!(live.books(&shared).reserve(30, 100), Reservation::Granted);
     assert_eq!(dead.books(&shared).reserve(60, 100), Reservation::Granted);
     dead.word.store(7, Ordering::Relaxed);
-    let slots = || [living.slot(Owner::Alive), Slot { seen: 7, ..dead.slot(DEAD) }].into_iter();
+    let slots = || [live.slot(Owner::Alive), Slot { seen: 7, ..dead.slot(DEAD) }].into_iter();
     let (first, second, third) = (shared.close(), shared.close(), slots());
     assert_eq!(first.recount(&shared.total, slots()), Recount::Overtaken);
-    // The dead one's slot is free by then, and its bytes are in no sum.
+    // The exited process's slot is free by then, and its bytes are in no sum.
     assert_eq!(second.recount(&shared.total, slots()), Recount::Done { total: 30, returned: 0 });
-    assert_eq!(living.books(&shared).reserve(70, 100), Reservation::Granted);
+    assert_eq!(live.books(&shared).reserve(70, 100), Reservation::Granted);
     for late in [first, second] {
         assert_eq!(late.recount(&shared.total, third.clone()), Recount::Overtaken);
         assert_eq!(late.give_back(&shared.total, third.clone()), 0);
         late.open_as_they_are(&shared.total);
-        // Also where somebody closed them meanwhile, with as much in them.
+        // Also if another reaper froze meanwhile, with an equal total.
         let closing = shared.close();
         assert_eq!(late.recount(&shared.total, third.clone()), Recount::Overtaken);
-        assert_eq!(living.books(&shared).reserve(0, 100), Reservation::Frozen);
+        assert_eq!(live.books(&shared).reserve(0, 100), Reservation::Frozen);
         closing.open_as_they_are(&shared.total);
     }
     assert_eq!(shared.total.load(Ordering::Relaxed), 100);
 }
 
-/// A hostile total is not taken for one closing or another for ever.
+/// A hostile total does not stay frozen for ever.
 #[test]
 fn accounting_of_any_content_can_be_closed_and_reopened() {
     for hostile in [0, 1, FREEZE, FREEZE - 1, u64::MAX, FREEZE | 0xffff << 47] {
@@ -212,11 +212,11 @@ enum Action {
     Reserve(u64),
     Release(u64),
     Lower(u64),
-    /// So much of what it holds is set apart; others have nothing of it open.
-    Lend(u64),
-    /// What it set apart is freed.
+    /// This many of its bytes are set apart; no importer has them open.
+    Export(u64),
+    /// Its set-apart memory is freed.
     TakeBack,
-    /// Somebody takes its slot for a dead one's.
+    /// A reaper frees its slot although it is alive.
     Rob,
     Kill,
 }
@@ -227,7 +227,7 @@ proptest! {
         4 => (0..200_u64).prop_map(Action::Reserve),
         3 => (0..200_u64).prop_map(Action::Release),
         1 => (0..1_000_u64).prop_map(Action::Lower),
-        2 => (0..100_u64).prop_map(Action::Lend),
+        2 => (0..100_u64).prop_map(Action::Export),
         1 => Just(Action::TakeBack),
         1 => Just(Action::Rob),
         1 => Just(Action::Kill),
@@ -235,59 +235,59 @@ proptest! {
         let shared = Shared::default();
         let mut processes: Vec<Process> = (0..3).map(|_| Process::default()).collect();
         let apart: [AtomicU64; 3] = Default::default();
-        let (nobody, word) = (AtomicU32::new(0), AtomicU64::new(0));
-        let (mut model, mut lent, mut limit) = ([0_u64; 3], [0_u64; 3], 500);
+        let (none_inside, word) = (AtomicU32::new(0), AtomicU64::new(0));
+        let (mut model, mut exported, mut limit) = ([0_u64; 3], [0_u64; 3], 500);
         for (at, action) in actions.into_iter().enumerate() {
-            let who = at % 3;
-            let books = processes[who].books(&shared);
-            // Its own slot is dead; and so is what it lends, where nobody else has it open.
+            let index = at % 3;
+            let books = processes[index].books(&shared);
+            // Its own slot counts as exited; and so does its set-apart memory if no importer has it open.
             let slots = |gone: Owner| -> Vec<Slot<'_>> {
-                let judged = |number, owner| if number == who { owner } else { Owner::Alive };
+                let judged = |number, owner| if number == index { owner } else { Owner::Alive };
                 let own = processes.iter().enumerate().map(|(n, p)| p.slot(judged(n, DEAD)));
-                let others = apart.iter().enumerate().map(|(n, used)| Slot { inside: &nobody, used, word: &word, seen: 0, owner: judged(n, gone) });
+                let others = apart.iter().enumerate().map(|(n, used)| Slot { inside: &none_inside, used, word: &word, seen: 0, owner: judged(n, gone) });
                 own.chain(others).collect()
             };
             match action {
                 Action::Reserve(bytes) => {
-                    let sum: u64 = model.iter().chain(&lent).sum();
+                    let sum: u64 = model.iter().chain(&exported).sum();
                     let fits = sum + bytes <= limit;
                     prop_assert_eq!(books.reserve(bytes, limit) == Reservation::Granted, fits, "{} of {}", bytes, limit);
-                    if fits { model[who] += bytes; }
+                    if fits { model[index] += bytes; }
                 }
                 Action::Release(bytes) => {
-                    // What is set apart is given back in another way.
-                    let bytes = if lent[who] == 0 { bytes } else { bytes.min(model[who]) };
+                    // Set-apart memory is released in another way.
+                    let bytes = if exported[index] == 0 { bytes } else { bytes.min(model[index]) };
                     prop_assert_eq!(books.release(bytes), Release::Done);
-                    model[who] = model[who].saturating_sub(bytes);
+                    model[index] = model[index].saturating_sub(bytes);
                 }
                 Action::Lower(to) => limit = to,
-                Action::Lend(bytes) => {
-                    let bytes = bytes.min(model[who]);
-                    prop_assert_eq!(books.set_apart(bytes, &apart[who]), Reservation::Granted);
-                    model[who] -= bytes;
-                    lent[who] += bytes;
+                Action::Export(bytes) => {
+                    let bytes = bytes.min(model[index]);
+                    prop_assert_eq!(books.set_apart(bytes, &apart[index]), Reservation::Granted);
+                    model[index] -= bytes;
+                    exported[index] += bytes;
                 }
                 Action::TakeBack => {
-                    books.let_go(std::mem::take(&mut lent[who]));
-                    prop_assert_eq!(books.take_back(&apart[who]), Release::Done);
+                    books.let_go(std::mem::take(&mut exported[index]));
+                    prop_assert_eq!(books.take_back(&apart[index]), Release::Done);
                 }
                 Action::Rob => {
-                    let (returned, total) = (model[who], model.iter().chain(&lent).sum::<u64>() - model[who]);
+                    let (returned, total) = (model[index], model.iter().chain(&exported).sum::<u64>() - model[index]);
                     prop_assert_eq!(shared.recount(slots(Owner::Alive).into_iter()), Recount::Done { total, returned });
-                    // Who takes a slot begins with nothing in it.
-                    processes[who].used.store(0, Ordering::Relaxed);
+                    // A new owner sets a slot's bytes to zero.
+                    processes[index].used.store(0, Ordering::Relaxed);
                     prop_assert_eq!(books.restore(), Reservation::Granted);
                 }
                 Action::Kill => {
-                    let returned = std::mem::take(&mut model[who]) + std::mem::take(&mut lent[who]);
-                    let total = model.iter().chain(&lent).sum();
+                    let returned = std::mem::take(&mut model[index]) + std::mem::take(&mut exported[index]);
+                    let total = model.iter().chain(&exported).sum();
                     prop_assert_eq!(shared.recount(slots(DEAD).into_iter()), Recount::Done { total, returned });
-                    processes[who] = Process::default();
-                    apart[who].store(0, Ordering::Relaxed);
+                    processes[index] = Process::default();
+                    apart[index].store(0, Ordering::Relaxed);
                 }
             }
-            prop_assert_eq!(shared.total.load(Ordering::Relaxed), model.iter().chain(&lent).sum::<u64>());
-            prop_assert!(processes[who].own.load(Ordering::Relaxed) == model[who] + lent[who]);
+            prop_assert_eq!(shared.total.load(Ordering::Relaxed), model.iter().chain(&exported).sum::<u64>());
+            prop_assert!(processes[index].own.load(Ordering::Relaxed) == model[index] + exported[index]);
             for (process, expected) in processes.iter().zip(model) {
                 prop_assert_eq!(process.used.load(Ordering::Relaxed), expected);
             }

@@ -29,7 +29,7 @@ fn off(granted: Option<u32>, percent: u32, programs: &[Program], seed: u64) -> (
     off_in(bench, percent, programs, 0)
 }
 
-/// The same under a governor, who corrects a tenant that is alone by what the vendor saw; once its programs are known.
+/// The same under a governor, which corrects a tenant alone by the vendor's windows; once its programs' costs are known.
 fn off_governed(percent: u32, programs: &[Program], seed: u64) -> (u64, Vec<u64>) {
     let mut bench = Bench::new(seed);
     bench.tenant(Some(Ppm::new(percent * 10_000)), programs);
@@ -136,7 +136,7 @@ fn processes_started_in_turn_each_run_one_unmeasured_kernel() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A program whose launches the driver refuses in turns gains nothing by it.
+/// A program gains nothing if the driver regularly refuses one of its launches.
 #[test]
 fn refused_launch_is_credited_once() {
     println!("seed {SEED:#x}");
@@ -162,8 +162,7 @@ fn refused_launch_is_credited_once() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Kernels of different lengths in several streams, and processes that come late or not: what is on the books is what the card
-/// did.
+/// Kernels of different lengths in several streams, and processes that start late or not: the billed time is the card's time.
 #[test]
 fn mixed_streams_are_billed_what_the_card_did() {
     println!("seed {SEED:#x}");
@@ -207,7 +206,7 @@ fn terms(percent: u32, lending: Lending) -> Tenant {
     Tenant::new(Terms { guaranteed: Ppm::new(percent * 10_000), lending, priority: 1 })
 }
 
-/// What tenants of one card run: all of the above, more lengths, and functions whose length depends on their arguments.
+/// Programs of tenants of one card: all of the above, more lengths, and functions with argument-dependent length.
 fn shapes_of_tenants() -> Vec<(&'static str, Program)> {
     let one = |name, length| (name, Program::of(length));
     let several = |name, lengths: Vec<u64>| {
@@ -283,7 +282,7 @@ fn two_tenants_get_one_to_three_of_a_card_that_rests() {
     have_their_parts(&[10, 30], 1);
 }
 
-/// What a tenant runs past the controller its other programs pay for, also where nobody else is on the card.
+/// The tenant's other programs pay for work that bypasses the controller, also if no other tenant is on the card.
 #[test]
 fn alone_a_cap_holds_for_all_that_a_tenant_runs_together() {
     for seed in SEED..SEED + 4 {

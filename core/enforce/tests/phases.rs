@@ -1,5 +1,5 @@
-//! Functions whose launches are short for a while and then long for a while, on virtual time: nothing but their arguments tells
-//! which, and the program waits for none.
+//! Functions with phases of short and of long launches, on virtual time: only their arguments differ, and the program waits for
+//! no launch.
 
 #![cfg(not(feature = "shuttle"))]
 #![expect(clippy::cast_possible_truncation, reason = "a model's numbers are small")]
@@ -41,7 +41,7 @@ fn alone(percent: u32, programs: &[Program], from: u64) -> [u64; 2] {
     [least, shares.iter().max().copied().unwrap_or(u64::MAX)]
 }
 
-/// The same of several caps; what is off by more than may be.
+/// The same of several caps; returns the shares with too great an error.
 fn wrong_alone(name: &str, percents: &[u32], programs: &[Program], from: u64) -> Vec<String> {
     let off = |percent: u32| {
         let shares = alone(percent, programs, from);

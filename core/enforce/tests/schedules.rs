@@ -1,4 +1,4 @@
-//! The same books under a schedule explorer: any interleaving, any process killed at any access.
+//! The memory accounting under a schedule explorer: any interleaving, any process killed at any access.
 //!
 //! `cargo test -p aliquot_enforce --features shuttle --test schedules`
 
@@ -15,7 +15,7 @@ use shuttle::rand::{Rng, thread_rng};
 
 const LIMIT: u64 = 10;
 const ROUNDS: usize = 3;
-/// Looks of a later process whether a slot is free.
+/// Polls of a later process for a free slot.
 const LOOKS: u32 = 40;
 
 #[derive(Default)]
@@ -24,28 +24,28 @@ struct World {
     high_water: AtomicU64,
     closings: AtomicU64,
     processes: [Process; 3],
-    /// Slots of memory that is lent, one for each round of a process.
+    /// Slots of IPC-shared memory, one for each round of a process.
     apart: [[AtomicU64; ROUNDS]; 3],
-    nobody_inside: AtomicU32,
-    /// Their words: 0 until they are free, which nobody takes anew here.
+    none_inside: AtomicU32,
+    /// Their owner words: 0 until they are free; this test does not reuse them.
     words: [[AtomicU64; ROUNDS]; 3],
-    /// What is really held, as the vendor would count it; plain words of the test, not explored.
+    /// Actually allocated bytes, as the vendor would count them; plain words of the test, not explored.
     held: std::sync::Mutex<[u64; 3]>,
-    /// How many owners of each slot died: the owner word counts them, and is even where the slot is free.
+    /// Number of exited owners of each slot: the owner word counts them, and is even if the slot is free.
     dead: std::sync::Mutex<[u64; 3]>,
-    lent: std::sync::Mutex<[[Lent; ROUNDS]; 3]>,
+    exports: std::sync::Mutex<[[Export; ROUNDS]; 3]>,
 }
 
 /// Memory in a slot of its own.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Lent {
-    /// Its maker has it, or there is none.
+enum Export {
+    /// Its exporter has it, or there is none.
     #[default]
-    Had,
-    /// Somebody has it open, who lives.
+    Own,
+    /// A live importer has it open.
     Open(u64),
-    /// Nobody has it any more.
-    LetGo,
+    /// No process has it any more.
+    Closed,
 }
 
 #[derive(Default)]
@@ -59,8 +59,8 @@ struct Process {
 }
 
 impl World {
-    fn books(&self, who: usize) -> Books<'_> {
-        let process = &self.processes[who];
+    fn books(&self, index: usize) -> Books<'_> {
+        let process = &self.processes[index];
         Books {
             total: &self.total,
             high_water: &self.high_water,
@@ -72,86 +72,87 @@ impl World {
         }
     }
 
-    fn hold(&self, who: usize, bytes: u64) {
+    fn hold(&self, index: usize, bytes: u64) {
         let mut held = self.held.lock().unwrap();
-        held[who] += bytes;
+        held[index] += bytes;
         let sum: u64 = held.iter().sum::<u64>() + self.open();
         assert!(sum <= LIMIT, "{sum} held under {LIMIT}: {held:?}");
     }
 
-    /// Bytes that are open, whoever made them.
+    /// Bytes open in importers, of all exporters.
     fn open(&self) -> u64 {
-        let bytes = |lent: &Lent| if let Lent::Open(bytes) = lent { *bytes } else { 0 };
-        self.lent.lock().unwrap().iter().flatten().map(bytes).sum()
+        let bytes = |export: &Export| if let Export::Open(bytes) = export { *bytes } else { 0 };
+        self.exports.lock().unwrap().iter().flatten().map(bytes).sum()
     }
 
     fn slots(&self) -> impl Iterator<Item = Slot<'_>> + Clone {
-        let processes = (0..3).filter_map(|who| {
-            let process = &self.processes[who];
+        let processes = (0..3).filter_map(|index| {
+            let process = &self.processes[index];
             let seen = process.word.load(Ordering::SeqCst);
-            let (is_free, is_dead) = (seen % 2 == 0, seen / 2 < self.dead.lock().unwrap()[who]);
+            let (is_free, is_dead) = (seen % 2 == 0, seen / 2 < self.dead.lock().unwrap()[index]);
             let owner = if is_dead { Owner::Dead(seen + 1) } else { Owner::Alive };
             let (inside, used, word) = (&process.inside, &process.used, &process.word);
             (!is_free).then_some(Slot { inside, used, word, seen, owner })
         });
         let apart = (0..3 * ROUNDS).filter_map(|number| {
-            let (who, round) = (number / ROUNDS, number % ROUNDS);
-            let lent = self.lent.lock().unwrap()[who][round];
-            let gone = lent == Lent::LetGo || (self.dead.lock().unwrap()[who] > 0 && lent == Lent::Had);
+            let (index, round) = (number / ROUNDS, number % ROUNDS);
+            let export = self.exports.lock().unwrap()[index][round];
+            let has_exited = self.dead.lock().unwrap()[index] > 0;
+            let gone = export == Export::Closed || (has_exited && export == Export::Own);
             let owner = if gone { Owner::Dead(1) } else { Owner::Alive };
             let (inside, used, word) =
-                (&self.nobody_inside, &self.apart[who][round], &self.words[who][round]);
+                (&self.none_inside, &self.apart[index][round], &self.words[index][round]);
             (word.load(Ordering::SeqCst) == 0).then_some(Slot { inside, used, word, seen: 0, owner })
         });
         processes.chain(apart)
     }
 
-    /// Lends what it holds: others may have it open, and somebody lets go of it.
-    fn lend(&self, who: usize, round: usize, bytes: u64) {
-        let (books, apart) = (self.books(who), &self.apart[who][round]);
+    /// Exports its memory: an importer may have it open, or all processes close it.
+    fn export(&self, index: usize, round: usize, bytes: u64) {
+        let (books, apart) = (self.books(index), &self.apart[index][round]);
         if books.set_apart(bytes, apart) != Reservation::Granted {
-            self.held.lock().unwrap()[who] -= bytes;
+            self.held.lock().unwrap()[index] -= bytes;
             books.release(bytes);
             return;
         }
         let stays_open = thread_rng().gen_bool(0.5);
         shuttle::thread::yield_now();
-        self.held.lock().unwrap()[who] -= bytes;
+        self.held.lock().unwrap()[index] -= bytes;
         if stays_open {
-            self.lent.lock().unwrap()[who][round] = Lent::Open(bytes);
+            self.exports.lock().unwrap()[index][round] = Export::Open(bytes);
         }
         books.let_go(bytes);
         if !stays_open && books.take_back(apart) == Release::Owed {
-            // The reaper's.
-            self.lent.lock().unwrap()[who][round] = Lent::LetGo;
+            // The reaper releases it.
+            self.exports.lock().unwrap()[index][round] = Export::Closed;
         }
     }
 }
 
 /// A process: reserves and releases at random, and may be killed at any access.
-fn process(world: &World, who: usize, killed_at: Option<u32>) {
+fn process(world: &World, index: usize, killed_at: Option<u32>) {
     if let Some(accesses) = killed_at {
         die_after(accesses);
     }
-    let books = world.books(who);
+    let books = world.books(index);
     for round in 0..ROUNDS {
         let bytes = thread_rng().gen_range(1..6_u64);
         if books.reserve(bytes, LIMIT) == Reservation::Granted {
-            world.hold(who, bytes);
+            world.hold(index, bytes);
             shuttle::thread::yield_now();
             if thread_rng().gen_bool(0.5) {
-                world.lend(who, round, bytes);
+                world.export(index, round, bytes);
                 continue;
             }
-            world.held.lock().unwrap()[who] -= bytes;
+            world.held.lock().unwrap()[index] -= bytes;
             books.release(bytes);
         }
     }
 }
 
-/// A later process takes the slot of one that was killed, once that is free; it neither lends nor dies.
-fn successor(world: &World, who: usize) {
-    let slot = &world.processes[who];
+/// A later process takes the slot of a killed one, once it is free; it neither exports nor is killed.
+fn successor(world: &World, index: usize) {
+    let slot = &world.processes[index];
     for _ in 0..LOOKS {
         let seen = slot.word.load(Ordering::SeqCst);
         if seen % 2 != 0 {
@@ -163,13 +164,13 @@ fn successor(world: &World, who: usize) {
         slot.owed.store(0, Ordering::SeqCst);
         assert!(slot.word.compare_exchange(seen, seen + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok());
         let (own, apart) = (AtomicU64::new(0), AtomicU64::new(0));
-        let books = Books { own: &own, apart: &apart, ..world.books(who) };
+        let books = Books { own: &own, apart: &apart, ..world.books(index) };
         for _ in 0..ROUNDS {
             let bytes = thread_rng().gen_range(1..6_u64);
             if books.reserve(bytes, LIMIT) == Reservation::Granted {
-                world.hold(who, bytes);
+                world.hold(index, bytes);
                 shuttle::thread::yield_now();
-                world.held.lock().unwrap()[who] -= bytes;
+                world.held.lock().unwrap()[index] -= bytes;
                 books.release(bytes);
             }
         }
@@ -178,17 +179,17 @@ fn successor(world: &World, who: usize) {
     }
 }
 
-/// Reapers wait for nobody: each may be killed at any access, or stopped until others have done the same work.
+/// Reapers do not wait for each other: each may be killed at any access, or stopped until others have done the same work.
 fn reaper(world: &World, killed_at: Option<u32>) {
     if let Some(accesses) = killed_at {
         die_after(accesses);
     }
     for _ in 0..3 {
         let closing = Closing::begin(&world.total, &world.closings);
-        // Who dies while we wait is seen as dead at the next look.
+        // A process that is killed meanwhile counts as exited at the next recount.
         while closing.recount(&world.total, world.slots()) == Recount::Busy {
             if thread_rng().gen_bool(0.2) {
-                // Somebody may have been stopped inside: the dead give back without him.
+                // A process may be stopped inside: the memory of exited processes is released all the same.
                 closing.give_back(&world.total, world.slots());
                 break;
             }
@@ -202,7 +203,7 @@ fn reaper(world: &World, killed_at: Option<u32>) {
 fn survives(act: impl FnOnce()) -> bool {
     let end = catch_unwind(AssertUnwindSafe(act));
     if let Err(payload) = &end {
-        assert!(payload.is::<Killed>(), "it failed by itself");
+        assert!(payload.is::<Killed>(), "a panic other than the kill");
     }
     end.is_ok()
 }
@@ -212,17 +213,17 @@ fn scenario() {
     world.processes.iter().for_each(|process| process.word.store(1, Ordering::SeqCst));
     let killed_at = |most| thread_rng().gen_bool(0.5).then(|| thread_rng().gen_range(0..most));
     let mut threads: Vec<_> = (0..3)
-        .map(|who| {
+        .map(|index| {
             let (world, killed_at) = (Arc::clone(&world), killed_at(24));
             shuttle::thread::spawn(move || {
-                if survives(|| process(&world, who, killed_at)) {
+                if survives(|| process(&world, index, killed_at)) {
                     return;
                 }
                 // The driver takes a dead process's memory back by itself.
-                world.held.lock().unwrap()[who] = 0;
-                world.dead.lock().unwrap()[who] = 1;
+                world.held.lock().unwrap()[index] = 0;
+                world.dead.lock().unwrap()[index] = 1;
                 let after = Arc::clone(&world);
-                shuttle::thread::spawn(move || successor(&after, who)).join().unwrap();
+                shuttle::thread::spawn(move || successor(&after, index)).join().unwrap();
             })
         })
         .collect();
@@ -235,21 +236,21 @@ fn scenario() {
     for thread in threads {
         thread.join().unwrap();
     }
-    // Who owes something pays it with its next call; one that lives makes one.
+    // Owed bytes are released with the next call; each live process makes one.
     let closing = Closing::begin(&world.total, &world.closings);
     match closing.recount(&world.total, world.slots()) {
         Recount::Done { .. } => {}
-        other => panic!("{other:?} where nobody is inside and nobody else reaps"),
+        other => panic!("{other:?} with no thread inside and no other reaper"),
     }
-    for (who, process) in world.processes.iter().enumerate() {
+    for (index, process) in world.processes.iter().enumerate() {
         let word = process.word.load(Ordering::SeqCst);
         if word % 2 != 0 {
-            assert_eq!(world.books(who).release(0), Release::Done);
+            assert_eq!(world.books(index).release(0), Release::Done);
         }
     }
     let expected = world.held.lock().unwrap().iter().sum::<u64>() + world.open();
     let total = world.total.load(Ordering::SeqCst);
-    assert_eq!(total, expected, "books and truth differ at the end");
+    assert_eq!(total, expected, "the total differs from the allocated bytes at the end");
 }
 
 #[test]

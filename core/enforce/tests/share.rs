@@ -1,4 +1,4 @@
-//! The governor on virtual time: who is granted what, and how soon.
+//! The governor on virtual time: each tenant's grant, and its delay.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -83,8 +83,8 @@ fn idle_time_is_borrowed_and_reclaimed_at_the_first_step() {
     card.run(100, &[Waiting, Nothing]);
     assert_eq!(card.percents(), [100, 60]);
     card.tick(&[Waiting, Waiting]);
-    assert_eq!(card.percents(), [33, 66], "the free tenth is lent in proportion");
-    // It stops: within the time that a tenant counts as active, and a tick, its share is lent.
+    assert_eq!(card.percents(), [33, 66], "the free tenth is borrowed in proportion");
+    // It stops: within the time that a tenant counts as active, and a tick, its share is borrowed.
     card.run(2, &[Waiting, Nothing]);
     assert_eq!(card.percents(), [100, 60]);
 }
@@ -152,14 +152,14 @@ fn no_more_is_given_up_than_loans_gave() {
     let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Cap, 1)]);
     came(&mut card, 2, &[Waiting, Waiting]);
     for _ in 0..3 {
-        // The first tick is the one at which it was lent.
-        let lent = came(&mut card, 3, &[Waiting, Nothing]);
+        // Borrowing starts at the first tick.
+        let given = came(&mut card, 3, &[Waiting, Nothing]);
         let back = came(&mut card, 1, &[Waiting, Waiting]);
-        assert!(lent >= 0 && lent + back <= 0 && lent + back >= -4_200, "{lent} {back} us of 4.2 ms");
+        assert!(given >= 0 && given + back <= 0 && given + back >= -4_200, "{given} {back} us of 4.2 ms");
     }
     let mut alone = Card::new(vec![tenant(30, Cap, 1), tenant(60, Cap, 1)]);
     assert_eq!(came(&mut alone, 50, &[Waiting, Nothing]) + came(&mut alone, 50, &[Waiting, Waiting]), 0);
-    // Who was idle since has earned it again.
+    // A tenant that was idle since has earned it again.
     came(&mut card, 20, &[Waiting, Nothing]);
     came(&mut card, 1, &[Waiting, Waiting]);
     assert_eq!(came(&mut card, 20, &[Nothing, Waiting]), 0);
@@ -209,7 +209,7 @@ fn work_that_nobody_saw_says_nothing_of_the_own_part() {
         card.tick(&[Waiting, Waiting]);
         assert_eq!(card.tenants[0].own(), Ppm::new(500_000));
     }
-    // What is seen and billed from then on does.
+    // Work measured and billed from then on does.
     let window = Measured { own: Nanos(60 * MILLI), ..NOTHING };
     card.samples[0].interval = card.samples[0].interval.plus(Nanos(200 * MILLI));
     card.tenants[0].measure(window, card.samples[0]);
@@ -222,7 +222,7 @@ fn work_that_nobody_saw_says_nothing_of_the_own_part() {
 struct Windows {
     card: Card,
     came: Vec<i64>,
-    /// What its first tenant does, and what nobody has of a window, in milliseconds.
+    /// The activity of the first tenant, and the idle time of a window, in milliseconds.
     doing: Doing,
     idle: u64,
 }
@@ -258,7 +258,7 @@ impl Windows {
         let (used, sample) = (used.unsigned_abs(), &mut self.card.samples[0]);
         sample.device = sample.device.plus(Nanos(billed * MILLI + used));
         sample.interval = sample.interval.plus(Nanos(interval * MILLI));
-        // Nobody is told of who did not run.
+        // The vendor reports no time of a tenant that did not run, so there is no rounding error.
         let doubt = if own > 0 { HALF } else { Nanos::ZERO };
         let (own, idle) = (Nanos(own * MILLI + used), Nanos(self.idle * MILLI - used));
         let window = Measured { own, doubt, idle, ..NOTHING };
@@ -308,7 +308,7 @@ fn time_taken_by_long_work_is_compensated_from_idle_time() {
     assert!((230..=350).contains(&after), "{after} of 298 ms");
     let none = [
         ("the card rested meanwhile", made_up_for(Waiting, 160, 40)),
-        ("nobody else had the card", made_up_for(Waiting, 160, 146)),
+        ("no other tenant used the card", made_up_for(Waiting, 160, 146)),
         ("nothing of it was on the card", made_up_for(Waiting, 20, 0)),
         ("it never waited for more", made_up_for(Using(12), 160, 0)),
     ];
@@ -317,7 +317,7 @@ fn time_taken_by_long_work_is_compensated_from_idle_time() {
     }
 }
 
-/// However long it goes on, what is owed has a bound.
+/// The debt to a tenant is bounded, however long it grows.
 #[test]
 fn no_more_than_a_second_is_owed() {
     let mut windows = Windows::new();
@@ -457,7 +457,7 @@ proptest! {
                 check(&card, &terms)?;
                 let waiting = card.tenants.iter().zip(&doing).filter(|(_, doing)| **doing == Waiting);
                 let granted: u32 = waiting.map(|(tenant, _)| tenant.granted().parts()).sum();
-                prop_assert!(granted <= 1_000_000, "{granted} granted to those who wait");
+                prop_assert!(granted <= 1_000_000, "{granted} granted to waiting tenants");
             }
         }
     }

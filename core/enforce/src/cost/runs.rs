@@ -1,27 +1,27 @@
-//! Functions whose launches are short for a while and then long for a while: what the last one took says nothing of the next.
+//! Functions with phases of short and of long launches: the length of the last launch does not predict the next.
 //!
 //! | word | meaning |
 //! |---|---|
 //! | run | mean of the last [`RUN`] launches or so of one key, by their bills |
 //! | longest | the greatest run there was, less what was forgotten since |
 //!
-//! A single long launch among short ones is no run, nor is a mixture: their mean is their cost, as it soon holds. Where the longest
-//! run is [`TIMES`] the cost, a launch may be the first of such a run, and as many may be on the card before a marker says so as
-//! were let go: each takes the longest as a deposit. Of a function that hardly ran it is presumed to be [`PRESUMED`].
+//! A single long launch among short ones is no run, nor is a mixture: their mean soon becomes their cost. If the longest run is
+//! [`TIMES`] the cost, a launch may be the first of such a run. All launches admitted before a marker shows that may be long, so
+//! each pays the longest run as a deposit. For a function that hardly ran, the longest run is presumed to be [`PRESUMED`].
 
 use crate::units::Nanos;
 
 /// Launches of a run.
 const RUN: u64 = 16;
-/// Launches after which hardly a third is left of what was longer.
+/// Launches after which about a third of a longer run's excess is left.
 const FORGET: u64 = 2048;
-/// What is presumed of a function that hardly ran: a few launches of it at a time.
+/// Presumed longest run of a function that hardly ran: it admits a few launches at a time.
 const PRESUMED: Nanos = Nanos::from_micros(320);
-/// Launches after which hardly a third is left of that.
+/// Launches after which about a third of that presumption is left.
 const FORGET_PRESUMED: u64 = 256;
 /// How much longer than the cost a run must be.
 const TIMES: u64 = 3;
-/// Unit of what is kept, in nanoseconds: 32 bits hold a minute.
+/// Unit of stored times, in nanoseconds: 32 bits hold a minute.
 const GRAIN: u64 = 16;
 
 /// Of the longest run's word: there was such a run.

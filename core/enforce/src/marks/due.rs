@@ -1,19 +1,19 @@
-//! When pending work should be done, and who waits for it.
+//! When pending work should be done, and since when launches wait for it.
 
 use super::*;
 
 /// When pending work should be done, by what it was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// Since when the device has had nothing but the oldest batch and what came behind it.
+    /// Since when the device has had only the oldest batch and later ones.
     pub from: Nanos,
     /// When the oldest can be done.
     pub at: Nanos,
-    /// What all that is marked was charged.
+    /// Charge of all marked batches.
     pub charged: Nanos,
-    /// What was taken for it beyond that, as it may be far longer.
+    /// Deposit of all marked batches, as they may be far longer.
     pub deposit: Nanos,
-    /// What the oldest was charged beyond that, as it was late.
+    /// Extra charge of the oldest, as it was late.
     pub late: Nanos,
     /// The least that is known about any charge.
     pub known: Known,
@@ -30,7 +30,7 @@ impl Due {
 }
 
 impl Marks {
-    /// When the oldest pending batch should have been done; `None` when nothing is pending but what is held.
+    /// When the oldest pending batch should have been done; `None` if only held batches are pending.
     #[must_use]
     pub fn due(&self) -> Option<Due> {
         let mut all: Option<(Pending, Batch)> = None;

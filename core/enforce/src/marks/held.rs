@@ -1,16 +1,19 @@
-//! Streams that wait for something that the card does not do: a function on the host, a word of memory, an event behind either.
+//! Held streams wait for something other than the card: a function on the host, a word of memory, an event behind either.
 //!
 //! ```text
 //!   stream:  ─launch─┃marker─ wait for the host ─marker┃─launch─launch─┃marker
 //!                    passed                     not passed
 //! ```
 //!
-//! A batch has not begun while the marker before it has not passed. That can be because the process has not had its turn on the
-//! card. It is held, where a marker passed that was put later, on another stream; where the program put a wait before it; or where
-//! another stream is held, as it may wait for that one.
-//! What is held was charged as any other launch, and nothing is late of it.
+//! A batch has not begun while the marker before it has not passed. The process may not have had its turn on the card yet. The
+//! batch is held if one of these is true:
 //!
-//! Of a stream that is held only the first batch is asked about: its work is done in its order.
+//! - a marker that was recorded later on another stream has passed;
+//! - the program put a wait before the batch;
+//! - another stream is held, and this one may wait for it.
+//!
+//! A held batch is charged as any other, and never counts as late. Only the first batch of a held stream is queried: a stream's
+//! work is done in order.
 
 use super::*;
 
@@ -19,7 +22,7 @@ const MARKED_MAX: usize = 8;
 /// A base that has not passed for so long is put elsewhere.
 const BASE_STUCK: Nanos = Nanos::from_millis(50);
 
-/// What is held in a context.
+/// Held work of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// What it was charged.
@@ -85,7 +88,7 @@ impl Marks {
         self.held().next().is_some()
     }
 
-    /// What is held, where that stream is.
+    /// The held work of the context, if that stream is held.
     #[must_use]
     pub fn behind(&self, stream: u64) -> Option<Held> {
         let first = self.first(stream).filter(|_| self.is_held(stream))?;
@@ -101,7 +104,7 @@ impl Marks {
         }
     }
 
-    /// What of held batches was charged as late, before anybody knew; it is no longer.
+    /// Takes the late charges of held batches, made before the hold was detected.
     #[inline(never)]
     pub fn take_held_late(&mut self) -> Nanos {
         let late = self.pending_mut().filter(|it| matches!(it.begun, Begun::Held { .. }));
@@ -134,7 +137,7 @@ impl Marks {
         Some(pending.begun)
     }
 
-    /// A launch on `stream` has to wait, and may do so for what is not begun elsewhere: a marker on its stream tells whether the
+    /// A launch on `stream` has to wait, maybe for work not begun on other streams: a marker on its stream tells whether the
     /// process has had its turn since. Whether one was put.
     pub fn probe(&mut self, now: Nanos, stream: u64, events: &mut impl Events) -> Recorded {
         self.free_base(now, stream, Begin::Last, events);
@@ -182,7 +185,7 @@ impl Marks {
         Recorded::No
     }
 
-    /// A stream is gone, and its handle may become another's: what is pending there keeps its order by a name of its own.
+    /// A stream is destroyed, and its handle may be reused: its pending batches keep their order under a name of their own.
     pub fn stream_ends(&mut self, stream: u64) {
         let name = u64::MAX - self.ended;
         let mut any = false;
@@ -203,7 +206,7 @@ impl Begun {
     /// When the marker before it was put, and behind what, unless the device has passed it.
     fn before(self) -> Option<(Nanos, Begin)> {
         match self {
-            Self::NobodyAsked { put_at, behind }
+            Self::Unqueried { put_at, behind }
             | Self::NotYet { put_at, behind }
             | Self::Held { put_at, behind } => Some((put_at, behind)),
             Self::Yes => None,
@@ -218,7 +221,7 @@ impl Begun {
     fn not_begun_since(self) -> Option<Nanos> {
         match self {
             Self::NotYet { put_at, .. } => Some(put_at),
-            Self::NobodyAsked { .. } | Self::Held { .. } | Self::Yes => None,
+            Self::Unqueried { .. } | Self::Held { .. } | Self::Yes => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Markers that passed: what is done, where it lies on our clock, and the base that times are told from.
+//! Markers that passed: finished batches, their position on the host's clock, and the base event of elapsed times.
 
 use super::*;
 
@@ -11,9 +11,9 @@ const DRIFT_PPM: u64 = 100;
 const ASKED_MAX: usize = 2;
 
 impl Marks {
-    /// Asks the driver about markers and hands out what is done, oldest first. `now` is a moment before the call.
+    /// Queries the driver for passed markers and yields finished batches, oldest first. `now` is a time before the call.
     ///
-    /// The driver is asked about few that have not passed; nothing waits.
+    /// At most a few pending markers are queried; the call never waits.
     pub fn settle(&mut self, now: Nanos, events: &mut impl Events, mut done: impl FnMut(Done)) {
         let mut at = 0;
         let mut waiting = 0;
@@ -28,7 +28,7 @@ impl Marks {
             }
             let begun = match pending.begun {
                 Begun::NotYet { .. } | Begun::Held { .. } => self.look_at_begin(now, at, events),
-                Begun::NobodyAsked { .. } | Begun::Yes => Some(Begun::Yes),
+                Begun::Unqueried { .. } | Begun::Yes => Some(Begun::Yes),
             };
             if begun != Some(Begun::Yes) {
                 let Some(begun) = begun else { return self.forget() };
@@ -67,7 +67,7 @@ impl Marks {
         }
     }
 
-    /// Where a passed batch lies on our clock.
+    /// The position of a passed batch on the host's clock.
     fn place(&mut self, now: Nanos, pending: &Pending, began: Option<Nanos>, end: Nanos) -> Done {
         // Each marker passed after it was recorded, and before it was seen.
         if let Some(began) = began {
@@ -81,7 +81,7 @@ impl Marks {
             self.offset = Offset { earliest, latest: now.minus(end).max(earliest) };
         }
         let start = if pending.batch.is_none() {
-            // What is pending or open behind it begins where the batch before it ended.
+            // Pending or open work behind it begins where the batch before it ended.
             Some(end)
         } else {
             let known = self.stream(now, pending.batch.stream);

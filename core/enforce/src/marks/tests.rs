@@ -1,4 +1,4 @@
-//! Whatever a program does with its streams and a driver with its events, what is pending and what is in use agree.
+//! Pending markers and events in use agree after any sequence of program and driver actions.
 
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -62,7 +62,7 @@ impl Events for Driver {
         // An event is in one place: where it was put last.
         self.waiting.iter_mut().for_each(|stream| stream.retain(|waiting| *waiting != event.0));
         self.passed[event.0] = None;
-        // What ended is in order behind a name of its own; its stream is nobody's any more.
+        // An ended stream's batches have a name of their own; its handle belongs to no stream any more.
         if let Some(stream) = self.waiting.get_mut(usize::try_from(stream).unwrap_or(usize::MAX)) {
             stream.push_back(event.0);
         }
@@ -102,7 +102,7 @@ impl Marks {
             used |= 1 << event;
         }
         if used != self.used {
-            return Err("an event is in use of which nobody knows, or nobody knows that it is");
+            return Err("the events marked as used differ from those of the base, batches and streams");
         }
         let mut handles: Vec<u64> = self.streams.iter().flatten().map(|it| it.handle).collect();
         handles.sort_unstable();

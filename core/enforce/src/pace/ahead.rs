@@ -1,18 +1,18 @@
-//! How far a process launches ahead of the card.
+//! Limits how far a process launches ahead of the card.
 //!
-//! What is on the card has its turns when others come for their part, whatever its owner is granted by then. So a launch waits
-//! where more is there than keeps the card from resting while the program sleeps for once.
+//! Work on the card keeps its turns when other tenants start, whatever its own tenant is granted by then. So a launch waits if the
+//! work already on the card keeps it busy through an ordinary pause of the program.
 //!
-//! Beside other tenants it may be their turns that keep the card from it. What is guaranteed is saved meanwhile, and not lost; a loan
-//! is lost, as it is made of what others leave, and they leave nothing then.
+//! Beside other tenants their turns may delay the work. The guarantee is saved meanwhile, and not lost. Borrowed time is lost: it
+//! is others' idle time, and they have none then.
 //!
-//! | launches of which nothing is known | on the card at a time | charged, each |
+//! | launches of unknown cost | on the card at a time | charged, each |
 //! |---|---|---|
 //! | at first, and after one that was not short | one: the next waits for its bill | all that can be saved up |
 //! | after [`RUN`] in a row that were | [`FEW`], until one is late | that part of it |
 //!
-//! Short is what took no more than the lesser charge: as many as go at a time take no more than can be saved up. Where they turn out
-//! to be long, no more than those ran before that was known.
+//! A launch is short if it took at most the lesser charge: the launches on the card at a time then take at most the greatest
+//! credit. If they turn out to be long, only those ran before that was known.
 
 use super::*;
 
@@ -22,14 +22,14 @@ const AHEAD_MAX: Nanos = CREDIT_MAX;
 const LOOK_LEAST: Nanos = Nanos::from_micros(250);
 const LOOK_MOST: Nanos = Nanos::from_millis(2);
 
-/// Launches of which nothing is known that go at a time where they are short.
+/// Launches of unknown cost that may be on the card at a time while they are short.
 const FEW: u64 = 4;
-/// What is short.
+/// Greatest time of a short launch.
 const SHORT: Nanos = Nanos(UNKNOWN.0 / FEW);
 /// Short ones in a row after which the next are taken to be.
 const RUN: u32 = 32;
 
-/// What launches of this process took of which nothing was known.
+/// Times of this process's launches of unknown cost.
 #[derive(Debug)]
 pub(super) struct Unmeasured {
     /// How many were short since one was not.

@@ -1,4 +1,4 @@
-//! Work that is done is billed: charges are estimates, and what markers show of the device is set against them.
+//! Bills finished work: charges are estimates, and the markers' device times correct them.
 
 use super::*;
 
@@ -6,21 +6,20 @@ use super::*;
 const TURNS: Nanos = Nanos::from_millis(4);
 /// A sibling that reported within this time takes turns with us.
 const SIBLING_FOR: Nanos = Nanos::from_millis(250);
-/// How much more may have been charged than is sure before sure time counts again: sixteen processes that take turns report
-/// sixteen times the stretch.
+/// Greatest excess of charges over sure time that is remembered: sixteen processes that take turns report sixteen times the
+/// stretch.
 const SURE_BEHIND_MAX: Nanos = Nanos::from_millis(50);
-/// A bill that gives back this much is worth waking those who wait.
+/// Least refund of a bill that wakes waiting launches.
 const REFUND_MIN: Nanos = Nanos::from_micros(500);
 
-/// How exactly the vendor tells when a marker passed. The least of many samples is no bound of what they take if each may be
-/// short by that.
+/// Resolution of the vendor's marker times. Each sample may be short by it, so the least of many samples is no bound without it.
 const RESOLUTION: Nanos = Nanos(500);
 
-/// Whose turns a stretch may hold.
+/// Foreign turns that a stretch may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
-    /// Those of siblings at most, or of other streams.
-    Nobody,
+    /// No other tenant's: at most those of siblings or of other streams.
+    NoTenant,
     /// Other tenants'; its launches are short.
     Others,
     /// Other tenants', within each of its launches.
@@ -34,13 +33,13 @@ impl Beside {
         match done.streams {
             Streams::One if terms.own != Ppm::ALL && long => Self::InTurns,
             Streams::One if terms.own != Ppm::ALL => Self::Others,
-            Streams::One | Streams::Several => Self::Nobody,
+            Streams::One | Streams::Several => Self::NoTenant,
         }
     }
 }
 
 impl Pace {
-    /// Asks the driver what is done, and bills it.
+    /// Queries the driver for finished work, and bills it.
     pub fn settle(
         &self,
         now: Nanos,
@@ -51,14 +50,14 @@ impl Pace {
     ) {
         let is_early =
             |due: Due| due.at > now && due.known == Known::Exactly && now.minus(due.from) < LOOK_KNOWN;
-        // Nothing is there, or can be done yet, by what is known: the driver need not be asked.
+        // No work is pending, or by its known cost none can be finished: no driver call is needed.
         if marks.pending_since().is_none() || (!self.has_unmarked() && marks.due().is_some_and(is_early)) {
             return;
         }
         self.settle_all(now, terms, shared, marks, world);
     }
 
-    /// The same, whatever should be done by now.
+    /// The same, without the check by known costs.
     pub fn settle_all(
         &self,
         now: Nanos,
@@ -67,7 +66,7 @@ impl Pace {
         marks: &mut Marks,
         world: &mut impl World,
     ) {
-        // Markers may show that it is done: what the clock has not billed by then is nobody's.
+        // Markers may show that the unmarked work is done, and time not billed by then would never be billed.
         self.bill_unmarked(now, terms, shared);
         let (mut refund, mut most) = (0_i64, room(terms, Nanos::ZERO, Known::Not));
         let markable = self.clocked.markable(world.context(), |stream| world.may_record(stream));
@@ -91,10 +90,10 @@ impl Pace {
         }
     }
 
-    /// Finds what pending work has taken beyond its charges. Beside other tenants that is charged while it takes it: a bill that
-    /// came all at once would find that the credit earned meanwhile had no room. Alone it may be siblings' turns, which they
-    /// were charged. What is not done for long may wait for a launch that waits here: once one has waited for it as long as any may,
-    /// none waits for it any more.
+    /// Computes the time of pending work beyond its charges. Beside other tenants it is charged as it accrues: the credit earned
+    /// meanwhile would have no room, and a later bill would find none. Alone it may be siblings' turns, already charged to them.
+    /// Work that stays pending may depend on a launch that waits here: after one launch waited the longest allowed time for it, no
+    /// launch waits for it.
     pub(super) fn late(ask: &Ask<'_>, shared: &Shared<'_>, marks: &mut Marks) -> Option<Due> {
         shared.bucket.add(marks.take_held_late().signed(), Room::MOST);
         let due = marks.due()?;
@@ -110,7 +109,7 @@ impl Pace {
         Some(Due { late, ..due })
     }
 
-    /// What a batch is to be charged, now that the device has done it.
+    /// The bill of a finished batch.
     fn bill(&self, now: Nanos, terms: Terms, shared: &Shared<'_>, done: &Done) -> Nanos {
         let interval = done.end.minus(done.start);
         let siblings = self.has_siblings(now, shared);
@@ -122,21 +121,21 @@ impl Pace {
         shared.interval_nanos.fetch_add(done.end.minus(done.start.max(ours)).0, Ordering::Relaxed);
         let beside = Beside::of(terms, done);
         let varies =
-            beside != Beside::Nobody && done.batch.shape.is_some_and(|shape| self.costs.varies(shape.key));
+            beside != Beside::NoTenant && done.batch.shape.is_some_and(|shape| self.costs.varies(shape.key));
         let (seen, charged) = (terms.own.times(interval), done.batch.charged);
         if done.batch.known == Known::Not {
             self.unmeasured.took(each(done, seen));
         }
         let (amount, counted_until) = match (done.batch.known, beside) {
-            // Too long to be found between others' turns, or longer now and then: the part that the vendor sees is the better
-            // judge.
+            // Too long to be measured between others' turns, or of varying length: the own part, which the vendor measures, is the
+            // better estimate.
             (Known::Not, Beside::InTurns) => (seen, Nanos::ZERO),
             (Known::AtMost, Beside::Others | Beside::InTurns) if varies => (seen, Nanos::ZERO),
-            // Of one stretch that part says little, of many it says all: what they had in the mean was charged.
+            // The own part is inexact for one stretch and exact for many: their mean was charged.
             (_, Beside::InTurns) => {
                 (charged.clamp(Nanos(seen.0 / 2), seen.plus(seen)).min(interval), Nanos::ZERO)
             }
-            // It may all be others' turns: what a sibling reported is not charged again.
+            // The stretch may be siblings' turns: time that a sibling reported is not charged again.
             (Known::Not, _) => (seen, counted),
             (Known::Exactly | Known::AtMost, _) => (charged.min(interval), Nanos::ZERO),
         };
@@ -144,7 +143,7 @@ impl Pace {
         let stretch = Stretch { start: done.start, end: done.end, amount: amount.minus(paid), counted_until };
         let mut billed = shared.cells.charge(&stretch);
         self.clocked.marked(done, billed);
-        // Where nobody was beside them, all launches but the last may have been done in the time that is not sure.
+        // Without other work beside them, all launches but the last may have run in the time that is not sure.
         let charged = billed.plus(paid);
         let sure = if alone { done.end.minus(done.sure_from).max(each(done, charged)) } else { charged };
         let missing = missing(done, charged.min(sure), terms, shared);
@@ -152,7 +151,7 @@ impl Pace {
             billed = billed.plus(shared.cells.charge(&Stretch { amount: missing, ..stretch }));
         }
         if let (true, Some(shape)) = (missing > Nanos::ZERO, &done.batch.shape) {
-            // Turns of siblings hide what a launch takes; what the bills were short of shows it.
+            // Turns of siblings hide the length of a launch; the shortfall of the bills shows it.
             self.costs.learn(shape, each(done, billed), Trust::Short);
         }
         shared.device_nanos.fetch_add(billed.0, Ordering::Relaxed);
@@ -173,11 +172,11 @@ impl Pace {
 
     fn learn(&self, interval: Nanos, sure: Nanos, alone: bool, done: &Done) {
         let Some(shape) = done.batch.shape else { return };
-        // Hardly any time in which the device can have been idle, and nobody to take turns with.
+        // The device can hardly have been idle, and no other process took turns.
         let exact = alone && interval.minus(sure).0 <= interval.0 / 8;
-        // A stretch that holds others' turns says too much: the least of many is near the truth.
+        // A stretch with others' turns is too long: the least of many is near the cost.
         let trust = if exact { Trust::Exact } else { Trust::Bound };
-        // What was charged, or what is sure, explains most of the stretch.
+        // The charge, or the sure time, explains most of the stretch.
         let told = done.batch.launches > 1
             && done.batch.deposit == Nanos::ZERO
             && done.batch.charged.max(sure).0 >= interval.0 / 4 * 3;
@@ -188,7 +187,7 @@ impl Pace {
         self.costs.learn(&shape, each(done, most), trust);
     }
 
-    /// Whether another process of the tenant reported lately; leaves our own name.
+    /// Whether another process of the tenant reported lately; records this process as the reporter.
     fn has_siblings(&self, now: Nanos, shared: &Shared<'_>) -> bool {
         let millis = (now.0 / 1_000_000) & u64::from(u32::MAX);
         let before = shared.reporter.swap(u64::from(shared.me) << 32 | millis, Ordering::AcqRel);
@@ -202,7 +201,7 @@ impl Pace {
     }
 }
 
-/// Time in which the card certainly worked for the tenant and which no charge covers yet: estimates were too low.
+/// Time in which the card certainly worked for the tenant but that no charge covers: estimates were too low.
 fn missing(done: &Done, billed: Nanos, terms: Terms, shared: &Shared<'_>) -> Nanos {
     let new = shared.sure.mark(done.sure_from, done.end);
     let own = match terms.own {
@@ -221,12 +220,12 @@ fn missing(done: &Done, billed: Nanos, terms: Terms, shared: &Shared<'_>) -> Nan
     Nanos(u64::try_from(missing).unwrap_or(0))
 }
 
-/// Of that time of a batch, what comes to one of its launches.
+/// The time of a batch divided by its launches.
 fn each(done: &Done, time: Nanos) -> Nanos {
     Nanos(time.0 / u64::from(done.batch.launches.max(1)))
 }
 
-/// What pending work has taken beyond what it was charged, where that is more than turns of others explain.
+/// The time of pending work beyond its charges, if others' turns do not explain it.
 fn lateness(now: Nanos, own: Ppm, due: &Due) -> Nanos {
     let taken = now.minus(due.from);
     let allowed = if due.known == Known::Not { LATE_GUESSED } else { LATE_MEASURED };

@@ -1,17 +1,16 @@
-//! Work that no marker is behind: the clock bills it, and time is billed once where markers show other work in it.
+//! Work without a marker behind it: the clock bills it. Time in which markers show other work is billed once.
 //!
 //! ```text
-//!   clock:    [· · · · · · · ·]  claims the own part of the time: all that the process may have run there
-//!   markers:     [▓▓▓]  [▓▓]     show what else it ran
+//!   clock:    [· · · · · · · ·]  claims the own part of the time: the most that the process may have run there
+//!   markers:     [▓▓▓]  [▓▓]     show its other work
 //!   billed:   the greater of both sums
 //! ```
 //!
-//! The account is of one process: a sibling's turns are no part of this one's, and nothing is left out for them.
+//! The account is of one process: a sibling's turns are no part of it, and are not deducted.
 //!
-//! It ends when the work has: a marker that was put behind it has passed, or the program has waited for all. Launches that wait
-//! for their turn put that marker there, as no other launch may be able to. Of work in a place that cannot be marked (its stream
-//! is gone or part of a capture, or it is one of too many) any marker of later tells, and where none passes the clock stops [`LATE_WAIT_MAX`] after the
-//! last of it was launched.
+//! The clock stops when the work ends: a marker behind it has passed, or the program has waited for all of it. Waiting launches
+//! put that marker there, as other launches may not be able to. Some work cannot be marked: its stream is destroyed or captured,
+//! or it is one of too many. Any later marker ends that work. Without one the clock stops [`LATE_WAIT_MAX`] after its last launch.
 
 use super::*;
 
@@ -28,14 +27,14 @@ pub enum Place {
         /// As [`Ask::stream`] says it.
         stream: u64,
     },
-    /// Where no marker can be put, or nobody knows where.
+    /// On a stream that cannot be marked, or an unknown one.
     Elsewhere,
 }
 
 /// Work without a marker in one place.
 #[derive(Debug)]
 struct Unmarked {
-    /// Context and stream; where one is 0, what is here is on none that can be marked.
+    /// Context and stream; if one is 0, the stream cannot be marked.
     context: AtomicU64,
     stream: AtomicU64,
     /// When the last of it was launched; 0: there is none.
@@ -46,17 +45,17 @@ struct Unmarked {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Markable([Option<u64>; STREAMS + 1]);
 
-/// Time that the clock bills, and how the sums stand.
+/// Time that the clock bills, and its sums.
 #[derive(Debug)]
 pub(super) struct Clocked {
-    /// Since when there may be work that is not on the books; 0: there is none.
+    /// Since when there may be unbilled work; 0: there is none.
     since: AtomicU64,
-    /// Where it is; last what is on none of these streams.
+    /// Its streams; the last entry is all other work.
     places: [Unmarked; STREAMS + 1],
-    /// From when to when there was any, the last time or now.
+    /// Beginning and end of the present or last period with such work.
     from: AtomicU64,
     until: AtomicU64,
-    /// What the clock claimed there beyond what markers showed; negative where they showed more. Device nanoseconds.
+    /// The clock's claim in that period minus the markers' bills, in device nanoseconds.
     lead: AtomicI64,
 }
 
@@ -80,7 +79,7 @@ impl Clocked {
             unmarked.at.fetch_max(now.0, Ordering::AcqRel);
         }
         let earlier = |at: u64| (at == 0 || at > since.0).then_some(since.0.max(1));
-        // A word that says an earlier moment already is right.
+        // An earlier moment in the word stays.
         let before = self.since.fetch_update(Ordering::AcqRel, Ordering::Acquire, earlier);
         if before == Ok(0) {
             self.lead.store(0, Ordering::Relaxed);
@@ -193,7 +192,7 @@ impl Unmarked {
         (stream != 0 && context != 0 && self.context.load(Ordering::Acquire) == context).then_some(stream)
     }
 
-    /// Takes a place that is not in use. In between it is on no stream that can be marked.
+    /// Takes an unused place. During the change it is on no stream that can be marked.
     fn becomes(&self, context: u64, stream: u64) -> bool {
         let before = self.stream.load(Ordering::Acquire);
         if self.at.load(Ordering::Acquire) != 0 {
@@ -215,7 +214,7 @@ impl Pace {
         self.clocked.begin(since, now, place);
     }
 
-    /// Puts markers behind work that has none, for a launch that may have to wait: on `stream` where nobody knows better.
+    /// Puts markers behind work that has none, for a launch that may have to wait: on `stream` if the work's stream is unknown.
     pub(super) fn mark_unmarked(&self, now: Nanos, stream: u64, marks: &mut Marks, world: &mut impl World) {
         let clocked = &self.clocked;
         if clocked.since().is_none() {
@@ -237,18 +236,18 @@ impl Pace {
         }
     }
 
-    /// A stream is about to be destroyed: nothing is put into it from now on, once who has markers gave them back.
+    /// A stream is about to be destroyed: no marker is put into it once the thread that holds the markers released them.
     pub fn stream_ends(&self, stream: u64) {
         self.clocked.ends(Waits::On(stream));
     }
 
-    /// When to look whether work without a marker is done, where there is any.
+    /// Delay before the next query of work without a marker, if there is any.
     pub(super) fn look_at_unmarked(&self, now: Nanos) -> Option<Nanos> {
         self.clocked.since()?;
         Some(Nanos(now.minus(self.clocked.launched_at()).0 / 8).max(LOOK_AFTER))
     }
 
-    /// Bills what has no marker, up to now.
+    /// Bills work without a marker, up to now.
     pub(super) fn bill_unmarked(&self, now: Nanos, terms: Terms, shared: &Shared<'_>) {
         let clocked = &self.clocked;
         if clocked.since().is_none() {

@@ -1,22 +1,22 @@
-//! Streams that the program has wait for something that the card does not do, and what it launches behind that.
+//! Held streams: the program makes a stream wait for something other than the card, and launches behind that.
 //!
-//! Such launches are paid like any others, and go: what they wait for may be done by the thread that launches them. What was paid
-//! for while the stream waited runs at once afterwards: so that is no more than [`HELD_MAX`] and one launch, by what they were
-//! charged. Further ones wait for what is there, as long as any launch waits for work that does not get done.
+//! Such launches are paid like any others, and go: the launching thread itself may end the wait. All work launched behind the hold
+//! runs at once afterwards. So its charge is at most [`HELD_MAX`] and one launch. Further launches wait, at most as long as any
+//! launch waits for unfinished work.
 
 use super::*;
 use crate::marks::Held;
 
 /// Card time that may be held in a context before more of it waits.
 const HELD_MAX: Nanos = Nanos::from_millis(1_000);
-/// How often a launch behind more than that looks.
+/// Polling interval of a launch behind more than that.
 const LOOK_HELD: Nanos = Nanos::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Holds {
-    /// Streams of which nobody has launched behind what they wait for; of two in one place the later.
+    /// Held streams without a launch behind the hold yet; of two streams with one index, the later.
     noted: [AtomicU64; LANES],
-    /// Whether anything was held when markers were last asked.
+    /// Whether any batch was held when markers were last queried.
     held: AtomicU32,
 }
 
@@ -31,7 +31,7 @@ impl Holds {
         }
     }
 
-    /// Markers were asked.
+    /// Records the state after a query of the markers.
     pub(super) fn seen(&self, marks: &Marks) {
         self.held.store(u32::from(marks.holds_any()), Ordering::Release);
     }
@@ -54,13 +54,13 @@ impl Holds {
 }
 
 impl Pace {
-    /// The program is about to have a stream wait for something that the card does not do. What was launched there before it
-    /// gets its marker by [`Pace::waits`].
+    /// The program is about to make a stream wait for something other than the card. Earlier launches of the stream get their
+    /// marker by [`Pace::waits`].
     pub fn holds(&self, stream: u64) {
         self.holds.note(stream);
     }
 
-    /// Whether anything may be held, so that who waits for what another stream does may wait for what that waits for.
+    /// Whether any stream may be held, so that a stream that waits for another one may be held with it.
     pub fn may_be_held(&self) -> bool {
         let is_noted = |place: &AtomicU64| place.load(Ordering::Acquire) != 0;
         self.holds.held.load(Ordering::Acquire) != 0 || self.holds.noted.iter().any(is_noted)

@@ -10,7 +10,7 @@ use crate::units::Nanos;
 pub(super) const PROBE_NEVER: u32 = u32::MAX / 2;
 
 /// Launches on one stream since its last marker. Two threads on one stream may lose each other's counts; bills do not depend
-/// on them. What a launch touches that asks nobody is a cache line of its own.
+/// on them. The words of the fast path are a cache line of their own.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Lane {
@@ -29,8 +29,8 @@ pub(super) struct Lane {
     /// As many as there are when one is to be measured by itself.
     probe_at: AtomicU32,
     state: AtomicU32,
-    /// What its launches took beyond their charges, as they may be far longer; comes back with the bill. Who holds the markers
-    /// alone touches it, in device nanoseconds.
+    /// Deposits of its launches beyond their charges, in device nanoseconds; they come back with the bill. Only the thread that
+    /// holds the markers touches it.
     deposit: AtomicU64,
     /// Of its launches since it opened, those that the vendor refused.
     refused: AtomicU32,
@@ -102,7 +102,7 @@ impl Lane {
         self.is_of(stream) && self.is_open()
     }
 
-    /// Takes the cost from what is left. Loads and stores instead of read-modify-write: a lane is one thread's as a rule.
+    /// Takes the cost from the lane's lease. Loads and stores instead of read-modify-write: a lane usually belongs to one thread.
     #[inline]
     pub(super) fn take(&self, key: Key, cost: i64) -> bool {
         let left = self.left.load(Ordering::Relaxed);
@@ -216,7 +216,7 @@ impl Lane {
         self.left.store(self.left.load(Ordering::Relaxed).saturating_add(lease), Ordering::Relaxed);
     }
 
-    /// Takes back what is left of the lease.
+    /// Takes back the rest of the lease.
     pub(super) fn reclaim(&self) -> i64 {
         let left = self.left.swap(0, Ordering::Relaxed).max(0);
         self.give(-left);
@@ -235,7 +235,7 @@ impl Lane {
         self.state.store(OPEN, Ordering::Relaxed);
     }
 
-    /// Ends the batch; what is left of the lease is the second answer.
+    /// Ends the batch; the second result is the rest of the lease.
     pub(super) fn close(&self) -> (Batch, i64) {
         let charged = self.charged();
         let numbers = [&self.key, &self.family, &self.blocks].map(|word| word.load(Ordering::Relaxed));
@@ -264,7 +264,7 @@ mod tests {
 
     const SHAPE: Shape = Shape::kernel(1, [1, 1, 1], [1, 1, 1]);
 
-    /// What a batch has of launches, where three were counted, another thread puts back an older count, and so many are refused.
+    /// Launches in a batch of three, after another thread restored an older count, and `refused` were refused.
     fn launches(before: u32, put_back: i32, refused: u32) -> u32 {
         let lane = Lane::new();
         lane.seen.store(before, Ordering::Relaxed);

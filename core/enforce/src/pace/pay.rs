@@ -1,8 +1,8 @@
-//! What a launch pays: from the process's lease, else from the tenant's credit.
+//! The payment of a launch: from the process's lease, else from the tenant's credit.
 
 use super::*;
 
-/// A wait that is shorter than this is not worth a look at what the agent corrected.
+/// Longest wait that ignores corrections by the agent.
 const CORRECTED_WITHIN: Nanos = Nanos::from_millis(10);
 /// How long a process is taken to go on launching.
 const ACTIVE_FOR: Nanos = Nanos::from_millis(4);
@@ -14,7 +14,7 @@ pub(super) struct Price {
     /// What it may take beyond that, until its bill says.
     pub(super) deposit: Nanos,
     pub(super) room: Room,
-    /// Where nothing is known of it: how many of its like may be on the card already.
+    /// For an unknown cost: how many launches of unknown cost may be on the card already.
     pub(super) beside: Option<usize>,
 }
 
@@ -60,8 +60,8 @@ impl Pace {
         (Price { cost, deposit, room: room(ask.terms, cost.plus(deposit), known), beside }, known)
     }
 
-    /// What is taken for a launch beyond its cost, as it may be far longer. Alone, what is too long by so much is too much by the
-    /// part of it that is not granted.
+    /// The deposit of a launch beyond its cost, as it may be far longer. Alone, only the ungranted part of such an excess is too
+    /// much.
     fn deposit(&self, ask: &Ask<'_>, cost: Nanos) -> Nanos {
         let beyond = self.costs.beyond(ask.shape.key, cost);
         if ask.terms.own == Ppm::ALL { beyond.minus(ask.terms.granted.times(beyond)) } else { beyond }
@@ -121,7 +121,7 @@ impl Pace {
             wait = CORRECTED_WITHIN.max(Nanos(wait.0 / 4 * 3));
         }
         if let Some(due) = due {
-            // A bill may come any moment, and give back: look soon, then more seldom. All the tenant waits for what it gives back.
+            // A bill may come any moment with a refund, for which the whole tenant waits: query soon, then less often.
             let taken = now.minus(due.from);
             let least = match due.known {
                 Known::Exactly if due.late == Nanos::ZERO => LOOK_KNOWN,

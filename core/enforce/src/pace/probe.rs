@@ -1,4 +1,4 @@
-//! Which launches are measured by themselves, with a marker before and one behind.
+//! Selects launches that are measured by themselves, with a marker before and one behind.
 //!
 //! | launches of a stream | measured |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | come so seldom that the card may rest between them | one in [`PROBE_TIME`], and in a burst after a rest as many as were left out |
 //! | leave the card no rest | none: their batches tell what they take |
 //!
-//! What a launch took is known where a marker stands right behind it. Behind others that came with rests between them, a marker
-//! shows a stretch of which nobody knows how much was rest, and a function that suddenly takes longer would not be noticed.
+//! A marker right behind a launch shows its length. A marker behind several launches with gaps between them shows a stretch with
+//! an unknown part of idle time, and would hide that a function suddenly takes longer.
 
 use super::*;
 

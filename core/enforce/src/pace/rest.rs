@@ -1,6 +1,6 @@
-//! Work that comes to rest: the program waits for it, its stream or context ends, or nothing could be put behind it.
+//! Ends of work: the program waits for it, its stream or context ends, or no marker can be put behind it.
 //!
-//! | then | what was open or pending |
+//! | event | open or pending work |
 //! |---|---|
 //! | the program is about to wait | gets its markers ([`Pace::waits`]) and is billed after the wait ([`Pace::settle_all`]) |
 //! | a stream ends | the same |
@@ -17,13 +17,13 @@ pub enum Waits {
     OnAll,
 }
 
-/// Since when there is work that is not on the books; `None`: there is none.
+/// Since when there is unbilled work; `None`: there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unbilled {
     /// Of any kind.
     pub since: Option<Nanos>,
-    /// Of a kind whose length was not known when it was charged: what a process owes that dies now. The rest was charged what it
-    /// takes, and may have been done long ago.
+    /// With a cost that was unknown at its charge: the debt of a process that exits now. Other work was charged its cost, and
+    /// may have finished long ago.
     pub owed: Option<Nanos>,
 }
 
@@ -76,7 +76,7 @@ impl Pace {
         }
     }
 
-    /// After the program waited: what another thread put back into a lane while it was closed is nobody's.
+    /// After the program waited: discards what another thread put back into a closed lane.
     pub(super) fn forget_leftovers(&self) {
         for lane in self.used_lanes().filter(|lane| !lane.is_open()) {
             lane.forget_left();
@@ -116,7 +116,7 @@ impl Pace {
         self.clocked.end();
     }
 
-    /// Since when there is work of this context that is not on the books.
+    /// Since when there is unbilled work of this context.
     #[must_use]
     pub fn unbilled(&self, marks: &Marks) -> Unbilled {
         let (mut open, mut unknown) = (None, None);

@@ -1,7 +1,7 @@
 //! A card on virtual time, and programs that launch on it through the controller as the shim does.
 //!
 //! ```text
-//!   program ─launch─▶ Pace ──Go──▶ submit ─▶ schedule (turns among processes) ─▶ who ran when ─▶ shares in windows
+//!   program ─launch─▶ Pace ──Go──▶ submit ─▶ schedule (turns among processes) ─▶ run times ─▶ shares in windows
 //!                      ▲ Wait: virtual clock moves on, late by a jitter
 //!                      └── events: reached when the card's done work passes them, told as 32-bit floats of milliseconds
 //! ```
