@@ -108,6 +108,6 @@ int main(int count, char **words)
     else
         green();
     size_t left = in_use();
-    printf("%zu MiB are nobody's\n", (left - empty) / MIB);
+    printf("%zu MiB have no owner\n", (left - empty) / MIB);
     return 0;
 }

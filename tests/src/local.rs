@@ -1,4 +1,4 @@
-//! Local runs in a test: the built `aliquot`, a state directory, and a look at its books.
+//! Local runs in a test: the built `aliquot`, a state directory, and a view of its accounting.
 
 #![expect(clippy::unwrap_used, reason = "a test world that cannot be made fails the test that wants it")]
 
@@ -31,7 +31,7 @@ pub struct Local {
     node: &'static str,
 }
 
-/// A run whose command is a tenant of the demo.
+/// A run with a tenant of the demo as its command.
 #[derive(Debug)]
 pub struct Tenant {
     /// The run.
@@ -79,8 +79,8 @@ pub fn aliquot() -> &'static Path {
     })
 }
 
-/// Copies a program that is started next. This process never has the copy open: what other threads start meanwhile would inherit
-/// that, and a program that somebody may write cannot be started.
+/// Copies a program that is started next. This process never has the copy open: processes that other threads
+/// start meanwhile would inherit the descriptor, and a program that is open for writing cannot be started.
 ///
 /// # Panics
 /// It cannot be copied.
@@ -189,7 +189,7 @@ impl Local {
         node
     }
 
-    /// How many claims are held; hardware, journal, books and files must agree.
+    /// The number of claims held; hardware, journal, accounting and files must agree.
     #[must_use]
     pub fn claims(&self) -> usize {
         let node = self.open();
@@ -203,8 +203,8 @@ impl Local {
         fs::read_dir(self.state().join("runs")).map_or(0, Iterator::count)
     }
 
-    /// Waits until a call finds nobody running and everything given back. Until then it may find no place: on a card that
-    /// the partition of a command in its last moments is on, there is none for a share.
+    /// Waits until a call finds no run and everything released. Until then it may find no place: a card with
+    /// the partition of a command in its last moments has none for a share.
     pub fn settle(&self) {
         wait_for("everything given back", || {
             let run = self.run(&["--memory", "1Mi", "--", "true"]).output().unwrap();

@@ -29,7 +29,7 @@ use aliquot_driver::recover::Recovery;
 /// A node that can be opened again and again.
 pub struct World {
     dir: PathBuf,
-    /// Takes the directory away; none where somebody else does.
+    /// Removes the directory at the end; `None` if its owner removes it.
     owned: Option<tempfile::TempDir>,
     file: NodeFile,
     catalogue: Arc<Catalogue>,

@@ -236,7 +236,7 @@ fn writer(mut stdin: ChildStdin) -> Sender<Vec<u8>> {
     sender
 }
 
-/// A thread that reads whole lines; it ends with the pipe or when nobody listens any more.
+/// A thread that reads whole lines; it ends with the pipe or with its receiver.
 fn reader(stdout: ChildStdout) -> Receiver<io::Result<String>> {
     let (sender, lines) = mpsc::channel();
     thread::spawn(move || {
@@ -261,7 +261,7 @@ fn excerpt(line: &str) -> String {
     format!("{}… ({} bytes)", &line[..end], line.len())
 }
 
-/// Whose decisions are asked for.
+/// The release that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Judge {
     V1_36,
@@ -396,7 +396,7 @@ fn collect(mut pipe: ChildStderr) -> Receiver<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let end = pipe.read_to_end(&mut bytes).map_or_else(|error| format!("\n{error}"), |_| String::new());
-        // Nobody listens after the time limit; the text is of no use then.
+        // After the time limit there is no receiver; the text is of no use then.
         sender.send(String::from_utf8_lossy(&bytes).into_owned() + &end).is_ok()
     });
     text

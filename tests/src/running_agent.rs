@@ -91,7 +91,7 @@ impl EventSink for FakeCluster {
 // === impl RunningAgent ===
 
 impl RunningAgent {
-    /// Starts an agent on a node whose server has this version.
+    /// Starts an agent on a node with a server of this version.
     #[must_use]
     pub fn start(node: Node, kubelet: &FakeKubelet, cluster: &Arc<FakeCluster>, pod: Option<&str>) -> Self {
         let grants = node.grants_dir().to_owned();

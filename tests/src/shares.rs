@@ -43,7 +43,7 @@ pub fn share_becomes(card: &Card, pid: u32, from: u64, to: u64) {
     );
 }
 
-/// Who started it: the supervisor, and so perhaps the governor.
+/// Its parent: the supervisor, and so perhaps the governor.
 fn parent(pid: u32) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));

@@ -1,5 +1,5 @@
-//! A container whose processes take memory of any family on two cards, and everybody who can be asked about it: what one tells is
-//! what the books have.
+//! A container with processes that take memory of any family on two cards, and every source that reports it:
+//! each answer agrees with the accounting.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test world that does not answer is a failed test")]
 
@@ -27,7 +27,7 @@ pub const PIECE: u64 = 2 * MIB;
 
 /// Families have the numbers of `tests/programs/shim_families.h` and of the headers that go on with them.
 pub const PLAIN: usize = 0;
-/// What is lent.
+/// An export.
 pub const LENT: usize = 17;
 /// What is opened of another process.
 pub const OPENED: usize = 18;
@@ -41,7 +41,7 @@ const CLAIM: &str = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetada
                      - name: gpu\n      exactly:\n        deviceClassName: share.aliquot.dev\n        capacity:\n          requests:\n            \
                      memory: 10Gi\n";
 
-/// Cards on which the books and the card agree to the byte: what a module takes, its image says.
+/// Cards on which accounting and card agree to the byte: a module's image gives its size.
 fn node() -> String {
     let card = |number| {
         format!(
@@ -59,7 +59,7 @@ pub struct Held {
     pub card: usize,
     /// Of which family.
     pub family: usize,
-    /// By which others open it, where it is lent.
+    /// The handle by which others open it, if it is exported.
     pub handle: Option<String>,
 }
 
@@ -79,7 +79,7 @@ pub struct Scene {
     pub site: Site,
     /// Of each card.
     pub files: Vec<GrantFiles>,
-    /// Who takes memory.
+    /// Processes that take memory.
     pub users: Vec<User>,
     /// One that has NVML alone.
     pub monitor: Talk,
@@ -149,7 +149,7 @@ impl Scene {
             |card: usize| PathBuf::from(shown["cards"][card]["shares"][0]["directory"].as_str().unwrap());
         let files: Vec<_> = (0..CARDS).map(|card| GrantFiles::open(&dir(card))).collect();
         for files in &files {
-            // Time is no matter here, and nobody governs it.
+            // Compute time does not matter here, and no governor runs.
             let limits = files.limits();
             files.change(&Limits {
                 generation: limits.generation + 1,
@@ -182,7 +182,7 @@ impl Scene {
         self.users[user].talk.say(line)
     }
 
-    /// What the books have, without the bit by which they are closed for a recount.
+    /// The accounted bytes, without the bit that marks a recount.
     ///
     /// # Panics
     ///
@@ -209,7 +209,7 @@ impl Scene {
     ///
     /// # Panics
     ///
-    /// The books cannot be read.
+    /// The usage file cannot be read.
     #[must_use]
     pub fn of_nobody(&self, card: usize) -> u64 {
         let files = &self.files[card];
@@ -221,14 +221,14 @@ impl Scene {
         let_go.map(|at| files.counter(at + slot::USED)).sum()
     }
 
-    /// One question to one process: what it answers is what the books have now; who holds what.
+    /// Sends one query to one process: its answer is the accounting of this moment; the holders.
     ///
     /// # Panics
     ///
     /// It is not.
-    pub fn question(&mut self, who: usize, card: usize, which: usize) -> Option<Vec<(u64, u64)>> {
-        let is_user = who < USERS;
-        let talk = if is_user { &mut self.users[who].talk } else { &mut self.monitor };
+    pub fn question(&mut self, process: usize, card: usize, which: usize) -> Option<Vec<(u64, u64)>> {
+        let is_user = process < USERS;
+        let talk = if is_user { &mut self.users[process].talk } else { &mut self.monitor };
         let told = match which {
             0 if is_user => talk.say("cuda"),
             0 => return None,
@@ -237,7 +237,7 @@ impl Scene {
         };
         let (booked, limit) = (self.booked(card), self.limit(card));
         let (free, used) = (limit.saturating_sub(booked), booked.min(limit));
-        let context = format!("process {who}, card {card}, {booked} booked of {limit}");
+        let context = format!("process {process}, card {card}, {booked} booked of {limit}");
         match which {
             0 => assert_eq!(
                 numbers(&told),
@@ -264,8 +264,8 @@ impl Scene {
         None
     }
 
-    /// Everybody is asked everything, each in an order of his own: the first answer of a process stands for its others, and at last
-    /// the card has what the books have. Who holds what.
+    /// Sends every query to every process, in random order. The first answer of a process stands for its
+    /// others, and at last the card agrees with the accounting. The holders.
     ///
     /// # Panics
     ///
@@ -274,21 +274,21 @@ impl Scene {
         let mut order: Vec<usize> = (0..=USERS).collect();
         shuffle(&mut self.random, &mut order);
         let mut holders = Vec::new();
-        for who in order {
-            if who < USERS {
-                assert_eq!(self.say(who, &format!("on {card}")), "0");
+        for process in order {
+            if process < USERS {
+                assert_eq!(self.say(process, &format!("on {card}")), "0");
             }
             let mut questions = [0, 1, 2];
             shuffle(&mut self.random, &mut questions);
             let mut first = None;
             for which in questions {
-                holders = self.question(who, card, which).unwrap_or(holders);
+                holders = self.question(process, card, which).unwrap_or(holders);
                 let booked = self.booked(card);
-                if which != 0 || who < USERS {
+                if which != 0 || process < USERS {
                     assert_eq!(
                         *first.get_or_insert(booked),
                         booked,
-                        "process {who}, card {card}: {questions:?}, at {which}"
+                        "process {process}, card {card}: {questions:?}, at {which}"
                     );
                 }
             }
@@ -305,13 +305,13 @@ impl Scene {
         holders
     }
 
-    /// The same of anybody, the one with NVML alone being the last.
+    /// The same for any process, the one with NVML alone being the last.
     ///
     /// # Panics
     ///
     /// It does not.
-    pub fn raw(&mut self, who: usize, line: &str) -> String {
-        if who < USERS { self.say(who, line) } else { self.monitor.say(line) }
+    pub fn raw(&mut self, process: usize, line: &str) -> String {
+        if process < USERS { self.say(process, line) } else { self.monitor.say(line) }
     }
 }
 

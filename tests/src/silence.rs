@@ -15,7 +15,7 @@ fn sleeps(pid: u32) -> u64 {
     tasks.map(of).sum()
 }
 
-/// Nothing of a process wakes up for two seconds. Who looks at something every 50 ms never is like that.
+/// No thread of a process wakes up for two seconds. A process that polls every 50 ms never is like that.
 ///
 /// # Panics
 /// Something does, again and again.

@@ -1,4 +1,5 @@
-//! A bench whose cards are those of a prepared node: its claims have books in a state directory, and `aliquot top` looks at both.
+//! A bench with the cards of a prepared node: its claims have usage accounting in a state directory, and
+//! `aliquot top` reads both.
 
 #![expect(clippy::unwrap_used, reason = "a test world that cannot be made fails the test that wants it")]
 
@@ -14,7 +15,7 @@ use crate::command_line::{Ran, ran};
 use crate::preload::shim;
 use crate::simulated::Bench;
 
-/// A bench, and a state directory whose node has its cards.
+/// A bench, and a state directory with a node that has its cards.
 #[derive(Debug)]
 pub struct Site {
     /// The cards, which need not be there yet.
@@ -34,7 +35,7 @@ pub fn aliquot(words: &[&str]) -> String {
 }
 
 impl Site {
-    /// Of the first `cards` of a bench; nobody has any of them.
+    /// Of the first `cards` of a bench; all of them are free.
     ///
     /// # Panics
     /// There is no place for files.
@@ -52,7 +53,7 @@ impl Site {
         site
     }
 
-    /// Makes a claim ready, whose description is this one under another name.
+    /// Prepares a claim with this description under another name.
     ///
     /// # Panics
     /// It cannot be.

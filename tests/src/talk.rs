@@ -1,4 +1,4 @@
-//! A program that is told what to do, line by line, and answers each.
+//! A program that executes commands, one a line, and answers each.
 
 #![expect(clippy::panic, reason = "a program that does not answer is a failed test")]
 
@@ -102,7 +102,7 @@ impl Talk {
 impl Drop for Talk {
     fn drop(&mut self) {
         self.input = None;
-        // A test that failed leaves nobody behind; one that did not has waited already.
+        // A failed test leaves no process behind; a passed one has waited already.
         drop(self.child.kill());
         drop(self.child.wait());
     }

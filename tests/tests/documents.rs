@@ -29,7 +29,7 @@ const CHANGES: usize = 40;
 /// Longest promise, in characters, without the tests that hold it.
 const PROMISE_WIDTH: usize = 160;
 
-/// Folders whose names begin a path in a page.
+/// Folders that begin a path in a page.
 const HOMES: [&str; 9] =
     ["core/", "cdi/", "driver/", "shim/", "tests/", "benches/", "deploy/", "docs/", ".ci/"];
 

@@ -1,5 +1,5 @@
-//! The governor of local runs, with real processes: idle compute is lent and comes back, the dead give back, and whoever
-//! governs may be killed. What is measured is the card's side.
+//! The governor of local runs, with real processes: idle compute time is borrowed and comes back, exited
+//! processes release theirs, and the governing supervisor may be killed. The card's side is measured.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -52,7 +52,8 @@ fn idle_compute_is_borrowed_and_reclaimed_after_governor_kill() {
     let capped = local.tenant(&["--memory", "1Gi", "--cores", "60"], &work);
     share_becomes(&card, capped.pid, 57, 63);
     share_becomes(&card, first.pid, 33, 43);
-    // Whoever governs, it is the first one: its command goes on, the other supervisor takes over.
+    // The first supervisor governs: its command continues after the kill, and the other supervisor is
+    // elected.
     let orphans_input = first.child.stdin.take();
     kill(first.child.id());
     first.child.wait().unwrap();
@@ -67,8 +68,8 @@ fn idle_compute_is_borrowed_and_reclaimed_after_governor_kill() {
     local.settle();
 }
 
-/// Whoever governs is stopped with what it lent. Its tenants take that back themselves, and a supervisor that runs governs in its
-/// place.
+/// The governor is stopped while its grants of borrowed time are in force. Its tenants take that time back
+/// themselves, and a running supervisor is elected in its place.
 #[test]
 fn stopped_governor_blocks_neither_owner_nor_idle_time() {
     let local = Local::new("h200");
@@ -82,13 +83,13 @@ fn stopped_governor_blocks_neither_owner_nor_idle_time() {
     let supervisors = Stopped::now([&governor, &borrower, &owner].map(|tenant| tenant.child.id()));
     drop(rests);
     share_becomes(&card, owner.pid, 57, 63);
-    // Its bills are still those of who is alone.
+    // Its bills are still those of a tenant alone.
     share_becomes(&card, borrower.pid, 10, 28);
-    // Who governed is still stopped.
+    // The former governor is still stopped.
     send(Signal::SIGCONT, borrower.child.id());
     share_becomes(&card, borrower.pid, 34, 43);
     share_becomes(&card, owner.pid, 57, 63);
-    // It comes back, and is one of those who wait.
+    // It continues, and waits for the leader lock like the others.
     drop(supervisors);
     share_becomes(&card, borrower.pid, 34, 43);
     share_becomes(&card, owner.pid, 57, 63);
@@ -99,7 +100,7 @@ fn stopped_governor_blocks_neither_owner_nor_idle_time() {
     local.settle();
 }
 
-/// Who is promised something has it beside who is promised nothing, who has all that is left.
+/// A tenant with a guarantee has it beside a best-effort tenant, which has all that is left.
 #[test]
 fn best_effort_gets_the_remainder_and_all_when_alone() {
     let local = Local::new("h200");
@@ -210,15 +211,16 @@ fn memory_of_killed_processes_is_back_within_100_ms() {
         let lack = Lack::of([other.id(), keeper.child.id(), std::process::id()]);
         let begun = Instant::now();
         kill(other.id());
-        wait_for("the books", || total() == alone);
+        wait_for("the accounting", || total() == alone);
         took.push(begun.elapsed().saturating_sub(lack.sum()));
         other.wait().unwrap();
     }
     took.sort();
     println!(
-        "time until the books are right again, without what was spent waiting for a processor: {took:?}"
+        "time until the accounting is right again, without what was spent waiting for a processor: {took:?}"
     );
-    // One of ten may have met what no account shows, such as a page of the books on its way to a disk.
+    // One of ten may have met a delay outside all accounts, such as a page of the usage file on its way to a
+    // disk.
     assert!(took[8] < Duration::from_millis(100), "{took:?}");
     keeper.end();
     local.settle();
@@ -250,7 +252,7 @@ fn standby_governor_sleeps_until_the_leader_ends() {
     };
     wait_for("a governor", is_held);
     let second = local.tenant(&["--card", "0", "--memory", "1Gi"], &["fill", "256"]);
-    falls_silent("who waits", second.child.id());
+    falls_silent("the supervisor that waits", second.child.id());
     // Its command goes on.
     let orphans_input = first.child.stdin.take();
     kill(first.child.id());

@@ -402,7 +402,7 @@ fn a_card_that_others_fill_or_keep_busy_is_not_measured() {
     let of =
         |why: &str| rows.iter().filter(|cells| cells[0] == "all of it" && cells[3].contains(why)).count();
     assert_eq!(
-        (of("MiB of the card are free, and 7168 needed"), of("somebody else computes on the card")),
+        (of("MiB of the card are free, and 7168 needed"), of("another program computes on the card")),
         (2, 3),
         "{page}"
     );

@@ -13,7 +13,7 @@ use aliquot_tests::machine::Machine;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// One card in MIG mode; whoever runs the test may make instances.
+/// One card in MIG mode; the user of the test may make instances.
 const CARD: &str = "mig_access = \"anybody\"\n[[card]]\nmig = \"on\"\n";
 /// Memory of 1g.10gb.
 const SMALL: u64 = 9_984 << 20;
@@ -65,7 +65,7 @@ fn command_gets_an_instance_made_and_destroyed_for_it() {
     let [device] = card.mig_devices()[..] else { unreachable!("{:?}", card.mig_devices()) };
     let part = card.mig_card(device).unwrap();
     assert!(part.high_water() <= SMALL && part.high_water() > SMALL * 3 / 4, "{}", part.high_water());
-    assert_eq!((card.high_water(), part.processes().len()), (0, 1), "nobody is on the card itself");
+    assert_eq!((card.high_water(), part.processes().len()), (0, 1), "no process is on the card itself");
     assert_eq!(end(child), Some(0));
     assert_eq!((instances(&card), machine.claims()), (vec![], 0));
 }
@@ -100,7 +100,7 @@ fn runs_share_a_card_and_what_does_not_fit_is_refused() {
     assert_eq!(in_use, ["2g.20gb at 4", "4g.40gb at 0"]);
     assert_eq!((end(half), end(quarter)), (Some(0), Some(0)));
     assert_eq!(instances(&card), []);
-    // Nobody reaches the card itself.
+    // No run reaches the card itself.
     let whole = run(&machine, &["--memory", "1Gi"], "true");
     assert_eq!(whole.status.code(), Some(125), "{whole:?}");
     let unknown = run(&machine, &["--template", "5g.50gb"], "true");
@@ -161,7 +161,7 @@ fn two_ledgers_at_once_never_have_one_instance() {
     let machine = Machine::of(CARD);
     let card = machine.bench.card();
     let (states, held) = ([TempDir::new().unwrap(), TempDir::new().unwrap()], TempDir::new().unwrap());
-    // Each command marks its instance while it runs: a mark that is there already is somebody else's.
+    // Each command marks its instance while it runs: a present mark belongs to another run.
     let script = format!(
         "cd {}; mkdir $CUDA_VISIBLE_DEVICES || exit 9; rmdir $CUDA_VISIBLE_DEVICES",
         held.path().display()
@@ -187,7 +187,7 @@ fn two_ledgers_at_once_never_have_one_instance() {
             .collect();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
-    // Who is late at a place has another: there are seven.
+    // A run that is late at a place gets another: there are seven.
     assert!(ended.iter().all(|(code, _)| *code == Some(0)), "{ended:?}");
     assert_eq!(instances(&card), [], "{ended:?}");
 }

@@ -135,7 +135,7 @@ fn prepare_killed_everywhere(
             assert_eq!(node.grants().count(), shape.wants.len());
             return places;
         }
-        // The kill may come after the claim is on disk as prepared and before anybody is told.
+        // The kill may come after the claim is on disk as prepared and before the caller gets its answer.
         assert!(known <= 1);
         if known == 0 {
             assert!(world.live().is_empty(), "prepare killed after {places} places leaks {:?}", world.live());

@@ -1,4 +1,5 @@
-//! `aliquot run`: exit codes, signals, sharing, and whatever is killed when, the books agree and nothing leaks.
+//! `aliquot run`: exit codes, signals, sharing; after a kill at any moment the accounting agrees and nothing
+//! leaks.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -22,18 +23,19 @@ fn err(output: &Output) -> String {
 }
 
 fn kill(signal: &str, pid: u32) {
-    // Whoever is gone already needs no signal.
+    // A process that has exited needs no signal.
     let _ = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
-/// Whether a process has ended, seen by whoever started it or not: an orphan may find nobody who asks.
+/// Whether a process has ended, reaped by its parent or not: an orphan may have no parent that reaps it.
 fn has_ended(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
 }
 
-/// Starts a run whose script says `ready`, and what it said before that. Signals do what they do by default, also where whoever
-/// started this test ignores some, as `nohup` does: a shell cannot mind what is ignored.
+/// Starts a run with a script that prints `ready`, and what it printed before that. Signals have their
+/// default action, even if the parent of this test ignores some, as `nohup` does: a shell cannot reset an
+/// ignored signal.
 fn start(local: &Local, arguments: &[&str], script: &str) -> (Child, Vec<String>) {
     let run = local.run(arguments);
     let mut command = Command::new("env");
@@ -175,7 +177,7 @@ fn a_run_gets_no_card_that_its_caller_does_not_see() {
     let (mut holder, told) = start(&local, &["--card", "1", "--memory", "10Gi"], holds);
     assert_eq!(seen(&both, &["--memory", "10Gi"]).stdout, first.as_bytes());
     assert_eq!(seen("1", &["--memory", "10Gi"]).status.code(), Some(125));
-    // Whoever says which card it wants says it for good.
+    // A run that names its card keeps that choice.
     assert_eq!(seen("1", &["--memory", "10Gi", "--card", "0"]).stdout, first.as_bytes());
     for (visible, words) in [
         ("", "shows no card; there are 0 (GPU-"),
@@ -280,7 +282,7 @@ fn runs_share_a_card_and_excess_is_refused_until_it_fits() {
         assert_eq!(code(&output), 125, "{refused:?}: {output:?}");
         assert!(err(&output).contains("left"), "{}", err(&output));
     }
-    // Idle compute is there for whoever asks for no more.
+    // Idle compute time is available to runs without a request for cores.
     assert_eq!(code(&local.shell(&["--memory", "1Gi"], "exit 3")), 3);
     fs::write(one_go, "go\n").unwrap();
     assert_eq!(one.wait().unwrap().code(), Some(0));
@@ -293,7 +295,7 @@ fn runs_share_a_card_and_excess_is_refused_until_it_fits() {
 #[test]
 fn run_failing_after_its_claim_releases_the_part_at_once() {
     let local = Local::new("h200");
-    // Cards of another node, of which nobody has a claim.
+    // Cards of another node, without a claim on them.
     let cards = local.state().join("cards");
     fs::create_dir_all(&cards).unwrap();
     fs::write(cards.join("node.toml"), "[[card]]\nname = \"other\"\n").unwrap();
@@ -337,7 +339,7 @@ fn a_partition_is_made_for_a_run_and_goes_with_it() {
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("MIG-"), "{output:?}");
 }
 
-/// Who a command is, once it has said so.
+/// The process ID of a command, after it has printed it.
 fn command_of(pid_file: &PathBuf) -> Option<u32> {
     fs::read_to_string(pid_file).ok()?.trim().parse().ok()
 }
@@ -349,7 +351,7 @@ fn killed_at_random_the_next_call_cleans_up() {
     println!("seed {seed}");
     let mut random = Random::new(seed);
     let (mut inputs, mut left) = (Vec::new(), Vec::new());
-    // Who is killed first may not have made it.
+    // The first run to be killed may not have made it.
     fs::create_dir_all(local.state()).unwrap();
     for round in 0..24 {
         // It has a context and memory of the card until its input ends.
@@ -357,7 +359,7 @@ fn killed_at_random_the_next_call_cleans_up() {
         let pid_file = local.dir().join(format!("pid-{round}"));
         let part = *random.pick(&["--memory=20Gi", "--template=1g.18gb", "--cores=30"]);
         inputs.truncate(2);
-        // One that has not said who it is may come yet.
+        // One without a process ID yet may still start.
         let before = left.iter().filter(|file| command_of(file).is_none_or(|pid| !has_ended(pid))).count();
         let mut command = local.run(&[part, "--", "sh", "-c", script]);
         command.arg(&pid_file).arg(aliquot()).stdin(Stdio::piped()).stdout(Stdio::null());
@@ -379,7 +381,8 @@ fn killed_at_random_the_next_call_cleans_up() {
             child.kill().unwrap();
         }
         child.wait().unwrap();
-        // Whatever is left, the node can be opened and agrees. Who got as far as its command gave back before what nobody used.
+        // After every kill the node can be opened and agrees. A run that reached its command released unused
+        // claims before.
         let claims = local.claims();
         assert!(
             command.is_none() || claims <= before + 1,

@@ -233,7 +233,7 @@ fn launch_refused_without_context_is_not_billed() {
     assert!(billed < 1_000 * MILLI, "{billed} ns");
 }
 
-/// A driver that takes two seconds to bring a graph to the card: that is none of the card's time, and nobody pays for it.
+/// A driver that uploads a graph in two seconds: that is no device time, and is not billed.
 #[test]
 fn the_first_launch_of_a_graph_is_billed_what_the_card_took() {
     let Some(scene) = scene() else { return };

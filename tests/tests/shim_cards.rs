@@ -9,7 +9,7 @@ use aliquot_tests::simulated::{Bench, Link, said};
 
 const MILLI: u64 = 1_000_000;
 
-/// What the books of each card have for a scene, and what the card did, in nanoseconds.
+/// The accounted time of each card in a scene, and the card's own time, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Billed {
     booked: u64,
@@ -44,7 +44,7 @@ fn play(node: &str, scene: &str, nanos: u64) -> Option<[Billed; 2]> {
 #[test]
 fn stream_with_a_handle_of_another_card_belongs_to_its_own_card() {
     let Some([_, second]) = play("stream_handles = \"again\"\n", "renewed", 0) else { return };
-    // Nothing that the first card's books have leave to spend.
+    // Nothing that the first card's credit pays for.
     assert!(second.done > 0 && second.booked >= second.done / 10 * 9, "{second:?}");
 }
 
@@ -54,7 +54,7 @@ fn wait_for_a_context_of_another_card_settles_that_card() {
     assert!(second.booked >= 100 * MILLI && first.booked == 0, "{first:?} {second:?}");
 }
 
-/// The simulated driver writes down who uses a context after its end, and the bench looks for that.
+/// The simulated driver logs each use of a context after its end, and the bench checks that log.
 #[test]
 fn no_context_is_made_current_after_its_end() {
     play("context_bytes = 0\nmodule_bytes = 0\n", "ending", 1_500 * MILLI);

@@ -1,5 +1,6 @@
-//! Memory nodes of graphs: the simulated driver does what the vendor's documents say, and under a limit nothing is had above it,
-//! nobody is refused what is there, and the books are what the driver says; with every kind of driver.
+//! Memory nodes of graphs: the simulated driver does what the vendor's documents say. Under a limit no memory
+//! is granted above it, no free memory is refused, and the accounting agrees with the driver, for every kind
+//! of driver.
 
 use aliquot_abi::layout::usage;
 use aliquot_sim_device::{Card, Kind};
@@ -58,7 +59,7 @@ impl Scene {
         assert_eq!(self.program.say(line), expected, "{line}");
     }
 
-    /// The books, which are the driver's; asking for memory brings them up to date.
+    /// The accounting, which agrees with the driver; a request for memory updates it.
     fn settled(&mut self) -> u64 {
         let told = self.program.say("info");
         let books = self.files.counter(usage::TOTAL);
@@ -222,7 +223,7 @@ fn graph_memory_is_charged_at_launch_and_credited_at_trim() {
         scene.say("undo 0", "0");
         scene.say("trim", "0");
         assert_eq!(scene.files.counter(usage::TOTAL), UNIT);
-        // What no graph uses is given back before anybody is refused.
+        // Memory that no graph uses is released before a refusal.
         scene.say("inside 2 1000", "0");
         scene.say("launch 2 2", "0");
         scene.say("undo 2", "0");
@@ -338,7 +339,7 @@ fn graphs_with_memory_launch_again_at_a_full_limit() {
         if kind != "instantiation" {
             scene.say(&format!("alloc 0 {UNIT}"), "0");
             scene.say("alloc 1 1", "2");
-            // Somebody was refused, and nothing was there to be given back.
+            // A request was refused, and nothing was there to be released.
             (0..9).for_each(|turn| scene.say(&format!("launch {} 0", turn % 3), "0"));
             // In another stream they would have to have memory of their own.
             scene.say("launch 2 1", "2");
@@ -480,7 +481,7 @@ fn upload_beside_leftovers_is_reserved_before_the_driver() {
         scene.say("release 0", "0");
         scene.say("upload 0 0", "0");
         assert_eq!((scene.settled(), scene.denied()), (LIMIT, 1));
-        // Nobody has come to think otherwise of the driver for that.
+        // That leaves the kind of driver as it was detected.
         let fits = if kind == "instantiation" { "2 2" } else { "80 0" };
         scene.say(&format!("crowd 80 {UNIT}"), fits);
         scene.say("free 0", "0");

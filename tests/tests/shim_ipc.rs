@@ -1,5 +1,5 @@
-//! Memory that one process makes and others open: on the card until its maker has freed it and nobody has it open any more, or
-//! all of them died, and in the books as long as on the card.
+//! IPC-shared memory: on the card until its exporter has freed it and no importer has it open, or all of them
+//! exited, and accounted as long as on the card.
 
 use aliquot_abi::layout::{slot, usage};
 use aliquot_sim_device::Card;
@@ -20,11 +20,11 @@ struct Scene {
     tenant: Tenant,
     files: GrantFiles,
     path: PathBuf,
-    /// Held by somebody all the time.
+    /// Held by one process all the time.
     base: u64,
 }
 
-/// A process, which does what it is told well.
+/// A process that executes commands, which succeed.
 struct Process(Talk);
 
 impl Scene {
@@ -53,7 +53,7 @@ impl Scene {
         Process(Talk::start(&mut self.bench.command(&self.path)))
     }
 
-    /// Books and card have so many of `SIZE`, and what is free says so.
+    /// Accounting and card have so many of `SIZE`, and so does the report of free memory.
     #[track_caller]
     fn both(&self, looker: &mut Process, count: u64) {
         let held = self.base + count * SIZE;
@@ -62,7 +62,7 @@ impl Scene {
         assert_eq!(found, (held, held));
     }
 
-    /// The same once the dead have been found.
+    /// The same after the exited processes have been reaped.
     #[track_caller]
     fn soon(&self, looker: &mut Process, count: u64) {
         let free = format!("0 {}", LIMIT - self.base - count * SIZE);
@@ -87,7 +87,7 @@ enum Of {
 }
 
 impl Scene {
-    /// Where slots of a process are, of itself or of what it lends.
+    /// Offsets of the slots of a process, its own or those of its exports.
     fn slots_of(&self, process: &Process, of: Of) -> Vec<usize> {
         let word = |at: usize| self.files.counter(at);
         let kind = |at: usize| if word(at + slot::INSIDE) >> 32 == 0 { Of::Process } else { Of::Lent };
@@ -103,7 +103,7 @@ impl Scene {
         slots[0]
     }
 
-    /// Takes slots of a process away, as if it were dead: what is in them goes off the books.
+    /// Takes slots of a process away, as if it had exited: their bytes leave the accounting.
     fn take_away(&self, process: &Process, of: Of) {
         let word = |at: usize| self.files.counter(at);
         for at in self.slots_of(process, of) {
@@ -198,7 +198,7 @@ fn memory_freed_while_imported_is_charged_until_closed() {
         scene.both(&mut maker, 1);
         assert!(maker.refused(LIMIT - SIZE + 1) && one.refused(LIMIT - SIZE + 1), "{free}");
         assert_eq!(scene.start().0.say(&format!("open 0 {handle}")), "1");
-        // Who has it open may open it again.
+        // An importer may open it again.
         one.open(2, &handle);
         one.say(&["same 0 2", "close 0", "close 2"]);
         other.say(&["close 0"]);
@@ -217,7 +217,7 @@ fn memory_freed_while_imported_is_charged_until_closed() {
     scene.held();
 }
 
-/// Whoever only opens has no slot, and takes its first one with the lock of what it has open.
+/// A process that only imports has no slot, and takes its first one with the lock of its imports.
 #[test]
 fn importer_with_its_first_allocation_keeps_its_import() {
     let Some(scene) = Scene::new() else { return };
@@ -247,7 +247,7 @@ fn ipc_memory_ending_with_its_context_leaves_other_charges() {
         scene.both(&mut maker, 2);
         maker.say(&["leave"]);
         scene.both(&mut maker, 1);
-        // And where somebody has it open.
+        // And where an importer has it open.
         maker.say(&["context"]);
         let handle = maker.lend(1);
         other.open(0, &handle);
@@ -291,7 +291,8 @@ fn memory_of_an_exited_exporter_is_charged_while_imported() {
     scene.held();
 }
 
-/// A maker that lives, and is taken for dead: each byte is on the books once again, and no other one leaves them.
+/// A live exporter is taken for an exited one: each byte is accounted once again, and no other one leaves the
+/// accounting.
 #[test]
 fn ipc_memory_is_counted_once_after_a_slot_was_reclaimed() {
     let Some(scene) = Scene::new() else { return };
@@ -307,7 +308,7 @@ fn ipc_memory_is_counted_once_after_a_slot_was_reclaimed() {
         let mut other = scene.start();
         other.open(0, &handle);
         maker.say(&["free 0"]);
-        // Where its slot is not there any more, nobody pays for what is open.
+        // If its slot is gone, no process pays for the open memory.
         let open = u64::from(taken == [Of::Process]) * SIZE;
         assert_eq!(scene.files.counter(usage::TOTAL), 2 * SIZE + open, "{taken:?}");
         other.say(&["close 0"]);
@@ -318,7 +319,8 @@ fn ipc_memory_is_counted_once_after_a_slot_was_reclaimed() {
     assert!(scene.files.counter(usage::HIGH_WATER) <= LIMIT);
 }
 
-/// Whoever has the turn to change what is lent takes no slot in it: he would wait for himself, thousands of times.
+/// A process with the lock for changes of exports takes no slot under it: it would wait for itself, thousands
+/// of times.
 #[test]
 fn close_during_slot_reclaim_does_not_deadlock() {
     let Some(scene) = Scene::new() else { return };
@@ -386,7 +388,7 @@ fn concurrent_opens_count_until_the_last_close() {
     scene.held();
 }
 
-/// More is lent than there are slots: what has none of its own is in its maker's crowd.
+/// There are more exports than slots: those without one of their own are in their exporter's shared slot.
 #[test]
 fn mass_ipc_sharing_leaves_slots_and_accounting_exact() {
     const COUNT: u64 = 1_100;
@@ -402,13 +404,14 @@ fn mass_ipc_sharing_leaves_slots_and_accounting_exact() {
     assert_eq!(found(), (COUNT * BYTES, COUNT * BYTES));
     let mut later: Vec<Process> = (0..4).map(|_| scene.start()).collect();
     later.iter_mut().for_each(|process| process.say(&["alloc 0 512", "free 0"]));
-    // One with a slot of its own, and two of the crowd.
+    // One with a slot of its own, and two of the shared slot.
     for (opened, number) in [(0, 0), (1, COUNT - 1), (2, COUNT - 2)] {
         one.open(opened, &member(&mut maker, number));
     }
     other.open(0, &member(&mut maker, COUNT - 2));
     maker.say(&["part 0", &format!("part {}", COUNT - 1), &format!("part {}", COUNT - 3)]);
-    // Nobody has the last one open: the books know only that somebody has some of the crowd.
+    // No process has the last one open: the accounting shows only that some memory of the shared slot is
+    // open.
     assert_eq!(found(), (COUNT * BYTES, (COUNT - 1) * BYTES));
     one.say(&["close 0"]);
     assert_eq!(found(), ((COUNT - 1) * BYTES, (COUNT - 2) * BYTES));
@@ -425,7 +428,7 @@ fn mass_ipc_sharing_leaves_slots_and_accounting_exact() {
     assert!(maker.refused(most));
     one.say(&["close 1"]);
     maker.say(&[&format!("alloc 0 {most}"), "free 0"]);
-    // Its death leaves what others have open, and the crowd with it.
+    // Its exit leaves the memory that others have open, and the shared slot with it.
     one.open(1, &member(&mut maker, COUNT - 5));
     drop(maker);
     wait_for("exited processes to be found", || {

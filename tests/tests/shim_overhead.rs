@@ -1,4 +1,5 @@
-//! What contexts and modules take from the card is in the books, as the driver says, and goes off them when they end.
+//! Memory of contexts and modules is accounted as the driver reports it, and leaves the accounting when they
+//! end.
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::Limits;
@@ -57,11 +58,11 @@ impl Scene {
         Talk::start(&mut self.tenant.command(&self.bench, &self.program))
     }
 
-    /// The books, which are what the driver says.
+    /// The accounting, which agrees with the driver.
     #[track_caller]
     fn books(&self) -> u64 {
         let books = self.files.counter(usage::TOTAL);
-        assert_eq!(books, self.card.in_use(), "the books and the card");
+        assert_eq!(books, self.card.in_use(), "accounting and card");
         books
     }
 }
@@ -129,7 +130,8 @@ fn primary_context_past_the_hooks_is_charged_at_first_use() {
     }
 }
 
-/// Nobody is told of the end: it is found out before anything is refused for what is not there any more.
+/// No notice of the end reaches the shim: it finds the end before it refuses memory for a context that is
+/// gone.
 #[test]
 fn primary_context_ended_past_the_hooks_is_found_before_refusal() {
     const MOST: u64 = LIMIT - CONTEXT - 100 * MIB;
@@ -166,7 +168,7 @@ fn primary_context_ended_past_the_hooks_is_found_before_refusal() {
             }
         }
     }
-    // One of two who have it lets it go: all of it stays.
+    // One of two holders releases it: all of it stays.
     let Some((scene, mut program)) = ended("inner 0", &["inner 0", "innerrelease 0"]) else { return };
     say(&mut program, &format!("alloc {MOST}"), "2");
     assert_eq!(scene.books(), CONTEXT + MOST + MODULE);
@@ -261,7 +263,8 @@ fn green_context_memory_ends_with_the_last_of_them() {
     }
 }
 
-/// Who is about to be refused asks for the primary context and so has it for a moment; the last one lets it go in that moment.
+/// A thread before a refusal queries the primary context, and so retains it for a moment; the last holder
+/// releases it in that moment.
 #[test]
 fn primary_context_released_during_a_query_leaves_no_charge() {
     let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
@@ -283,7 +286,8 @@ fn primary_context_released_during_a_query_leaves_no_charge() {
     program.end();
 }
 
-/// Who asks for a primary context that is there reserves nothing for it, and makes none where another thread lets it go just then.
+/// A thread that retains a present primary context reserves nothing for it, and makes none if another thread
+/// releases it just then.
 #[test]
 fn concurrent_retains_at_a_full_grant_never_pass_the_limit() {
     for size in [Size::Published, Size::Unknown] {
@@ -380,7 +384,7 @@ fn a_module_is_charged_with_its_first_function_and_once() {
     program.end();
 }
 
-/// The driver by itself takes it at the launch, which nobody looks at.
+/// Without the shim the driver loads it at the launch.
 #[test]
 fn library_kernel_is_charged_at_load_and_not_at_launch() {
     let Some(scene) = Scene::new(CONTEXT + MODULE, Size::Published) else { return };
@@ -469,7 +473,7 @@ fn launch_from_a_function_list_is_charged_or_out_of_memory() {
         assert_eq!(scene.books(), CONTEXT + 2 * MODULE, "way {way}");
         say(&mut program, "unload 2", "0");
         assert_eq!(scene.books(), CONTEXT + MODULE, "way {way}");
-        // Of a long list nobody knows what will be launched.
+        // Which kernels of a long list will be launched is unknown.
         say(&mut program, &format!("kernels 3 {way} 65"), "0");
         say(&mut program, "list 3 128", "0 65");
         assert_eq!(scene.books(), CONTEXT + MODULE, "way {way}");
@@ -502,13 +506,13 @@ fn module_over_limit_is_out_of_memory_and_others_stay_charged() {
     say(&mut program, "retain 0", "0");
     say(&mut program, &format!("alloc {MIB}"), "0");
     say(&mut program, "load 1 1", "0");
-    // Nobody knows yet how large it is: it is loaded, found too large, and stays until it is unloaded.
+    // Its size is unknown yet: it is loaded, found too large, and stays until it is unloaded.
     say(&mut program, "function 1 1", "2");
     assert_eq!(scene.books(), CONTEXT + MODULE + MIB);
     say(&mut program, "alloc 1", "2");
     say(&mut program, "unload 1", "0");
     assert_eq!(scene.books(), CONTEXT + MIB);
-    // One whose image says that it does not fit is not asked for.
+    // An image that says that it does not fit is not loaded.
     say(&mut program, &format!("load 2 1 {}", 2 * MODULE), "0");
     say(&mut program, "function 2 1", "2");
     assert_eq!(scene.books(), CONTEXT + MIB);
@@ -531,7 +535,7 @@ fn images_are_read_where_a_filter_forbids_the_call_for_it() {
     for way in 1..=4 {
         say(&mut program, &format!("load 1 {way} {}", LIMIT * 2), "0");
         say(&mut program, "function 1 1", "2");
-        assert_eq!(scene.books(), CONTEXT, "nobody was asked for it, way {way}");
+        assert_eq!(scene.books(), CONTEXT, "the driver was not called, way {way}");
         say(&mut program, "unload 1", "0");
     }
     assert_eq!(files(), open);
@@ -572,7 +576,7 @@ fn a_module_that_was_refused_once_is_charged_when_it_is_had() {
 
 #[test]
 fn modules_of_different_sizes_are_charged_each_with_its_own() {
-    // In an image, which says how large its variables are, and in a file, which nobody reads.
+    // In an image, which says how large its variables are, and in a file, which the shim does not read.
     for way in [1, 5] {
         for others in [0, 1] {
             let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
@@ -595,7 +599,7 @@ fn modules_of_different_sizes_are_charged_each_with_its_own() {
                     sum += size * MIB + MODULE;
                     assert_eq!(scene.books(), sum, "way {way}, {sizes:?} beside {} others", others.len());
                 }
-                // What does not fit is refused, and whether it is there or not, the books say so.
+                // A module that does not fit is refused, and is accounted if the driver has loaded it.
                 say(&mut program, &format!("load 60 {way} {}", 9000 * MIB), "0");
                 say(&mut program, "function 60 1", "2");
                 assert_eq!(scene.books() > LIMIT, way == 5);
@@ -618,10 +622,10 @@ fn concurrent_module_loads_are_measured_one_after_the_other() {
     let Some(scene) = Scene::new(16 << 30, Size::Published) else { return };
     let mut programs: Vec<Talk> = (0..3).map(|_| scene.start()).collect();
     programs.iter_mut().for_each(|program| say(program, "retain 0", "0"));
-    // Where somebody has no processor for a second, the others do not wait for him.
+    // A process without a processor for a second does not delay the others.
     let is_exact = |round: u64, programs: &mut [Talk]| {
-        for (program, who) in programs.iter_mut().zip(0..) {
-            program.tell(&format!("hold {} 4 8", seed.wrapping_add(who * 64 + round * 1024)));
+        for (program, number) in programs.iter_mut().zip(0..) {
+            program.tell(&format!("hold {} 4 8", seed.wrapping_add(number * 64 + round * 1024)));
         }
         programs.iter_mut().for_each(|program| assert_eq!(program.hear(), "0"));
         let found = (scene.files.counter(usage::TOTAL), scene.card.in_use());
@@ -746,7 +750,7 @@ fn stacks_are_charged_fully_while_another_tenant_frees() {
     program.end();
 }
 
-/// What is read while others are at work is nobody's for sure.
+/// A free-memory delta beside other processes at work belongs to none of them for sure.
 #[test]
 fn limits_changed_beside_others_are_charged_their_memory() {
     let Some(scene) = Scene::new(LIMIT, Size::Published) else { return };
@@ -782,7 +786,7 @@ fn limits_changed_beside_others_are_charged_their_memory() {
     other.end();
 }
 
-/// What a driver makes at a launch for all threads of the card is in the books before it can be launched.
+/// Memory that the driver takes at a launch for all threads of the card is accounted before the launch.
 #[test]
 fn local_memory_is_charged_before_launch_once_a_context() {
     let limit = CONTEXT + MODULE + 600 * MIB;
@@ -983,8 +987,8 @@ fn threads_and_processes_leave_exact_context_accounting() {
         programs.iter_mut().for_each(|program| say(program, "retain 0", "0"));
         assert_eq!(scene.books(), 3 * CONTEXT, "{size:?}");
         for round in 0..3 {
-            for (program, who) in programs.iter_mut().zip(0..) {
-                program.tell(&format!("storm {} 4 200", seed.wrapping_add(who * 64 + round)));
+            for (program, number) in programs.iter_mut().zip(0..) {
+                program.tell(&format!("storm {} 4 200", seed.wrapping_add(number * 64 + round)));
             }
             for program in &mut programs {
                 assert_eq!(program.hear(), "0", "{size:?}");

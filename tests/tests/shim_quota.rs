@@ -1,5 +1,5 @@
-//! Many threads of many processes at the limit, and processes that are killed wherever they are: not a byte above the limit,
-//! nobody refused what is free, nothing lost.
+//! Many threads of many processes at the limit, and processes that are killed at any instruction: not a byte
+//! above the limit, no refusal of free memory, nothing lost.
 //!
 //! `ALIQUOT_OPERATIONS` and `ALIQUOT_KILLS` set how long this takes; by default it is short.
 
@@ -60,13 +60,14 @@ const CARD: u64 = 1 << 40;
 /// What a process mixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mix {
-    /// Families whose cost is known from the request.
+    /// Families with a cost known from the request.
     Plain,
     /// Blocks of pools, graphs, contexts, modules and memory that others open as well.
     All,
-    /// And what another interface to the card made, which is on the card before anybody is charged.
+    /// And memory that another interface to the card made, which is on the card before any process is
+    /// charged.
     Elsewhere,
-    /// Plain ones, and what the books may have for longer than the card.
+    /// Plain ones, and families that stay accounted for longer than on the card.
     Lasting,
 }
 
@@ -77,12 +78,12 @@ impl Mix {
     }
 }
 
-/// Who says what contexts of the node take.
+/// The source of the context size of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     /// The limits.
     ByTheHost,
-    /// Nobody, as on a real card.
+    /// No source, as on a real card.
     ByNobody,
 }
 
@@ -130,10 +131,10 @@ impl Scene {
         taken.map(|number| word(number, slot::USED)).sum()
     }
 
-    /// Books and card agree to the byte but for what is imported, which is on the card in any case, and for what the books may have
-    /// longer.
+    /// Accounting and card agree to the byte, but for imported memory, which is on the card in any case, and
+    /// for memory that may stay accounted longer.
     fn agreed_with(&self, processes: &mut [Talk], mix: Mix) -> u64 {
-        // Pools and graphs are in the books as each process last heard; asked, it hears how they are.
+        // The accounting of pools and graphs is as of each process's last query; a query updates it.
         for process in &mut *processes {
             process.say("info");
         }
@@ -144,7 +145,7 @@ impl Scene {
         let (card, books) = (self.bench.card().in_use(), total - imported + mix.elsewhere());
         assert!(
             card <= books && books - card <= longer,
-            "{card} on the card, {books} in the books, {longer} given back"
+            "{card} on the card, {books} accounted, {longer} given back"
         );
         assert!(longer == 0 || mix == Mix::Lasting);
         assert_eq!(self.in_slots(), total, "the slots and the total");
@@ -194,11 +195,11 @@ impl Scene {
         }
         let contexts = PROCESSES * self.bench.card().node().context_bytes;
         let lasting = self.agreed_with(&mut processes, mix) - contexts;
-        assert!(lasting == 0 || mix == Mix::Lasting, "seed {seed}: {lasting} bytes are held by nobody");
+        assert!(lasting == 0 || mix == Mix::Lasting, "seed {seed}: {lasting} bytes have no holder");
         println!("{operations} operations a thread and round in {:.1} s", begun.elapsed().as_secs_f64());
         let (driver, books) = (self.bench.card().high_water(), self.files.counter(usage::HIGH_WATER));
         println!(
-            "granted {granted}, refused {refused}, {judged} looked into, opened {opened}, at most {driver} of {limit} on the card, {books} in the books, \
+            "granted {granted}, refused {refused}, {judged} looked into, opened {opened}, at most {driver} of {limit} on the card, {books} accounted, \
              {lasting} at the end"
         );
         let elsewhere = mix.elsewhere();
@@ -268,12 +269,12 @@ fn lasting_charges_are_never_short_and_end_with_their_exporter() {
     let (granted, refused) = scene.mixed(limit, Mix::Lasting, OPERATIONS);
     assert!(granted > 1_000 && refused > 1_000);
     assert!(scene.bench.card().high_water() > limit / 10 * 9);
-    // Nobody is left who made any of it; who asks finds that.
+    // No process is left that made any of it; the next query finds that.
     let lent = scene.files.dir().join("lent");
     let words = ["1", "1", "1", "1", "plain"];
     let mut last = Talk::start(scene.tenant.command(&scene.bench, &scene.program).args(words).arg(lent));
     assert_eq!(last.hear(), "ready");
-    wait_for("what nobody has any more", || {
+    wait_for("memory without a holder", || {
         let _free = last.say("info");
         scene.bench.card().reap();
         scene.files.counter(usage::TOTAL) == CONTEXT && scene.bench.card().in_use() == CONTEXT
@@ -300,7 +301,7 @@ struct Family {
 const PLAIN: Family = Family { name: "plain", node: BARE, policy: ComputePolicy::Unlimited, part: 1 };
 /// Bytes of a context, where they count.
 const OVERHEAD: u64 = 4 << 20;
-/// What the asking sibling lends, where it does.
+/// Bytes that the querying sibling exports, where it does.
 const LENT: u64 = 4096;
 /// A card on which contexts and modules take memory.
 const OVERHEADS: &str = "context_bytes = 4194304\nmodule_bytes = 2097152\npage_bytes = 512\n";
@@ -343,7 +344,7 @@ fn kill(mode: &str, kills: u64, family: &Family) {
     scene.bench.card().reap();
     assert_eq!(scene.bench.card().in_use(), 0);
     assert!(scene.bench.card().high_water() <= limit && scene.files.counter(usage::HIGH_WATER) <= limit);
-    // A first write to a page of the books may wait for whatever else the machine writes to its disk.
+    // A first write to a page of the usage file may wait for other writes of the machine to its disk.
     assert!(numbers[3] <= (kills / 3_000).max(1), "{} late", numbers[3]);
     // Else some places were not reached.
     assert!(mode != "steps" || family.name != "plain" || numbers[1] <= kills, "{} places", numbers[1]);

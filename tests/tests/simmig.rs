@@ -153,7 +153,7 @@ fn an_instance_has_memory_and_time_of_its_own() {
     let seat = second.join().unwrap();
     assert!(seat.take(Kind::Plain, 9_985 << 20).is_err(), "an instance has its own size");
     seat.take(Kind::Plain, 9_984 << 20).unwrap();
-    // 16 of 132 multiprocessors take their time, and nobody else's.
+    // 16 of 132 multiprocessors slow its own work, and no other.
     assert_eq!((seat.submit(16_000).0, card.join().unwrap().submit(16_000).0), (132_000, 16_000));
     let nvml = bench.compile("sim_mig", Link::Opened).unwrap();
     let words = format!("memory {} memory {}", uuid(&first), card.facts().uuid);
@@ -162,13 +162,13 @@ fn an_instance_has_memory_and_time_of_its_own() {
         asked(&mut bench.command(&nvml), &words),
         [format!("0 9984 {used}"), format!("0 81559 {}", used + 9_984)]
     );
-    // Who is in it keeps it; a process that is killed does not.
+    // A process in an instance keeps it; a process that is killed does not.
     assert!(card.destroy_compute_instance(one.compute.serial).is_err());
     child.kill().unwrap();
     child.wait().unwrap();
     card.destroy_compute_instance(one.compute.serial).unwrap();
     card.destroy_gpu_instance(one.gpu.serial).unwrap();
-    assert!(card.mig_card(one).is_err() && first.join().is_err(), "nobody comes back to what is destroyed");
+    assert!(card.mig_card(one).is_err() && first.join().is_err(), "a destroyed instance accepts no process");
     assert!(card.destroy_gpu_instance(two.gpu.serial).is_err(), "compute instances are in it");
     seat.leave();
 }

@@ -1,5 +1,6 @@
-//! Three tenants share a simulated card: local runs with the shim, a governor that nobody told what they do, and the card's own
-//! account of who had how much. A test file of its own, since nothing else should want the processors meanwhile.
+//! Three tenants share a simulated card: local runs with the shim, a governor without knowledge of their
+//! work, and the card's own accounting of their time. A test file of its own, since other tests would compete
+//! for the processors meanwhile.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -46,7 +47,8 @@ impl Seen {
         PERCENTS.iter().zip(&self.had).map(off).max().unwrap_or(u64::MAX)
     }
 
-    /// Whether nobody had too much, nor so much too little that the lack of a processor does not explain it.
+    /// Whether no tenant had too much, nor so much too little that the lack of a processor does not explain
+    /// it.
     fn is_excused(&self) -> bool {
         PERCENTS.iter().zip(&self.had).all(|(percent, had)| {
             let (part, may) = (percent * 10_000, percent * 10 * OFF_MAX);

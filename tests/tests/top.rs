@@ -1,4 +1,4 @@
-//! What `aliquot top` says of tenants at work, and of those who would rather not be seen.
+//! What `aliquot top` shows of tenants at work, and of tenants that hide.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -116,7 +116,7 @@ fn processes_with_without_shim_and_without_grant_are_told_apart() {
     assert_eq!(of_pid(&two["processes"], without.0.id())["shim"], "missing");
     let outside = of_pid(&card["outside"], stranger.0.id());
     assert_eq!(outside["shim"], "outside");
-    // What is in no books is what the driver has beyond them.
+    // Unaccounted memory is the driver's figure beyond the accounting.
     let driver = &card["driver"];
     let beyond = bytes(&driver["usedBytes"]) - bytes(&card["bookedBytes"]);
     assert_eq!(bytes(&driver["unattributedBytes"]), beyond);
@@ -149,7 +149,7 @@ fn device_time_is_measured_between_two_looks() {
         "{problems}"
     );
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    // Only root can make it somebody else's.
+    // Only root can give it to another user.
     if std::os::unix::fs::chown(&file, Some(65534), None).is_ok() {
         let (card, problems) = probed.top("0");
         let said = problems[0]["problem"].as_str().unwrap();
@@ -183,7 +183,7 @@ fn unusable_region_is_shown_with_its_reason_beside_the_others() {
     spoilt(&usage, &|path| fs::write(path, [0xAB; 200_000]).unwrap(), "not those of an Aliquot region");
     spoilt(&usage, &|path| fs::write(path, []).unwrap(), "0 bytes mapped");
     spoilt(&usage, &|path| symlink("/dev/zero", path).unwrap(), "symbolic links");
-    // Nobody writes into the pipe; whoever opened it would wait for ever.
+    // The pipe has no writer; an opener would wait for ever.
     let pipe = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     spoilt(&usage, &pipe, "no plain file");
     spoilt(&usage, &|_| {}, "No such file");
@@ -192,7 +192,7 @@ fn unusable_region_is_shown_with_its_reason_beside_the_others() {
     let torn: Vec<u8> = whole.0.iter().map(|byte| byte ^ u8::from(*byte == 0x47)).collect();
     spoilt(&limits, &|path| fs::write(path, &torn).unwrap(), "checksum");
 
-    // Slots full of nonsense are so many processes that are dead, and delay nobody.
+    // Slots full of nonsense count as exited processes, and delay no reader.
     let mut random = u64::from(std::process::id()) | 1;
     println!("seed {random}");
     let mut bytes = whole.1.clone();
@@ -242,7 +242,7 @@ fn named_state_with_unreadable_journal_has_its_own_exit_code() {
     let [good, bad] = ["good", "bad"].map(|name| dir.path().join(name));
     fs::create_dir(&good).unwrap();
     fs::create_dir(&bad).unwrap();
-    fs::write(bad.join("journal"), "nobody wrote this").unwrap();
+    fs::write(bad.join("journal"), "no journal").unwrap();
     let top = |states: &[&Path]| {
         let mut command = Command::new(aliquot_tests::local::aliquot());
         command.args(["top", "--node", "t4-2", "-n", "0", "-o", "json"]);
@@ -319,7 +319,7 @@ fn state_closed_by_another_user_is_one_note_unless_named() {
     let json: Value = serde_json::from_str(&json).unwrap();
     let says = |key: &str| json[key].to_string().contains(home.to_str().unwrap());
     assert_eq!(["closed", "states", "problems", "cards"].map(says), [true, false, false, false], "{json}");
-    // Who names it wants to know.
+    // A user that names it gets the error.
     let (code, text) = top(&["--once", "--state", state.to_str().unwrap()]);
     assert_eq!(
         (code, text.contains("Permission denied"), text.contains(&note)),

@@ -358,13 +358,13 @@ impl Drop for Line {
     }
 }
 
-/// Passes answers on until the pipe ends; then nobody gets one any more.
+/// Passes answers on until the pipe ends; after that no request gets one.
 fn deliver(out: ChildStdout, waiting: &Mutex<Waiting>) {
     for line in BufReader::new(out).lines() {
         let Ok(line) = line else { break };
         let Ok(Numbered { id, body }) = serde_json::from_str::<Numbered<Answer>>(&line) else { continue };
         let sender = waiting.lock().unwrap_or_else(PoisonError::into_inner).answers.remove(&id);
-        // A request whose patience is over has no receiver.
+        // A request past its deadline has no receiver.
         let _late = sender.map(|sender| sender.send(body));
     }
     waiting.lock().unwrap_or_else(PoisonError::into_inner).answers.clear();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::wire::Start;
 use crate::{ClusterError, Name, Parts, Place};
 
-/// The token of the administrator, who is also the one in the kubeconfig.
+/// The token of the administrator, the user of the kubeconfig.
 const ADMINISTRATOR: &str = "administrator";
 /// The image that holds a Pod's namespaces open.
 pub(crate) const SANDBOX_IMAGE: &str = "localhost/pause:1";

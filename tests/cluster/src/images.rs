@@ -125,7 +125,7 @@ impl Image {
         output(Command::new("tar").arg("-cf").arg(archive).arg("-C").arg(layout.path()).arg(".")).map(drop)
     }
 
-    /// The place of a path of the image, whose directory exists.
+    /// The place of a path of the image; its directory is made.
     fn inside(&self, path: &str) -> Result<PathBuf, ClusterError> {
         let path = self.root.path().join(path.trim_start_matches('/'));
         let parent = path.parent().unwrap_or(self.root.path());

@@ -91,7 +91,7 @@ pub fn serve_namespace(name: &Name) -> Result<(), ClusterError> {
             let body = table.answer(body);
             let line = serde_json::to_string(&Numbered { id, body }).unwrap_or_default();
             let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
-            // With nobody to read the answer, the input is at its end too.
+            // Without a reader of the answer, the input is at its end too.
             let _told = writeln!(out, "{line}").and_then(|()| out.flush());
         });
     }

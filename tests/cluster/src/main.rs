@@ -154,7 +154,7 @@ fn stop(name: &Name) -> Result<(), ClusterError> {
     place.sweep()
 }
 
-/// Runs a command in the namespaces of init, whose process ID the place keeps.
+/// Runs a command in the namespaces of init; the place keeps its process ID.
 fn enter(name: &Name, command: &[String]) -> ExitCode {
     let place = Place::new(name);
     let init = fs::read_to_string(place.path("init.pid")).unwrap_or_default();

@@ -1,8 +1,9 @@
-//! The compute side of a region whose words a hostile tenant writes: two processes that launch, a driver that answers
-//! anything, and the host's governor that reads what stands there.
+//! The compute side of a region with words that a hostile tenant writes: two processes that launch, a driver
+//! that answers anything, and the host's governor that reads those words.
 //!
-//! Nothing crashes or hangs; no wait is without a near end; credit stays in its bounds; and whatever tenants publish, the
-//! governor grants a cap its guarantee and nothing else, burst at least its guarantee, and nobody more than the card.
+//! Nothing crashes or hangs; no wait is without a near end; credit stays in its bounds. Whatever tenants
+//! publish, the governor grants a cap its guarantee and nothing else, burst at least its guarantee, and no
+//! tenant more than the card.
 
 #![no_main]
 
@@ -75,7 +76,7 @@ impl Feed<'_> {
 }
 
 fn terms(feed: &mut Feed<'_>) -> [share::Terms; 3] {
-    // Guarantees together are at most the card, as whoever grants them sees to.
+    // Guarantees together are at most the card, as the allocator ensures.
     let mut left = 1_000_000;
     std::array::from_fn(|_| {
         let guaranteed = Ppm::new(feed.ppm().parts().min(left));
@@ -142,9 +143,9 @@ impl Run<'_> {
         self.memory[at].store(value, Relaxed);
     }
 
-    fn shared(&self, who: usize) -> Shared<'_> {
+    fn shared(&self, number: usize) -> Shared<'_> {
         let view = self.view;
-        let slot = view.slot(who).expect("there are more slots");
+        let slot = view.slot(number).expect("there are more slots");
         Shared {
             bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
             cells: Cells::new(view.cells()),
@@ -159,25 +160,25 @@ impl Run<'_> {
             limited_until: view.limited_until(),
             demand: view.demand(),
             wake: view.wake(),
-            me: u32::try_from(who).unwrap_or(0) + 1,
+            me: u32::try_from(number).unwrap_or(0) + 1,
         }
     }
 
-    fn with<T>(&mut self, who: usize, act: impl FnOnce(&Pace, &mut Marks, &Shared<'_>, Nanos) -> T) -> T {
-        let mut marks = std::mem::replace(&mut self.processes[who].1, Marks::new());
-        let answer = act(&self.processes[who].0, &mut marks, &self.shared(who), self.now);
-        self.processes[who].1 = marks;
+    fn with<T>(&mut self, number: usize, act: impl FnOnce(&Pace, &mut Marks, &Shared<'_>, Nanos) -> T) -> T {
+        let mut marks = std::mem::replace(&mut self.processes[number].1, Marks::new());
+        let answer = act(&self.processes[number].0, &mut marks, &self.shared(number), self.now);
+        self.processes[number].1 = marks;
         answer
     }
 
     fn launch(&mut self, feed: &mut Feed<'_>) {
-        let (who, what) = (usize::from(feed.byte()) % PROCESSES, feed.byte());
+        let (number, what) = (usize::from(feed.byte()) % PROCESSES, feed.byte());
         let blocks = if what & 3 == 3 { u32::MAX } else { u32::from(what) + 1 };
         let shape = Shape::kernel(u64::from(what >> 6) + 1, [blocks, 1, 1], [32, 1, 1]);
         let (stream, terms) = (u64::from(what % 3), feed.terms());
         let (waited, refused) = (feed.byte(), feed.byte() % 16 == 0);
         let waited = if waited > 250 { WAIT_MAX } else { Nanos::from_millis(u64::from(waited)) };
-        self.with(who, |pace, marks, shared, now| {
+        self.with(number, |pace, marks, shared, now| {
             if let Pass::Go(_) = pace.pass(shape.key, stream) {
                 if refused {
                     pace.failed(stream);
@@ -200,9 +201,9 @@ impl Run<'_> {
     }
 
     fn settle(&mut self, feed: &mut Feed<'_>) {
-        let who = usize::from(feed.byte()) % PROCESSES;
+        let number = usize::from(feed.byte()) % PROCESSES;
         let terms = feed.terms();
-        self.with(who, |pace, marks, shared, now| pace.settle(now, terms, shared, marks, &mut Driver(feed)));
+        self.with(number, |pace, marks, shared, now| pace.settle(now, terms, shared, marks, &mut Driver(feed)));
     }
 
     fn govern(&mut self, feed: &mut Feed<'_>) {

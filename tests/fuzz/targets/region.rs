@@ -1,10 +1,12 @@
-//! A region whose bytes are written by a hostile hand, an honest agent and three honest processes in any order.
+//! A region with bytes written by an adversary, an honest agent and three honest processes in any order.
 //!
-//! The input is a list of steps. Pokes put any word anywhere into `limits` or `usage`; between them the agent writes
-//! limits, readers open and read both files, and processes reserve, release and recount as the shim does. Held against
-//! a plain model: what a process holds never passes the limit that stands in `limits`, whatever stands in `usage`; while
-//! nobody has poked `usage`, all processes together do not either, nothing that fits is refused, and the books equal
-//! the model to the byte.
+//! The input is a list of steps. Pokes put any word anywhere into `limits` or `usage`; between them the agent
+//! writes limits, readers open and read both files, and processes reserve, release and recount as the shim
+//! does. A plain model checks:
+//!
+//! - What a process holds never passes the limit in `limits`, whatever `usage` contains.
+//! - While `usage` is not poked, all processes together do not pass it either, nothing that fits is refused,
+//!   and the accounting equals the model to the byte.
 
 #![no_main]
 
@@ -23,7 +25,7 @@ use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
 use feed::Feed;
 use libfuzzer_sys::fuzz_target;
 
-/// Processes with books of their own, in the slots of the same numbers.
+/// Processes with accounting of their own, in the slots of the same numbers.
 const PROCESSES: usize = 3;
 /// Most steps of one run: enough for any story, and runs stay short.
 const STEPS_MAX: usize = 48;
@@ -56,7 +58,7 @@ impl Feed<'_> {
     }
 }
 
-/// A buffer like a mapping: aligned, and written by whoever likes.
+/// A buffer like a mapping: aligned, and writable by all.
 struct Mapping {
     words: &'static [AtomicU64],
     /// What it holds when a run begins; zeros after its end.
@@ -78,7 +80,7 @@ impl Mapping {
 
     fn reset(&mut self) {
         // One copy rather than a loop of stores: this runs ten million times, under a fuzzer that watches each compare.
-        // SAFETY: `fresh` was taken from the front of `words`, and nobody else uses them.
+        // SAFETY: `fresh` was taken from the front of `words`, and no other thread uses them.
         unsafe {
             let words = self.words.as_ptr().cast::<u64>().cast_mut();
             std::ptr::copy_nonoverlapping(self.fresh.as_ptr(), words, self.fresh.len());
@@ -137,12 +139,12 @@ struct Process {
 struct World {
     limits: Mapping,
     usage: Mapping,
-    /// The usage file as its processes see it, opened before anybody poked its header.
+    /// The usage file as its processes see it, opened before any poke at its header.
     view: UsageView<'static>,
     processes: [Process; PROCESSES],
     /// The limit that the processes last read; nothing where none could be read.
     limit: u64,
-    /// Somebody poked `usage`: only the limit of each process alone still holds.
+    /// `usage` was poked: only the limit of each process alone still holds.
     spoiled: bool,
     /// The one walk over all slots that a run may do.
     walked: bool,
@@ -309,15 +311,15 @@ impl World {
                 Some(read)
             }
             Err(fault) => {
-                assert_ne!(fault, LimitsFault::Busy, "nobody else writes");
+                assert_ne!(fault, LimitsFault::Busy, "there is no other writer");
                 None
             }
         }
     }
 
-    fn with_books<T>(&self, who: usize, act: impl FnOnce(&Books<'_>) -> T) -> T {
+    fn with_books<T>(&self, number: usize, act: impl FnOnce(&Books<'_>) -> T) -> T {
         let view = self.view;
-        let (slot, process) = (view.slot(who).expect("there are more slots"), &self.processes[who]);
+        let (slot, process) = (view.slot(number).expect("there are more slots"), &self.processes[number]);
         act(&Books {
             total: view.total(),
             high_water: view.high_water(),
@@ -333,23 +335,23 @@ impl World {
         self.usage.word(usage::TOTAL) & FREEZE != 0
     }
 
-    /// Bytes on the shared books by the model.
+    /// Bytes reserved by all processes in the model.
     fn sum(&self) -> u64 {
         self.processes.iter().map(|process| process.held + process.unpaid).sum()
     }
 
     fn reserve(&mut self, feed: &mut Feed<'_>) {
-        let (who, bytes) = (usize::from(feed.byte()) % PROCESSES, feed.size());
+        let (number, bytes) = (usize::from(feed.byte()) % PROCESSES, feed.size());
         let frozen = self.frozen();
-        let answer = self.with_books(who, |books| books.reserve(bytes, self.limit));
+        let answer = self.with_books(number, |books| books.reserve(bytes, self.limit));
         if !frozen {
-            self.processes[who].unpaid = 0;
+            self.processes[number].unpaid = 0;
         }
-        let held = self.processes[who].held.checked_add(bytes).filter(|held| *held <= self.limit);
+        let held = self.processes[number].held.checked_add(bytes).filter(|held| *held <= self.limit);
         match answer {
-            Reservation::Granted => self.processes[who].held = held.expect("one process passed the limit"),
+            Reservation::Granted => self.processes[number].held = held.expect("one process passed the limit"),
             Reservation::Denied { free } => assert!(free <= self.limit),
-            Reservation::Frozen => assert!(frozen, "nobody froze the books"),
+            Reservation::Frozen => assert!(frozen, "no recount is in progress"),
         }
         if !self.spoiled {
             let granted = answer == Reservation::Granted;
@@ -358,14 +360,14 @@ impl World {
             assert!(fits == granted || frozen, "{bytes} bytes fit and were refused: {answer:?}");
             assert!(!granted || self.sum() <= self.limit, "all together passed the limit");
         }
-        self.check_books(who);
+        self.check_books(number);
     }
 
     fn release(&mut self, feed: &mut Feed<'_>) {
-        let (who, bytes) = (usize::from(feed.byte()) % PROCESSES, feed.size());
+        let (number, bytes) = (usize::from(feed.byte()) % PROCESSES, feed.size());
         let frozen = self.frozen();
-        let answer = self.with_books(who, |books| books.release(bytes));
-        let process = &mut self.processes[who];
+        let answer = self.with_books(number, |books| books.release(bytes));
+        let process = &mut self.processes[number];
         let given = bytes.min(process.held);
         process.held -= given;
         process.unpaid += given;
@@ -374,15 +376,15 @@ impl World {
         if answer == Release::Done {
             process.unpaid = 0;
         }
-        self.check_books(who);
+        self.check_books(number);
     }
 
-    /// The private words follow the model always, the shared ones while nobody poked them.
-    fn check_books(&self, who: usize) {
-        let process = &self.processes[who];
+    /// The private words follow the model always, the shared ones while they are not poked.
+    fn check_books(&self, number: usize) {
+        let process = &self.processes[number];
         assert_eq!(process.own.load(Relaxed), process.held);
         if !self.spoiled {
-            let slot = self.view.slot(who).expect("there are more slots");
+            let slot = self.view.slot(number).expect("there are more slots");
             assert_eq!(slot.owed().load(Relaxed), process.unpaid);
             assert_eq!(slot.used().load(Relaxed), process.held + process.unpaid);
             assert_eq!(slot.inside().load(Relaxed), 0);
@@ -391,8 +393,8 @@ impl World {
     }
 
     fn report(&self) {
-        for (who, process) in self.processes.iter().enumerate() {
-            let free = self.with_books(who, |books| books.free(self.limit));
+        for (number, process) in self.processes.iter().enumerate() {
+            let free = self.with_books(number, |books| books.free(self.limit));
             assert!(free <= self.limit.saturating_sub(process.held));
             assert!(self.spoiled || free == self.limit.saturating_sub(self.sum()));
         }
@@ -420,7 +422,7 @@ impl World {
         assert!(matches!(earlier.recount(view.total(), std::iter::empty()), Recount::Overtaken));
         match closing.recount(view.total(), slots.clone()) {
             Recount::Busy => assert!(busy && self.frozen()),
-            Recount::Overtaken => panic!("nobody else is here"),
+            Recount::Overtaken => panic!("there is no other reaper"),
             Recount::Done { total, .. } => {
                 assert!(!busy && !self.frozen());
                 assert_eq!((total, self.usage.word(usage::TOTAL)), (living, living));
@@ -428,9 +430,9 @@ impl World {
                     let now = view.slot(number).map(|slot| slot.owner().load(Relaxed));
                     now == Some(if is_dead(number) { !*seen } else { *seen })
                 });
-                assert!(freed, "the dead ones' slots alone are free");
+                assert!(freed, "exactly the slots of exited processes are free");
                 for number in (0..PROCESSES).filter(|number| is_dead(*number)) {
-                    // Who takes a slot begins with nothing in it.
+                    // A new process begins with an empty slot.
                     let slot = view.slot(number).expect("there are more slots");
                     slot.used().store(0, Relaxed);
                     slot.owed().store(0, Relaxed);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const PROGRAM_MAX: Duration = Duration::from_secs(60);
 /// What a program may take beyond the time of its section, so that a check that was begun can end: such a part of all the time.
 const GRACE_PART: u32 = 48;
-/// A driver that nobody uses may first have to start its card.
+/// An idle driver may first have to start its card.
 const START_MAX: Duration = Duration::from_secs(100);
 /// Longest wait until memory of programs that ended is back, and how often it is looked at.
 const SETTLE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_millis(50));
@@ -193,7 +193,7 @@ impl Bench {
         let started = Program::start(command.args(["watch", &facts.uuid]), START_MAX);
         let opened = started.and_then(|mut watch| watch.ready().map(|said| (watch, said)));
         let (watch, told) = opened
-            .map_err(|trouble| NoCard(format!("nobody tells what the card holds: {}", trouble.why())))?;
+            .map_err(|trouble| NoCard(format!("no source reports the card's memory: {}", trouble.why())))?;
         if facts.mode == Mode::Exclusive && told.word("without").is_some() {
             let why = "its compute mode lets one process at a time use it, and NVML is not here to tell what that one holds";
             return Err(NoCard(format!("{}: {why}", facts.name)));
@@ -318,7 +318,7 @@ impl Bench {
         }
     }
 
-    /// Bytes used on the card, as a process without the shim is told.
+    /// Bytes used on the card, as reported to a process without the shim.
     ///
     /// # Errors
     /// The card does not tell.

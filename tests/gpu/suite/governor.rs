@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two steps, as the rule wants it while somebody is limited.
+/// Time between two steps, as the rule requires while a tenant is limited.
 const TICK: Duration = Duration::from_nanos(aliquot_enforce::share::TICK.0);
 
 /// A governor at work until dropped.
@@ -60,7 +60,7 @@ impl Governed {
         self.usage.view().map_or(Sample::default(), read)
     }
 
-    /// Puts in force what the rule says; a grant whose files are gone is over.
+    /// Puts the rule's result in force; a grant without files is over.
     fn grant(&self, tenant: &Tenant) {
         let (granted, own) = (tenant.granted().parts(), tenant.own().parts());
         let changed = self.place.change(|now| {

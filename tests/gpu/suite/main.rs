@@ -39,7 +39,8 @@ const NEEDED_MIB: [(&str, u64); 7] = [
     ("pairs", 3 * 1024),
     ("overhead", 3 * 1024),
 ];
-/// Utilisation above which somebody else is taken to compute, in percent; and how long it may take to fall below.
+/// Utilisation in percent above which another program is taken to compute; and how long it may take to fall
+/// below.
 const BUSY_MAX: u64 = 5;
 const REST_MAX: Duration = Duration::from_secs(4);
 
@@ -55,7 +56,7 @@ fn heading(section: &str) -> &'static str {
     }
 }
 
-/// Why a section cannot be run now: too little memory, or somebody who computes on the card.
+/// Why a section cannot be run now: too little memory, or another program that computes on the card.
 fn hindrance(bench: &Bench, section: &str) -> Result<(), Trouble> {
     let started = Instant::now();
     let needed = NEEDED_MIB.iter().find(|(name, _)| *name == section).map_or(0, |(_, needed)| *needed);
@@ -71,7 +72,7 @@ fn hindrance(bench: &Bench, section: &str) -> Result<(), Trouble> {
         let why = match (short, busy) {
             (None, None) => return Ok(()),
             (Some(free), _) => format!("{free} MiB of the card are free, and {needed} needed"),
-            (None, Some(busy)) => format!("somebody else computes on the card: it is {busy} % busy"),
+            (None, Some(busy)) => format!("another program computes on the card: it is {busy} % busy"),
         };
         if started.elapsed() > REST_MAX {
             return Err(Trouble::Aside(why));

@@ -96,14 +96,14 @@ fn each(bench: &Bench, family: &Family) -> Result<u64, Trouble> {
     Err(Trouble::Aside("what one takes cannot be seen on the card".to_owned()))
 }
 
-/// Who else changed what the card holds, so that nothing can be said of the check.
+/// Whether another program changed the card's memory use, which makes the check inconclusive.
 fn undisturbed(bench: &Bench, before: u64) -> Result<(), Trouble> {
     let strange = bench.settled()?.abs_diff(before);
     if strange <= STRANGE_MAX {
         return Ok(());
     }
     Err(Trouble::Disturbed(format!(
-        "somebody else changed what the card holds by {} meanwhile",
+        "another program changed what the card holds by {} meanwhile",
         mib(strange)
     )))
 }
@@ -134,12 +134,8 @@ fn judged(
     let answered = |key: &str, wanted: u64| said.number(key).is_ok_and(|answer| answer == wanted);
     let bytes = count * each;
     let refused = code == OUT_OF_MEMORY;
-    let text = format!(
-        "{} given, {} on the card, {} in the books, code {code}",
-        mib(bytes),
-        mib(taken),
-        mib(booked)
-    );
+    let text =
+        format!("{} given, {} on the card, {} accounted, code {code}", mib(bytes), mib(taken), mib(booked));
     let full = booked + family.leaves.max(each) > LIMIT;
     let promises = [
         (
@@ -152,7 +148,7 @@ fn judged(
         ),
         (bytes <= LIMIT, format!("{} were given", mib(bytes))),
         (taken <= LIMIT + SLACK, format!("the card holds {}", mib(taken))),
-        (booked <= LIMIT, format!("the books say {}", mib(booked))),
+        (booked <= LIMIT, format!("{} are accounted", mib(booked))),
         (!refused || full, "refused, though there was room for more".to_owned()),
         (!refused || answered("untouched", 1), "the refused call wrote into its out-parameter".to_owned()),
         (!refused || answered("again", 0), "what was given back could not be had again".to_owned()),
@@ -178,13 +174,13 @@ fn together(bench: &Bench, side: Side, context: u64) -> Result<Outcome, Trouble>
     undisturbed(bench, before)?;
     let bytes = counts * CHUNK;
     let text = format!(
-        "{} given to {PROCESSES} processes, {} on the card, {} in the books",
+        "{} given to {PROCESSES} processes, {} on the card, {} accounted",
         mib(bytes),
         mib(taken),
         mib(booked)
     );
     let promises = [
-        (bytes <= LIMIT && booked <= LIMIT, format!("the books say {}", mib(booked))),
+        (bytes <= LIMIT && booked <= LIMIT, format!("{} are accounted", mib(booked))),
         (taken <= LIMIT + 2 * SLACK, format!("the card holds {}", mib(taken))),
         (
             side == Side::Bare || booked + 2 * CHUNK > LIMIT,
@@ -242,7 +238,7 @@ pub(crate) fn agreed(bench: &Bench, page: &mut Page) {
     });
 }
 
-/// Everybody is told the grant.
+/// Every process is told the grant.
 pub(crate) fn told(bench: &Bench, page: &mut Page) {
     agreed(bench, page);
     let what = "nvidia-smi shows the grant";

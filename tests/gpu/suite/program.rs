@@ -123,7 +123,7 @@ fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
         while output.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-            // Nobody listens any more: the rest is read all the same, so that the program can end.
+            // Without a receiver the rest is read all the same, so that the program can end.
             drop(tell.send(String::from_utf8_lossy(&line).into_owned()));
             line.clear();
         }

@@ -1,8 +1,9 @@
 //! Compute: the share that a tenant really gets, by the work it gets done.
 //!
-//! A kernel here is a fixed amount of work. How fast it gets done without the shim and with nobody else, launched in the same
-//! way, is the whole card; a tenant's rate is its share of that. The whole card is measured right before each tenant and right
-//! after it, as clocks go up and down with what the card did last: where the two differ, nothing is said about what was between.
+//! A kernel here is a fixed amount of work. Its rate without the shim and without other tenants, launched in
+//! the same way, is the whole card; a tenant's rate is its share of that. The whole card is measured right
+//! before each tenant and right after it, as clocks go up and down with the card's recent work. If the two
+//! differ, the tenant's measurement is inconclusive.
 
 use crate::card::{Bench, Mode};
 use crate::check::{Outcome, Page, Side};
@@ -186,7 +187,8 @@ fn worst(said: &Said, card: Rate, wanted: f64) -> Option<f64> {
     windows.skip(1).reduce(f64::max)
 }
 
-/// Card's rates before and after, put together; or how much they differ. A simulated card is as fast as it is told.
+/// The card's rates before and after, put together; or how much they differ. A simulated card has the speed
+/// it is set to.
 fn steady(bench: &Bench, units: u64, before: Rate, after: Rate) -> Result<Rate, Trouble> {
     if bench.plan.simulated {
         return Ok(Rate(1.0 / units as f64));
@@ -196,7 +198,7 @@ fn steady(bench: &Bench, units: u64, before: Rate, after: Rate) -> Result<Rate, 
     if drift <= DRIFT_MAX {
         return Ok(Rate(middle));
     }
-    let why = "clocks, temperature, or somebody else on it";
+    let why = "clocks, temperature, or another program on it";
     Err(Trouble::Disturbed(format!(
         "without the shim the card's own speed differed by {:.1} % before and after ({why})",
         drift * 100.0

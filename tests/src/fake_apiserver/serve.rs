@@ -90,7 +90,7 @@ fn refused(refusal: &Refusal) -> Response {
     reply(StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &refusal.status())
 }
 
-/// An answer whose body ends in an error: the connection is closed.
+/// An answer with an error at the end of its body: the connection is closed.
 fn broken() -> Response {
     let end = futures::stream::once(async { Err::<Vec<u8>, _>(std::io::Error::other("injected")) });
     Response::new(Body::from_stream(end))

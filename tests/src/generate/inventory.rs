@@ -1,8 +1,8 @@
 //! Nodes, pools and slices of a random cluster.
 //!
 //! A pool is exclusive, shared or counted; it reaches one node, all nodes, those with a label, or each device its own.
-//! A few pools are ill in the ways in which real ones are: incomplete, half replaced by a newer generation, with a
-//! device name twice, or with a counter that nobody publishes.
+//! A few pools are ill in the ways in which real ones are: incomplete, half replaced by a newer generation,
+//! with a device name twice, or with an unpublished counter.
 
 use serde_json::{Map, Value, json};
 

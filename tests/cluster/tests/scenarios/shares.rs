@@ -22,7 +22,7 @@ const IMAGE: &str = "localhost/cuda-client:1";
 const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: u64 = 4 << 30;
 const OUT_OF_MEMORY: u64 = 2;
-/// Pods of each kind whose start is timed.
+/// Pods of each kind with a timed start.
 const TIMED: usize = 20;
 
 /// A program or library that cargo has built beside this test.
@@ -181,7 +181,7 @@ fn pod_with_a_share_runs_and_is_held_to_its_limit() {
     let hardware = ["ALIQUOT_SIM_DIR=/run/aliquot/cards", "ALIQUOT_SIM_DEVICES=present"];
     let empty = ["/bin/busybox", "env", "-i", hardware[0], hardware[1], "/bin/cuda-client"];
     held_to_limit(&cluster, "root", &empty).unwrap();
-    // A manifest whose container does not name the claim has to be caught.
+    // A manifest with a container that does not name the claim has to be caught.
     run_pod(&cluster, "broken", Share::NotNamed, 0);
     assert!(
         held_to_limit(&cluster, "broken", &["/bin/cuda-client"]).is_err(),
