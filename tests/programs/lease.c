@@ -1,4 +1,4 @@
-/* Takes a lease on each of the files and says how many it has, until its input ends: who opens one otherwise than it allows waits. */
+/* Takes a lease on each of the files and says how many it has, until its input ends: an open that a lease does not allow waits. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* A driver whose functions note how they were called, and do next to nothing. A test writes the list of them behind this. */
+/* A driver with functions that note their calls, and do next to nothing. A test writes the list of them behind this. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* A driver whose calls may be interrupted by calls of the same thread, as libcuda.so.1: no lock, no heap. Its blocks lie side by
-   side, so that whoever keeps books by address keeps them in one place. How many blocks are out is `blocks_out`. */
+/* A driver with calls that calls of the same thread may interrupt, as libcuda.so.1: no lock, no heap. Its blocks lie side by
+   side, so that accounting by address keeps them in one place. How many blocks are out is `blocks_out`. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

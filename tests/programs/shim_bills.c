@@ -275,7 +275,7 @@ static void contexts_at_work(uint64_t nanos)
         launch(SHORT);
 }
 
-/* Each launch is one of which nothing is known, and nobody waits for any. */
+/* Each launch is of an unknown kernel, and no thread waits for any. */
 static void *of_one_thread(void *given)
 {
     uint64_t *nanos = given;
@@ -318,7 +318,7 @@ static void *without_context(void *given)
     return NULL;
 }
 
-/* Nobody waits for what is refused. */
+/* No thread waits for a refused launch. */
 static void refused(uint64_t nanos)
 {
     pthread_t thread;

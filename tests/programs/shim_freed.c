@@ -23,7 +23,7 @@ static void pass(void *data) {
 static size_t left(void) { size_t free, total; CHECK(cuMemGetInfo_v2(&free, &total) == 0); return free; }
 static H stream(void) { H s; CHECK(cuStreamCreate(&s, APART) == 0); return s; }
 
-/* A stream that is there frees at once; one that is held when it is let go, and who waits for nothing finds it, too. */
+/* An idle stream frees at once; a held one frees when it is released, and a query without a wait finds that, too. */
 static void one(void) {
     H s = stream(), a, b;
     size_t before = left();

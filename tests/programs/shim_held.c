@@ -1,4 +1,4 @@
-/* A tenant whose streams wait for the host; says how many kernels it launched, how long the longest launch took and how long all.
+/* A tenant with streams that wait for the host; prints the number of kernels, the longest launch and the total time.
    usage: shim_held SCENE NANOSECONDS ROUNDS [HOLD] */
 #include <stdint.h>
 #include <string.h>
@@ -78,7 +78,7 @@ static void hold(const char *how) {
         CHECK(cuEventRecord(event, other) == 0 && cuStreamWaitEvent(held, event, 0) == 0);
     } else CHECK(!"a hold that is known");
 }
-/* Three kernels are held, and more are launched beside them; nobody ends the wait before that. */
+/* Three kernels are held, and more are launched beside them; the wait ends after that. */
 static void at_work_beside(const char *how, uint64_t rounds) {
     hold(how);
     for (int kernel = 0; kernel < 3; kernel++) launch(held);

@@ -1,8 +1,8 @@
 /* Libraries that stand between a program and the driver; what is defined says which.
    DLSYM: looks up for others, as profilers and OpenMP tools do. OWN: has a function that is named like one of the driver's.
-   VERSIONED: is a driver whose functions have versions. LAZY: stands in for functions of the C library and looks each up when it
+   VERSIONED: is a driver with versioned functions. LAZY: stands in for functions of the C library and looks each up when it
    is first called, as tracers do. CLOCK: tells the shim alone another time, by what WRONG_CLOCK says, as libfaketime tells
-   everybody. PLUGIN: is linked to the driver and may be unloaded. */
+   every caller. PLUGIN: is linked to the driver and may be unloaded. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
@@ -85,8 +85,9 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     static struct timespec first;
     int answer = (int)syscall(SYS_clock_gettime, clock, time);
     const char *wrong = getenv("WRONG_CLOCK");
-    Dl_info who;
-    if (!wrong || clock != CLOCK_MONOTONIC || !dladdr(__builtin_return_address(0), &who) || !strstr(who.dli_fname, "libaliquot"))
+    Dl_info caller;
+    if (!wrong || clock != CLOCK_MONOTONIC || !dladdr(__builtin_return_address(0), &caller) ||
+        !strstr(caller.dli_fname, "libaliquot"))
         return answer;
     if (!first.tv_sec) first = *time;
     /* It stands still, or goes ten times as fast. */

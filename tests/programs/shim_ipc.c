@@ -13,11 +13,11 @@
      context, leave                                    a context of its own becomes the current one; it ends, and the primary is
      info                                              cuMemGetInfo: free
      usage <0> <path>                                  maps a usage file, and keeps it open
-     share <byte>, drop <byte>, held <byte>            a lock on a byte of it, shared; 0: nobody else has one
-     lose <offset>                                     the word there of a file is gone when somebody asks for its locks; 0: no more
+     share <byte>, drop <byte>, held <byte>            a lock on a byte of it, shared; 0: no other process has one
+     lose <offset>                                     the word there of a file is gone at the next query for its locks; 0: no more
 
    With an argument the primary context is had as runtime libraries have it, past every function with a name; with "stalled" in
-   the usual way, while another thread of the process is held up as it looks for the dead. */
+   the usual way, while another thread of the process is stalled while it reaps. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -56,7 +56,7 @@ static int open_handle(Pointer *address, const char *digits)
     return cuIpcOpenMemHandle_v2(address, handle, 1);
 }
 
-/* Everybody's who asks for it by this name, the shim among them. */
+/* Replaces the C library's for all callers, the shim among them. */
 static long lost_at;
 static pthread_barrier_t stall;
 static __thread int is_stalled_here;
@@ -80,7 +80,7 @@ int fcntl(int file, int command, ...)
 
 extern int cuDeviceTotalMem_v2(size_t *, int);
 
-/* Looks for the dead, and is held up at it. */
+/* Reaps, and is stalled at it. */
 static void *look(void *unused)
 {
     size_t total = 0;
@@ -91,7 +91,7 @@ static void *look(void *unused)
 
 static int inner(void);
 
-/* The context, past every function with a name; or while another thread is held up as it looks for the dead. */
+/* The context, past every function with a name; or while another thread is stalled while it reaps. */
 static int begin(const char *how)
 {
     pthread_t thread;

@@ -4,7 +4,7 @@
    where there are more than KILLS, at random where an instruction comes for the first time; first: at random instructions of a process's first
    allocation. Says "KILLS POINTS WORST" (microseconds until everything was free again, without those that the asking process
    waited for a processor), or what went wrong. Each time the sibling launches a kernel, too, where the family is "launch"; where
-   it is "lent", the sibling lends 4096 bytes beside the LIMIT. */
+   it is "lent", the sibling exports 4096 bytes beside the LIMIT. */
 #define _GNU_SOURCE
 #include "shim_families.h"
 #include <errno.h>
@@ -121,7 +121,7 @@ static int launch_once(void)
     return launch(0, 1) || launch(1, blocks++) || cuCtxSynchronize();
 }
 
-/* Lends, frees what nobody opened, opens what the sibling lends. */
+/* Exports memory, frees an export without importers, imports the sibling's export. */
 static int lent_once(void)
 {
     Pointer block, opened;

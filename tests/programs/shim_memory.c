@@ -91,7 +91,7 @@ static void pitched(void)
     CHECK(cuMemFree_v2(rows) == 0 && left() == limit);
 }
 
-/* The calls of the first generation, whose addresses have 32 bits: charged once, and credited once, by whichever free. */
+/* The calls of the first generation, with addresses of 32 bits: charged once, and credited once, by whichever free. */
 static void first_generation(void)
 {
     unsigned one = 42, two = 42, pitch = 43, base = 0, bytes = 0;
@@ -166,7 +166,7 @@ static void managed_free(void)
     CHECK(cuMemFree_v2(address) == 0 && left() == limit);
 }
 
-/* Elements, faces, layers and levels; nothing for arrays whose memory comes later. */
+/* Elements, faces, layers and levels; nothing for arrays that get their memory later. */
 static void arrays(void)
 {
     void *array = (void *)42;

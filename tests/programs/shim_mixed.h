@@ -8,10 +8,10 @@
 typedef struct { unsigned char bytes[64]; } Ipc;
 extern int cuIpcGetMemHandle(Ipc *, Pointer), cuIpcOpenMemHandle_v2(Pointer *, Ipc, unsigned), cuIpcCloseMemHandle(Pointer);
 
-/* Blocks of pools that come and go, memory that is lent, what is opened of others, and what is imported of another interface. */
+/* Blocks of pools that come and go, exports, imports from other processes, and imports from another interface. */
 enum { OWNED = ALL_FAMILIES, LENT, OPENED, IMPORTED, MIXED_FAMILIES };
-/* What may stay in the books longer than on the card: physical memory with a shared handle, and memory of which another device has
-   a range; what is imported of the first of another process; contexts whose stacks become smaller again. */
+/* Families that may stay accounted longer than on the card: physical memory with a shared handle, memory of which another device
+   has a range, imports of another process's physical memory, and contexts with stacks that shrink again. */
 enum { SHARED = MIXED_FAMILIES, RANGED, ADOPTED, SHRUNK, LASTING_FAMILIES };
 extern int cuMemExportToShareableHandle(void *, uint64_t, unsigned, unsigned long long);
 extern int cuMemImportFromShareableHandle(uint64_t *, void *, unsigned);

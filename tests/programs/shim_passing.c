@@ -44,7 +44,7 @@ int main(void)
         int count = !strcmp(letters, "-") ? 0 : (int)strlen(letters);
         Function *function = (Function *)sym(export);
         u64 a[ARGUMENTS], came[ARGUMENTS];
-        /* What is behind the last argument is nobody's. */
+        /* Words behind the last argument belong to no call. */
         for (int at = 0; at < ARGUMENTS; at++) a[at] = at < count ? given(letters[at], at) : 0xbad000 + (u64)at;
         memset(rooms, 0, (size_t)ARGUMENTS * ROOM);
         printf("%s ", export);

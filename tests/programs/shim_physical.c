@@ -1,4 +1,4 @@
-/* Physical memory and who holds it, under a limit. Commands come on standard input, one a line; each is answered by its code.
+/* Physical memory and its holders, under a limit. Commands come on standard input, one a line; each is answered by its code.
    Slots of handles, ranges, descriptors and arrays are numbers.
 
      create <handle> <bytes> <types>       cuMemCreate; types 1: may be exported as a descriptor
@@ -43,13 +43,13 @@
      bare                                  no context is current any more
      here, there                           the first card's primary context is current, the second card's
      become <seconds>                      another program from now on, which sleeps
-     watch                                 says "held" when this process next takes hold of lent memory
-     slow <times>                          when the kernel has told this process so often that nobody holds lent memory, or let it
-                                           reap, it says "asked", and goes on after one more line
-     pause                                 the same where it is about to pay for what the dead exported, or to take a slot
+     watch                                 says "held" when this process next takes hold of IPC-shared memory
+     slow <times>                          when the kernel has told this process so often that shared memory has no holder, or let
+                                           it reap, it says "asked", and goes on after one more line
+     pause                                 the same where it is about to pay for an exited process's export, or to take a slot
      shadow                                a child of the same memory for two seconds, without descriptors
-     worker <way>                          forks a child, whose number is behind the code; 1: which becomes another program; 2: which
-                                           closes all descriptors
+     worker <way>                          forks a child, with its process ID behind the code; 1: the child execs another program;
+                                           2: it closes all descriptors
      info                                  cuMemGetInfo: free */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -261,7 +261,7 @@ static int (*inner(int place))(void **, int)
     return cuGetExportTable((const void **)&table, "aliquot-sim-ctx\1") ? NULL : (int (*)(void **, int))table[place];
 }
 
-/* Something has to be done in it before anybody knows of it. */
+/* It shows only after the first work in it. */
 static int past(void)
 {
     void *context;

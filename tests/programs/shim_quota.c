@@ -2,9 +2,9 @@
    usage: shim_quota THREADS OPERATIONS KEEP SEED plain|all|elsewhere|lasting FILE
    Says "ready"; then for each line:
      go     as many operations of each thread; with everything still held, "granted refused wrong opened judged"
-     info   what is free, which brings the books up to what the driver says
+     info   free memory; the query updates the accounting to the driver's figures
      had    bytes that are imported of another interface to the card
-     let    bytes that were given back, and that the books may have still
+     let    bytes that were freed, and that may still be accounted
      pool   takes and frees a block of the card's pool: the process has seen by how much pools grow
      stacks BYTES  the primary context's stacks are so large
      rest   0: all that is free can be had, and not a byte more
@@ -17,8 +17,8 @@
    Of refusals, one in JUDGED is looked into: the thread waits until no other one, of any process, is in a call, and asks again. Where
    at least as much is free then as the request takes, it has to be granted.
 
-   `lasting` takes plain families and what may stay in the books longer than on the card: physical memory with a shared handle,
-   which other processes import, memory of which another device has a range, and contexts whose stacks become smaller. */
+   `lasting` takes plain families and those that may stay accounted longer than on the card: physical memory with a shared handle,
+   which other processes import, memory of which another device has a range, and contexts with shrinking stacks. */
 #define _GNU_SOURCE
 #include "shim_mixed.h"
 #include <fcntl.h>
@@ -44,7 +44,7 @@ typedef struct {
     Entry entries[ENTRIES];
 } Worker;
 
-/* A handle for whoever comes, or a descriptor of the maker's, and how much is behind it. */
+/* A handle for any process, or a descriptor of the exporter's, and how much is behind it. */
 typedef struct {
     int busy, maker;
     size_t size;
@@ -55,7 +55,7 @@ typedef struct {
 enum { OFFERS = 16 };
 /* What all processes have in common. */
 typedef struct {
-    /* Held by whoever is in a call, and alone by whoever judges a refusal. */
+    /* Held shared by each thread in a call, and exclusively by a thread that judges a refusal. */
     pthread_rwlock_t calls;
     int is_made;
     Offer offers[OFFERS];
@@ -153,7 +153,7 @@ static int take_opened(Worker *worker, Entry *entry, size_t size)
     return 0;
 }
 
-/* What other processes may import is there for whoever comes. */
+/* Exported memory is offered to every process. */
 static int take_exported(Worker *worker, Entry *entry, size_t size)
 {
     struct stat what;
@@ -239,7 +239,7 @@ static size_t left(void)
     return cuMemGetInfo_v2(&free_bytes, &total) ? 0 : free_bytes;
 }
 
-/* Was refused: the answer, now that nobody else is in a call. */
+/* Repeats a refused request: the answer while no other thread is in a call. */
 static int judge(Worker *worker, Entry *entry, int family, size_t size)
 {
     pthread_rwlock_wrlock(&common->calls);
@@ -273,7 +273,7 @@ static void take_one(Worker *worker, int family, size_t size)
     }
 }
 
-/* What the books may have still, when it is given back: also the stacks, as long as their context is there. */
+/* What may stay accounted after its free: also the stacks, as long as their context exists. */
 static size_t may_last(const Entry *entry)
 {
     switch (entry->family) {
@@ -405,7 +405,7 @@ static int share(const char *path)
         return -1;
     if (__atomic_exchange_n(&common->is_made, 1, __ATOMIC_ACQ_REL))
         return 0;
-    /* Who judges is not kept waiting by those that come after. */
+    /* Later readers do not delay a thread that judges. */
     return pthread_rwlockattr_init(&kind) || pthread_rwlockattr_setpshared(&kind, PTHREAD_PROCESS_SHARED) ||
            pthread_rwlockattr_setkind_np(&kind, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP) ||
            pthread_rwlock_init(&common->calls, &kind);

@@ -1,6 +1,6 @@
 /* Launches as fast as it can for some time; says "ok" and how many launches it made.
    usage: shim_share KIND NANOSECONDS BLOCKS MILLISECONDS [CARD CURRENT]
-   CARD has the streams; CURRENT is the card whose context is current while it launches, or "none". */
+   CARD has the streams; CURRENT is the card of the current context during launches, or "none". */
 #include <stdint.h>
 #include <string.h>
 #include <time.h>

@@ -6,19 +6,19 @@
  *                    each of which prints the driver's answer
  *   have N FAMILY BYTES   takes memory of a family of shim_mixed.h; its stacks are so large, of the first one behind them
  *   lose N           gives it back
- *   lend N, open N HANDLE   what is plain is lent, and its handle follows the answer; what another process lends is opened
+ *   lend N, open N HANDLE   plain memory is exported, and its handle follows the answer; an export of another process is imported
  *   wait             for the card: its pools shrink
  *   pool KEEPS       pools of the program's own are destroyed, or made anew and keep so much
- *   circle N BYTES   N times: allocates, lends, frees
+ *   circle N BYTES   N times: allocates, exports, frees
  *   cuda             prints free, total and the device's total, in both widths where they are
  *   nvml CARD        prints total, free and used by both versions, then the limit and use that NVML itself holds to,
  *                    what the host may map, and the limit that NVML keeps to where it can
  *   processes CARD   prints pid:bytes by each version of each list, the versions apart by bars
  *   work CARD        prints pid:percent by both calls, a bar between them
  *   run NANOS        launches a kernel of that length, prints the driver's answer
- *   counted CARD        for each list of others than who computes, the answer and how many there are where there is no room at all;
+ *   counted CARD        for each list of other than compute processes, the answer and their number when there is no room at all;
  *                       then the answer, the number and the process for a list of accounting with room for one
- *   instances UUID      prints pid:GPU instance/compute instance of who computes on a MIG device
+ *   instances UUID      prints pid:GPU instance/compute instance of compute processes on a MIG device
  *   accounted CARD PID  prints the answer and the processes of the list of accounting, a bar, and the answers about the process
  *   begin            shuts NVML down and initialises it, prints the answers' sum
  *   uninitialised    prints what NVML answers when it was shut down

@@ -1,4 +1,4 @@
-/* How much of a thread's stack calls take. Each is made twice in a thread of its own, whose stack is painted before.
+/* How much of a thread's stack calls take. Each is made twice in a thread of its own, with a stack painted before.
    usage: shim_stack            "<call> <bytes>" for each, the most of both times
           shim_stack <bytes>    all but the first, which starts the driver, in threads with a stack of that size: "ok" */
 #include "opened.h"

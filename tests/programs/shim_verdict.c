@@ -24,7 +24,7 @@ static void must(int code, const char *what)
     }
 }
 
-/* An answer; one that fails and changes an out-parameter is nobody's. */
+/* An answer; one that fails and changes an out-parameter is invalid. */
 static int refused(int code, u64 out) { return code && out != UNTOUCHED ? 1000 + code : code; }
 
 typedef struct { unsigned allocation, handles, kind; int number; u64 rest[9]; } Props;

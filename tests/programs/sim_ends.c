@@ -1,4 +1,4 @@
-/* The primary context is reset while others make green contexts and allocate: what is on the card in the end is somebody's.
+/* The primary context is reset while others make green contexts and allocate: memory on the card in the end has an owner.
  * "green": one after the other. "threads SEED": at once. */
 #include "green.h"
 #include "check.h"

@@ -131,7 +131,7 @@ static void in_threads(H context) {
     CHECK(cuLaunchHostFunc(crowded, pass, &gate) == 0);
     entered(&gate);
     for (int i = 0; i < 8; i++) CHECK(pthread_create(&all[i], 0, crowd, &context) == 0);
-    /* The node of the test has room for 64: who comes later waits for a place. */
+    /* The node of the test has room for 64: later calls wait for a place. */
     usleep(20000);
     CHECK(pinned[8] == 0);
     gate.open = 1;
@@ -145,7 +145,7 @@ static void *opener(void *gate) {
     return 0;
 }
 
-/* Who waits for a context waits for what is held anywhere in it. */
+/* A wait for a context waits for all held work in it. */
 static void waited(H context) {
     H streams[4] = {0, PER_THREAD, stream(0), stream(APART)};
     for (int i = 0; i < 4; i++) {
@@ -340,7 +340,7 @@ static void memory(void) {
     CHECK(cuStreamSynchronize(s) == 0 && cuDeviceGraphMemTrim(0) == 0 && used() == before);
 }
 
-/* Memory that is freed in the order of a stream: back at the stream's end, a wait's, an event's, or when nobody asks. */
+/* Memory that is freed in the order of a stream: back at the end of the stream, of a wait or of an event, or without any query. */
 static void frees(int later) {
     H s = stream(APART), other = stream(APART), a, b, c;
     size_t before = used();
@@ -371,7 +371,7 @@ static void of_event(void) {
     CHECK(cuStreamWaitEvent(third, then, 0) == 0);
     entered(&gate);
     CHECK(cuStreamQuery(other) == NOT_READY && cuStreamQuery(third) == NOT_READY);
-    /* Recorded anew it is another moment; who waits already waits for the first. */
+    /* Recorded anew it is another moment; a wait from before waits for the first. */
     CHECK(cuEventRecord(behind, stream(APART)) == 0 && cuEventQuery(behind) == 0 && cuStreamQuery(other) == NOT_READY);
     gate.open = 1;
     CHECK(cuStreamSynchronize(third) == 0 && cuStreamQuery(other) == 0 && cuStreamQuery(held) == 0);
@@ -408,7 +408,7 @@ static void ended(H first) {
     CHECK(pinned[1] == 0 && launch(0) == 0 && cuCtxSynchronize() == 0);
 }
 
-/* Who uses none of it has no thread; who does has one a held stream, and none after it. */
+/* A process without held work has no thread; one with it has a thread for each held stream, and none after it. */
 static void quiet(void) {
     H s = stream(0), e;
     for (int i = 0; i < 50; i++) CHECK(launch(i % 2 ? s : 0) == 0);

@@ -1,7 +1,7 @@
 /* Kernels of a fixed amount of work, and how long they take.
 
    A kernel does so much work, and does not run for so much time: work done is then device time that a process really had,
-   whoever took turns with it. */
+   whatever took turns with it. */
 #include "driver.h"
 
 /* One unit is one step of a square in 32 bits, each of the step before it: no compiler can put two of them together, know the
