@@ -43,7 +43,7 @@ impl<T: Copy> Out<T> {
         }
     }
 
-    /// Fails where there is no place for an answer: asked before anything is done.
+    /// Fails if there is no place for an answer; called before any effect.
     pub(crate) fn check(self) -> Answer {
         if self.0.is_null() { Err(INVALID_VALUE) } else { Ok(()) }
     }

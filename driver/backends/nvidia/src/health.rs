@@ -1,4 +1,4 @@
-//! What goes wrong, in words: what was asked, what was found, what was expected, what to do.
+//! Errors of the library, in words: the call, what it found, what was expected, what to do.
 
 use aliquot_core::ports::BackendError;
 
@@ -39,7 +39,7 @@ pub enum OpenError {
         "NVIDIA driver library: {what}: found an error, expected an answer: see what nvidia-smi and the kernel's log say"
     )]
     NoAnswer {
-        /// What was asked.
+        /// The query.
         what: &'static str,
         /// What came.
         #[source]

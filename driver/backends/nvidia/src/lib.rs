@@ -1,4 +1,4 @@
-//! Real NVIDIA cards, as their driver's management library tells of them.
+//! Real NVIDIA cards, as their driver's management library reports them.
 //!
 //! ```text
 //!   libnvidia-ml.so.1 ──ffi──▶ facts ──probe + catalogue──▶ cards ─┐
@@ -329,7 +329,7 @@ impl<'a> OneCard<'a> {
         self.instances().iter().find(|instance| partition::part_of(instance, table).as_ref() == Some(&part))
     }
 
-    /// What tells an instance from others; `None`: programs cannot reach it, it has no compute instance.
+    /// The instance's identity; `None`: programs cannot reach it, it has no compute instance.
     fn handle(&self, instance: &Instance) -> Option<PartitionHandle> {
         let uuid = CardUuid::new(instance.uuid.as_deref()?).ok()?;
         Some(PartitionHandle { id: instance.id, uuid })

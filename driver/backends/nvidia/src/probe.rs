@@ -14,9 +14,9 @@ use crate::ffi::{Cut, Facts, Fault};
 use crate::health::unanswered;
 use crate::partition;
 
-/// Where the kernel tells of PCI devices.
+/// Where the kernel describes PCI devices.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
-/// Where the driver tells of capabilities and their device files.
+/// Where the driver describes capabilities and their device files.
 const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
 /// Unit of memory that can be handed out.
 const MEMORY_STEP: u64 = 1 << 20;
@@ -69,7 +69,8 @@ impl Found {
     }
 }
 
-/// Device files of the capabilities by which programs reach an instance, as far as the kernel's driver tells of them.
+/// Device files of the capabilities by which programs reach an instance, as far as the kernel's driver
+/// describes them.
 pub(crate) fn capability_nodes(minor: Option<u32>, gpu: u32, compute: u32) -> Vec<String> {
     let of_gpu = minor.map(|minor| format!("{CAPABILITIES}/gpu{minor}/mig/gi{gpu}"));
     let paths = of_gpu.map(|gpu| [format!("{gpu}/access"), format!("{gpu}/ci{compute}/access")]);
@@ -262,7 +263,7 @@ mod tests {
             let Health::Unhealthy(why) = &found.cards[0].health else { unreachable!("{found:?}") };
             assert!(why.contains(words), "{why}");
         }
-        // What an ordinary user is not told of a card in MIG mode is as it usually is.
+        // Facts of a card in MIG mode that an ordinary user cannot read have their usual values.
         let untold = found(Facts { memory: Err(forbidden.clone()), ..on(forbidden) });
         assert_eq!(untold.cards[0].memory, Catalogue::embedded().resolve("nvidia-l4-24gb")[0].memory);
         let unsized_card = Facts { memory: Err(lost.clone()), ..facts("NVIDIA L4", 0x27b8_10de) };

@@ -64,7 +64,7 @@ impl Watch {
         known.map_or(Part::Card, |(_, part)| part.clone())
     }
 
-    /// Looks which instances there are, to know them when they are told of.
+    /// Lists the present instances, to identify them in later events.
     fn learn(&mut self) {
         // A card that does not answer now had what it had.
         for live in self.node.partitions().unwrap_or_default() {

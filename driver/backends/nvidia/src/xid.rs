@@ -85,7 +85,7 @@ const XIDS: &[Row] = &[
     (149, 150, Harm::Card, "an error of its NVLinks"),
     (151, 151, Harm::Card, "keys could not be rotated"),
     (152, 153, Harm::Program, "an error of the deep learning accelerator"),
-    // It repeats what others asked for, and also that nothing is to be done.
+    // It repeats the actions of other Xids, and also that nothing is to be done.
     (154, 154, Harm::Program, "what it takes to recover has changed"),
     (155, 155, Harm::Card, "an error of its NVLinks"),
     (156, 156, Harm::Card, "something of it was retired"),

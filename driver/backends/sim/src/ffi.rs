@@ -50,7 +50,7 @@ pub(crate) struct Entry {
     pub(crate) uuid: String,
 }
 
-/// Where the state lives.
+/// The storage of the state.
 #[derive(Debug)]
 pub(crate) enum Hardware {
     /// In this process alone.

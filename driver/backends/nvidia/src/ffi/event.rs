@@ -12,12 +12,12 @@ use nvml_wrapper_sys::bindings::{nvmlEventData_t, nvmlEventSet_t};
 
 use super::{Fault, Library, TIMEOUT, answered, function};
 
-/// nvmlEventTypeXidCriticalError. Errors in memory are told by Xids as well, and once is enough.
+/// nvmlEventTypeXidCriticalError. Memory errors are reported as Xids as well, and once is enough.
 const XID: u64 = 0x8;
 /// In the place of an instance's number: the whole card.
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// What a card told of.
+/// An event of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) xid: u64,

@@ -1,8 +1,8 @@
 //! MIG instances, by the vendor's own functions: `nvml-wrapper` has none to make, list or destroy them, and its list of
 //! placements is always empty.
 //!
-//! Handles of instances do not leave a call: an instance is asked for anew each time, by its number. One that is gone by then is
-//! left out, or is not found.
+//! Handles of instances do not leave a call: each call gets an instance anew, by its number. One that is gone
+//! by then is left out, or is not found.
 
 // UNSAFETY: the vendor's functions are C, and write where pointers say.
 #![expect(unsafe_code, reason = "raw calls of the vendor's library")]
@@ -21,7 +21,8 @@ use super::{Fault, Library, NOT_FOUND, NOT_SUPPORTED, answered, function};
 
 /// NVML_ERROR_INVALID_ARGUMENT: also of handles of what is gone.
 const INVALID_ARGUMENT: u32 = 2;
-/// Numbers of profiles that are asked for: nvml.h has 17, and more are to come. What has none is not supported, or no argument.
+/// Profile numbers to query: nvml.h has 17, and more are to come. A number without a profile is not
+/// supported, or no argument.
 const PROFILES: u32 = 32;
 /// Numbers of profiles of compute instances in nvml.h.
 const COMPUTE_PROFILES: u32 = 8;
@@ -35,7 +36,7 @@ const ROOM: usize = 64;
 pub(crate) struct Profile {
     /// The vendor's number for it on this card.
     pub(crate) id: u32,
-    /// Name without the vendor's `MIG `; `None`: the library is older than the function that tells it.
+    /// Name without the vendor's `MIG `; `None`: the library is older than the function that returns it.
     pub(crate) name: Option<String>,
     /// Compute slices.
     pub(crate) slices: u32,
@@ -251,7 +252,7 @@ impl Raw<'_> {
         let ask = function!(self.lib, nvmlDeviceGetGpuInstancePossiblePlacements_v2)?;
         let mut places = [nvmlGpuInstancePlacement_t { start: 0, size: 0 }; ROOM];
         let mut count = 0;
-        // SAFETY: a handle of this library; without a list it tells the number alone.
+        // SAFETY: a handle of this library; without a list it returns the number alone.
         answered(unsafe { ask(self.device, profile, std::ptr::null_mut(), &raw mut count) })?;
         let known = usize::try_from(count).ok().filter(|count| *count <= ROOM);
         let known = known.ok_or_else(|| too_many("placements", count))?;

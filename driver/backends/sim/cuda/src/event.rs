@@ -10,7 +10,7 @@ use crate::stream::Stream;
 use aliquot_sim_device::monotonic_nanos;
 use std::sync::{Arc, Mutex};
 
-/// A flag of cuEventCreate: no time is asked for.
+/// A flag of cuEventCreate: no time is recorded.
 const DISABLE_TIMING: u32 = 2;
 
 /// An event.

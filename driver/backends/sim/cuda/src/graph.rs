@@ -290,7 +290,7 @@ pub(crate) fn free_op(handle: u64, address: u64) -> Answer<Op> {
     }
 }
 
-/// cuGraphMemAllocNodeGetParams: where it was asked for, bytes and address.
+/// cuGraphMemAllocNodeGetParams: the requested place, bytes and address.
 pub(crate) fn alloc_of(node: u64) -> Answer<(Location, u64, u64)> {
     match &*lock(&NODES.get(node)?.op) {
         Op::Alloc { location, bytes, place, .. } => Ok((*location, *bytes, place.address())),

@@ -40,7 +40,7 @@ pub(crate) struct Registry<T> {
     slots: RwLock<Slots<T>>,
 }
 
-/// Generations told apart in a handle.
+/// Number of distinct generations in a handle.
 const GENERATIONS: u64 = 1 << 12;
 
 impl<T> Registry<T> {
@@ -125,7 +125,7 @@ impl<T> Registry<T> {
         slots.entries.len() - slots.free.len()
     }
 
-    /// Takes the object of a handle out; the handle is dead from now on.
+    /// Takes the object of a handle out; the handle is stale from now on.
     pub(crate) fn remove(&self, handle: u64) -> Answer<Arc<T>> {
         self.take(handle).ok_or_else(|| self.wrong(handle))
     }
@@ -148,7 +148,7 @@ impl<T> Registry<T> {
         drop(self.take(handle));
     }
 
-    /// All living objects that `wanted` says yes to, with their handles.
+    /// All valid objects that match `wanted`, with their handles.
     pub(crate) fn select(&self, wanted: impl Fn(&T) -> bool) -> Vec<(u64, Arc<T>)> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let living = slots.entries.iter().enumerate().filter_map(|(index, (generation, object))| {

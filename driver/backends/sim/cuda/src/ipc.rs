@@ -1,5 +1,5 @@
-//! Memory of one process in another: the opener sees the same bytes, and the card has them again when the maker has freed them
-//! and every opener has closed them, or died.
+//! IPC-shared memory: the importer sees the same bytes. The card has them again when the exporter has freed
+//! them and every importer has closed them, or exited.
 
 use crate::code::{Answer, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, OUT_OF_MEMORY};
 use crate::heap::{self, Backing, Content};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Tells a handle of ours.
+/// Identifies a handle of this library.
 const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMI\x02");
 /// Bytes of a handle.
 pub(crate) const HANDLE_BYTES: usize = 64;
@@ -57,7 +57,7 @@ pub(crate) fn export(address: u64) -> Answer<[u8; HANDLE_BYTES]> {
     Ok(handle)
 }
 
-/// The card's number for an allocation, which is lent from now on.
+/// The card's number for an allocation, which is exported from now on.
 fn lend(seat: &Seat, (id, charged): (u64, u64)) -> Answer<u64> {
     let mut lent = lock(&LENT);
     if let Some(number) = lent.get(&id) {

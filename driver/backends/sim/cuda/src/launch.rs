@@ -19,7 +19,7 @@ pub(crate) struct Grid {
 /// Threads a block may have.
 const THREADS_MAX: u64 = 1024;
 
-/// The first parameter of a launch as a number; asked for only where the kernel's length is told by it.
+/// The first parameter of a launch as a number; read only if the kernel's length depends on it.
 pub(crate) type FirstParameter<'a> = &'a dyn Fn() -> Answer<u64>;
 
 /// Device time of a launch, in nanoseconds.

@@ -37,7 +37,7 @@ pub(crate) enum Payer {
 #[derive(Clone)]
 pub(crate) struct Allocation {
     pub(crate) address: u64,
-    /// As asked for.
+    /// As requested.
     pub(crate) bytes: u64,
     pub(crate) device: usize,
     pub(crate) context: u64,

@@ -1,4 +1,4 @@
-//! Modules, libraries, functions, kernels. Every image is accepted, and has every kernel that is asked for.
+//! Modules, libraries, functions, kernels. Every image is accepted, and has every requested kernel.
 //!
 //! A module's memory is charged when the first function is got from it, as with lazy loading; a library's when the function of a
 //! kernel is got in a context, or the kernel itself is launched there. A list of functions or kernels loads none of them: each is
@@ -166,7 +166,7 @@ pub(crate) fn is_loaded(handle: u64) -> Answer<bool> {
     Ok(lock(&module.charged).contains_key(&context.home))
 }
 
-/// Whether a handle is a living module or library.
+/// Whether a handle is a valid module or library.
 pub(crate) fn check(handle: u64) -> Answer {
     process::cards()?;
     MODULES.get(handle).map(|_| ())

@@ -1,8 +1,8 @@
 //! Multicast objects: a team of cards, each with memory bound to it, which stays on its card as long as it is bound.
 //!
-//! Processes share an object by descriptors ([`crate::shared`]): each adds its cards and binds its memory, and all of that stays bound
-//! until the last of them has let go of the object. A process that has no handle and no mapping of it any more looks whether the
-//! others have, at calls that take memory or tell of it.
+//! Processes share an object by descriptors ([`crate::shared`]): each adds its cards and binds its memory.
+//! All of that stays bound until the last process releases the object. A process without a handle or mapping
+//! of it checks for other holders in calls that take or report memory.
 //!
 //! The vendor's driver waits for the last card of a team before it binds or maps; here that is an error.
 
@@ -142,7 +142,7 @@ fn number(device: usize) -> Answer<u64> {
     Ok(process::cards()?.get(device).ok_or(INVALID_DEVICE)?.card.number())
 }
 
-/// cuMulticastBindMem and cuMulticastBindAddr: part of a memory, from `offset` on; on `device`, where that is told.
+/// cuMulticastBindMem and cuMulticastBindAddr: part of a memory, from `offset` on; on `device`, if given.
 pub(crate) fn bind(part: Part, device: Option<i32>, memory: &Memory, offset: u64) -> Answer {
     let told = device.map(index).transpose()?;
     let (hold, at) = match memory {

@@ -22,7 +22,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Tells a descriptor of ours.
+/// Identifies a descriptor of this library.
 const MAGIC: u64 = u64::from_be_bytes(*b"ALQSIMS\x01");
 const WORDS: usize = 8;
 
@@ -59,7 +59,7 @@ pub(crate) struct Export(File);
 /// A multicast object as all its processes see it.
 pub(crate) struct Group(File);
 
-/// An importer's hold on it, for as long as this lives.
+/// An importer's hold on it, until dropped.
 pub(crate) struct Import(File);
 
 impl Shared {

@@ -13,7 +13,7 @@ const RESIDENT_THREADS: u64 = 2048;
 /// What the threads of a context have beside what is in its own size.
 #[derive(Debug, Default)]
 pub(crate) struct Stacks {
-    /// What the limit asks for, in bytes for each thread.
+    /// The requested limit, in bytes for each thread.
     limit: u64,
     /// The most that a kernel needed that was launched, in the same unit.
     kernels: u64,

@@ -29,15 +29,15 @@ pub(crate) enum Found {
     At(*const ()),
     /// No symbol of this name.
     No,
-    /// The symbol is newer than the version asked for.
+    /// The symbol is newer than the requested version.
     TooNew,
 }
 
 /// Sorted by symbol, then version, legacy first.
 pub(crate) static ROWS: &[Row] = include!(concat!(env!("OUT_DIR"), "/table.rs"));
 
-/// The newest ABI of `symbol` that is not newer than `version`; of the same version the per-thread one, where `mode` asks
-/// for such.
+/// The newest ABI of `symbol` that is not newer than `version`; of the same version the per-thread one, if
+/// `mode` requests it.
 pub(crate) fn find(symbol: &str, version: u32, mode: Mode) -> Found {
     let first = ROWS.partition_point(|row| row.symbol < symbol);
     let rows = ROWS.get(first..).unwrap_or(&[]).iter().take_while(|row| row.symbol == symbol);

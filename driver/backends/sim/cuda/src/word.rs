@@ -63,7 +63,7 @@ const BATCH_MAX: usize = 256;
 const FLUSH: u32 = 1 << 30;
 /// CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
 const NO_BARRIER: u32 = 1;
-/// Shortest and longest time between two looks.
+/// Shortest and longest time between two polls.
 const LOOKS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 impl Width {

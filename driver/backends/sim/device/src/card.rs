@@ -118,7 +118,7 @@ pub struct Card {
     parts: Arc<Mutex<BTreeMap<u64, Arc<Mapping>>>>,
 }
 
-/// What tells a MIG device from its card.
+/// What distinguishes a MIG device from its card.
 #[derive(Debug)]
 struct Part {
     /// Serial number of the GPU instance.
@@ -229,11 +229,12 @@ impl Card {
         self.part.as_ref().map(|part| part.serial)
     }
 
-    /// Takes back what dead processes held, unless a child that they forked has the files. Under the lock.
+    /// Releases memory of exited processes, unless a child that they forked has the files. Under the lock.
     fn reap_locked(&self, state: &mut State, now: u64) {
         state.reaped_at = now;
-        // The kernel does not show a process its own locks, so it knows its seats itself: by number and image, as an image that
-        // was before `exec`, or a process of the same number in an earlier namespace, is as dead as any other.
+        // The kernel does not show a process its own locks, so it knows its seats itself: by process ID and
+        // image. A seat of an image from before `exec`, or of the same process ID in an earlier namespace,
+        // belongs to an exited process.
         let own = (u64::from(std::process::id()), seat::image());
         for index in 0..state.used() {
             let (pid, image) = state.seats.get(index).map_or((0, 0), |seat| (seat.pid, seat.image));
@@ -284,7 +285,7 @@ impl Card {
         drop(std::fs::remove_file(self.shared_content_file(number)));
     }
 
-    /// Takes back what dead processes held, and plays the card up to now.
+    /// Reaps exited processes, and plays the card up to now.
     pub fn reap(&self) {
         let now = monotonic_nanos();
         self.with(|state| {
@@ -348,7 +349,7 @@ impl Card {
         });
     }
 
-    /// All figures of one moment, without what dead processes held.
+    /// All figures of one moment, without memory of exited processes.
     #[must_use]
     pub fn moment(&self) -> Moment {
         self.with(|state| {
@@ -377,7 +378,7 @@ impl Card {
         })
     }
 
-    /// Everybody on the card, by seat.
+    /// The processes on the card, by seat.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
         self.moment().processes

@@ -11,7 +11,7 @@ use crate::{lent, mig, schedule, xid};
 const LAYOUT: u8 = 9;
 /// The word behind which a card stands.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes([b'A', b'L', b'Q', b'S', b'I', b'M', b'C', LAYOUT]);
-/// Records of which the header tells.
+/// Records that the header describes.
 pub(crate) const RECORDS: usize = 8;
 /// Bytes of the header.
 pub(crate) const BYTES: usize = size_of::<u64>() + RECORDS * size_of::<Record>();
@@ -46,7 +46,7 @@ pub enum CardFault {
     Records {
         /// What they are.
         name: &'static str,
-        /// As the file tells.
+        /// As in the file.
         found: Record,
         /// As this build has them.
         expected: Record,

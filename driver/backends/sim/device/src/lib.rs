@@ -130,7 +130,7 @@ pub fn log_unsupported(export: &str) {
     }
 }
 
-/// What calls on the cards of `dir` used after its end since this was last asked, a line each.
+/// Uses of stale handles on the cards of `dir` since the last call, a line each.
 #[must_use]
 pub fn take_misuses(dir: &Path) -> Vec<String> {
     let path = dir.join(MISUSED);

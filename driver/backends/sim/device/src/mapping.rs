@@ -78,7 +78,7 @@ struct Shared {
     magic: AtomicU64,
     /// What [`header::records`] of the build that made it says, as pairs of bytes and count.
     records: [[AtomicU32; 2]; RECORDS],
-    /// Not 0: the card fell off the bus. Outside the lock, as every call asks.
+    /// Not 0: the card fell off the bus. Outside the lock, as every call reads it.
     lost: AtomicU32,
     /// Goes up when the card has something to tell; a futex.
     stirred: AtomicU32,
@@ -86,7 +86,7 @@ struct Shared {
     state: UnsafeCell<State>,
 }
 
-/// A card's file, mapped for as long as the process lives: handles of a driver are never taken back.
+/// A card's file, mapped until the process exits: handles of a driver are never taken back.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     shared: &'static Shared,
@@ -288,7 +288,7 @@ pub(crate) fn is_made(path: &Path) -> Result<bool, OpenError> {
     }
 }
 
-/// Writes all that goes before the state, what tells of it last.
+/// Writes all that goes before the state, the first word last.
 fn init(shared: &Shared) -> std::io::Result<()> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
     let pointer = attributes.as_mut_ptr();
@@ -422,7 +422,7 @@ pub fn monotonic_nanos() -> u64 {
 pub(crate) fn sleep_until(at: u64) {
     let part = |value: u64| libc::c_long::try_from(value).unwrap_or(libc::c_long::MAX);
     let time = libc::timespec { tv_sec: part(at / 1_000_000_000), tv_nsec: part(at % 1_000_000_000) };
-    // SAFETY: a valid time; no remainder is asked for.
+    // SAFETY: a valid time; no remainder is requested.
     unsafe {
         libc::clock_nanosleep(
             libc::CLOCK_MONOTONIC,

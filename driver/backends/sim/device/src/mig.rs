@@ -33,7 +33,7 @@ pub struct Placement {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instance {
-    /// Tells it from every other one that its card ever had; from 1.
+    /// Distinguishes it from every other one of its card; from 1.
     pub serial: u64,
     /// The vendor's number: unique among those that there are.
     pub id: u32,

@@ -41,7 +41,7 @@ pub struct Node {
     pub pool_bytes: u64,
     /// When memory of graph nodes is taken, and which streams may use it.
     pub graph_memory: GraphMemory,
-    /// What becomes of a limit of stacks that is asked for.
+    /// How a requested limit of stacks is rounded.
     pub stack_limits: StackLimits,
     /// Which handle a stream gets.
     pub stream_handles: StreamHandles,
@@ -51,7 +51,7 @@ pub struct Node {
     pub graph_upload_nanos: u64,
     /// Bytes copied or set per microsecond of device time.
     pub copy_bytes_per_micro: u64,
-    /// What the driver keeps of each card beside its memory, in bytes: NVML alone tells of it.
+    /// What the driver keeps of each card beside its memory, in bytes; NVML alone reports it.
     pub reserved_bytes: u64,
     /// Users that may change and read the GPU instances of cards in MIG mode.
     pub mig_access: MigAccess,
@@ -124,7 +124,7 @@ pub enum Does {
 pub enum GraphMemory {
     /// At an upload or a launch, from what the stream keeps, as the vendor's documents say.
     Launch,
-    /// The same, and before the card is asked from what other streams keep and do not use, as the documents permit.
+    /// The same, and first from memory that other streams keep unused, as the documents permit.
     Idle,
     /// At instantiation, for as long as the executable graph is there.
     Instantiation,
@@ -148,7 +148,7 @@ impl GraphMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StackLimits {
-    /// What was asked for.
+    /// As requested.
     Exact,
     /// The next multiple of 512 bytes, 1 KiB at least and 128 KiB at most.
     Rounded,
@@ -196,7 +196,7 @@ pub enum MigAccess {
     Anybody,
 }
 
-/// MIG mode, as NVML tells it.
+/// MIG mode, as NVML reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MigMode {
@@ -288,7 +288,7 @@ impl Default for Node {
 }
 
 impl CardFacts {
-    /// The default model as card `index`, told apart by UUID, bus and serial.
+    /// The default model as card `index`, with a UUID, bus and serial of its own.
     #[must_use]
     pub fn numbered(index: u32) -> Self {
         Self {

@@ -397,7 +397,7 @@ pub fn first_id(phy: usize) -> u32 {
     u32::try_from(phy).unwrap_or(u32::MAX).saturating_mul(VNPUS_MAX).saturating_add(ID_FIRST)
 }
 
-/// The id that is asked for, or the lowest free one.
+/// The requested id, or the lowest free one.
 fn free_id(phy: usize, there: &[&Vnpu], asked: Option<u32>) -> Result<u32, NpuError> {
     let ids = first_id(phy)..first_id(phy).saturating_add(VNPUS_MAX);
     let is_free = |id: u32| there.iter().all(|vnpu| vnpu.id != id);

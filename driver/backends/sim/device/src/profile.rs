@@ -48,7 +48,7 @@ pub const PROFILES: u32 = 17;
 /// What a GPU instance has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Number in nvml.h: what is asked for.
+    /// Number in nvml.h, by which callers request it.
     pub index: u32,
     /// The vendor's number for it on this card: what is created.
     pub id: u32,

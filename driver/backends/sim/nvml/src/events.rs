@@ -22,7 +22,7 @@ const KNOWN: u64 = 0xff9f;
 const HANDLE_BASE: u64 = 0x5200_0000_0000;
 /// Distance of two handles.
 const HANDLE_STEP: u64 = 16;
-/// Rest between two looks at several cards, or none.
+/// Pause between two polls of several cards, or of none.
 const LOOK: Duration = Duration::from_millis(1);
 /// Longest sleep where one card is watched: nothing but the end of the library is found out late by it.
 const SLEEP: Duration = Duration::from_millis(60_000);

@@ -92,7 +92,8 @@ impl Box3d {
     }
 }
 
-/// Makes `count` copies, all of which are checked before the first is made; `failed` is told which is wrong.
+/// Makes `count` copies, all of which are checked before the first is made; `failed` receives the index of
+/// the invalid one.
 fn all(
     count: u64,
     failed: Out<u64>,
@@ -156,7 +157,7 @@ fn flat(
     })
 }
 
-/// Ranges of memory of which something is asked that takes no time here.
+/// Ranges of memory for an operation that takes no time here.
 fn ranges(addresses: In<u64>, sizes: In<u64>, count: u64, stream: u64, mode: Mode) -> Answer {
     for at in 0..usize::try_from(count).map_err(|_| INVALID_VALUE)? {
         memory::range(addresses.get_at(at)?, sizes.get_at(at)?)?;

@@ -138,7 +138,7 @@ exports! {
     }
 
     fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: i32) {
-        // Of the card also where the process has a part of it; the second version tells the part's.
+        // The card's, also where the process has a part of it; the second version returns the part's.
         uuid.set(process::card(device)?.card.facts_of_card().uuid_bytes().ok_or(INVALID_DEVICE)?)
     }
 

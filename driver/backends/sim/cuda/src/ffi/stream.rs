@@ -36,7 +36,7 @@ fn capture_info(
     Ok(capture)
 }
 
-/// The nodes that the stream's next work comes behind; they stay where they are until this thread asks again.
+/// The nodes that the stream's next work comes behind; they stay in place until this thread's next query.
 fn ends(stream: &Stream, capture: Option<&Arc<Capture>>, list: Out<u64>, count: Out<usize>) {
     thread_local! {
         static ENDS: std::cell::RefCell<Vec<u64>> = const { std::cell::RefCell::new(Vec::new()) };

@@ -39,7 +39,7 @@ struct Exec {
     memory: Memory,
     after: After,
     uploaded: AtomicBool,
-    /// Tells the graph that this is there.
+    /// Shows the graph that this exists.
     _there: Arc<()>,
 }
 

@@ -7,7 +7,7 @@ use crate::code::INVALID_VALUE;
 use crate::layout::{Event, EventFilter, text};
 use crate::library::{npus, phy};
 
-/// How often the thread looks for new events.
+/// How often the thread polls for new events.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// A subscriber.

@@ -46,7 +46,7 @@ pub(super) struct Departed {
 pub(super) struct SeatState {
     /// 0: the seat is free.
     pub(super) pid: u64,
-    /// Tells what runs in the process from what ran in it before `exec`.
+    /// Distinguishes the program in the process from the one before `exec`.
     pub(super) image: u64,
     /// 1: its process has exited, and a child that it forked has its files open.
     pub(super) left: u64,

@@ -6,16 +6,16 @@ use crate::mapping::{self, OpenError, monotonic_nanos};
 use crate::schedule::{self, SEATS, Work};
 use std::path::PathBuf;
 
-/// Longest sleep before a waiter looks again: others may have come, or died, since.
+/// Longest sleep before a waiter polls again: other processes may have come or exited since.
 const RECHECK_NANOS: u64 = 10_000_000;
-/// Below this a waiter looks again instead of sleeping, as a sleep is not that exact.
+/// Below this a waiter polls again instead of sleeping, as a sleep is not that exact.
 const SPIN_NANOS: u64 = 20_000;
 
 /// The card has not enough memory left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{asked} bytes asked, {free} free")]
 pub struct Full {
-    /// What was asked for, in bytes.
+    /// The request, in bytes.
     pub asked: u64,
     /// What was free then, in bytes.
     pub free: u64,
@@ -24,7 +24,7 @@ pub struct Full {
 /// Why a process got no seat.
 #[derive(Debug, thiserror::Error)]
 pub enum SeatError {
-    /// All are taken by living processes.
+    /// Live processes have all of them.
     #[error("all {SEATS} seats of the card are taken")]
     NoneLeft,
     /// The seat cannot be marked.
@@ -49,7 +49,7 @@ pub struct Seat {
     pub(super) index: usize,
 }
 
-/// What tells the program that runs in this process from others of its number, the same for every library of it.
+/// Identifies the program in this process among others of its process ID; the same for every library of it.
 pub(super) fn image() -> u64 {
     mapping::drawn_by_exec()
 }
@@ -73,7 +73,7 @@ impl Seat {
     ///
     /// # Errors
     ///
-    /// [`Full`] where the card has not as many left, dead processes' holdings counted as free.
+    /// [`Full`] if the card has not as many left, memory of exited processes counted as free.
     pub fn take(&self, kind: Kind, bytes: u64) -> Result<(), Full> {
         let capacity = self.card.facts().memory_bytes;
         self.card.with(|state| {

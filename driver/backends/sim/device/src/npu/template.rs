@@ -175,7 +175,8 @@ impl Table {
         free
     }
 
-    /// The group of one more: the one that is asked for; else a half-full one for a template that pairs; else the first empty one.
+    /// The group of one more: the requested one; else a half-full one for a template that pairs; else the
+    /// first empty one.
     ///
     /// # Errors
     /// [`NpuError`] if that group is not free, or there is no such group.

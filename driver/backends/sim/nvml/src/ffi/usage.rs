@@ -158,7 +158,7 @@ fn memory(handle: u64) -> Answer<Memory> {
     Ok(Memory { total, free: total.saturating_sub(used), used })
 }
 
-/// A card of which the driver tells what was used of its time: none that is in MIG mode, nor a part of one.
+/// A card with utilisation figures: not one in MIG mode, nor a part of one.
 pub(super) fn sampled(handle: u64) -> Answer<&'static Card> {
     let card = library::card(handle)?;
     if card.facts().mig == MigMode::On { Err(NOT_SUPPORTED) } else { Ok(card) }
