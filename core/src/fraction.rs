@@ -100,7 +100,7 @@ pub enum ResolveError {
     /// Nothing goes by that name.
     #[error("`{text}` is neither a part nor a card nor a template; {}; correct the name", Known(text, known))]
     Unknown {
-        /// As asked.
+        /// As requested.
         text: String,
         /// Models and templates at hand.
         known: Vec<String>,
@@ -108,7 +108,7 @@ pub enum ResolveError {
     /// No model at hand has such a part.
     #[error("no card has {asked}; there is {}; ask for one of these", Offers(offers))]
     NoSuchPart {
-        /// As asked.
+        /// As requested.
         asked: String,
         /// What the models have instead.
         offers: Vec<ModelOffers>,

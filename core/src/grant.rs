@@ -47,7 +47,7 @@ pub struct ShareSettings {
 /// What happens to compute that others leave idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ComputePolicy {
-    /// Never more than was asked.
+    /// Never more than requested.
     #[default]
     Cap,
     /// More while others are idle.

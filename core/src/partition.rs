@@ -185,7 +185,7 @@ impl CounterVector {
         Some(rest)
     }
 
-    /// The first counter (by name) that does not fit into `room`, with what is asked and what is there.
+    /// The first counter (by name) that does not fit into `room`, with the request and what is left.
     #[must_use]
     pub fn first_excess(&self, room: &Self) -> Option<(&CounterName, u64, u64)> {
         self.0.iter().find_map(|(name, asked)| {

@@ -128,7 +128,7 @@ pub enum Refusal {
         /// The card.
         card: CardUuid,
     },
-    /// The card, or what is asked of it, does not work.
+    /// The card, or the requested part of it, does not work.
     #[error(
         "claim {claim}: {}card {card} is not healthy: {why}; delete the Pod, so that it is placed elsewhere",
         of_card(part)
@@ -138,7 +138,7 @@ pub enum Refusal {
         claim: String,
         /// The card.
         card: CardUuid,
-        /// What was asked of it.
+        /// The requested part.
         part: Part,
         /// Why.
         why: String,

@@ -27,7 +27,7 @@ pub enum NotAllowed {
     /// Rounded up, the amount passes the largest one allowed.
     #[error("asked {asked}, which takes {takes}, but at most {max} may be asked ({grid})")]
     AboveMax {
-        /// What was asked.
+        /// The request.
         asked: Quantity,
         /// What that comes to on the grid.
         takes: Quantity,
@@ -39,7 +39,7 @@ pub enum NotAllowed {
     /// The amount is not `min` + k·`step`; happens to raised or defaulted amounts of a malformed policy.
     #[error("{asked} is not on the grid of {min} plus multiples of {step}")]
     OffGrid {
-        /// What was asked, or the amount taken when nothing was asked.
+        /// The request, or the amount taken without one.
         asked: Quantity,
         /// The range's smallest amount.
         min: Quantity,
@@ -49,7 +49,7 @@ pub enum NotAllowed {
     /// No listed value is large enough.
     #[error("asked {asked}, but the largest of the {count} values that may be asked is {largest}")]
     AboveValues {
-        /// What was asked.
+        /// The request.
         asked: Quantity,
         /// How many values there are.
         count: usize,
@@ -59,7 +59,7 @@ pub enum NotAllowed {
     /// The step is zero, so there is no grid; the API server refuses such a policy from 1.37 on.
     #[error("asked {asked}, but the step {step} is not a positive number of units")]
     NoGrid {
-        /// What was asked.
+        /// The request.
         asked: Quantity,
         /// The step as published.
         step: Quantity,
@@ -67,7 +67,7 @@ pub enum NotAllowed {
     /// The grid point lies beyond 2^63 − 1 units.
     #[error("asked {asked}, and the next step of {step} above that is beyond 2^63 - 1")]
     TooLarge {
-        /// What was asked.
+        /// The request.
         asked: Quantity,
         /// The range's grid.
         step: Quantity,
@@ -94,7 +94,7 @@ impl fmt::Display for Grid {
 
 /// What a share takes of `capacity` when a request asks for `asked` of it, or does not name it (`None`).
 ///
-/// Looks at the policy alone: whether that much is left is the ledger's question.
+/// Uses the policy alone: the ledger checks whether that much is left.
 ///
 /// # Errors
 /// The device is not eligible for the request: above the maximum, off the grid, or no listed value is large enough.

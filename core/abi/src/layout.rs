@@ -212,7 +212,8 @@ pub mod slot {
         let counts = CLOSING - HOLD;
         owner & !counts | owner.wrapping_add(HOLD) & counts
     }
-    /// `u64`, start time of the owner in clock ticks since boot: tells it from a later process with its pid.
+    /// `u64`, start time of the owner in clock ticks since boot: distinguishes it from a later process with
+    /// its pid.
     pub const START_TIME: usize = 8;
     /// `u64`, inode of the owner's pid namespace: `pid` means something only there.
     pub const PID_NAMESPACE: usize = 16;

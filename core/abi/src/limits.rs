@@ -304,7 +304,8 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// FNV-1a, 64 bits: tells a torn record from a whole one; it is no protection against a forger, the mount is.
+/// FNV-1a, 64 bits: distinguishes a torn record from a whole one; it is no protection against a forger, the
+/// mount is.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -247,7 +247,7 @@ impl LimitsWriter<'_> {
     }
 }
 
-/// Everybody's view of the usage file.
+/// A view of the usage file for agent and tenant processes.
 #[derive(Clone, Copy)]
 pub struct UsageView<'a>(Bytes<'a>);
 

@@ -131,7 +131,7 @@ impl CandidateSet {
         }
     }
 
-    /// Passes this candidate over from now on, whatever is asked of it.
+    /// Passes this candidate over from now on, for every demand.
     pub(super) fn bury(&mut self, position: usize) {
         self.dead.set(position);
     }

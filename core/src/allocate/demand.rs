@@ -44,7 +44,7 @@ type BaseKey = (String, Vec<String>, Access, Vec<Toleration>);
 pub(super) struct Demand {
     pub(super) request: ExactRequest,
     pub(super) base: BaseNo,
-    /// By profile, as far as asked.
+    /// By profile, as far as requested.
     amounts: Vec<Amounts>,
     /// By profile, prepared with the amounts.
     ranges: Vec<InRange>,

@@ -27,7 +27,7 @@ pub use remedy::Change;
 pub struct Explanation {
     /// Where they would go, or the refusal.
     pub outcome: Result<NodeIndex, Refusal>,
-    /// Each node that was asked for, in order; empty when the claims are placed.
+    /// Each requested node, in order; empty when the claims are placed.
     pub nodes: Vec<NodeExplanation>,
     /// The smallest single change that places them, proved by a search; `None`: no single change does.
     pub remedy: Option<Change>,

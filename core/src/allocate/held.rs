@@ -62,7 +62,7 @@ pub enum HoldError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no claim with uid {uid} is held, so nothing is released")]
 pub struct NotHeld {
-    /// The UID asked for.
+    /// The requested UID.
     pub uid: String,
 }
 

@@ -105,7 +105,7 @@ pub enum Refusal {
         /// Steps taken.
         steps: u64,
     },
-    /// The claims were asked for on no node at all.
+    /// The list of nodes for the claims is empty.
     #[error("there is no node to place the claims on")]
     NoNodes,
     /// The node number is not one of this world's.

@@ -9,7 +9,7 @@
 //! Devices of one request are taken in the order of the list, so combinations are tried, not permutations. An
 //! allocation holds at most 32 results: running over that is remembered apart from not fitting, so that the callers
 //! can turn to an alternative that needs fewer devices instead of trying every other device. In a long search a device
-//! is passed over if another that nothing tells from it has failed in the same place ([`super::twins`]).
+//! is passed over if an indistinguishable one has failed in the same place ([`super::twins`]).
 //!
 //! Everything taken is on one trail; the state is as before when the trail is empty again.
 
@@ -48,7 +48,7 @@ pub(super) enum Form {
     FirstAvailable,
 }
 
-/// What is asked, and where it can be had.
+/// The request, and where it fits.
 #[derive(Debug)]
 pub(super) struct Alternative {
     pub(super) demand: DemandNo,

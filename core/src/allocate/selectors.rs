@@ -21,11 +21,11 @@ pub(super) struct Selectors {
 struct Compiled {
     text: String,
     program: Result<Selector, String>,
-    /// By entry; grows as entries are asked for.
+    /// By entry; grows as entries are evaluated.
     verdicts: Vec<Verdict>,
 }
 
-/// A device under evaluation: what selectors see of it is made once, and only if one has to be asked.
+/// A device under evaluation: its view for selectors is made once, and only if a selector runs.
 pub(super) struct Viewed<'a> {
     index: &'a Index,
     entry: EntryNo,

@@ -41,7 +41,7 @@ pub(super) struct DeviceState {
 /// Whether what stands in the way is held, or only taken by the search itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
-    /// The device or its counters are held: in everybody's way until something is released.
+    /// The device or its counters are held: it blocks every claim until something is released.
     Held,
     /// Too little capacity is left: in the way of this amount until something is released.
     Used,

@@ -36,7 +36,7 @@ pub(super) enum Passing {
     Never,
 }
 
-/// The devices of a search by what can be told of them.
+/// The devices of a search by what distinguishes them.
 #[derive(Debug)]
 pub(super) struct Twins {
     kinds: HashMap<EntryNo, u32>,
@@ -45,7 +45,7 @@ pub(super) struct Twins {
 // === impl Twins ===
 
 impl Twins {
-    /// Sorts the candidates of a search; none where twins could be told apart by the order of taking.
+    /// Sorts the candidates of a search; none if the order of taking could distinguish twins.
     pub(super) fn of(
         index: &Index,
         attributes: &Attributes,

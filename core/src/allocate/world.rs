@@ -45,7 +45,7 @@ pub enum Release {
 pub struct Limits {
     /// Most steps (a device looked at, or a request entered) of one search on one node.
     pub steps_max: u64,
-    /// Steps after which devices that nothing tells apart are tried once. The answers are the same.
+    /// Steps after which indistinguishable devices are tried once. The answers are the same.
     pub steps_before_twins: u64,
     /// What is remembered between searches.
     pub memory: Memory,
@@ -186,7 +186,7 @@ impl World {
         slot.clone()
     }
 
-    /// Looks at the slices through another directory; returns the one used so far.
+    /// Reads the slices through another directory; returns the one used so far.
     pub(super) fn see(&mut self, directory: Arc<Directory>) -> Arc<Directory> {
         self.views.fill(None);
         self.set_limits(self.limits);

@@ -20,7 +20,7 @@ pub(super) struct CheckError {
     pub(super) why: String,
 }
 
-/// A program that yields a bool, as far as can be told.
+/// A program that yields a bool, as far as is known before it runs.
 pub(super) fn check(expr: &Expr) -> Result<Node, CheckError> {
     let mut checker = Checker::default();
     let (node, found) = checker.expr(expr)?;

@@ -1,6 +1,7 @@
 //! What every declared function does: which step of a program a call becomes, and the operators and conversions.
 //!
-//! One implementation serves all signatures of a name in a style and tells them apart by the values it gets. An
+//! One implementation serves all signatures of a name in a style and distinguishes them by the values it
+//! gets. An
 //! argument that fits no signature, possible where a type is known only at run time, is an error of the language.
 
 mod format;

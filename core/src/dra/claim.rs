@@ -1,4 +1,4 @@
-//! What a user asks for: claims, requests, constraints, configuration; and classes, which admins write.
+//! User requests: claims, requests, constraints, configuration; and classes, which admins write.
 
 use std::collections::BTreeMap;
 
@@ -48,11 +48,11 @@ pub enum RequestKind {
 pub struct SubRequest {
     /// Name, unique in the request; results and constraints say `request/name`.
     pub name: String,
-    /// What is asked.
+    /// The request.
     pub request: ExactRequest,
 }
 
-/// What is asked for: devices of a class that pass all selectors.
+/// A request: devices of a class that pass all selectors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExactRequest {
     /// `deviceClassName`

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What placement looks at in a node.
+/// What placement reads of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Name.

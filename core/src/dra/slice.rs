@@ -160,7 +160,7 @@ pub enum AttributeValue {
 pub struct DeviceCapacity {
     /// The whole amount.
     pub value: Quantity,
-    /// How much of it a request takes; `None`: as asked, or all of it when not asked.
+    /// How much of it a request takes; `None`: as requested, or all of it without a request.
     pub policy: Option<CapacityPolicy>,
 }
 

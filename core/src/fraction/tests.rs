@@ -5,7 +5,7 @@ fn mib(mib: u64) -> Bytes {
     Bytes::from_mib(mib).unwrap()
 }
 
-/// Asks the whole catalogue; answers are `model: choice`.
+/// Queries the whole catalogue; answers are `model: choice`.
 #[track_caller]
 fn check(text: &str, expected: &[&str]) {
     let catalogue = Catalogue::embedded();

@@ -184,7 +184,7 @@ impl Account {
         }
     }
 
-    /// Whether a holding fits; `holders` is asked only for the message.
+    /// Whether a holding fits; `holders` is called only for the message.
     pub(super) fn accepts(
         &self,
         row: usize,

@@ -32,7 +32,7 @@ pub enum Refusal {
     /// No such card on this node.
     #[error("card {card} is not on this node; rescan the node or place the claim elsewhere")]
     UnknownCard {
-        /// As asked.
+        /// As requested.
         card: CardUuid,
     },
     /// The card cannot be cut like that.
@@ -42,7 +42,7 @@ pub enum Refusal {
     UnknownPart {
         /// The card.
         card: CardUuid,
-        /// As asked.
+        /// As requested.
         part: Part,
         /// Templates it has.
         known: String,
@@ -60,7 +60,7 @@ pub enum Refusal {
         card: CardUuid,
         /// The device that is shared.
         part: Part,
-        /// As asked.
+        /// As requested.
         asked: Bytes,
         /// What is left.
         left: Bytes,
@@ -79,7 +79,7 @@ pub enum Refusal {
         card: CardUuid,
         /// The device that is shared.
         part: Part,
-        /// As asked.
+        /// As requested.
         asked: Cores,
         /// What is left.
         left: Cores,
@@ -93,7 +93,7 @@ pub enum Refusal {
     Occupied {
         /// The card.
         card: CardUuid,
-        /// As asked.
+        /// As requested.
         part: Part,
         /// The holders.
         holders: Vec<Holder>,
@@ -103,7 +103,7 @@ pub enum Refusal {
     PartsOnly {
         /// The card.
         card: CardUuid,
-        /// As asked.
+        /// As requested.
         part: Part,
     },
     /// Nothing can hold a share of it to its limit.
@@ -111,17 +111,17 @@ pub enum Refusal {
     NotShareable {
         /// The card.
         card: CardUuid,
-        /// As asked.
+        /// As requested.
         part: Part,
     },
-    /// A slot was asked without its size.
+    /// A slot was requested without its size.
     #[error(
         "card {card}: {part} is asked without memory and cores; take them from the policy that defines the slot"
     )]
     SlotWithoutSize {
         /// The card.
         card: CardUuid,
-        /// As asked.
+        /// As requested.
         part: Part,
     },
     /// Chips on one board must be all whole or all split.
@@ -131,7 +131,7 @@ pub enum Refusal {
     SameMode {
         /// The card.
         card: CardUuid,
-        /// As asked.
+        /// As requested.
         part: Part,
         /// The chip that is in the other mode.
         other: CardUuid,
@@ -143,7 +143,7 @@ pub enum Refusal {
     MixedServer {
         /// The card.
         card: CardUuid,
-        /// As asked.
+        /// As requested.
         part: Part,
         /// The card that differs.
         other: CardUuid,
@@ -175,7 +175,7 @@ pub enum Refusal {
 pub struct CounterShortage {
     /// The card.
     pub card: CardUuid,
-    /// As asked.
+    /// As requested.
     pub part: Part,
     /// The first counter that would run over.
     pub counter: CounterName,

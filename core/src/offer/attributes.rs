@@ -39,7 +39,7 @@ pub(super) enum Kind {
     Slot,
 }
 
-/// What tells the devices of one card apart.
+/// What distinguishes the devices of one card.
 pub(super) struct Face<'a> {
     pub(super) kind: Kind,
     pub(super) profile: &'a str,

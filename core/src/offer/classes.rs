@@ -12,7 +12,7 @@
 //! annotation [`SPELLING`]. Each class also has an extended resource name, so that a Pod can ask for it in
 //! `resources.limits`; such a claim gets the default size.
 //!
-//! Selectors never fail on another driver's device: the driver is asked first, and CEL stops there.
+//! Selectors never fail on another driver's device: the driver is compared first, and CEL stops there.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub fn classes(slices: &[ResourceSlice]) -> Vec<DeviceClass> {
     drafts.into_values().map(Draft::finish).collect()
 }
 
-/// What a class looks at in a device.
+/// What a class reads of a device.
 struct Face<'a> {
     kind: &'a str,
     vendor: &'a str,

@@ -89,7 +89,7 @@ pub enum LayoutKind {
     Dynamic,
 }
 
-/// What a share may ask for, and what it gets that asks for nothing.
+/// The range of a share's request, and the amount without a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareTerms {
     /// Memory of a share that names none; `None`: all of the device.

@@ -66,7 +66,7 @@ pub enum Problem {
         /// What is wrong, and what would do.
         because: String,
     },
-    /// Split was asked for without saying into what.
+    /// A split was requested without its parts.
     #[error(
         "layout split names no partitions and the card carries none; the card is not offered; \
          add `partitions = [\"7x1g.10gb\"]` or another recipe to the rule"
@@ -202,7 +202,7 @@ pub enum Problem {
 // === impl Problem ===
 
 impl Problem {
-    /// Whether the policy asks for what the card cannot be: nothing but another policy will help.
+    /// Whether the policy requests what the card cannot be: nothing but another policy will help.
     #[must_use]
     pub const fn is_impossible_policy(&self) -> bool {
         matches!(

@@ -9,7 +9,7 @@ const STEPS_MAX: u64 = 1_000_000;
 /// What came of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrangement {
-    /// They fit, at these placements, in the order asked.
+    /// They fit, at these placements, in the order of the request.
     Placed(Vec<PlacementName>),
     /// They do not fit together, or one of them is no template of the table.
     Impossible,

@@ -187,7 +187,7 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
-    /// What is taken is never less than what was asked, and asking for it again takes the same.
+    /// The amount taken is never less than the request, and requesting it again takes the same.
     #[test]
     fn rounding_is_up_and_idempotent(min in 0_i64..1_000, width in 0_i64..100, asked in 0_i64..100_000, kind in 0..3) {
         let unit = |n| Quantity::from_units(n, Format::BinarySi);
@@ -206,7 +206,7 @@ proptest! {
         }
     }
 
-    /// A policy that the API server stores serves its own default, asked for by name.
+    /// A policy that the API server stores serves its own default, requested by name.
     #[test]
     fn a_sound_policy_serves_its_default(
         value in 1_i64..60, default in 0_i64..60, min in 0_i64..60, max in proptest::option::of(0_i64..60),

@@ -35,7 +35,7 @@ pub enum Reason {
     },
     /// The request names a capacity that the device does not have.
     NoSuchCapacity {
-        /// The capacity asked for.
+        /// The requested capacity.
         capacity: String,
         /// What the device has.
         published: Vec<String>,

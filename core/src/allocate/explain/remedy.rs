@@ -100,7 +100,7 @@ pub enum Change {
     },
 }
 
-/// The claims asked for, and where.
+/// The requested claims, and where.
 struct Question<'a> {
     claims: &'a [ResourceClaim],
     candidates: Candidates<'a>,
@@ -239,7 +239,8 @@ impl World {
         names
     }
 
-    /// What the devices have left of a capacity, as amounts that may be asked for and are not zero; ascending.
+    /// What the devices have left of a capacity, as amounts that may be requested and are not zero;
+    /// ascending.
     fn amounts_left(&mut self, nodes: &[NodeIndex], name: &str, asked: Option<Quantity>) -> Vec<Quantity> {
         let mut amounts = BTreeSet::new();
         for node in nodes {

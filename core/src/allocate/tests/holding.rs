@@ -142,7 +142,7 @@ fn twelve_equal_devices_of_eleven_are_refused_at_once() {
     let refusal = world.allocate(NodeIndex(0), &[c(&["any*12"])]).unwrap_err();
     assert_eq!(kind(&refusal), "NoFit");
     assert_eq!(read(&world.allocate(NodeIndex(0), &[c(&["any*2"])])), "d0 d1");
-    // What tells them apart is looked at: each has a value of its own, so none is passed over.
+    // The constraint names an attribute that differs: each has a value of its own, so none is passed over.
     let alike = matching(c(&["any*2"]), &[], "uuid");
     assert_eq!(kind(&world.allocate(NodeIndex(0), &[alike]).unwrap_err()), "NoFit");
     assert_eq!(world.invariants(), Ok(()));

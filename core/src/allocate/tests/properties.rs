@@ -315,7 +315,7 @@ struct Judge {
     held: Vec<(String, AllocationResult)>,
 }
 
-/// One place to fill: the claim, the request's full name, what is asked.
+/// One place to fill: the claim, the request's full name, the request.
 type Place<'a> = (usize, String, &'a ExactRequest);
 
 impl Judge {

@@ -105,7 +105,7 @@ impl Translator<'_> {
         }
     }
 
-    /// The length of `n}`, `n,}` or `n,m}` ahead and the repetitions it asks for (`None`: too many, or m < n).
+    /// The length of `n}`, `n,}` or `n,m}` ahead and its repetitions (`None`: too many, or m < n).
     fn braces(&self) -> Option<(usize, Option<u32>)> {
         let end = self.rest.find('}')?;
         let (min, max) = match self.rest[..end].split_once(',') {

@@ -22,7 +22,7 @@ pub(super) fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(part)
 }
 
-/// A driver name; Kubernetes lowers its case before it looks.
+/// A driver name; Kubernetes lowers its case before it compares.
 pub(super) fn is_driver(text: &str) -> bool {
     text.len() <= 63 && is_subdomain(&text.to_ascii_lowercase())
 }
