@@ -116,8 +116,8 @@ fn one_thread(report: &mut Report, effort: Effort, place: &Path, limited: &Tenan
     Ok(())
 }
 
-/// Several threads, which share one controller, and several cards, where each launch asks which one is meant. Processor time of the
-/// threads, as they may be more than the processors.
+/// Several threads, which share one controller, and several cards, where each launch finds its card.
+/// Processor time of the threads, as they may be more than the processors.
 fn several(report: &mut Report, effort: Effort, place: &Path, limited: &Tenant) -> Result<(), String> {
     let mut rows = Vec::new();
     // Threads that sleep between their bursts find their memory cold, or in another processor's cache.

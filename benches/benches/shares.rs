@@ -264,7 +264,7 @@ fn all_alone(program: &Path, cases: &[Alone], effort: Effort) -> Result<Vec<Vec<
     Ok(all)
 }
 
-/// Lengths in milliseconds that were asked for; none: all of them.
+/// Requested lengths in milliseconds; none: all of them.
 fn wanted() -> Vec<u64> {
     std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect()
 }

@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 pub const H100_NODE: &str = "h100-8";
 /// Cards of [`H100_NODE`].
 pub const H100_CARDS: usize = 8;
-/// Memory of a share that is asked for.
+/// Memory of a requested share.
 const SHARE_MEMORY: Bytes = Bytes(8 << 30);
-/// Compute of a share that is asked for, and of a slot.
+/// Compute of a requested share, and of a slot.
 const SHARE_CORES: Cores = match Cores::new(10) {
     Some(cores) => cores,
     None => Cores::NONE,
@@ -42,7 +42,7 @@ pub struct Fleet {
     pub classes: Vec<DeviceClass>,
 }
 
-/// What a claim asks for.
+/// The request of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// A whole card.
@@ -175,7 +175,7 @@ pub fn claims_json(claims: &[ResourceClaim]) -> Vec<Value> {
     claims.iter().map(with_uid).collect()
 }
 
-/// What a claim asks for that fits the layout; in layout `dynamic` shares and partitions in turn.
+/// A claim's request that fits the layout; in layout `dynamic` shares and partitions in turn.
 #[must_use]
 pub fn ask_for(layout: LayoutKind, number: usize) -> Ask {
     match layout {

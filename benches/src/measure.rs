@@ -28,7 +28,8 @@ pub struct Spread {
 // === impl Effort ===
 
 impl Effort {
-    /// What Cargo asks for: it adds `--bench` to the arguments under `cargo bench` alone; `--test` asks for less.
+    /// The effort that Cargo requests: it adds `--bench` to the arguments under `cargo bench` alone; `--test`
+    /// requests less.
     #[must_use]
     pub fn from_args() -> Self {
         let given = |wanted: &str| std::env::args().any(|argument| argument == wanted);

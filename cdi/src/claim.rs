@@ -120,7 +120,7 @@ impl ClaimSpec {
         &self.text
     }
 
-    /// What a runtime is asked for, one name a device, in the order of the file.
+    /// The names that a runtime resolves, one a device, in the order of the file.
     pub fn qualified_names(&self) -> impl Iterator<Item = QualifiedName> {
         let name = |device: &Device| QualifiedName { kind: Kind::claim(), device: device.name.clone() };
         self.spec.devices.iter().map(name)

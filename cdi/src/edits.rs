@@ -1,4 +1,4 @@
-//! Static edits: the only changes that this crate ever asks a runtime to make to a container.
+//! Static edits: the only changes to a container that this crate ever requests of a runtime.
 //!
 //! A device node, a read-only mount, a constant in the environment, and two writable mounts: the usage file
 //! of a grant ([`Mount::usage_file`]) and the simulated cards of a node without hardware

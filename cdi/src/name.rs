@@ -330,7 +330,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a runtime is asked for: `aliquot.dev/claim=<device>`.
+/// The name that a runtime resolves: `aliquot.dev/claim=<device>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QualifiedName {
     /// The kind of the device.

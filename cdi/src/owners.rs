@@ -43,7 +43,7 @@ pub struct Conflict {
     pub held: Box<Edit>,
     /// The second owner.
     pub asker: Owner,
-    /// What the second one asks for.
+    /// The edit of the second one.
     pub asked: Box<Edit>,
 }
 

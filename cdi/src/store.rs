@@ -30,7 +30,7 @@ use crate::claim::ClaimSpec;
 use crate::name::{ClaimUid, Kind};
 use crate::spec::{ParseSpecError, Spec};
 
-/// Where every runtime looks for files that a running program made.
+/// Where every runtime reads files that a running program made.
 pub const DEFAULT_DIR: &str = "/var/run/cdi";
 /// How the name of each of our files begins.
 const PREFIX: &str = "aliquot.dev-claim-";

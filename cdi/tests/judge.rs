@@ -22,7 +22,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
 
-/// Random files that both are asked about.
+/// Random files that both judge.
 const FILES: usize = 2_000;
 /// Random claims that upstream injects.
 const CLAIMS: usize = 500;
