@@ -95,7 +95,7 @@ impl FakeApiServer {
         self.directory.path().join("kubeconfig")
     }
 
-    /// A directory that lives as long as the server.
+    /// A directory that exists as long as the server.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
@@ -238,7 +238,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells watches that there may be something new.
+    /// Wakes watches to look for new objects.
     fn announce(&self) {
         let version = self.state().store.version();
         self.changed.send_replace(version);

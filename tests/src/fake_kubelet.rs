@@ -1,4 +1,5 @@
-//! A kubelet's side of the plugin protocol: it finds the registration socket, asks there, and calls the service.
+//! A kubelet's side of the plugin protocol: it finds the registration socket, gets the plugin's info, and
+//! calls the service.
 //!
 //! It sends what a real one sends: the registration call carries the percent-encoded socket path as `:authority`.
 
@@ -66,7 +67,7 @@ impl FakeKubelet {
         found
     }
 
-    /// Waits for a registration socket, asks there, and accepts the plugin.
+    /// Waits for a registration socket, gets the plugin's info, and accepts the plugin.
     pub async fn register(&self) -> Plugin {
         let began = Instant::now();
         loop {

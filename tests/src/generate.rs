@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Invariants: the same seed gives the same case on every machine; nearly every object passes the API server's
-//! validation (the judge is asked in a test).
+//! validation (a test checks that with the judge).
 
 mod demand;
 mod expressions;

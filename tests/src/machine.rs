@@ -1,5 +1,5 @@
-//! A machine with NVIDIA cards: the simulated libraries where a loader finds the vendor's, and `aliquot` that is told nothing
-//! of that.
+//! A machine with NVIDIA cards: the simulated libraries are where a loader finds the vendor's, and `aliquot`
+//! runs without options for simulation.
 
 #![expect(clippy::unwrap_used, reason = "a test world that cannot be made fails the test that wants it")]
 
@@ -89,7 +89,7 @@ impl Machine {
         aliquot
     }
 
-    /// The cards, as `devices` tells of them.
+    /// The cards, as `devices` reports them.
     #[must_use]
     pub fn devices(&self) -> Vec<Value> {
         let output = self.aliquot("devices", &["-o", "json"]).output().unwrap();

@@ -205,7 +205,7 @@ fn read_tree(dir: &Path, files: &mut Files) {
 /// A claim with an allocation of these devices.
 ///
 /// # Panics
-/// The node offers no such device: the test asks for something else than it means.
+/// The node offers no such device: the test has a mistake.
 #[must_use]
 pub fn claim(node: &Node, uid: &str, wants: &[Want]) -> ResourceClaim {
     let cards = node.inventory().unwrap().cards;

@@ -139,7 +139,7 @@ impl Oracle {
         said(Self::start_judge(Judge::V1_37))
     }
 
-    /// Asks one question; the `id` of the request is set here.
+    /// Sends one question; the `id` of the request is set here.
     ///
     /// # Errors
     ///
@@ -150,7 +150,8 @@ impl Oracle {
         self.receive(&id, &line)
     }
 
-    /// Asks many questions at once and returns the answers in their order. Much faster than one after another.
+    /// Sends many questions at once and returns the answers in their order. Much faster than one after
+    /// another.
     ///
     /// # Errors
     ///
@@ -298,7 +299,7 @@ fn said(started: Result<Oracle, OracleError>) -> Result<Option<Oracle>, OracleEr
     }
 }
 
-/// Which judge the environment asks for.
+/// Which judge the environment selects.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
     /// None at all.

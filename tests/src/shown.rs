@@ -293,7 +293,7 @@ impl Scene {
                 }
             }
         }
-        // Everybody has heard by now what the driver says of his pools.
+        // Every process has by now queried the driver about its pools.
         let imported =
             |user: &User| user.held.iter().flatten().filter(|held| held.is(card, IMPORTED)).count();
         let imported = self.users.iter().map(imported).sum::<usize>();

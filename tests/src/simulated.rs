@@ -174,8 +174,8 @@ impl Bench {
         self.device().card(0).cloned().unwrap_or_else(|| panic!("no card 0"))
     }
 
-    /// Streams, events and contexts that programs used after their end, one a line, since this was last asked. What is left
-    /// there when the bench ends fails its test.
+    /// Streams, events and contexts that programs used after their end, one a line, since the last call.
+    /// Lines that are left when the bench ends fail its test.
     #[must_use]
     pub fn misuses(&self) -> Vec<String> {
         aliquot_sim_device::take_misuses(&self.cards())

@@ -67,7 +67,7 @@ impl Talk {
     ///
     /// # Panics
     ///
-    /// When it cannot be asked.
+    /// If its state cannot be read.
     #[must_use]
     pub fn has_answered(&self) -> bool {
         let mut answers = [PollFd::new(self.output.get_ref().as_fd(), PollFlags::POLLIN)];

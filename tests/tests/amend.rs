@@ -17,7 +17,7 @@ use nix::libc;
 
 const CARD: &str = "t4-2";
 
-/// What a claim asks for.
+/// The request of a claim.
 #[derive(Clone, Copy)]
 struct Asked {
     memory: &'static str,

@@ -23,8 +23,9 @@ use aliquot_tests::local::copy_program;
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::simulated::{self, Link};
 
-/// What the container does. Programs of its C library are asked with an environment of their own, as `sudo`, ssh and
-/// `env -i` leave it; only where the simulated driver lies is said again, which a real one's place needs not.
+/// The script of the container. Programs of its C library run with an environment of their own, as `sudo`,
+/// ssh and `env -i` leave it. Only the place of the simulated driver is set again, which a real one does not
+/// need.
 const IN_CONTAINER: &str = r#"
 held() { busybox env -i ALIQUOT_SIM_DIR=/cards LD_LIBRARY_PATH=/driver /opt/sim_probe hold "$1" </dev/null; }
 small=$((16 << 20)) large=$((1536 << 20))

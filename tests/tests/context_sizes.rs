@@ -191,7 +191,7 @@ fn measurement_beside_tenants_uses_only_unpromised_memory() {
     let machine = machine(CONTEXT);
     let seen = machine.dir().join("live");
     let held = |memory: &str| {
-        // It says what stands in its limits when it is asked.
+        // It prints its limits on command.
         let script = format!("echo ready; read line; cat $ALIQUOT_GRANTS/*/limits >{}", seen.display());
         let mut run = machine.aliquot("run", &["--memory", memory, "--", "sh", "-c", &script]);
         let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -347,7 +347,7 @@ fn killed_measurement_leaves_no_process_context_or_claim() {
     const HOUR: &str = "action = { slow_nanos = 3600000000000 }";
     for (fault, there) in [
         ("symbol = \"cuDevicePrimaryCtxRetain\"", 0),
-        // What is asked when the context is there.
+        // A query while the context exists.
         ("symbol = \"nvmlDeviceGetGraphicsRunningProcesses_v3\"\ncall = 2", CONTEXT),
     ] {
         let machine = machine(CONTEXT);

@@ -80,7 +80,7 @@ const fn share(memory_mib: u64) -> Want {
     Want { card: 0, part: "card", memory_mib: Some(memory_mib), cores: 1 }
 }
 
-/// How often the hardware is asked what there is when the node is opened for changes.
+/// How often opening a node for changes queries the hardware.
 fn asked_by_opening(world: &World) -> usize {
     let times = Arc::new(AtomicUsize::new(0));
     let parts = world.parts(Disk::default());

@@ -117,7 +117,7 @@ fn best_effort_gets_the_remainder_and_all_when_alone() {
     local.settle();
 }
 
-/// What is idle goes to the better priority alone while that wants it, and everybody keeps what was promised.
+/// Idle time goes to the better priority alone while that wants it, and every tenant keeps its guarantee.
 #[test]
 fn the_better_priority_has_what_others_leave() {
     let local = Local::new("h200");

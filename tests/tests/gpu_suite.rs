@@ -1,6 +1,6 @@
 //! The suite for real cards, on a simulated one: it runs, sees what is right and what is not, and stands aside alone.
 //!
-//! Nothing here says anything about a real card; `tests/gpu/README.md` says how one is asked.
+//! These tests say nothing about a real card; `tests/gpu/README.md` describes a run on one.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
@@ -78,7 +78,7 @@ fn verdict<'p>(page: &'p str, row: &str) -> &'p str {
     found.and_then(|cells| cells.last().copied()).unwrap_or_else(|| panic!("no row {row}: {page}"))
 }
 
-/// A process that has been told to do something on the bench's cards, ended with its handle.
+/// A process at work on the bench's cards, ended with its handle.
 struct Beside(Child);
 
 impl Beside {
@@ -345,7 +345,7 @@ fn a_share_of_an_instance_is_held_by_both_of_its_names() {
     }
 }
 
-/// An NVML that tells no numbers of instances.
+/// An NVML that reports no numbers of instances.
 #[test]
 fn an_instance_without_the_older_name_is_said_to_have_none() {
     let Some(place) = carried(shim()) else { return };
@@ -463,7 +463,7 @@ fn the_vendors_compiler_takes_the_kernels() {
     }
 }
 
-/// What is carried runs on a C library as old as 2.17, by the versions of what it asks for.
+/// A carried program runs on a C library as old as 2.17, by the symbol versions that it requires.
 #[test]
 fn the_probe_runs_on_old_systems() {
     let Some(place) = carried(shim()) else { return };

@@ -166,7 +166,7 @@ fn xid_of_an_instance_closes_its_place_alone() {
     assert!(err(&refused).contains(&format!("{place} of the card does not work")), "{}", err(&refused));
     let (elsewhere, _) = machine.tenant(&share, &["fill", "1"]);
     assert!(!starts(&whole).contains(&sick), "{:?}", starts(&whole));
-    // What is the card's is held against the card, whatever instance it was told of.
+    // An Xid of the card makes the whole card unhealthy, whatever instance it names.
     whole.raise_xid(95, whole.mig_devices().first().copied());
     noted(&machine.state(), "code 95");
     assert_eq!(machine.devices()[0]["health"]["state"], "unhealthy");
@@ -187,7 +187,7 @@ fn a_lost_card_is_noted_and_well_again_when_it_answers() {
     card(&machine, 0).set_health(Health::Well);
     assert_eq!(machine.devices()[0]["health"]["state"], "healthy", "it was reset");
     assert_eq!(held(&machine, &[]), (Some(0), vec![]));
-    // What it tells after that counts, also what it told before.
+    // A later report counts, even if it repeats an earlier one.
     let (tenant, _) = machine.tenant(&["--memory", "1Gi", "--card", "0"], &["fill", "1"]);
     assert!(!fs::read_to_string(machine.state().join("health")).unwrap().contains("lost"));
     card(&machine, 0).raise_xid(79, None);
@@ -430,7 +430,7 @@ fn a_simulated_card_tells_too_and_what_is_published_says_so() {
     let slices: Value = serde_json::from_str(&slices).unwrap();
     let found = slices.to_string().matches("\"aliquot.dev/unhealthy\"").count();
     assert_eq!(found, 1, "{slices}");
-    // A server that drops taints is not told of the card.
+    // A server that drops taints gets no device of the card.
     let devices = |kubernetes: &str| {
         let slices = text(&on_state(&local, &["slices", "-o", "json", "--kubernetes", kubernetes]));
         slices.matches("\"productName\"").count()

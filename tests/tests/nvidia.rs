@@ -89,7 +89,7 @@ fn a_command_gets_its_part_of_a_card_and_no_more() {
     assert!(held <= 4 * GIB && held > 3 * GIB, "{held} bytes of {}", 4 * GIB);
     let in_use = &machine.devices()[0]["inUse"][0];
     assert_eq!((in_use["memoryUsed"].as_str(), in_use["memory"].as_str()), (Some("4Gi"), Some("81559Mi")));
-    // Without the shim the same program has what it asks for.
+    // Without the shim the same program gets its whole request.
     let mut bare = machine.bench.command(aliquot());
     let mut bare = bare
         .args(["demo-tenant", "fill", "16384"])
@@ -236,7 +236,7 @@ fn part_of_a_killed_supervisor_is_released_with_the_next_call() {
     let machine = Machine::of("[[card]]");
     let (mut child, words) = machine.tenant(&["--memory", "60Gi"], &["fill", "1"]);
     let tenant = words[1].clone();
-    // Its input stays open, so that the command lives on without its supervisor.
+    // Its input stays open, so that the command continues without its supervisor.
     let input = child.stdin.take();
     child.kill().unwrap();
     child.wait().unwrap();

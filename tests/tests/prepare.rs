@@ -1,4 +1,4 @@
-//! Claims are prepared and released: the same answer however often it is asked, mended where something is missing,
+//! Claims are prepared and released: the same answer at every repetition, mended where something is missing,
 //! refused with the holder's name, undone when the hardware fails; and hardware, journal, ledger and files agree after
 //! every action.
 

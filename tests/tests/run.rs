@@ -313,7 +313,7 @@ fn run_failing_after_its_claim_releases_the_part_at_once() {
 #[test]
 fn a_partition_is_made_for_a_run_and_goes_with_it() {
     let local = Local::new("h100-8");
-    // It ends once there is an office: its governor may come late to a busy machine.
+    // It ends once there is a leader lock: its governor may come late to a busy machine.
     let governed = format!(
         "n=0; until ls {}/governors/MIG-* || [ $n = 3000 ]; do sleep 0.01; n=$((n+1)); done >&2",
         local.state().display()
@@ -432,7 +432,7 @@ fn an_ordinary_user_runs_with_state_of_its_own() {
         command.uid(65534).gid(65534);
     }
     command.current_dir(&home);
-    // It asks for four times its grant, and has all of that and no more.
+    // It allocates four times its grant, and gets all of the grant and no more.
     let script =
         "test \"$(id -u)\" != 0 && test -w $ALIQUOT_GRANTS/*/usage && \"$0\" demo-tenant fill 4096 && exit 9";
     command.args(["run", "--node", "t4-2", "--memory", "1Gi", "--", "sh", "-c", script]);

@@ -181,7 +181,7 @@ fn the_containers_place_of_grants_goes_before_the_variable() {
     let (generous, _files) = Tenant::with(&memory_limit(&scene.card, 32 * LIMIT));
     let (container, _others) = Tenant::with(&memory_limit(&scene.card, LIMIT));
     let own = format!("mkdir grants && mount --bind {} grants", container.grants().display());
-    // Root may open what is closed to everybody, unless it has no capabilities.
+    // Root may open what is closed to all users, unless it has no capabilities.
     let closed = r#"mkdir -m 0 grants && set -- setpriv --inh-caps=-all --bounding-set=-all "$@""#;
     for (place, verdict) in [
         ("true", Verdict::Open),

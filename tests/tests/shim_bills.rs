@@ -182,7 +182,7 @@ fn launches_refused_on_several_cards_are_billed_to_none() {
     }
 }
 
-/// A process that asked the driver about a capture after it was lost would be killed.
+/// A process that queried a capture after its loss would be killed by the driver.
 #[test]
 fn a_capture_ends_with_the_context_of_its_stream() {
     let Some(scene) = scene() else { return };

@@ -1,11 +1,11 @@
-//! How often the shim asks the driver on calls that programs make all the time: counted by a driver that counts, so exact. What
-//! they cost is measured by `benches/benches/hooks.rs`.
+//! How often the shim calls the driver in calls that programs make all the time: counted by a driver that
+//! counts, so exact. `benches/benches/hooks.rs` measures their cost.
 
 use aliquot_tests::bare::{Bare, CARD, number};
 use aliquot_tests::preload::{Tenant, memory_limit};
 use aliquot_tests::simulated::StoodAside;
 
-/// What is called, how many pools hold memory, and what the driver is asked for it without the shim and with it.
+/// The call, how many pools hold memory, and the driver calls for it without the shim and with it.
 const CALLS: [(&str, u32, [u32; 2]); 10] = [
     // Once more: which card is the current one.
     ("info", 0, [1, 2]),

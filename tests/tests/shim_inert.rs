@@ -179,7 +179,7 @@ fn a_process_of_an_old_c_library_keeps_no_trace_of_the_shim() {
     println!("glibc 2.{}", minor.unwrap());
 }
 
-/// The probe notices what it looks for: a library that leaves a descriptor and a handler is seen.
+/// The probe detects what it checks for: a library that leaves a descriptor and a handler is seen.
 #[test]
 fn the_probe_sees_what_a_worse_library_leaves() {
     let (into, place) = (TempDir::new().unwrap(), Place::new());

@@ -281,7 +281,7 @@ fn memory_of_an_exited_exporter_is_charged_while_imported() {
     scene.soon(&mut one, 1);
     one.say(&["close 0"]);
     scene.soon(&mut one, 0);
-    // An opener that dies lets go of it.
+    // An importer that exits releases it.
     let handle = one.lend(0);
     next.open(0, &handle);
     drop(next);
@@ -421,7 +421,7 @@ fn mass_ipc_sharing_leaves_slots_and_accounting_exact() {
     maker.say(&["alloc 0 512", "free 0"]);
     assert_eq!(maker.0.say("info"), format!("0 {}", LIMIT - (COUNT - 3) * BYTES));
     assert_eq!(found(), ((COUNT - 3) * BYTES, (COUNT - 3) * BYTES));
-    // Before the maker is refused, it looks.
+    // Before the exporter is refused, it checks for importers.
     one.open(1, &member(&mut maker, COUNT - 4));
     maker.say(&[&format!("part {}", COUNT - 4)]);
     let most = LIMIT - (COUNT - 4) * BYTES;

@@ -45,7 +45,7 @@ impl Scene {
         Talk::start(&mut self.tenant.command(&self.bench, &self.program))
     }
 
-    /// The books, which are what the driver says.
+    /// The accounting, which agrees with the driver.
     #[track_caller]
     fn books(&self) -> u64 {
         let books = self.files.counter(usage::TOTAL);
@@ -89,7 +89,7 @@ fn a_kernel_is_charged_in_each_context_that_it_is_launched_in() {
         assert_eq!(scene.books(), 3 * CONTEXT + 3 * each);
         say(&mut program, "destroy 1", "0");
         assert_eq!(scene.books(), 2 * CONTEXT + 2 * each);
-        // What was asked before that end is asked anew, and not charged.
+        // A query from before that end is repeated, and not charged.
         say(&mut program, "launch 1", "0");
         assert_eq!(scene.books(), 2 * CONTEXT + 2 * each);
         say(&mut program, "unload 1", "0");
@@ -140,7 +140,7 @@ fn launch_needing_more_than_the_grant_is_out_of_memory() {
     let Some(scene) = Scene::new(limit) else { return };
     let mut program = scene.start();
     say(&mut program, "retain 0", "0");
-    // Of such variables the image tells, so they are reserved before.
+    // The image gives the size of such variables, so they are reserved before.
     say(&mut program, &format!("load 1 4 {MODULE}"), "0");
     say(&mut program, "load 2 4", "0");
     say(&mut program, "function 2 1", "0");
@@ -172,7 +172,7 @@ fn local_memory_of_a_kernel_is_charged_where_it_is_launched() {
     program.end();
 }
 
-/// Counted by a process that dies of one question too many.
+/// Counted by a process that the driver kills at one query too many.
 #[test]
 fn only_the_first_launch_in_a_context_asks_for_free_memory() {
     // The loading, the kernel, and its first launch in the other context.

@@ -365,7 +365,7 @@ fn without_a_slot_nothing_is_had_and_with_one_again_everything() {
 fn process_stopped_while_reaping_blocks_no_new_slot() {
     let Some(scene) = Scene::new() else { return };
     let me = std::process::id();
-    // This test lives, but neither maps the file nor has the lock of a slot.
+    // This test runs, but neither maps the file nor has the lock of a slot.
     let dead = Forged { pid: me, start: start_of(me), namespace: namespace(), used: 0 };
     (0..usage::SLOT_COUNT).for_each(|number| scene.forge(number, dead));
     let file = scene.usage();

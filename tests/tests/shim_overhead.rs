@@ -423,7 +423,7 @@ fn a_module_of_an_eager_driver_is_charged_when_it_is_loaded() {
     program.end();
 }
 
-/// Counted by a process that dies of one question too many.
+/// Counted by a process that the driver kills at one query too many.
 #[test]
 fn first_use_of_a_function_reads_free_memory_twice_later_never() {
     // The loading of two modules; of each two functions, lazily.
@@ -691,7 +691,7 @@ fn stacks_that_a_limit_asks_for_are_charged_to_their_context() {
     program.end();
 }
 
-/// A driver may make another limit of what is asked for, and tells which.
+/// A driver may round a requested limit, and reports the result.
 #[test]
 fn rounded_and_clamped_limits_are_charged_as_applied() {
     let Some(scene) = Scene::on("stack_limits = \"rounded\"\n", LIMIT, Size::Published) else { return };
@@ -717,7 +717,7 @@ fn rounded_and_clamped_limits_are_charged_as_applied() {
         say(&mut program, "limit 0 1", "0");
         assert_eq!(scene.books(), most(1024), "round {round}");
     }
-    // As a driver that clamps what is asked for would take it.
+    // As a driver that clamps requests would take it.
     say(&mut program, "limit 0 10000000", "2");
     assert_eq!(scene.books(), most(1024));
     program.end();

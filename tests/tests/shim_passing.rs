@@ -96,7 +96,7 @@ fn every_hook_hands_its_call_on_as_it_was() {
         let told = scene.told(&tenant, &exports);
         assert_eq!(told.len(), exports.len());
         let expected = |export: &str| match export {
-            // A twin without memory is asked what it would take.
+            // The shim queries the size of a twin without memory.
             "cuArray3DCreate_v2" | "cuMipmappedArrayCreate" if card == CARD => "was called 2 times",
             _ => "ok",
         };
@@ -163,7 +163,7 @@ fn are_refused(exports: impl Fn(&Scene) -> Vec<&'static str>, at_least: usize, c
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), exports.len());
 }
 
-/// That each asks the meter: a hook that only handed its call on would reach the driver.
+/// That each uses the meter: a hook that only passed its call on would reach the driver.
 #[test]
 fn every_form_of_work_is_refused_where_it_cannot_be_metered() {
     let begins = |export: &str, stems: &[&str]| stems.iter().any(|stem| export.starts_with(stem));

@@ -466,7 +466,7 @@ fn is_imported_while_its_last_holder_lets_go() -> bool {
 /// The last holder found no other hold, and removes the memory from the accounting next.
 #[test]
 fn memory_imported_during_its_last_release_stays_charged() {
-    // One try in five asks where nothing else is to be done, one in twenty on a busy machine.
+    // One try in five queries where nothing else is to be done, one in twenty on a busy machine.
     assert!((0..1_000).any(|_| is_imported_while_its_last_holder_lets_go()), "it never asked");
 }
 

@@ -111,7 +111,7 @@ fn scene_of(program: &str, node: &str, told: Told, limits: &dyn Fn(&str) -> Limi
     }
 }
 
-/// How much is asked for, where the environment says.
+/// The number of operations or kills, if the environment sets it.
 fn asked(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().map_or(otherwise, |text| text.parse().unwrap())
 }
@@ -294,7 +294,8 @@ struct Family {
     name: &'static str,
     node: &'static str,
     policy: ComputePolicy,
-    /// One kill in so many of those asked for: where thousands of steps lead to a place, fewer can be had.
+    /// One kill in so many of the requested ones: where thousands of steps lead to a place, fewer are
+    /// possible.
     part: u64,
 }
 
@@ -306,7 +307,7 @@ const LENT: u64 = 4096;
 /// A card on which contexts and modules take memory.
 const OVERHEADS: &str = "context_bytes = 4194304\nmodule_bytes = 2097152\npage_bytes = 512\n";
 
-/// Kills, and counts the places; what is free is asked after each.
+/// Kills, and counts the places; free memory is queried after each.
 fn kill(mode: &str, kills: u64, family: &Family) {
     let free = 64 << 20;
     // One context is the asking sibling's, to the end.

@@ -225,7 +225,7 @@ fn work_is_that_of_the_container_as_a_part_of_its_share() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    // A process without a grant is told the card's, of all processes.
+    // A process without a grant gets the card's figures, of all processes.
     let bare = work(&stranger.say("work 0"));
     assert!(
         bare.iter().all(|told| told.len() == 2 && told.iter().all(|(_, part)| (45..=55).contains(part))),
@@ -251,7 +251,7 @@ fn accounting_reports_processes_of_the_container_only() {
     assert!(bare.ends_with("| 0 0 1") && bare.contains(&other.to_string()), "{bare}");
 }
 
-/// NVML says how many there are where a list is too short: of everybody on the card.
+/// If a list is too short, NVML returns the number of all processes on the card.
 #[test]
 fn how_many_processes_there_are_is_said_of_the_containers_own() {
     let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return };

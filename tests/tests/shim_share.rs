@@ -213,7 +213,7 @@ fn check(
     Err(format!("{work:?} {percent} % {processes} processes: {tries:?}"))
 }
 
-/// Programs may be given another time; what the shim tells the time by is the machine's.
+/// Programs may be given another time; the shim uses the machine's.
 #[test]
 fn a_clock_that_is_wrong_for_the_program_changes_no_share() {
     let bench = Bench::new();

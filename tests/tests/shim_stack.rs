@@ -15,7 +15,8 @@ const FRAME_MAX: usize = 1536;
 /// The smallest stack that a C library lets a thread have.
 const SMALLEST: &str = "16384";
 
-/// A card of which memory and compute are limited, and a program that tells how much stack calls take. `None`: no C compiler.
+/// A card with limited memory and compute, and a program that prints how much stack calls take. `None`: no C
+/// compiler.
 fn scene() -> Option<(Bench, PathBuf, Tenant, GrantFiles)> {
     let bench = Bench::new();
     let program = match bench.compile("shim_stack", Link::Opened) {

@@ -95,7 +95,7 @@ impl Pace {
     }
 }
 
-/// While others are at work: what a process tells adds up, and is within the limit.
+/// While others are at work: a process's figures add up, and are within the limit.
 fn each_adds_up(scene: &mut Scene) {
     let user = scene.random.below(USERS + 1);
     let (limit, told) = (scene.limit(0), scene.raw(user, "nvml 0"));

@@ -176,7 +176,7 @@ fn samples_tell_of_the_last_windows_how_busy_the_card_was() {
     let seat = card.join().unwrap();
     seat.submit(600_000_000_000);
     let start = Instant::now();
-    // Eight windows: the oldest of the seven that are told is full, too.
+    // Eight windows: the oldest of the seven reported ones is full, too.
     while start.elapsed() < Duration::from_nanos(9 * WINDOW_NANOS) {
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -65,7 +65,7 @@ fn card_reports_profiles_and_placements_as_in_the_header() {
         "6",
     ];
     assert_eq!(asked(&mut bench.command(&program), words), expected);
-    // Off: profiles and placements are told all the same; nothing can be made.
+    // Off: profiles and placements are listed all the same; nothing can be made.
     bench.write("node.toml", "mig_access = \"anybody\"\n[[card]]\n");
     let off = asked(&mut bench.command(&program), "mode profile 0 placements 9 make 19 room 19 devices util");
     let profile = "19 MIG 1g.10gb slices 1 instances 7 sms 16 mib 9984 same";

@@ -21,7 +21,7 @@ use aliquot_tests::local::aliquot;
 use aliquot_tests::oracle::Oracle;
 use serde_json::{Value, json};
 
-/// Spoilt slices that both checks are asked about.
+/// Spoilt slices that both checks judge.
 const SPOILT: usize = 4_000;
 const SEED: u64 = 0x0ff3;
 

@@ -14,7 +14,7 @@ use aliquot_tests::local::{Local, Tenant, aliquot};
 const PERCENTS: [u64; 3] = [10, 30, 60];
 /// Most that a part may be off, in thousandths of it.
 const OFF_MAX: u64 = 50;
-/// Time over which parts are told.
+/// Time over which parts are measured.
 const SPAN: Duration = Duration::from_secs(5);
 /// Time to start and to learn.
 const START: Duration = Duration::from_secs(2);

@@ -64,7 +64,7 @@ impl Probed {
         command
     }
 
-    /// The probe as a tenant of a claim; with the shim, if it is not told otherwise.
+    /// The probe as a tenant of a claim; with the shim, unless set otherwise.
     fn tenant(&self, claim: &Value, arguments: &[&str]) -> Command {
         let grants = self.site.grants().join(claim["claimUid"].as_str().unwrap());
         let mut command = self.site.tenant(grants, &self.program);

@@ -1,4 +1,4 @@
-//! The API server, asked in plain JSON.
+//! The API server, by plain JSON.
 
 use std::collections::BTreeMap;
 use std::path::Path;

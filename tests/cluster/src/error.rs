@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::api::ApiError;
 
-/// Why a cluster does not start or does not do what it is asked.
+/// Why a cluster does not start or does not carry out a command.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClusterError {

@@ -203,7 +203,7 @@ fn remove_cgroup(cgroup: &Path) -> Result<(), ClusterError> {
         match fs::remove_dir(cgroup) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            // No event tells when the last process of a version 1 cgroup has ended.
+            // No event reports the end of the last process of a version 1 cgroup.
             Err(_) if Instant::now() < until => thread::sleep(Duration::from_millis(20)),
             Err(error) => return Err(ClusterError::file(cgroup, &error)),
         }

@@ -155,7 +155,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let mut limits = Mapping::of(2 * limits::BYTES);
-        // SAFETY: the buffer is as long as it says and lives longer than the writer.
+        // SAFETY: the buffer has this length and outlives the writer.
         let writer = unsafe { LimitsWriter::new(limits.base(), limits.bytes()) };
         writer.expect("aligned and long enough").write(&some_limits(&mut Feed(&[1, 0, 32, 0])));
         limits.keep(limits::RECORDS + 2 * limits::RECORD_BYTES);
@@ -278,7 +278,7 @@ impl World {
         if self.reads == 0 {
             return;
         }
-        // SAFETY: the buffer is as long as it says and lives longer than the writer.
+        // SAFETY: the buffer has this length and outlives the writer.
         let writer = unsafe { LimitsWriter::new(self.limits.base(), self.limits.bytes()) };
         writer.expect("aligned and long enough").write(&new);
         assert_eq!(self.read_limits(), Some(new), "what the agent wrote is read");
@@ -400,7 +400,7 @@ impl World {
         }
     }
 
-    /// A reaper walks over some slots, or once a run over all; the processes of the set bits are dead.
+    /// A reaper walks over some slots, or once a run over all; the processes of the set bits have exited.
     fn recount(&mut self, feed: &mut Feed<'_>) {
         let (dead, last) = (feed.byte(), feed.byte());
         let all = last > 250 && !std::mem::replace(&mut self.walked, true);

@@ -84,14 +84,14 @@ pub(crate) struct Bench {
     pub(crate) facts: Facts,
     /// What is to be done.
     pub(crate) plan: Plan,
-    /// More directories in which the loader looks for the driver.
+    /// More directories in which the loader searches for the driver.
     libraries: Option<PathBuf>,
     /// The carried programs, at a path that a preload may have.
     carried: PathBuf,
     watch: RefCell<Program>,
     /// What `CUDA_VISIBLE_DEVICES` is for programs, where it is not as it was found.
     visible: RefCell<Option<String>>,
-    /// Of an instance `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`, where NVML tells it.
+    /// Of an instance `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`, where NVML reports it.
     pub(crate) path: Option<String>,
     /// Lines about the card and its driver, as the page begins with.
     pub(crate) about: Vec<String>,
@@ -181,7 +181,7 @@ impl Facts {
 // === impl Bench ===
 
 impl Bench {
-    /// Looks at the card. `carried` is where its programs are, at a path that a preload may have.
+    /// Opens the card. `carried` is where its programs are, at a path that a preload may have.
     ///
     /// # Errors
     /// There is none for this suite, or what was carried does not run here.

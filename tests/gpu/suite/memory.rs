@@ -1,4 +1,4 @@
-//! Memory: the limit held in every family of allocations, and told by every call.
+//! Memory: the limit held in every family of allocations, and reported by every call.
 
 use crate::card::{Bench, Mode};
 use crate::check::{Outcome, Page, Side};
@@ -11,17 +11,17 @@ use std::time::Duration;
 pub(crate) const LIMIT: u64 = 4 << 30;
 /// What it allocates at a time.
 const CHUNK: u64 = 64 << 20;
-/// How much beyond the limit it asks for.
+/// How much beyond the limit it requests.
 const BEYOND: u64 = 1 << 30;
 /// The vendor's out-of-memory.
 const OUT_OF_MEMORY: u64 = 2;
-/// What the driver may take beside what is asked for: its own pages of tables, and rounding.
+/// What the driver may take beside a request: its own pages of tables, and rounding.
 const SLACK: u64 = 96 << 20;
-/// Pools and graphs take memory by so much at a time, more than was asked for.
+/// Pools and graphs take memory by so much at a time, more than the request.
 const GROWTH: u64 = 32 << 20;
 /// What may change on the card meanwhile without a check's doing.
 const STRANGE_MAX: u64 = 32 << 20;
-/// Allocations by which it is found out what one takes where that is not what was asked for.
+/// Allocations by which the cost of one is measured where it is not the request.
 const WEIGHED: u64 = 8;
 /// What a check needs of its section's time.
 const TAKES: Duration = Duration::from_secs(4);
@@ -32,7 +32,7 @@ struct Family {
     word: &'static str,
     /// The page's.
     name: &'static str,
-    /// Bytes asked for at a time; `None`: what one takes is measured.
+    /// Bytes of one request; `None`: the cost of one is measured.
     chunk: Option<u64>,
     /// What it may leave of the limit.
     leaves: u64,
@@ -74,7 +74,7 @@ fn weighed(bench: &Bench, word: &str, count: u64) -> Result<u64, Trouble> {
     Ok(taken)
 }
 
-/// What a context and its modules take, which no call asks for: measured with one small allocation.
+/// Memory of a context and its modules, which no call requests: measured with one small allocation.
 fn overhead(bench: &Bench) -> Result<u64, Trouble> {
     Ok(weighed(bench, "plain", 1)?.saturating_sub(CHUNK))
 }
@@ -108,7 +108,7 @@ fn undisturbed(bench: &Bench, before: u64) -> Result<(), Trouble> {
     )))
 }
 
-/// One process asks for more than its limit; what it really has is read by another, without the shim.
+/// One process requests more than its limit; another, without the shim, reads what it really has.
 fn fill(bench: &Bench, side: Side, family: &Family, each: u64) -> Result<Outcome, Trouble> {
     let (tenant, files) = Tenant::with(&memory_limit(&bench.facts.uuid, LIMIT));
     let before = bench.settled()?;
@@ -238,7 +238,7 @@ pub(crate) fn agreed(bench: &Bench, page: &mut Page) {
     });
 }
 
-/// Every process is told the grant.
+/// Every process reports the grant.
 pub(crate) fn told(bench: &Bench, page: &mut Page) {
     agreed(bench, page);
     let what = "nvidia-smi shows the grant";

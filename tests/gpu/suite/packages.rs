@@ -1,4 +1,4 @@
-//! Python packages that happen to be there: their own out-of-memory at the limit, and the total they are told.
+//! Python packages that happen to be there: their own out-of-memory at the limit, and the total they see.
 
 use crate::card::Bench;
 use crate::check::{Outcome, Page, Side};

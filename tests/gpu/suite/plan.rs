@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     pub(crate) seconds: f64,
     /// All the time there is.
     pub(crate) time: Duration,
-    /// The cards are simulated: a kernel is as long as it is told, and figures mean nothing.
+    /// The cards are simulated: kernels have the length of their names, and figures mean nothing.
     pub(crate) simulated: bool,
     /// Of each kind of measurement one is enough.
     pub(crate) few: bool,
@@ -72,7 +72,7 @@ impl Plan {
                 _ => plan.result = Some(word.into()),
             }
         }
-        // Where the programs are is no part of what was asked for.
+        // The place of the programs is no part of the user's request.
         let of_ours = words.iter().position(|word| word == "--carried");
         let is_ours = |at: usize| of_ours.is_some_and(|ours| at == ours || at == ours + 1);
         plan.words =

@@ -48,7 +48,7 @@ pub(crate) struct Shape {
     nanos: u64,
     blocks: Blocks,
     how: &'static str,
-    /// Kernels between two looks at the clock.
+    /// Kernels between two reads of the clock.
     batch: u32,
 }
 
