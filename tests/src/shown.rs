@@ -211,7 +211,7 @@ impl Scene {
     ///
     /// The usage file cannot be read.
     #[must_use]
-    pub fn of_nobody(&self, card: usize) -> u64 {
+    pub fn without_holder(&self, card: usize) -> u64 {
         let files = &self.files[card];
         let slots = (0..usage::SLOT_COUNT).map(|number| usage::SLOTS + number * usage::SLOT_BYTES);
         let let_go = slots.filter(|at| {
@@ -225,7 +225,7 @@ impl Scene {
     ///
     /// # Panics
     ///
-    /// It is not.
+    /// The answer differs from the accounting.
     pub fn question(&mut self, process: usize, card: usize, which: usize) -> Option<Vec<(u64, u64)>> {
         let is_user = process < USERS;
         let talk = if is_user { &mut self.users[process].talk } else { &mut self.monitor };
@@ -257,7 +257,7 @@ impl Scene {
                 );
                 assert!(others.iter().all(Vec::is_empty), "{others:?}");
                 let sum = computing[0].iter().map(|(_, bytes)| bytes).sum::<u64>();
-                assert_eq!(sum + self.of_nobody(card), booked, "processes, {context}");
+                assert_eq!(sum + self.without_holder(card), booked, "processes, {context}");
                 return Some(lists.swap_remove(0));
             }
         }
@@ -309,7 +309,7 @@ impl Scene {
     ///
     /// # Panics
     ///
-    /// It does not.
+    /// The process does not answer.
     pub fn raw(&mut self, process: usize, line: &str) -> String {
         if process < USERS { self.say(process, line) } else { self.monitor.say(line) }
     }

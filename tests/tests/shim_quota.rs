@@ -84,7 +84,7 @@ enum Told {
     /// The limits.
     ByTheHost,
     /// No source, as on a real card.
-    ByNobody,
+    Unpublished,
 }
 
 /// `None`: no C compiler here. What contexts of the node take, the limits say.
@@ -259,7 +259,7 @@ fn at_the_limit(graphs: &str, told: Told, mix: Mix, operations: u64) {
 #[test]
 fn at_the_limit_not_a_byte_is_had_above_it() {
     at_the_limit("launch", Told::ByTheHost, Mix::All, OPERATIONS);
-    at_the_limit("launch", Told::ByNobody, Mix::Elsewhere, OPERATIONS);
+    at_the_limit("launch", Told::Unpublished, Mix::Elsewhere, OPERATIONS);
 }
 
 #[test]

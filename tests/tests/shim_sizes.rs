@@ -61,7 +61,7 @@ impl Scene {
     }
 
     /// From now on a process that makes a context beside a present one is killed in that call.
-    fn kill_who_measures(&self) {
+    fn kill_measurers(&self) {
         self.bench.write("faults.toml", "[[fault]]\nsymbol = \"cuCtxCreate_v2\"\naction = \"kill\"\n");
     }
 }
@@ -113,7 +113,7 @@ fn measurement_failed_in_one_process_succeeds_in_the_next() {
     let mut first = scene.start();
     say(&mut first, "create 1 0 4", "0");
     assert_eq!(scene.learnt(), Some(CONTEXT));
-    scene.kill_who_measures();
+    scene.kill_measurers();
     let mut second = scene.start();
     say(&mut second, "retain 0", "0");
     say(&mut second, "create 1 0 4", "0");
@@ -147,7 +147,7 @@ fn context_without_room_to_measure_is_charged_the_assumed_size() {
     let Some(scene) = Scene::new(limit) else { return };
     let stranger = scene.stranger(2 << 30);
     let strangers = scene.card.in_use();
-    scene.kill_who_measures();
+    scene.kill_measurers();
     for make in ["retain 0", "create 1 0 4"] {
         let mut first = scene.start();
         say(&mut first, make, "0");
@@ -213,7 +213,7 @@ fn context_larger_than_assumed_is_destroyed_if_it_does_not_fit() {
 #[test]
 fn exit_during_measurement_blocks_no_other_measurement() {
     let Some(scene) = Scene::new(4 << 30) else { return };
-    scene.kill_who_measures();
+    scene.kill_measurers();
     let mut killed = scene.tenant.command(&scene.bench, &scene.program);
     let input = scene.files.dir().join("lines");
     std::fs::write(&input, "retain 0\n").unwrap();

@@ -133,7 +133,7 @@ fn still_agree(scene: &mut Scene) -> bool {
     assert!(told.iter().all(|lists| lists == &told[0]), "{told:?}");
     assert!(told[0][1..3].iter().chain([&told[0][9]]).all(|list| list == holders), "{told:?}");
     // What is under way is in the total first and in the process's part then, and off them the other way round.
-    let sum = holders.iter().map(|(_, bytes)| bytes).sum::<u64>() + scene.of_nobody(0);
+    let sum = holders.iter().map(|(_, bytes)| bytes).sum::<u64>() + scene.without_holder(0);
     assert!(sum <= booked, "{sum} of processes, {booked} in all");
     let on_card = scene.site.bench.card().in_use() - u64::try_from(USERS).unwrap() * PIECE;
     assert!(on_card <= booked, "{on_card} on the card, {booked} booked");

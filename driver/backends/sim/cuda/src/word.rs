@@ -172,7 +172,7 @@ impl WordOp {
             What::Wait(until) => place.load(*width).is_ok_and(|found| until.holds(*width, found, *value)),
             What::Write => {
                 // Memory that is gone by now takes nothing; the card would stop with a fault.
-                let _told_nobody = place.store(*width, *value);
+                let _unreported = place.store(*width, *value);
                 true
             }
         }
