@@ -1,23 +1,25 @@
-//! The host's side of the region: both files made whole, changed live, watched, and given back for the dead.
+//! The host's side of the region: creates both files, changes limits live, reads usage, and reaps exited processes.
 //!
 //! ```text
 //!   Grant ─limits_of─▶ Limits ─ensure─▶ <state>/grants/<claim>/<share>/limits   0644, the container's mount is read-only
 //!                                  └──▶ <state>/grants/<claim>/<share>/usage    0666, mounted writable, alone
 //!
-//!   governor ─change─▶ limits (in place)        usage ─Watched::reap─▶ the dead hold nothing
+//!   governor ─change─▶ limits (in place)        usage ─Watched::reap─▶ memory of exited processes is released
 //! ```
 //!
-//! Both files get their name when they are whole, and all their blocks with it, so that a full disk is met here and not
-//! in a tenant's store. From then on they are changed in place only: whoever has them mapped sees the change. `usage` is
-//! never made anew while its claim lives; a tenant that cut it short gets its length back, not its old content.
+//! A file gets its name once its content is complete and all its blocks are allocated. So a full disk is an error here, and
+//! not `SIGBUS` in a tenant's store. From then on the files are changed in place only, so that every mapping shows the change.
+//! `usage` is never replaced while its claim exists; a truncated file gets its length back, not its old content.
 //!
-//! Modes. The tenant may run as any user, so `usage` is for everybody to write; who may come near it is decided by the
-//! directory `grants`, which is ours alone (0700), and by the mount, which leads past it. `limits` is for us to write
-//! and for everybody to read; what keeps a tenant that runs as our user from writing it is the read-only mount, and
-//! where there is none (`aliquot run`) such a tenant could as well not load the shim at all.
+//! | file | mode | access control |
+//! |---|---|---|
+//! | `usage` | writable by all users, as the tenant may run as any | the directory `grants` (0700) and the mount, which bypasses it |
+//! | `limits` | writable by its owner, readable by all | the read-only mount, also for a tenant with the owner's user id |
 //!
-//! Who may lie: a tenant may write anything into `usage` and give it any length. What is read is copied first or mapped
-//! through `mapping`, where a vanished page reads as zeros and is noticed.
+//! Without a mount (`aliquot run`) such a tenant can write `limits`; it could also run without the shim.
+//!
+//! Threat: a tenant may write anything into `usage` and give it any length. So the host copies it before it reads, or maps it
+//! through `mapping`, where a vanished page reads as zeros and is detected.
 
 mod futex;
 mod live;
@@ -50,36 +52,37 @@ pub use live::{Changed, Live};
 pub(crate) use liveness::start_time;
 pub use watched::{Life, Reaped, Seen, SeenProcess, Watched};
 
-/// Name of the limits in the directory of a share.
+/// Name of the limits file in the directory of a share.
 pub const LIMITS: &str = "limits";
-/// Name of the usage in the directory of a share.
+/// Name of the usage file in the directory of a share.
 pub const USAGE: &str = "usage";
 
 /// All of a card's time, in parts per million.
 pub const WHOLE_PPM: u32 = 1_000_000;
 
-/// Whether something had to be done.
+/// Whether a file had to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
-    /// Something was written.
+    /// A file was written.
     Something,
-    /// All was there already.
+    /// All files were up to date.
     Nothing,
 }
 
-/// Where the files of one share lie.
+/// Paths of the files of one share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Directory of the share.
     pub dir: PathBuf,
-    /// File that is locked while limits of this node are written; no tenant sees it.
+    /// File that is locked while limits of this node are written; tenants have no access to it.
     pub lock: PathBuf,
 }
 
-/// What the shim is to hold a grant to; `None` where nothing could hold a limit. `visible` is how the tenant sees the part.
+/// The limits that the shim enforces for a grant; `None` if the device cannot enforce any. `visible` is the part's UUID as the
+/// tenant reads it.
 ///
-/// A part that hardware keeps apart has no memory limit of ours, and none on compute unless one was asked for: there is
-/// nobody beside it.
+/// A part that hardware isolates has no memory limit here, and no compute limit unless the claim requests one: it has no other
+/// tenant.
 #[must_use]
 pub fn limits_of(grant: &Grant, card: &Card, visible: &CardUuid) -> Option<Limits> {
     let support = [Some(card.shareable), template(grant, card).map(|t| t.shareable)];
@@ -105,7 +108,7 @@ pub fn limits_of(grant: &Grant, card: &Card, visible: &CardUuid) -> Option<Limit
             FailMode::Open => abi::FailMode::Open,
         },
         managed: abi::ManagedPolicy::Charge,
-        // Whoever reaches the card may know it ([`Place::publish_context`]); else the tenant's first process measures.
+        // The backend may know it ([`Place::publish_context`]); else the tenant's first process measures it.
         context_bytes: 0,
         pages: Pages::ASSUMED,
         card: Text::new(visible.as_str())?,
@@ -113,7 +116,7 @@ pub fn limits_of(grant: &Grant, card: &Card, visible: &CardUuid) -> Option<Limit
     })
 }
 
-/// Whether there is anything to hold: where nothing is, no program need load the shim.
+/// Whether there is any limit to enforce; without one no program needs to load the shim.
 #[must_use]
 pub fn limits_anything(limits: &Limits) -> bool {
     limits.memory != MemoryLimit::Unlimited || limits.policy != abi::ComputePolicy::Unlimited
@@ -126,8 +129,8 @@ fn template<'c>(grant: &Grant, card: &'c Card) -> Option<&'c aliquot_core::parti
     }
 }
 
-/// Policy and guaranteed share. Grants count in percent of the whole card, the shim in the time of what it sees, which
-/// for a partition is the partition.
+/// Policy and guaranteed share. Grants count in percent of the whole card, the shim in time of its device, which may be a
+/// partition.
 fn compute(grant: &Grant, card: &Card, alone: bool) -> (abi::ComputePolicy, u32) {
     let of = template(grant, card).map_or(100, |t| u32::from(t.cores.percent()).max(1));
     let ppm = (u32::from(grant.cores.percent()) * WHOLE_PPM / of).min(WHOLE_PPM);
@@ -140,8 +143,7 @@ fn compute(grant: &Grant, card: &Card, alone: bool) -> (abi::ComputePolicy, u32)
     }
 }
 
-/// Whether two records say the same to the tenant, whoever wrote them, whatever is granted right now, and whatever contexts
-/// were found to take since.
+/// Whether two records have equal terms: generation, present grant and measured context size are ignored.
 fn same(one: &Limits, other: &Limits) -> bool {
     let Limits { generation, granted_ppm, own_ppm, context_bytes, pages, .. } = *one;
     *one == Limits { generation, granted_ppm, own_ppm, context_bytes, pages, ..*other }
@@ -162,7 +164,7 @@ impl Place {
         self.dir.join(USAGE)
     }
 
-    /// Makes both files what they should be, and leaves alone what is right. The directory is there.
+    /// Creates or repairs both files; correct files stay unchanged. The directory exists.
     pub(crate) fn ensure(&self, disk: &Disk, wanted: &Limits) -> io::Result<Made> {
         let limits = self.ensure_limits(disk, wanted)?;
         let usage = self.ensure_usage(disk)?;
@@ -204,11 +206,11 @@ impl Place {
         Ok(Made::Something)
     }
 
-    /// Puts other limits in force, live: whoever has them mapped sees them. `change` is given what is in force, if that
-    /// can be read, and answers what shall be; `None`: as it is. The generation is counted here.
+    /// Changes the limits in place, so that every mapping shows the change. `change` gets the present limits, if they can be read,
+    /// and returns the new ones; `None`: no change. This function increments the generation.
     ///
     /// # Errors
-    /// The file is not there or is no limits file, or the disk refuses.
+    /// The file does not exist or is no limits file, or it cannot be locked or mapped.
     pub fn change(&self, change: impl FnOnce(Option<&Limits>) -> Option<Limits>) -> io::Result<()> {
         self.write(|now| {
             let next = change(now.as_ref())?;
@@ -216,8 +218,8 @@ impl Place {
         })
     }
 
-    /// Says how much of the card a context takes, as its driver is known to take it: processes that begin from now on are
-    /// refused one that does not fit before it is made, and measure nothing.
+    /// Publishes the context size that the backend knows for its driver. Processes that start from now on do not measure it, and a
+    /// context that does not fit is refused before it is created.
     ///
     /// # Errors
     /// As for [`Place::change`].
@@ -240,16 +242,16 @@ impl Place {
             let mut mapping = Mapping::of(&file, layout::limits::BYTES)?;
             mapping.limits_writer().map_err(fault)?.write(&next);
         }
-        // The lock covers reading and writing; it goes with the file.
+        // The lock covers reading and writing; dropping the file releases it.
         drop(lock);
         Ok(())
     }
 }
 
-/// The limits in force in a file.
+/// The limits in a file.
 ///
 /// # Errors
-/// The file cannot be read, or is no limits file that this version understands.
+/// The file cannot be read, or is no limits file of this version.
 pub fn read(limits: &Path) -> io::Result<Limits> {
     let image = Image::read(limits, layout::limits::BYTES)?;
     let view = image.limits().map_err(fault)?;
@@ -262,7 +264,7 @@ pub fn read(limits: &Path) -> io::Result<Limits> {
     })
 }
 
-/// Length of a file; `None`: it is not there. Anything but a plain file is refused.
+/// Length of a file; `None`: it does not exist. Anything but a plain file is an error.
 fn length_of(path: &Path) -> io::Result<Option<usize>> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => Ok(Some(usize::try_from(found.len()).unwrap_or(usize::MAX))),
@@ -274,7 +276,7 @@ fn length_of(path: &Path) -> io::Result<Option<usize>> {
     }
 }
 
-/// Opens a file to change it. Its tenant may have a lease on it, and the kernel would keep us waiting for that, with the node locked.
+/// Opens a file to change it, without blocking: its tenant may have a lease on it, and the node is locked meanwhile.
 fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(|error| {
@@ -289,8 +291,8 @@ fn open(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Opens a file to look at it. Whoever may write its directory may put anything there: a link is not followed, and a pipe
-/// keeps nobody waiting.
+/// Opens a file to read it. Its directory may be writable by others: a symbolic link is not followed, and a pipe does not
+/// block.
 pub(crate) fn open_to_look(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() {
@@ -299,7 +301,7 @@ pub(crate) fn open_to_look(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidData, "no plain file"))
 }
 
-/// Whether a file that tenants see holds these bytes. One that cannot be read now, as a tenant has a lease on it, does not.
+/// Whether a tenant-visible file holds these bytes. A file that cannot be read now, such as one with a tenant's lease, does not.
 pub(crate) fn holds(path: &Path, bytes: &[u8]) -> bool {
     let mut found = Vec::new();
     let read = open_to_look(path).and_then(|mut file| file.read_to_end(&mut found));
@@ -314,7 +316,7 @@ fn fault(fault: aliquot_abi::view::RegionFault) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, fault.to_string())
 }
 
-/// Keeps everybody else's hands off the directory of all grants; tenants reach their part of it through mounts.
+/// Restricts the directory of all grants to its owner; tenants reach their part of it through mounts.
 pub(crate) fn close_to_others(grants: &Path) -> io::Result<()> {
     let found = fs::metadata(grants)?.permissions();
     if found.mode() & 0o777 == 0o700 {

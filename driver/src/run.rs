@@ -1,16 +1,15 @@
-//! Plain processes in the place of containers: one machine, no cluster, the same ledger, journal and grants.
+//! Local runs: processes instead of containers, on one machine without a cluster, with the same ledger, journal and grants.
 //!
 //! ```text
 //!   ask ─▶ claim ─▶ allocator ─▶ Node::prepare ─▶ command with the shim ─▶ its end ─▶ Node::release
 //!    │       │                        │                  │ signals, exit code
-//!    │       └ runs/<uid>, locked ◀───┘                  └─ governor: the dead reaped, compute granted
-//!    └ what of which card                                └─ watch: what the card tells of itself, noted
+//!    │       └ runs/<uid>, locked ◀───┘                  └─ governor: exited processes reaped, compute granted
+//!    └ part and card                                     └─ watch: health events of the card, recorded
 //! ```
 //!
-//! A claim of this kind belongs to the process that runs its command. That process holds a lock on the run's record for as
-//! long as it lives; when it is gone, however it went, the next call that opens the node for changes finds the record
-//! unlocked and gives the claim back, as soon as none of the command's processes lives either ([`record`]). What tells of these
-//! is in `signs`.
+//! The claim of a local run belongs to its supervisor, the process that started the command. The supervisor holds a lock on the
+//! run's record until it exits. The next call that opens the node for changes finds the record unlocked, and releases the claim
+//! once no process of the command is alive either ([`record`]). Module `signs` checks their liveness.
 
 pub mod ask;
 pub mod cards;

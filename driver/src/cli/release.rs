@@ -101,7 +101,7 @@ fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Resul
             ));
         }
         Some(Found::Left(left)) => {
-            if let Some(pids) = left.who_lives(grants) {
+            if let Some(pids) = left.live_processes(grants) {
                 return Err(format!(
                     "what `aliquot run` started there still runs ({}): end it and try again; the next `aliquot run` gives it back \
                      as well",
@@ -110,7 +110,7 @@ fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Resul
             }
             Some(left)
         }
-        None => match record::who_lives_on(grants) {
+        None => match record::live_processes_of_claim(grants) {
             Some(pids) if used == Used::Stays => {
                 return Err(format!(
                     "its processes still run ({}): end them and try again, or take it away under them with --force",

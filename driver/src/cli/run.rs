@@ -444,7 +444,7 @@ fn execute(
 
 /// Releases the claim, unless something that the command started still runs.
 fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-    if run.anybody_else_lives(grants) {
+    if run.has_other_live_process(grants) {
         terminal.last_note(
             "note: something that the command started still runs; the part goes back when it ends, at the next call",
         );

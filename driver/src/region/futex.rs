@@ -1,6 +1,6 @@
-//! Waiting for words of regions, and waking who waits for them.
+//! Waiting on words of regions, and waking the waiters.
 //!
-//! Words lie in files, so that waiters and wakers are different processes: futexes are shared ones.
+//! The words lie in mapped files, and waiters and wakers are different processes. So all futexes are shared ones.
 
 // UNSAFETY: the C library has no interface for futexes but the system call itself.
 #![expect(unsafe_code, reason = "futex calls on words of mapped files")]
@@ -13,7 +13,7 @@ use nix::libc;
 
 /// Most words that the kernel lets one call wait for.
 const WORDS_MAX: usize = 128;
-/// Longest wait where the kernel cannot wait for several words: the others are looked at after it.
+/// Longest wait if the kernel cannot wait on several words: the caller reads the others after it.
 const FIRST_ALONE: Duration = Duration::from_millis(50);
 /// Word of 32 bits, shared between processes.
 const SIZE_U32: u32 = 2;
@@ -29,7 +29,7 @@ struct Waiter {
     reserved: u32,
 }
 
-/// Wakes everybody who waits for the word.
+/// Wakes all waiters on the word.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: an aligned word that is mapped; waking changes nothing in memory.
     unsafe {
@@ -37,7 +37,7 @@ pub fn wake(word: &AtomicU32) {
     }
 }
 
-/// Waits until any of the words is not the value that was seen, or is woken, or the time is over; may return sooner.
+/// Waits until any of the words differs from its given value, or is woken, or the time is over; may return sooner.
 pub fn wait_any(words: &[(&AtomicU32, u32)], longest: Duration) {
     let words = words.get(..WORDS_MAX).unwrap_or(words);
     if words.is_empty() {

@@ -1,4 +1,4 @@
-//! Limits that change again and again while their tenants run: mapped once, written in place.
+//! Limits that change often while their tenants run: mapped once, written in place.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use super::mapping::Mapping;
 use super::{Place, bytes_of, fault, open};
 
-/// The limits of one grant, held open by who changes them often.
+/// The limits of one grant, kept open and mapped for frequent changes.
 #[derive(Debug)]
 pub struct Live {
     mapping: Mapping,
@@ -25,7 +25,7 @@ impl Live {
     /// Opens and maps the limits of a grant.
     ///
     /// # Errors
-    /// They are not there, or no limits file.
+    /// The file does not exist, or is no limits file.
     pub fn open(place: &Place) -> io::Result<Self> {
         let file = open(&place.limits())?;
         if file.metadata()?.len() != bytes_of(limits::BYTES) {
@@ -37,16 +37,16 @@ impl Live {
         Ok(Self { mapping, lock })
     }
 
-    /// The limits in force.
+    /// The present limits.
     ///
     /// # Errors
-    /// No record is whole.
+    /// No record is complete.
     pub fn read(&self) -> io::Result<Limits> {
         let view = self.mapping.limits().map_err(fault)?;
         view.read().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no limits record is whole"))
     }
 
-    /// Until when what is granted beyond guarantees is.
+    /// When borrowed compute time expires.
     ///
     /// # Errors
     /// The file is no limits file any more.
@@ -54,7 +54,7 @@ impl Live {
         Ok(Until(self.mapping.limits().map_err(fault)?.lent_until()))
     }
 
-    /// Says until when it is, beside whoever writes a record: the word has one writer, who governs the card.
+    /// Publishes when borrowed compute time expires. No lock is needed: the word's only writer is the card's governor.
     ///
     /// # Errors
     /// As for [`Self::lent_until`].
@@ -63,11 +63,10 @@ impl Live {
         Ok(())
     }
 
-    /// Puts other limits in force; `change` answers what shall be, `None`: as it is. The generation is counted here. True
-    /// where something changed.
+    /// Changes the limits: `change` returns the new ones, `None`: no change. This function increments the generation.
     ///
     /// # Errors
-    /// No record is whole, or the lock cannot be taken.
+    /// No record is complete, or the lock cannot be taken.
     pub fn change(&mut self, change: impl FnOnce(&Limits) -> Option<Limits>) -> io::Result<Changed> {
         let lock = Flock::lock(self.lock.try_clone()?, FlockArg::LockExclusive)
             .map_err(|(_, errno)| io::Error::from(errno))?;

@@ -1,19 +1,18 @@
-//! Whether the owner of a slot lives.
+//! Liveness of a slot's owner.
 //!
-//! A process holds a record lock on its slot for as long as it lives; the kernel drops it at its death, sees it from
-//! every pid namespace, and gives it to no child. But a program that closes all its descriptors drops it, too. So a slot
-//! is dead when nobody holds the lock *and* no process has the pid and start time that it names.
+//! A process holds a record lock on its slot until it exits. The kernel then drops the lock; the lock is visible from every pid
+//! namespace and not inherited by children. But a program that closes all its descriptors drops it, too. So the owner counts as
+//! exited if no process holds the lock *and* no process has the slot's pid and start time.
 //!
-//! A pid of another namespace means something here only if this process sees all of them: then a process counts as the
-//! owner when its pid inside some namespace and its start time are those of the slot. Else the sign that the owner showed tells,
-//! a lock that it cannot lose but by its end. Where nothing can be found out, the owner counts as alive: the slot's bytes stay
-//! taken, and nobody is robbed.
+//! A pid of another namespace can be checked only from the initial pid namespace: a process is the owner if its pid in its own
+//! namespace and its start time are those of the slot. Elsewhere the owner's liveness lock decides, which only its exit releases.
+//! Without either the owner counts as alive: the slot's bytes stay reserved, so no live process loses its memory.
 //!
-//! A dead owner's slot stays as long as a child that it forked has its files, the driver's among them, which keep the memory: the
-//! owner left a lock that goes with them.
+//! The slot of an exited owner stays while a forked child has the owner's files open. The driver's files among them keep the
+//! memory; a lock of the owner shows that they are open.
 //!
-//! The slot of memory that is lent has a lock byte of its own, which everybody holds who has the memory; its maker counts, locked
-//! or not, until it let go. So has a crowd of it, but for one byte for all.
+//! The slot of IPC-shared memory has a lock byte of its own, which every process with the memory holds. The exporter counts, locked
+//! or not, until it closes the memory. A shared slot works the same, with one byte for all.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -29,27 +28,27 @@ use nix::libc;
 
 use super::watched::Life;
 
-/// Inode of the first pid namespace of a machine, from which every process is seen; fixed by the kernel.
+/// Inode of the initial pid namespace, from which every process is visible; fixed by the kernel.
 const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// A process slot that somebody has taken.
+/// A slot with an owner.
 #[derive(Clone, Copy)]
 pub(super) struct Taken<'a> {
-    /// Which.
+    /// Its number.
     pub(super) number: usize,
     /// Its words.
     pub(super) slot: SlotView<'a>,
-    /// Owner word when it was looked at.
+    /// Owner word when it was read.
     pub(super) owner: u64,
 }
 
-/// Processes as they are during one look at a usage file.
+/// Processes of the machine during one pass over a usage file.
 #[derive(Debug)]
 pub(super) struct Processes {
-    /// This process's pid namespace; 0 where it cannot be told.
+    /// This process's pid namespace; 0 if unknown.
     namespace: u64,
-    /// Every process by the pid in its own namespace and its start time; listed once, when it is first asked for, so
-    /// that a tenant that fills its slots with nonsense costs one listing.
+    /// Every process by the pid in its own namespace and its start time. Listed once, on first use, so that a tenant with many
+    /// invalid slots costs one listing.
     listed: OnceCell<BTreeSet<(u32, u64)>>,
 }
 
@@ -58,19 +57,19 @@ pub(super) const fn pid_of(owner: u64) -> u32 {
     slot::pid_in(owner)
 }
 
-/// This process's pid namespace; 0 where it cannot be told.
+/// This process's pid namespace; 0 if unknown.
 pub(super) fn own_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
 }
 
-/// What became of the owner of a slot.
+/// State of a slot's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It lives, or nobody can tell.
+    /// It is alive, or its state is unknown.
     Lives,
-    /// It is dead, and what it had is where it was: somebody has its files.
+    /// It exited, but another process has its files open, so its memory is still allocated.
     Left,
-    /// It is gone, with all it had.
+    /// It exited, and its memory is freed.
     Gone,
 }
 
@@ -80,8 +79,8 @@ impl Taken<'_> {
         self.fate(usage, processes).holds()
     }
 
-    /// What became of the owner. A slot of lent memory is freed by whoever lets go last, and another may have it at once, of whom
-    /// nothing was found out: he counts as alive.
+    /// State of the owner. The last process that closes IPC-shared memory frees its slot, and another may take it at once. If the
+    /// owner word changed during the check, the new owner counts as alive.
     pub(super) fn fate(&self, usage: &File, processes: &Processes) -> Fate {
         let answer = self.owner_is(usage, processes);
         if self.slot.owner().load(Ordering::SeqCst) == self.owner { answer } else { Fate::Lives }
@@ -99,12 +98,12 @@ impl Taken<'_> {
         }
         let start = self.slot.start_time().load(Ordering::Acquire);
         let (pid, of) = (pid_of(self.owner), self.slot.pid_namespace().load(Ordering::Acquire));
-        // Zero: the owner has taken the slot and not yet said when it began.
+        // Zero: the owner has taken the slot and not yet published its start time.
         let began = (start != 0).then_some(start);
         let gone = if of == processes.namespace || of == 0 {
             start_time(pid).is_none_or(|found| began.is_some_and(|began| began != found))
         } else {
-            processes.namespace == FIRST_NAMESPACE && !processes.anybody_is(pid, began)
+            processes.namespace == FIRST_NAMESPACE && !processes.contains(pid, began)
                 || self.has_lost_its_sign(usage)
         };
         match gone {
@@ -114,35 +113,35 @@ impl Taken<'_> {
         }
     }
 
-    /// Whether its owner is in a call of the driver by its words, or has work that is not on the books.
+    /// Whether its words show a driver call in progress or unbilled work.
     pub(super) fn is_unfinished(&self) -> bool {
         let slot = self.slot;
         self.is_in_call() || slot.unbilled_since().load(Ordering::SeqCst) != 0
     }
 
-    /// Whether its owner is in a call that may move memory, by its words. What is over is read first: a call that ends in between is
-    /// seen as under way.
+    /// Whether its words show a call in progress that may change memory. `ended` is read first: a call that ends in between counts
+    /// as in progress.
     pub(super) fn is_in_call(&self) -> bool {
         let ended = self.slot.ended().load(Ordering::SeqCst);
         self.slot.begun().load(Ordering::SeqCst) != ended
     }
 
-    /// Its owner is dead, and in no call any more. A reaper that was stopped meanwhile changes nobody else's words.
+    /// Ends the calls of an exited owner. A reaper that was stopped meanwhile changes no other owner's words.
     pub(super) fn leave_calls(&self) {
         let (begun, ended) = (self.slot.begun(), self.slot.ended());
         let (to, from) = (begun.load(Ordering::SeqCst), ended.load(Ordering::SeqCst));
         let _is_another_owners = ended.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Its owner is found dead for good: nobody takes hold of it any more. False: somebody did since it was looked at.
+    /// Marks the slot: its owner certainly exited, and no process can acquire it. False: the owner word changed since it was read.
     pub(super) fn mark_gone(&self) -> bool {
         let (seen, marked) = (self.owner, self.owner | slot::GONE);
         seen == marked
             || self.slot.owner().compare_exchange(seen, marked, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Whether the driver's files of the owner are open: a child that it forked has their descriptors, or its address space
-    /// outlives it, as a reader of `/proc/<pid>/maps` has it, and with it their mappings. The owner's memory is on the card as long.
+    /// Whether the owner's driver files are still open. A forked child has their descriptors, or a reader of `/proc/<pid>/maps`
+    /// keeps the address space with their mappings. The owner's memory stays on the card as long.
     fn leaves_files(&self, usage: &File) -> bool {
         let sign = self.slot.sign().load(Ordering::Acquire);
         let signs = [slot::lock_of_files(sign), Some(sign).filter(|sign| slot::SIGNS.contains(sign))];
@@ -150,19 +149,19 @@ impl Taken<'_> {
         bytes.into_iter().any(|byte| is_locked(usage, byte_lock(libc::F_WRLCK, byte)))
     }
 
-    /// Whether the owner showed a sign that it lives, and nobody shows it any more.
+    /// Whether the owner had a liveness lock that is no longer held.
     fn has_lost_its_sign(&self, usage: &File) -> bool {
         let sign = self.slot.sign().load(Ordering::Acquire);
         let byte = usize::try_from(sign).ok().filter(|_| slot::SIGNS.contains(&sign));
         byte.is_some_and(|byte| !is_locked(usage, byte_lock(libc::F_WRLCK, byte)))
     }
 
-    /// Whether it is of memory that is lent, and not of a process. What says neither is taken for a process's.
+    /// Whether it is of IPC-shared memory. A slot of an unknown kind counts as a process's.
     pub(super) fn is_lent(&self) -> bool {
         matches!(self.slot.kind().load(Ordering::Acquire), slot::LENT | slot::LET_GO)
     }
 
-    /// The byte whose lock says that it lives.
+    /// The lock byte that shows its liveness.
     fn lock(&self) -> libc::flock {
         let of_process = || usage::SLOTS + self.number * usage::SLOT_BYTES;
         let byte = match u32::try_from(self.number) {
@@ -175,7 +174,7 @@ impl Taken<'_> {
         byte_lock(libc::F_WRLCK, byte.unwrap_or_else(|_| of_process()))
     }
 
-    /// The same for people: who holds the lock, and whose word it is that the owner lives.
+    /// The liveness to report: the lock's holder, or whether the evidence is the tenant's own words.
     pub(super) fn life(&self, usage: &File, processes: &Processes) -> Life {
         let here = self.slot.pid_namespace().load(Ordering::Acquire) == processes.namespace;
         let named = || match self.fate(usage, processes) {
@@ -186,15 +185,15 @@ impl Taken<'_> {
     }
 }
 
-/// Who holds the slot's lock, as seen from here; `None`: nobody that the kernel tells of.
+/// The holder of the slot's lock, in this pid namespace; `None`: the kernel reports none.
 fn holder(usage: &File, mut lock: libc::flock) -> Option<Life> {
     fcntl(usage.as_fd(), FcntlArg::F_GETLK(&mut lock)).ok()?;
     let held = libc::c_int::from(lock.l_type) != libc::F_UNLCK;
-    // 0 where the holder's number means nothing in this process's namespace.
+    // 0 if the holder has no pid in this process's namespace.
     held.then(|| Life::Held { pid: u32::try_from(lock.l_pid).ok().filter(|pid| *pid != 0) })
 }
 
-/// Whether another process holds the slot's lock; where the kernel cannot tell, somebody does.
+/// Whether another process holds the slot's lock; if the kernel reports an error, it counts as held.
 fn is_locked(usage: &File, mut lock: libc::flock) -> bool {
     match fcntl(usage.as_fd(), FcntlArg::F_GETLK(&mut lock)) {
         Ok(_) => libc::c_int::from(lock.l_type) != libc::F_UNLCK,
@@ -213,7 +212,7 @@ pub(super) fn byte_lock(kind: libc::c_int, byte: usize) -> libc::flock {
     }
 }
 
-/// When a living process began, in clock ticks since boot; a zombie holds nothing any more.
+/// Start time of a live process, in clock ticks since boot; a zombie holds nothing any more.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before the last parenthesis may hold anything.
@@ -235,13 +234,13 @@ impl Fate {
 // === impl Processes ===
 
 impl Processes {
-    /// Those that there are now.
+    /// The processes of this moment.
     pub(super) fn now() -> Self {
         Self { namespace: own_namespace(), listed: OnceCell::new() }
     }
 
-    /// Whether a process has this pid in its own namespace, and began then, where that is known.
-    fn anybody_is(&self, pid: u32, began: Option<u64>) -> bool {
+    /// Whether a process has this pid in its own namespace, and this start time, if it is known.
+    fn contains(&self, pid: u32, began: Option<u64>) -> bool {
         let listed = self.listed.get_or_init(list);
         let (first, last) = began.map_or((0, u64::MAX), |began| (began, began));
         listed.range((pid, first)..=(pid, last)).next().is_some()

@@ -1,8 +1,8 @@
-//! Region files in memory: mapped where they are shared, copied where they are only looked at.
+//! Region files in memory: mapped to share them, copied to read them.
 //!
-//! A tenant may cut its usage file short at any moment, and then the next access to a mapping of it raises SIGBUS. For
-//! mappings that are made here the pages are replaced by zeros and the mapping is marked [`Mapping::torn`], so that no
-//! tenant can end a process of the host. Any other SIGBUS goes where it went before.
+//! A tenant may truncate its usage file at any moment; the next access to a mapping of it then raises SIGBUS. The handler replaces
+//! the pages of a mapping made here by zeros and marks it [`Mapping::torn`], so that no tenant can end a process of the host. Any
+//! other SIGBUS goes to the earlier handler.
 
 // UNSAFETY: mapping a file and catching the signal of a vanished page have no safe interface; the views of
 // `aliquot_abi` ask for a promise about mapped memory, which is given here.
@@ -29,7 +29,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 /// Most mappings of one process: regions that one governor watches, limits and usage.
 const MAPPINGS_MAX: usize = 4096;
 
-/// A mapping that the signal handler knows.
+/// A mapping that is registered with the signal handler.
 struct Entry {
     /// 0: free.
     base: AtomicUsize,
@@ -41,10 +41,10 @@ static ENTRIES: [Entry; MAPPINGS_MAX] = [const {
     Entry { base: AtomicUsize::new(0), length: AtomicUsize::new(0), torn: AtomicBool::new(false) }
 }; MAPPINGS_MAX];
 
-/// What was done about SIGBUS before, or why the handler is not there.
+/// The earlier action of SIGBUS, or the reason why the handler is not installed.
 static EARLIER: OnceLock<Result<SigAction, Errno>> = OnceLock::new();
 
-/// A shared mapping of a region file; unmapped with the value.
+/// A shared mapping of a region file; dropping the value unmaps it.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
@@ -52,7 +52,7 @@ pub(super) struct Mapping {
     entry: usize,
 }
 
-// SAFETY: the mapped memory is reached through atomics alone, from whichever thread.
+// SAFETY: the mapped memory is accessed through atomics alone, from any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -64,7 +64,7 @@ pub(super) struct Image(Vec<AtomicU64>);
 // === impl Mapping ===
 
 impl Mapping {
-    /// Maps the first `length` bytes of a file, which has them now.
+    /// Maps the first `length` bytes of a file that is at least as long now.
     pub(super) fn of(file: &File, length: usize) -> io::Result<Self> {
         catch_vanished_pages()?;
         let Some(size) = NonZeroUsize::new(length) else { return Err(io::ErrorKind::InvalidInput.into()) };
@@ -75,14 +75,14 @@ impl Mapping {
         match enter(base.as_ptr().expose_provenance(), length) {
             Some(entry) => Ok(Self { base, length, entry }),
             None => {
-                // SAFETY: mapped above, and nobody knows of it yet.
+                // SAFETY: mapped above, and not shared with any other code yet.
                 unsafe { munmap(base.cast(), length) }?;
                 Err(io::Error::other(format!("more than {MAPPINGS_MAX} regions are mapped")))
             }
         }
     }
 
-    /// Whether pages vanished under the mapping: what it reads since then means nothing.
+    /// Whether pages vanished under the mapping: later reads are invalid.
     pub(super) fn torn(&self) -> bool {
         ENTRIES.get(self.entry).is_some_and(|entry| entry.torn.load(Ordering::Acquire))
     }
@@ -93,15 +93,15 @@ impl Mapping {
         unsafe { UsageView::new(self.base, self.length) }
     }
 
-    /// Writes the header of a usage file anew; the rest stays.
+    /// Rewrites the header of a usage file; the rest stays.
     pub(super) fn mend_usage(&self) -> Result<(), RegionFault> {
-        // SAFETY: as above; the header holds constants, which whoever else uses the file would write as well.
+        // SAFETY: as above; the header holds constants, which every writer of the file writes equally.
         unsafe { UsageView::create(self.base, self.length) }.map(|_| ())
     }
 
     /// As a limits file.
     pub(super) fn limits(&self) -> Result<LimitsView<'_>, RegionFault> {
-        // SAFETY: as above; whoever writes it writes atomically.
+        // SAFETY: as above; every writer uses atomic stores.
         unsafe { LimitsView::new(self.base, self.length) }
     }
 
@@ -121,11 +121,11 @@ impl Drop for Mapping {
         }
         // SAFETY: mapped in `of`, and no view outlives `self`.
         let unmapped = unsafe { munmap(self.base.cast(), self.length) };
-        debug_assert!(unmapped.is_ok(), "what is mapped can be unmapped");
+        debug_assert!(unmapped.is_ok(), "a mapping can be unmapped");
     }
 }
 
-/// Makes a mapping known to the signal handler.
+/// Registers a mapping with the signal handler.
 fn enter(base: usize, length: usize) -> Option<usize> {
     let free =
         |entry: &Entry| entry.base.compare_exchange(0, base, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -145,7 +145,7 @@ fn catch_vanished_pages() -> io::Result<()> {
     earlier.as_ref().map(|_| ()).map_err(|errno| (*errno).into())
 }
 
-/// Puts zeros under a mapping of ours whose pages vanished; everything else is left to whoever cared before.
+/// Puts zeros under a registered mapping with vanished pages; any other signal is left to the earlier action.
 extern "C" fn vanished(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     let errno = Errno::last_raw();
     // SAFETY: the kernel passes a valid record, which for SIGBUS has an address.
@@ -158,7 +158,7 @@ extern "C" fn vanished(_signal: c_int, info: *mut libc::siginfo_t, _context: *mu
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let place = std::ptr::with_exposed_provenance_mut(base);
-        // SAFETY: exactly the pages of one mapping of ours are replaced, which views of it still may use.
+        // SAFETY: exactly the pages of one registered mapping are replaced, and they stay mapped for views of it.
         let put = unsafe { libc::mmap(place, length, protection, flags, -1, 0) };
         if put != libc::MAP_FAILED {
             entry.torn.store(true, Ordering::Release);
@@ -167,9 +167,9 @@ extern "C" fn vanished(_signal: c_int, info: *mut libc::siginfo_t, _context: *mu
         }
     }
     if let Some(Ok(earlier)) = EARLIER.get() {
-        // SAFETY: what was installed before; the access is tried again and ends as it would have without us.
+        // SAFETY: the earlier action; the access is repeated and ends as without this handler.
         let restored = unsafe { sigaction(Signal::SIGBUS, earlier) };
-        debug_assert!(restored.is_ok(), "an action that was in force can be in force again");
+        debug_assert!(restored.is_ok(), "an earlier action can be restored");
     }
     Errno::set_raw(errno);
 }
@@ -180,7 +180,7 @@ impl Image {
     /// A new limits file.
     pub(super) fn of_limits(limits: &Limits) -> io::Result<Self> {
         let image = Self::zeroed(layout::limits::BYTES);
-        // SAFETY: as many bytes as asked, in memory that atomics may change; nobody else has it.
+        // SAFETY: as many bytes as requested, in memory that atomics may change; no other code has it.
         let mut writer = unsafe { LimitsWriter::new(image.base(), image.length()) }.map_err(super::fault)?;
         writer.write(limits);
         Ok(image)
@@ -203,7 +203,7 @@ impl Image {
     pub(super) fn of(mut file: &File, length: usize) -> io::Result<Self> {
         let there = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
         let mut image = Self::zeroed(length.min(there));
-        // A file that is cut meanwhile is an error, as if it had been so short from the beginning.
+        // A file that is truncated meanwhile is an error, as a short file is.
         file.read_exact(image.bytes())?;
         Ok(image)
     }
@@ -212,8 +212,8 @@ impl Image {
     fn zeroed(length: usize) -> Self {
         let mut words = ManuallyDrop::new(vec![0_u64; length / 8]);
         let (base, length, capacity) = (words.as_mut_ptr(), words.len(), words.capacity());
-        // SAFETY: an atomic has size and alignment of its integer on every 64-bit machine, zeros are a value of it, and the
-        // allocation changes hands.
+        // SAFETY: an atomic has size and alignment of its integer on every 64-bit machine, zeros are a value of it, and the new
+        // vector owns the allocation.
         Self(unsafe { Vec::from_raw_parts(base.cast::<AtomicU64>(), length, capacity) })
     }
 

@@ -1,13 +1,13 @@
-//! What a claim's processes have, once none of them goes by limits that were in force before.
+//! Memory of a claim's processes, once none of them uses the limits of before a change.
 //!
 //! ```text
-//!   lower limits written ─▶ reservations begun before: recount waits for them        ┐
-//!                        ─▶ calls begun before, charged by what they took: each slot ├─▶ recount: what they have
-//!                           is seen once without a call under way                    ┘
+//!   lower limits written ─▶ earlier reservations: the recount waits for them          ┐
+//!                        ─▶ earlier calls, charged at their return: each slot is read ├─▶ recount: their memory
+//!                           once without a call in flight                             ┘
 //! ```
 //!
-//! A call that begins later sees the limits that were written, whatever it is charged. Where a process is never without one, its
-//! calls are kept waiting at the door that is shut for measurements as well, not for long.
+//! A later call reads the written limits, whatever it is charged. If a process always has a call in flight, its calls wait briefly
+//! at the admission gate, which measurements also close.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,18 +22,18 @@ use super::watched::taken;
 use super::{Reaped, Watched, wake};
 use crate::clock::monotonic;
 
-/// Recounts tried at most until what is reserved is known: half a second, where nobody ever stays inside.
+/// Most recounts until the reserved bytes are known: half a second if no thread stays inside.
 const TRIES: u32 = 25;
 /// Time between two of them.
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
-/// From which of them on the door is shut for calls: those that are short are over by then.
+/// First try with a closed admission gate: short calls have ended by then.
 const SHUT_FROM: u32 = 2;
-/// Up to which it is: the tenant's processes take a door that is shut for 200 ms for one that was left so.
+/// End of those tries: the tenant's processes treat a gate that is closed for 200 ms as abandoned.
 const SHUT_UP_TO: u32 = 9;
-/// Looks between two tries, and time between two of them.
+/// Reads of the slots between two tries, and time between two of them.
 const LOOKS: u32 = 100;
 const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
-/// Bit of the word by which turns are taken: the door is shut.
+/// Bit of the measuring word: the gate is closed.
 const SHUT: u32 = 1;
 
 /// A slot whose owner was in a call.
@@ -42,7 +42,7 @@ struct Call {
     owner: u64,
 }
 
-/// The door of a container's calls, shut as long as this lives.
+/// The closed admission gate of a container's calls; dropping the value opens it.
 struct Door<'v> {
     word: &'v AtomicU32,
     own: u32,
@@ -51,14 +51,13 @@ struct Door<'v> {
 // === impl Watched ===
 
 impl Watched {
-    /// What the living of the claim have, once nobody can reserve or be charged any more under limits that were in force before: whoever
-    /// is in the middle of it is waited for, as is another reaper, and what the dead held goes back. `None`: somebody stays in the
-    /// middle of it.
+    /// Memory of the claim's live processes, once no reservation or charge uses the limits of before a change. Operations in flight
+    /// and other reapers are waited for, and memory of exited processes is released. `None`: an operation stays in flight.
     ///
     /// # Errors
     /// As for [`Self::reap`].
     pub fn settled(&self, part: Ppm) -> io::Result<Option<Bytes>> {
-        // Behind the limits that were written: who reserves from here on sees them, or is seen.
+        // After the write of the limits: a reservation from here on reads them, or is counted below.
         std::sync::atomic::fence(Ordering::SeqCst);
         let mut calls: Vec<Call> = taken(self.view()?).filter_map(|taken| Call::of(&taken)).collect();
         let mut door = None;
@@ -69,8 +68,8 @@ impl Watched {
             let (answer, total) = self.recounted_to_size(part)?;
             match answer {
                 Reaped::Torn => return Ok(None),
-                Reaped::Nobody | Reaped::Dead { .. } if is_calm => return Ok(Some(total)),
-                Reaped::Nobody | Reaped::Dead { .. } | Reaped::Later => {}
+                Reaped::NoneExited | Reaped::Dead { .. } if is_calm => return Ok(Some(total)),
+                Reaped::NoneExited | Reaped::Dead { .. } | Reaped::Later => {}
             }
             door = match number {
                 SHUT_FROM..SHUT_UP_TO if !calls.is_empty() => door.or_else(|| Door::shut(view)),
@@ -83,7 +82,7 @@ impl Watched {
     }
 }
 
-/// Waits until no call goes on, for [`BETWEEN_TRIES`] at most, and as long where there is none.
+/// Waits until no call is in flight, at most about [`BETWEEN_TRIES`]; without calls exactly as long.
 fn wait_for(calls: &mut Vec<Call>, view: UsageView<'_>) {
     if calls.is_empty() {
         return std::thread::sleep(BETWEEN_TRIES);
@@ -105,7 +104,7 @@ impl Call {
         (!taken.is_lent() && taken.is_in_call()).then_some(call)
     }
 
-    /// Whether its owner has been in calls ever since.
+    /// Whether the same owner is still in a call.
     fn goes_on(&self, view: UsageView<'_>) -> bool {
         taken(view)
             .find(|taken| taken.number == self.number)
@@ -116,7 +115,7 @@ impl Call {
 // === impl Door ===
 
 impl<'v> Door<'v> {
-    /// `None`: somebody measures, and calls wait for that.
+    /// `None`: a measurement is in progress and keeps the gate closed.
     fn shut(view: UsageView<'v>) -> Option<Self> {
         let millis = u32::try_from((monotonic().0 / 1_000_000) & u64::from(u32::MAX)).unwrap_or(0).max(2);
         let (word, own) = (view.measuring(), (millis - 1) | SHUT);
@@ -143,7 +142,7 @@ mod tests {
     use super::*;
     use crate::disk::Disk;
 
-    /// Books in which this process has a slot and so many bytes.
+    /// A usage file in which this process has a slot and `used` bytes.
     fn books(dir: &tempfile::TempDir, used: u64) -> Watched {
         let place = Place { dir: dir.path().to_owned(), lock: dir.path().join("lock") };
         let mut image = super::super::Image::of_usage().unwrap();
@@ -159,7 +158,7 @@ mod tests {
         watched
     }
 
-    /// What is had once nobody is in a call, where the other thread is let run in one of twenty times half a second.
+    /// The result of the first successful try of twenty: the other thread may not run during half a second.
     fn settled(watched: &Watched) -> Option<Bytes> {
         (0..20).find_map(|_| watched.settled(Ppm::ALL).unwrap())
     }
@@ -181,7 +180,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(50));
-                // As the shim does: what it took is in the books before it is over.
+                // As in the shim: a call is charged before it ends.
                 view.total().fetch_add(30, Ordering::SeqCst);
                 slot.used().fetch_add(30, Ordering::SeqCst);
                 slot.ended().fetch_add(1, Ordering::SeqCst);
@@ -190,7 +189,7 @@ mod tests {
         });
     }
 
-    /// A program whose calls overlap without an end, as the shim makes them: before a door that is shut they wait.
+    /// A program with calls that overlap without end, as in the shim: they wait at a closed gate.
     #[test]
     fn process_always_in_a_call_is_kept_from_the_next_one_briefly() {
         let dir = tempfile::tempdir().unwrap();

@@ -18,19 +18,19 @@ use nix::libc;
 use super::*;
 
 const MIB: u64 = 1 << 20;
-/// Says in which directory a tenant of these tests lives.
+/// The share directory of a test's tenant process.
 const TENANT: &str = "ALIQUOT_TEST_TENANT";
-/// Of which lock byte such a process holds a share.
+/// The lock byte that such a process holds a shared lock on.
 const OPENED: &str = "ALIQUOT_TEST_OPENED";
-/// Is there for one that rests.
+/// Set for a tenant that sleeps.
 const RESTS: &str = "ALIQUOT_TEST_RESTS";
 
-/// What a tenant does until it is killed.
+/// The action of a tenant until it is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
-    /// It goes on reserving, so that it is killed anywhere.
+    /// It reserves in a loop, so that the kill may come anywhere.
     Reserves,
-    /// Nothing: it is seen to live while others are dead. Another one might be kept from its processor in the middle of a reservation.
+    /// It sleeps, as a live process beside exited ones. A busy one could be descheduled inside a reservation.
     Rests,
 }
 
@@ -108,16 +108,16 @@ fn second_prepare_changes_limits_in_place_and_keeps_usage() {
     assert_eq!((first.generation, first.memory), (1, MemoryLimit::Bytes(8 * MIB)));
     let watched = Watched::open(&place.usage()).unwrap();
     watched.view().unwrap().total().store(77, Ordering::SeqCst);
-    // What a governor granted meanwhile is no reason to write.
+    // A governor's grant since is no reason to write.
     place.change(|now| now.map(|now| Limits { granted_ppm: 500_000, ..*now })).unwrap();
     assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Nothing);
     assert_eq!(read(&place.limits()).unwrap().granted_ppm, 500_000);
 
-    // Nor is what a context was found to take, which stays through other changes.
+    // Nor is a measured context size, which stays through other changes.
     place.publish_context(Bytes(480 * MIB)).unwrap();
     place.publish_context(Bytes(480 * MIB)).unwrap();
     assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Nothing);
-    assert_eq!(read(&place.limits()).unwrap().generation, 3, "said once");
+    assert_eq!(read(&place.limits()).unwrap().generation, 3, "published once");
 
     let inode = |path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
     let before = inode(place.limits());
@@ -125,7 +125,7 @@ fn second_prepare_changes_limits_in_place_and_keeps_usage() {
     let second = read(&place.limits()).unwrap();
     assert_eq!((second.generation, second.memory), (4, MemoryLimit::Bytes(4 * MIB)));
     assert_eq!(second.context_bytes, 480 * MIB);
-    assert_eq!(inode(place.limits()), before, "whoever has it mapped sees the change");
+    assert_eq!(inode(place.limits()), before, "every mapping shows the change");
     assert_eq!(Seen::of(&place.usage()).unwrap().total, Bytes(77));
 
     let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -167,10 +167,10 @@ fn a_tenant_that_cuts_its_usage_short_ends_nobody_but_itself() {
     assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Torn);
     assert_eq!(fs::metadata(place.usage()).unwrap().len(), 135_168, "it has its length again");
     assert_eq!(place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap(), Made::Something);
-    assert_eq!(Watched::open(&place.usage()).unwrap().reap(Ppm::ALL).unwrap(), Reaped::Nobody);
+    assert_eq!(Watched::open(&place.usage()).unwrap().reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
 }
 
-/// A process that holds memory in the books of `dir`; nothing where no test asked for it.
+/// A tenant process with memory in the share of `dir`; does nothing unless a test starts it as one.
 #[test]
 fn tenant() {
     let Some(dir) = std::env::var_os(TENANT) else { return };
@@ -206,7 +206,7 @@ fn tenant() {
     }
     loop {
         if books.reserve(3, 1000) == Reservation::Granted {
-            // What is owed while a reaper is at work goes off the books with the next reservation.
+            // Bytes owed during a recount are released with the next reservation.
             let (Release::Done | Release::Owed) = books.release(3);
         }
     }
@@ -216,7 +216,7 @@ fn start_tenant(dir: &Path, does: Does) -> (Child, usize) {
     start_opener(dir, None, does)
 }
 
-/// One that has memory open, which this lock byte belongs to.
+/// A tenant that has memory with this lock byte open.
 fn start_opener(dir: &Path, lent: Option<u64>, does: Does) -> (Child, usize) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "region::tests::tenant", "--nocapture"])
@@ -244,11 +244,11 @@ fn exited_processes_are_credited_and_live_ones_keep_theirs() {
         let (mut child, number) = start_tenant(dir.path(), Does::Reserves);
         assert!(view.slot(number).unwrap().used().load(Ordering::SeqCst) >= 100);
         child.kill().unwrap();
-        // A zombie is as dead as one that was waited for.
+        // A zombie counts as exited, like a reaped child.
         let bound = Instant::now() + Duration::from_secs(10);
         let reaped = loop {
             match watched.reap(Ppm::ALL).unwrap() {
-                Reaped::Nobody | Reaped::Later => assert!(Instant::now() < bound, "round {round}"),
+                Reaped::NoneExited | Reaped::Later => assert!(Instant::now() < bound, "round {round}"),
                 reaped => break reaped,
             }
         };
@@ -257,7 +257,7 @@ fn exited_processes_are_credited_and_live_ones_keep_theirs() {
         let slot = view.slot(number).unwrap();
         assert_eq!(slot.owner().load(Ordering::SeqCst), 7 << 32, "free, and the generation stays");
         let total = view.total().load(Ordering::SeqCst);
-        assert!([100, 103].contains(&bytes_in(total)), "the living one's alone: {total}");
+        assert!([100, 103].contains(&bytes_in(total)), "the live process's alone: {total}");
     }
     assert!(view.slot(held).unwrap().used().load(Ordering::SeqCst) >= 100);
     assert_eq!(view.reaped().load(Ordering::SeqCst), rounds);
@@ -267,7 +267,7 @@ fn exited_processes_are_credited_and_live_ones_keep_theirs() {
     assert_eq!(Seen::of(&place.usage()).unwrap().total, Bytes(0));
 }
 
-/// It has the lock of all reapers, and has closed the books.
+/// The stopped reaper holds the reapers' lock and has frozen the accounting.
 #[test]
 fn a_reaper_that_was_stopped_keeps_nothing_from_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -279,25 +279,25 @@ fn a_reaper_that_was_stopped_keeps_nothing_from_the_next_one() {
     let (mut dead, _) = start_beside(dir.path(), (None, Does::Reserves), held);
     dead.kill().unwrap();
     dead.wait().unwrap();
-    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(100 | 103) }));
+    assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, returned: Bytes(100 | 103) }));
     total.fetch_or(FREEZE | 0x77 << 48, Ordering::SeqCst);
     assert!(matches!(watched.settled(Ppm::ALL).unwrap(), Some(Bytes(100 | 103))));
     stopped.kill().unwrap();
     stopped.wait().unwrap();
 }
 
-/// Until somebody dead was found; what came of it.
-fn reap_somebody(watched: &Watched) -> Reaped {
+/// Reaps until an exited process was found; returns that result.
+fn reap_exited(watched: &Watched) -> Reaped {
     let bound = Instant::now() + Duration::from_secs(10);
     loop {
         match watched.reap(Ppm::ALL).unwrap() {
-            Reaped::Nobody | Reaped::Later => assert!(Instant::now() < bound),
+            Reaped::NoneExited | Reaped::Later => assert!(Instant::now() < bound),
             reaped => return reaped,
         }
     }
 }
 
-/// One whose slot is not number `other`.
+/// A tenant with a slot number other than `other`.
 fn start_beside(dir: &Path, (lent, does): (Option<u64>, Does), other: usize) -> (Child, usize) {
     loop {
         let (mut child, number) = start_opener(dir, lent, does);
@@ -311,7 +311,7 @@ fn start_beside(dir: &Path, (lent, does): (Option<u64>, Does), other: usize) -> 
 
 #[test]
 fn lent_memory_outlives_its_maker_while_somebody_has_it_open() {
-    // In a slot of its own, and in a crowd.
+    // In a slot of its own, and in a shared slot.
     [4711, slot::CROWD].into_iter().for_each(lent_memory_outlives_its_maker);
 }
 
@@ -322,7 +322,7 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     let watched = Watched::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
     let (mut maker, number) = start_tenant(dir.path(), Does::Reserves);
-    // Far from the slots of processes that begin now, which their numbers choose.
+    // Far from the slots of later processes, which their pids determine.
     let lent = (number + usage::SLOT_COUNT / 2) % usage::SLOT_COUNT;
     let word = 3 << 32 | u64::from(maker.id());
     let byte = slot::lock_of_lent(u32::try_from(lent).unwrap(), word, tag);
@@ -335,41 +335,41 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     slot.owner().store(word, Ordering::SeqCst);
     view.total().fetch_add(50, Ordering::SeqCst);
     slot.used().store(50, Ordering::SeqCst);
-    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
     let mut seen = Seen::of(&place.usage()).unwrap().processes;
     seen.retain(|process| process.pid == maker.id());
     assert!(seen.len() == 1 && seen[0].used >= Bytes(150), "{seen:?}");
     maker.kill().unwrap();
     maker.wait().unwrap();
     if tag == slot::CROWD {
-        // Known as well without a look for the dead before: they go, and what somebody has open stays.
+        // Also known without an earlier reap: exited processes are released, and memory open in an importer stays.
         assert!(matches!(watched.settled(Ppm::ALL).unwrap(), Some(Bytes(150 | 153))));
     } else {
-        assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(100 | 103) }));
+        assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, returned: Bytes(100 | 103) }));
     }
     assert_eq!((slot.used().load(Ordering::SeqCst), slot.owner().load(Ordering::SeqCst)), (50, word));
     opener.kill().unwrap();
     opener.wait().unwrap();
-    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(150 | 153) }));
+    assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, returned: Bytes(150 | 153) }));
     assert_eq!((Seen::of(&place.usage()).unwrap().total, watched.owners().count()), (Bytes(0), 0));
-    // What its maker has needs no lock; let go of, and without a lock, it is nobody's, whoever lives.
+    // Memory that its exporter has needs no lock; closed and without a lock it is released, whichever processes live.
     let (mut maker, number) = start_beside(dir.path(), (None, Does::Rests), lent);
     let made = view.slot(number).unwrap();
     slot.start_time().store(made.start_time().load(Ordering::SeqCst), Ordering::SeqCst);
     slot.pid_namespace().store(made.pid_namespace().load(Ordering::SeqCst), Ordering::SeqCst);
     slot.kind().store(slot::LENT, Ordering::SeqCst);
     slot.owner().store(5 << 32 | u64::from(maker.id()), Ordering::SeqCst);
-    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
     view.total().fetch_add(50, Ordering::SeqCst);
     slot.used().store(50, Ordering::SeqCst);
     slot.kind().store(slot::LET_GO, Ordering::SeqCst);
-    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 0, returned: Bytes(50) }));
+    assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 0, returned: Bytes(50) }));
     maker.kill().unwrap();
     maker.wait().unwrap();
 }
 
-/// Memory goes to and fro between what its maker holds and what it lends, a page of the file apart from each other; as a process
-/// does it, it is in both for a moment.
+/// Bytes move to and fro between an exporter's slot and a slot of IPC-shared memory, a page of the file apart. As in a real
+/// process, they are in both for a moment.
 #[test]
 fn memory_that_is_being_lent_is_never_shown_twice() {
     let dir = tempfile::tempdir().unwrap();
@@ -426,10 +426,10 @@ fn process_of_another_pid_namespace_lives_with_its_lock() {
     slot.owner().store(1 << 32 | u64::from(me), Ordering::SeqCst);
     for shown in [0, 7, u64::MAX, sign] {
         slot.sign().store(shown, Ordering::SeqCst);
-        assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody, "{shown}");
+        assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited, "{shown}");
     }
     drop(file);
-    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, returned: Bytes(50) }));
+    assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, returned: Bytes(50) }));
 }
 
 #[test]
@@ -442,8 +442,8 @@ fn leaked_card_memory_of_exited_processes_is_billed() {
     let (mut child, number) = start_tenant(dir.path(), Does::Reserves);
     let left = crate::clock::monotonic().0 - 300_000_000;
     view.slot(number).unwrap().unbilled_since().store(left, Ordering::SeqCst);
-    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody);
-    assert_eq!(view.device_nanos().load(Ordering::SeqCst), 0, "it lives, and bills itself");
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
+    assert_eq!(view.device_nanos().load(Ordering::SeqCst), 0, "it is alive, and bills itself");
     child.kill().unwrap();
     child.wait().unwrap();
     let bound = Instant::now() + Duration::from_secs(10);
@@ -453,11 +453,11 @@ fn leaked_card_memory_of_exited_processes_is_billed() {
     let billed = view.device_nanos().load(Ordering::SeqCst);
     assert!(billed >= 150_000_000, "half of the time is the tenant's: {billed}");
     assert_eq!(view.credit_nanos().load(Ordering::SeqCst), -i64::try_from(billed).unwrap());
-    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Nobody);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
     assert_eq!(view.device_nanos().load(Ordering::SeqCst), billed, "once");
 }
 
-/// Killed anywhere, and with work on the card, while somebody has its files.
+/// A process is killed anywhere, with work on the card, while another process has its files open.
 #[test]
 fn exited_processes_with_open_files_are_billed_and_keep_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -478,20 +478,24 @@ fn exited_processes_with_open_files_are_billed_and_keep_bytes() {
     slot.unbilled_since().store(crate::clock::monotonic().0 - 300_000_000, Ordering::SeqCst);
     slot.inside().store(1, Ordering::SeqCst);
     for _ in 0..2 {
-        assert_eq!(watched.reap(Ppm::new(500_000)).unwrap(), Reaped::Nobody);
+        assert_eq!(watched.reap(Ppm::new(500_000)).unwrap(), Reaped::NoneExited);
         let words = (slot.ended().load(Ordering::SeqCst), slot.unbilled_since().load(Ordering::SeqCst));
         assert_eq!(words, (5, 0), "it is in no call");
     }
     let billed = view.device_nanos().load(Ordering::SeqCst);
     assert!(billed >= 150_000_000, "half of the time is the tenant's: {billed}");
     let seen = Seen::of(&place.usage()).unwrap();
-    assert!(watched.anybody_lives().unwrap(), "its memory does");
+    assert!(watched.any_alive().unwrap(), "its memory is still allocated");
     assert!(seen.total >= Bytes(100) && seen.processes.len() == 1, "{seen:?}");
-    assert_eq!(seen.processes.first().map(|process| process.life), Some(Life::Dead), "nobody has its number");
+    assert_eq!(
+        seen.processes.first().map(|process| process.life),
+        Some(Life::Dead),
+        "no process has its pid"
+    );
     drop(file);
-    // What is no sign keeps nothing.
+    // An invalid liveness byte keeps no memory.
     slot.sign().store(u64::MAX, Ordering::SeqCst);
-    assert!(matches!(reap_somebody(&watched), Reaped::Dead { processes: 1, .. }));
+    assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, .. }));
     assert_eq!(view.total().load(Ordering::SeqCst), 0);
     assert_eq!(view.device_nanos().load(Ordering::SeqCst), billed, "once");
 }

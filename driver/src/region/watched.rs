@@ -1,7 +1,7 @@
-//! The usage file of one grant, watched by the host: who holds what, and what the dead held goes back.
+//! The usage file of one grant on the host: the memory of each process, and the reaping of exited processes.
 //!
-//! One process opens a usage file once: closing any descriptor of it drops all record locks that the process holds on it,
-//! the reaper's own among them. Files that are only looked at are copied ([`Seen::of`]).
+//! A process opens a usage file only once: closing any descriptor of it drops all record locks of the process on it, the reaper's
+//! own among them. To be reported only, a file is copied ([`Seen::of`]).
 
 use std::fs::File;
 use std::io::{self, Seek as _};
@@ -30,15 +30,15 @@ use super::liveness::{Fate, Processes, Taken, byte_lock, pid_of};
 use super::mapping::{Image, Mapping};
 use super::{bytes_of, fault, open, open_to_look};
 
-/// Looks at a living thread between reserving and recording before it is left for later: two thousand times what a
-/// thread that runs needs.
+/// Tries of a recount while a live thread is between reserving and recording: two thousand times the time that a running thread
+/// needs.
 const LOOKS: u32 = 50;
-/// Time between two looks.
+/// Time between two tries.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
-/// Looks at another reaper's lock before its work is done over: it may have been stopped.
+/// Tries to take another reaper's lock before its work is repeated: it may have been stopped.
 const MANNERS: u32 = 50;
 
-/// Copies of a file at most, until two say the same of its memory: one takes some 20 µs.
+/// Most copies of a file until two agree on its memory: one takes some 20 µs.
 const COPIES_MAX: u32 = 32;
 
 /// One reaper a process: record locks do not keep its own threads apart.
@@ -51,40 +51,40 @@ pub struct Watched {
     mapping: Mapping,
 }
 
-/// What a look for the dead found.
+/// The result of a reap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaped {
-    /// Everybody lives.
-    Nobody,
-    /// The dead hold nothing any more.
+    /// No process with memory has exited.
+    NoneExited,
+    /// The memory of exited processes is released.
     Dead {
-        /// How many; none where only memory that was lent has lost its last opener.
+        /// Their number; 0 if only IPC-shared memory lost its last importer.
         processes: u32,
-        /// What they held.
+        /// Their memory.
         returned: Bytes,
     },
-    /// There are dead, but another reaper is at work, or a living thread is in the middle of an allocation: look again.
+    /// Processes exited, but another reaper is at work, or a live thread is inside an allocation: reap again.
     Later,
-    /// The file is shorter than it was: its tenant cut it. It has its length again; watch it anew.
+    /// The tenant truncated the file. Its length is restored; open it again.
     Torn,
 }
 
-/// What a usage file says, copied at one moment; words of a tenant, to be shown and not to be believed.
+/// A copy of a usage file. The tenant writes it: its values may be shown, never trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Length of the file; a tenant may give it any.
     pub length: Bytes,
     /// Bytes reserved by all processes.
     pub total: Bytes,
-    /// The most that ever was reserved.
+    /// The greatest total so far.
     pub high_water: Bytes,
     /// Reservations refused.
     pub denied: u64,
-    /// Processes that died and whose holding was given back.
+    /// Exited processes with released memory.
     pub reaped: u64,
-    /// Calls of vendor symbols that no table knows.
+    /// Calls of vendor symbols that are in no table.
     pub unknown_symbols: u64,
-    /// Device time used since the grant was made, in nanoseconds.
+    /// Device time used since the grant was created, in nanoseconds.
     pub device_nanos: u64,
     /// Processes, by slot; at most as many as there are slots.
     pub processes: Vec<SeenProcess>,
@@ -93,9 +93,9 @@ pub struct Seen {
 /// One process of a usage file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenProcess {
-    /// Its number where it runs.
+    /// Its pid in its own namespace.
     pub pid: u32,
-    /// Whether there is such a process.
+    /// Its liveness.
     pub life: Life,
     /// Bytes reserved.
     pub used: Bytes,
@@ -103,20 +103,20 @@ pub struct SeenProcess {
     pub device_nanos: u64,
 }
 
-/// Whether the process of a slot lives.
+/// Liveness of a slot's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// A process holds the slot's lock: the kernel's word.
+    /// A process holds the slot's lock, as the kernel reports.
     Held {
-        /// Its number as seen from here; `None` where it cannot be seen from here.
+        /// Its pid in this namespace; `None` if it is not visible here.
         pid: Option<u32>,
     },
-    /// No lock, but a process of this number and start time lives: the tenant's word.
+    /// No lock, but a process with the slot's pid and start time is alive; the tenant wrote both.
     Named {
-        /// Its number as seen from here; `None` where the slot is of another pid namespace.
+        /// Its pid in this namespace; `None` if the slot is of another pid namespace.
         pid: Option<u32>,
     },
-    /// Neither; a child that it forked may keep what it had.
+    /// Exited; a forked child may keep its memory.
     Dead,
 }
 
@@ -126,7 +126,7 @@ impl Watched {
     /// Opens and maps a usage file.
     ///
     /// # Errors
-    /// It is not there, not ours, or shorter than a usage file.
+    /// The file does not exist, cannot be opened or mapped, or is shorter than a usage file.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = open(path)?;
         if file.metadata()?.len() < bytes_of(usage::BYTES) {
@@ -140,32 +140,31 @@ impl Watched {
     /// The words of the file.
     ///
     /// # Errors
-    /// They are no usage file any more.
+    /// The header is no longer that of a usage file.
     pub fn view(&self) -> io::Result<UsageView<'_>> {
         self.mapping.usage().map_err(fault)
     }
 
-    /// Processes that have a slot, as they number themselves, and when they began, as they say; dead ones among them until their
-    /// slots are free.
+    /// Pid and start time in each process slot, as the tenant wrote them; exited processes included until their slots are free.
     pub fn owners(&self) -> impl Iterator<Item = (u32, u64)> {
         let slots = self.view().into_iter().flat_map(taken).filter(|taken| !taken.is_lent());
         slots.map(|taken| (pid_of(taken.owner), taken.slot.start_time().load(Ordering::Relaxed)))
     }
 
-    /// Whether any process lives that has a slot, or memory of one that had.
+    /// Whether any owner of a slot is alive, or any process still has memory of an exited owner.
     ///
     /// # Errors
     /// The file is no usage file any more.
-    pub fn anybody_lives(&self) -> io::Result<bool> {
+    pub fn any_alive(&self) -> io::Result<bool> {
         let processes = Processes::now();
         Ok(taken(self.view()?).any(|t| t.is_held(&self.file, &processes)))
     }
 
-    /// Looks for dead processes, gives back what they held, and bills what they left on the card, of which `part` is the
-    /// tenant's. Costs one pass over the slots where everybody lives.
+    /// Finds exited processes, releases their memory, and bills their unfinished work; `part` is the tenant's part of that card
+    /// time. Without exited processes this is one pass over the slots.
     ///
     /// # Errors
-    /// The file is no usage file any more, or cannot be locked or cut to its size.
+    /// The file is no usage file any more, or cannot be locked or set to its length.
     pub fn reap(&self, part: Ppm) -> io::Result<Reaped> {
         self.keep_size()?;
         let view = match self.view() {
@@ -180,31 +179,31 @@ impl Watched {
             Fate::Gone => true,
         };
         if !left_frozen && !taken(view).any(|t| is_dead(&t)) {
-            return Ok(if self.mapping.torn() { Reaped::Torn } else { Reaped::Nobody });
+            return Ok(if self.mapping.torn() { Reaped::Torn } else { Reaped::NoneExited });
         }
         let (answer, _) = self.recounted(view, part)?;
         Ok(answer)
     }
 
-    /// Recounts, and says what is reserved then; the file has its size before.
+    /// Restores the file's length and recounts; also returns the reserved bytes.
     pub(super) fn recounted_to_size(&self, part: Ppm) -> io::Result<(Reaped, Bytes)> {
         self.keep_size()?;
         self.recounted(self.view()?, part)
     }
 
-    /// Recounts, and says what is reserved then.
+    /// Recounts; also returns the reserved bytes.
     fn recounted(&self, view: UsageView<'_>, part: Ppm) -> io::Result<(Reaped, Bytes)> {
         let alone = REAPING.lock().unwrap_or_else(PoisonError::into_inner);
         self.wait_for_others()?;
         let answer = self.settle(view, part, &Processes::now());
         let total = Bytes(bytes_in(view.total().load(Ordering::SeqCst)));
-        // Not ours where another reaper has it: then this does nothing.
+        // Without effect if another reaper has the lock.
         self.lock(libc::F_UNLCK)?;
         drop(alone);
         Ok((if self.mapping.torn() { Reaped::Torn } else { answer }, total))
     }
 
-    /// Takes the lock of all reapers, or waits for who has it, not for ever: two at once do the same work, and harm nobody.
+    /// Takes the reapers' lock, or waits for its holder for a bounded time: two reapers at once do the same work without harm.
     fn wait_for_others(&self) -> io::Result<()> {
         for _ in 0..MANNERS {
             match self.lock(libc::F_WRLCK) {
@@ -216,7 +215,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Marks the dead, closes the books, recounts, and opens them with the slots of the dead free.
+    /// Marks the slots of exited processes, freezes the accounting, recounts, and unfreezes with those slots free.
     fn settle(&self, view: UsageView<'_>, part: Ppm, processes: &Processes) -> Reaped {
         let books = unbilled::Books {
             bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
@@ -233,7 +232,7 @@ impl Watched {
             }
             pass.bill(taken.slot.unbilled_since(), part, &books);
         }
-        // Counted first: who finds a slot free that was a dead one's finds that somebody died.
+        // Counted first: a process that finds a freed slot also finds the count increased.
         view.reaped().fetch_add(u64::from(dead), Ordering::SeqCst);
         let slots = taken(view).map(|t| self.as_counted(&t, processes));
         let closing = Closing::begin(view.total(), view.closings());
@@ -246,7 +245,7 @@ impl Watched {
                     std::thread::sleep(BETWEEN_LOOKS);
                 }
                 Recount::Busy => {
-                    // Somebody was stopped inside: what the dead had recorded goes back all the same.
+                    // A process was stopped inside: recorded memory of exited processes is released all the same.
                     closing.give_back(view.total(), slots);
                     return Reaped::Later;
                 }
@@ -254,12 +253,12 @@ impl Watched {
             }
         };
         match dead {
-            0 if returned == 0 => Reaped::Nobody,
+            0 if returned == 0 => Reaped::NoneExited,
             processes => Reaped::Dead { processes, returned: Bytes(returned) },
         }
     }
 
-    /// A slot as a recount takes it: who is marked is gone, and who is not was judged to live, or begun to since.
+    /// A slot for the recount: a marked owner has exited; an unmarked one was found alive, or took the slot since.
     fn as_counted<'a>(&self, taken: &Taken<'a>, processes: &Processes) -> Slot<'a> {
         let (slot, seen) = (taken.slot, taken.owner);
         let is_inside = || slot.inside().load(Ordering::SeqCst) != 0;
@@ -271,7 +270,7 @@ impl Watched {
         Slot { inside: slot.inside(), used: slot.used(), word: slot.owner(), seen, owner }
     }
 
-    /// A tenant may give its file any length: what is too long fills our disk, what is too short has holes.
+    /// Restores the file's length: a longer file fills the disk, a shorter one has holes.
     fn keep_size(&self) -> io::Result<()> {
         match self.file.metadata()?.len() {
             length if length == bytes_of(usage::BYTES) => Ok(()),
@@ -284,7 +283,7 @@ impl Watched {
     }
 }
 
-/// Slots that have an owner, dead or alive.
+/// Slots that have an owner, live or exited.
 pub(super) fn taken(view: UsageView<'_>) -> impl Iterator<Item = Taken<'_>> + Clone {
     (0..usage::SLOT_COUNT).filter_map(move |number| {
         let slot = view.slot(number)?;
@@ -296,9 +295,9 @@ pub(super) fn taken(view: UsageView<'_>) -> impl Iterator<Item = Taken<'_>> + Cl
 // === impl Seen ===
 
 impl Seen {
-    /// What a usage file says now. The file is copied: whatever a tenant does to it meanwhile, the copy is of one size. A copy is not
-    /// made at one moment, so that what moves from one place of it to another could be in both, or in neither: it is made until
-    /// one is as the one before, or often enough; of a tenant that never rests one is shown that has no more than it reserved.
+    /// Copies a usage file. The tenant may change the file meanwhile, so bytes that move within it could be in both places of a
+    /// copy, or in neither. So the file is copied until two copies agree, at most [`COPIES_MAX`] times. Of a tenant that never
+    /// pauses, the last copy that does not exceed its total is used.
     ///
     /// # Errors
     /// It cannot be read, or is no usage file.
@@ -309,7 +308,7 @@ impl Seen {
         let view = image.usage().map_err(fault)?;
         let word = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
         let now = Processes::now();
-        // What a process lends and still has is among what it holds.
+        // IPC-shared memory counts as its exporter's until the exporter closes it.
         let lent_by = |process: &Taken<'_>| {
             let of = |taken: &Taken<'_>| (pid_of(taken.owner), word(taken.slot.pid_namespace()));
             let has = |t: &Taken<'_>| t.slot.kind().load(Ordering::Relaxed) == slot::LENT;
@@ -335,7 +334,7 @@ impl Seen {
     }
 }
 
-/// What a copy says of memory: all that is reserved, and of each slot its number, owner, kind and bytes.
+/// Memory in a copy: the reserved total, and for each slot its number, owner, kind and bytes.
 #[derive(PartialEq, Eq)]
 struct Holdings {
     total: u64,
@@ -356,13 +355,13 @@ impl Holdings {
         }
     }
 
-    /// Everything is reserved before it is in a slot, and out of it before it is given back.
+    /// Bytes enter the total before a slot, and leave the slot before the total.
     fn adds_up(&self) -> bool {
         self.slots.iter().fold(0_u64, |sum, (_, _, _, used)| sum.saturating_add(*used)) <= self.total
     }
 }
 
-/// A copy that adds up and is as another one; else the last that adds up, or, where none does, the last.
+/// A copy that adds up and equals the one before; else the last that adds up; else the last.
 fn settled(mut file: &File) -> io::Result<Image> {
     let mut copy = || {
         file.rewind()?;

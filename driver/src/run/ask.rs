@@ -1,4 +1,4 @@
-//! What a local run asks for, as a claim of the device API.
+//! The request of a local run, as a claim of the device API.
 
 use std::collections::BTreeMap;
 
@@ -14,51 +14,51 @@ use aliquot_core::units::{Bytes, Cores};
 
 use crate::prepare::recorded;
 
-/// Namespace of claims that no cluster knows.
+/// Namespace of claims without a cluster.
 pub const NAMESPACE: &str = "local";
 /// Class of such claims: every device of ours.
 const CLASS: &str = "local.aliquot.dev";
 /// Most alternatives of one request, as the device API has it.
 const ALTERNATIVES_MAX: usize = 8;
 
-/// What one run asks for.
+/// The request of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Of which vendor: whose libraries the command can be given.
+    /// Vendor of the card: the command gets that vendor's libraries.
     pub vendor: Vendor,
-    /// On which card.
+    /// Acceptable cards.
     pub on: On,
-    /// The first of these that can be had; at least one.
+    /// Acceptable devices, best first; at least one.
     pub alternatives: Vec<Alternative>,
-    /// How its limits are held.
+    /// How its limits are enforced.
     pub settings: ShareSettings,
 }
 
-/// Cards that would do.
+/// Acceptable cards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum On {
     /// Every one.
     Any,
     /// This one.
     Card(CardUuid),
-    /// Those that whoever asks may use.
+    /// The cards that the calling user may use.
     AnyOf(Vec<CardUuid>),
 }
 
-/// One thing that would do.
+/// One acceptable device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alternative {
     /// Of a card of this model; `None`: of any.
     pub model: Option<ModelId>,
     /// A partition of this template; `None`: of the card itself.
     pub template: Option<TemplateName>,
-    /// So much memory; `None`: all of it.
+    /// Memory; `None`: all of it.
     pub memory: Option<Bytes>,
-    /// So much compute; `None`: as the device has it when nothing is asked.
+    /// Compute; `None`: the device's default.
     pub cores: Option<Cores>,
 }
 
-/// The class that claims of local runs name.
+/// The device class of local runs' claims.
 #[must_use]
 pub fn class() -> DeviceClass {
     DeviceClass {
@@ -73,7 +73,7 @@ pub fn class() -> DeviceClass {
 // === impl Ask ===
 
 impl Ask {
-    /// The claim that asks for it.
+    /// The request as a claim.
     #[must_use]
     pub fn claim(&self, name: &str, uid: &ClaimUid) -> ResourceClaim {
         let mut requests = self.alternatives.iter().take(ALTERNATIVES_MAX).map(|a| self.request(a));

@@ -1,10 +1,9 @@
-//! What a run needs of the cards that it is on, beside what every backend does: how its command reaches its part, and who
-//! says how much of a card's time each process had.
+//! Functions of a card that only local runs need: how the command reaches its part, and the source of each process's card time.
 //!
 //! ```text
 //!   Cards::reach ─▶ Reach ─┬ libraries, environment ─▶ the command
 //!                          └ Meter ─▶ the card's governor
-//!   Cards::follow ─▶ Events ─▶ what is held against the card
+//!   Cards::follow ─▶ Events ─▶ health records of the card
 //! ```
 
 use std::ffi::OsString;
@@ -21,81 +20,80 @@ use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
-/// The cards of a node, as commands on them find them.
+/// The cards of a node, for commands that run on them.
 pub trait Cards {
-    /// Whose driver libraries a command can be given.
+    /// The vendor of the driver libraries that a command gets.
     fn vendor(&self) -> Vendor;
 
     /// How a command reaches the part of its grant.
     ///
     /// # Errors
-    /// What it needs cannot be made or asked.
+    /// Its files cannot be created, or the driver cannot be queried.
     fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<Reach>;
 
     /// Follows the card of a grant, from now on.
     ///
     /// # Errors
-    /// Why the card tells nothing of itself.
+    /// The reason why the card reports no events.
     fn follow(&self, grant: &Grant, visible: &CardUuid) -> Result<Box<dyn Events>, String>;
 
-    /// Why none of them gives partitions, a card each; empty: they do.
+    /// For each card, why it supports no partitions; empty: they do.
     fn no_partitions(&self) -> &[String];
 
-    /// Processes that hold memory of a card without a grant below this directory, as far as the driver says.
+    /// Processes with memory of a card but without a grant below this directory, as the driver reports them.
     fn others(&self, visible: &CardUuid, grants: &Path) -> Vec<(u32, Bytes)>;
 
-    /// Takes away what was made for parts that are not among the visible ones.
+    /// Removes files made for parts that are not visible.
     ///
     /// # Errors
-    /// The disk refuses.
+    /// A file cannot be removed.
     fn remove_others(&self, visible: &dyn Fn(&str) -> bool) -> io::Result<()>;
 }
 
 /// How a command reaches its part.
 #[derive(Debug)]
 pub struct Reach {
-    /// Where its loader finds driver libraries before everything else; `None`: where it finds them anyway.
+    /// First library directory of its loader; `None`: the system's own libraries.
     pub libraries: Option<PathBuf>,
-    /// What else its environment says.
+    /// Further environment variables.
     pub environment: Vec<(&'static str, OsString)>,
-    /// What a context takes of the card, where that is known.
+    /// Memory that a context uses, if known.
     pub context: Option<Bytes>,
-    /// Who measures; `None`: nobody says.
+    /// The source of card time; `None`: the driver reports none.
     pub meter: Option<Box<dyn Meter>>,
 }
 
-/// A driver that tells what happens to one card.
+/// A driver that reports events of one card.
 pub trait Events: Send + fmt::Debug {
-    /// What happened next, and to which part; `None`: nothing for so long, or nothing that matters. Whoever asks sleeps.
+    /// The next event and its part; `None`: none within `longest`, or an irrelevant one. The calling thread sleeps.
     ///
     /// # Errors
-    /// Why the driver does not wait.
+    /// The reason why the driver does not wait.
     fn next(&mut self, longest: Duration) -> Result<Option<(Cause, Part)>, String>;
 }
 
-/// A driver that tells, again and again, what processes had of one card.
+/// A driver that reports, window by window, each process's time on one card.
 pub trait Meter: Send + fmt::Debug {
-    /// What the driver tells of its window that ended last; `None`: none ended since the question before, or the driver does not
-    /// say.
+    /// The driver's last complete window; `None`: none ended since the previous call, or the driver reports none.
     fn window(&mut self, now: Nanos) -> Option<Window>;
 }
 
-/// What a driver tells of a stretch of time, in whole hundredths of it, rounded up.
+/// A window of the driver's measurement, in whole percents, rounded up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// How long it was.
+    /// Length.
     pub length: Nanos,
-    /// In which anything ran on the card; `None`: it does not say.
+    /// Part in which the card was busy; `None`: not reported.
     pub busy_percent: Option<u32>,
-    /// Which processes had.
+    /// Part of each process.
     pub processes: Vec<Spent>,
 }
 
-/// What one process had of a window.
+/// Card time of one process in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Whole hundredths.
+    /// Whole percents.
     pub percent: u32,
 }

@@ -1,17 +1,21 @@
-//! The governor of one card, among the local runs that share it: the dead give back, idle compute is lent.
+//! The governor of one card shared by local runs: it reaps exited processes and lends idle compute time.
 //!
 //! ```text
 //!   supervisors of a card ──lock──▶ one governor          usage files ──▶ aliquot_enforce::share ──▶ limits files
-//!                                      │ every 50 ms: grants of the card, their dead              │
-//!                                      └ every tick, while somebody is limited ◀──────────────────┘
+//!                                      │ every 50 ms: grants of the card, exited processes        │
+//!                                      └ every tick, while any tenant is limited ◀────────────────┘
 //! ```
 //!
-//! Every supervisor has a governor that tries for the card's lock; the one that has it serves all grants of the card, and
-//! when it lets go another takes over, which slept until then. One that is stopped lets go of nothing: what it lent ends by itself,
-//! and a tenant that waits meanwhile tells its own supervisor, which puts an office of its own in the place of the locked one. While nobody is limited in time the governor sleeps until a tenant
-//! says so, and looks for new grants and dead processes in between; where no grant limits anything, until claims come or go
-//! or a minute is over.
-//! A governor that leaves takes its loans back.
+//! Every supervisor has a governor thread that tries for the card's leader lock. The leader serves all grants of the card; the
+//! others sleep until the lock is released. A leader that is stopped (`SIGSTOP`) keeps its lock: then borrowed time expires by
+//! itself, a waiting tenant notifies its own supervisor, and that one replaces the locked file with a new leader lock. A leader
+//! that resigns withdraws borrowed time.
+//!
+//! | compute of the card's grants | the leader sleeps until |
+//! |---|---|
+//! | a tenant is limited | the next tick |
+//! | no tenant is limited | a demand word changes; at most 50 ms, to find new grants and exited processes |
+//! | no grant limits anything | claims come or go; at most a minute |
 
 mod news;
 mod owners;
@@ -40,31 +44,31 @@ use news::{Candidate, Heard, Shared, Watch, Wish};
 pub use news::{offices, remove_offices};
 use owners::{Owners, Started};
 
-/// Time between two looks for new grants and dead processes.
+/// Time between two scans for new grants and exited processes.
 const LOOK: Duration = Duration::from_millis(50);
-/// The same where nothing is limited.
+/// The same if no grant limits anything.
 const CALM: Duration = Duration::from_millis(60_000);
-/// How long after a claim came or went its grants may still be made.
+/// How long after a claim came or went its grants may still be created.
 const SETTLING: Duration = Duration::from_millis(5_000);
 
-/// Which card, and where everything about it lies.
+/// The card to govern, and its files.
 #[derive(Debug)]
 pub struct Scope {
-    /// How tenants see the card.
+    /// UUID of the card as its tenants read it.
     pub visible: String,
     /// Directory of all grants.
     pub grants: PathBuf,
     /// Locked while limits are written.
     pub writers: PathBuf,
-    /// Directory of this run's own share: its tenant says there that nobody governs.
+    /// Directory of this run's own share: its tenant reports a missing governor there.
     pub share: PathBuf,
-    /// Locked by the governor of the card.
+    /// Leader lock of the card.
     pub election: PathBuf,
-    /// Who says how much of the card's time each process had; `None`: nobody.
+    /// The source of each process's card time; `None`: the driver reports none.
     pub meter: Option<Box<dyn Meter>>,
 }
 
-/// A governor that runs beside a command; it ends with the value.
+/// A governor thread beside a command; dropping the value ends it.
 #[derive(Debug)]
 pub struct Governor {
     shared: Arc<Shared>,
@@ -78,7 +82,7 @@ struct Grant {
     usage: Watched,
     /// `None`: its compute is not limited.
     tenant: Option<Tenant>,
-    /// Whose card time is its own, where its compute is limited.
+    /// Processes that its card time is measured by, if its compute is limited.
     owners: Owners,
 }
 
@@ -88,21 +92,21 @@ struct Reign<'s> {
     grants: BTreeMap<PathBuf, Grant>,
     rounding: Rounding,
     looked_at: Option<Nanos>,
-    /// Claims that come and go; `None`: nobody tells.
+    /// The watch on claims that come and go; `None`: no inotify instance is available.
     claims: Option<Watch>,
-    /// When one did last.
+    /// When a claim last came or went.
     stirred_at: Nanos,
-    /// Shares of which nothing can be read.
+    /// Shares that could not be read.
     unread: usize,
-    /// Processes of the card that belong to no grant whose compute is limited.
+    /// Processes of the card that belong to no grant with limited compute.
     strangers: Owners,
 }
 
-/// What lies in a share's directory.
+/// The content of a share's directory.
 enum Found {
     /// A grant of the card.
     Ours(Box<Grant>),
-    /// One of another card, or none whose limits could be held.
+    /// A grant of another card, or none with enforceable limits.
     Others,
     /// It cannot be read now.
     Unread,
@@ -111,10 +115,10 @@ enum Found {
 // === impl Governor ===
 
 impl Governor {
-    /// Starts one; it governs as soon as nobody else does.
+    /// Starts one; it governs as soon as it holds the leader lock.
     ///
     /// # Errors
-    /// No thread can be had.
+    /// The system refuses a thread or an eventfd.
     pub fn start(scope: Scope) -> io::Result<Self> {
         let shared = Arc::new(Shared::new()?);
         let of_thread = Arc::clone(&shared);
@@ -124,13 +128,13 @@ impl Governor {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Leaves the card to others before this process is stopped.
+    /// Resigns before this process is stopped.
     pub fn pause(&self) {
         self.shared.ask(Wish::Pause);
         self.shared.wait_until_idle();
     }
 
-    /// Tries for the card again.
+    /// Tries for the leader lock again.
     pub fn go_on(&self) {
         self.shared.ask(Wish::Run);
     }
@@ -140,13 +144,13 @@ impl Drop for Governor {
     fn drop(&mut self) {
         self.shared.ask(Wish::Stop);
         if let Some(thread) = self.thread.take() {
-            // A governor that panicked governs no more; its lock went with its file.
+            // A governor that panicked has stopped; its lock was released with its file.
             drop(thread.join());
         }
     }
 }
 
-/// The thread: tries for the card, governs while it has it.
+/// The thread: tries for the leader lock, governs while it holds it.
 fn serve(mut scope: Scope, shared: &Shared) {
     let own = Place { dir: scope.share.clone(), lock: scope.writers.clone() };
     let mut candidate = Candidate::new(&scope.election, own, Disk::default());
@@ -196,7 +200,7 @@ impl<'s> Reign<'s> {
         }
     }
 
-    /// Finds grants that came or went, and gives back what the dead held; every [`LOOK`].
+    /// Finds grants that came or went, and reaps exited processes; every [`LOOK`].
     fn look(&mut self) {
         let now = monotonic();
         let due = |at: Nanos| Duration::from_nanos(now.minus(at).0) >= LOOK;
@@ -220,19 +224,19 @@ impl<'s> Reign<'s> {
         }
         let before = self.grants.len();
         self.grants.retain(|_, grant| {
-            // Before the slots of the dead are free.
+            // Before the slots of exited processes are free.
             grant.note_owners(now);
             match grant.usage.reap(grant.own()) {
-                // A tenant that cut its file is looked at anew, with what is left of it.
+                // A grant with a truncated usage file is opened again.
                 Ok(Reaped::Torn) | Err(_) => false,
-                Ok(Reaped::Nobody | Reaped::Later | Reaped::Dead { .. }) => true,
+                Ok(Reaped::NoneExited | Reaped::Later | Reaped::Dead { .. }) => true,
             }
         });
         self.unread += before - self.grants.len();
         self.grants.values_mut().for_each(|grant| grant.owners.forget(now));
     }
 
-    /// What lies in a share's directory.
+    /// The grant in a share's directory.
     fn grant_at(&self, dir: &Path) -> Found {
         let place = Place { dir: dir.to_owned(), lock: self.scope.writers.clone() };
         if !place.limits().exists() {
@@ -259,7 +263,7 @@ impl<'s> Reign<'s> {
         let window = self.window(now);
         let mut governed: Vec<&mut Grant> =
             self.grants.values_mut().filter(|grant| grant.tenant.is_some()).collect();
-        // Before the samples: what moves after this is news.
+        // Read before the samples: a later change wakes the next wait.
         let demands: Vec<u32> = governed.iter().map(|grant| grant.word()).collect();
         let samples: Vec<Sample> = governed.iter().map(|grant| grant.sample()).collect();
         let mut tenants: Vec<Tenant> = governed.iter().filter_map(|grant| grant.tenant).collect();
@@ -280,11 +284,11 @@ impl<'s> Reign<'s> {
         Step { next, demands }
     }
 
-    /// What the driver says of its last window, where anybody is limited, once it is known whose the processes are.
+    /// The driver's last window, if any grant limits compute, after each of its processes is assigned to a grant or to none.
     fn window(&mut self, now: Nanos) -> Option<Window> {
         self.grants.values_mut().for_each(|grant| grant.note_owners(now));
-        let anybody = self.grants.values().any(|grant| grant.tenant.is_some());
-        let window = self.scope.meter.as_mut().filter(|_| anybody)?.window(now)?;
+        let is_limited = self.grants.values().any(|grant| grant.tenant.is_some());
+        let window = self.scope.meter.as_mut().filter(|_| is_limited)?.window(now)?;
         for pid in window.processes.iter().filter(|spent| spent.percent > 0).map(|spent| spent.pid) {
             let mut governed = self.grants.values().filter(|grant| grant.tenant.is_some());
             if self.strangers.have(pid) || governed.any(|grant| grant.owners.have(pid)) {
@@ -300,7 +304,7 @@ impl<'s> Reign<'s> {
         Some(window)
     }
 
-    /// Sleeps until the next step is due, a tenant asks, a look is due, or the command's side wants something.
+    /// Sleeps until the next step or scan is due, a demand word changes, or the command's thread makes a request.
     fn wait(&mut self, step: Step, shared: &Shared) {
         match step.next {
             Next::Tick(at) => {
@@ -311,21 +315,21 @@ impl<'s> Reign<'s> {
         }
     }
 
-    /// The words by which tenants ask, as they were before the step.
+    /// The tenants' demand words, with their values before the step.
     fn words(&self, demands: Vec<u32>) -> Vec<(&AtomicU32, u32)> {
         let governed = self.grants.values().filter(|grant| grant.tenant.is_some()).zip(demands);
         governed.filter_map(|(grant, seen)| Some((grant.usage.view().ok()?.demand(), seen))).collect()
     }
 
-    /// Sleeps where nobody's compute is limited: until claims come or go, or [`CALM`] is over, where nothing is limited at all.
+    /// Sleeps while no grant limits compute: until claims come or go, or for [`CALM`] if no grant limits anything.
     fn rest(&mut self, shared: &Shared) {
         let stirred = Duration::from_nanos(monotonic().minus(self.stirred_at).0) < SETTLING;
         let limited = self.grants.values().any(Grant::limits_memory);
         let calm = !stirred && !limited && self.unread == 0 && self.claims.is_some();
-        // What nobody tells, as a share that is made late in a claim that was there, is found within the longest sleep.
+        // A change without an event, such as a share added late to an existing claim, is found after the longest sleep.
         shared.sleep(Some(if calm { CALM } else { LOOK }), self.claims.as_ref());
         if self.claims.as_ref().is_some_and(|claims| claims.take() != Heard::Nothing) {
-            // The directory may be another one by now: it is watched anew, before it is looked at.
+            // The directory may have been replaced: it is watched again before the next scan.
             (self.stirred_at, self.looked_at, self.claims) = (monotonic(), None, None);
         }
         if self.claims.is_none() {
@@ -333,7 +337,7 @@ impl<'s> Reign<'s> {
         }
     }
 
-    /// Leaves everybody what was guaranteed: nobody watches the loans any more.
+    /// Resets every grant to its guarantee: no governor will withdraw borrowed time any more.
     fn take_loans_back(&mut self) {
         for grant in self.grants.values_mut() {
             let Ok(now) = grant.limits.read() else { continue };
@@ -345,29 +349,29 @@ impl<'s> Reign<'s> {
     }
 }
 
-/// What came of a step.
+/// The result of a step.
 struct Step {
     next: Next,
-    /// Demand words as they were before it.
+    /// Values of the demand words before it.
     demands: Vec<u32>,
 }
 
 // === impl Grant ===
 
 impl Grant {
-    /// The part of the card that is its own while others work, too.
+    /// The grant's own part of the card while other tenants work.
     fn own(&self) -> Ppm {
         self.tenant.map_or(Ppm::ALL, |tenant| tenant.own())
     }
 
-    /// Takes the terms that are in force now.
+    /// Reads the terms again from the limits file.
     fn renew(&mut self) {
         if let (Some(tenant), Ok(limits)) = (&mut self.tenant, self.limits.read()) {
             terms(&limits).into_iter().for_each(|terms| tenant.terms = terms);
         }
     }
 
-    /// Whether the dead are to give back what they held. Limits that cannot be read may say anything.
+    /// Whether memory of exited processes must be released. Limits that cannot be read count as limiting memory.
     fn limits_memory(&self) -> bool {
         !self.limits.read().is_ok_and(|now| now.memory == MemoryLimit::Unlimited)
     }
@@ -387,7 +391,7 @@ impl Grant {
         }
     }
 
-    /// Notes whose slots there are, where card time is measured.
+    /// Records the owners of the slots, if card time is measured.
     fn note_owners(&mut self, now: Nanos) {
         if self.tenant.is_some() {
             self.owners.see(now, self.usage.owners());
@@ -406,8 +410,8 @@ impl Grant {
         measured
     }
 
-    /// Says until when a loan lasts. Limits that cannot be written now keep what they said. Who waits by its guarantee, as the step
-    /// before is over, is woken: at a hundredth of the card that may be for a second.
+    /// Publishes when borrowed time expires. Limits that cannot be written now keep their value. If the previous expiry has passed,
+    /// the tenant waits by its guarantee and is woken: at one percent of the card its wait may last a second.
     fn lend(&mut self, until: Until) {
         let was_over = self.limits.lent_until().is_ok_and(|until| until.is_over(monotonic()));
         match self.limits.lend(until) {
@@ -418,8 +422,8 @@ impl Grant {
         }
     }
 
-    /// Writes what the tenant is granted where that changed, and wakes who waits for it. Limits whose terms changed since they were
-    /// read say by themselves what is granted, until the next step.
+    /// Writes the tenant's grant if it changed, and wakes its waiting launches. If the terms in the limits changed since they were
+    /// read, those limits stay until the next step.
     fn publish(&mut self, tenant: Tenant) {
         let (granted_ppm, own_ppm) = (tenant.granted().parts(), tenant.own().parts());
         let change = |now: &Limits| {
@@ -439,13 +443,13 @@ impl Grant {
     }
 }
 
-/// Has launches that wait look at their limits again.
+/// Wakes waiting launches, which then read their limits again.
 fn wake_tenant(view: UsageView<'_>) {
     view.wake().fetch_add(1, Ordering::AcqRel);
     wake(view.wake());
 }
 
-/// What a tenant was promised; `None`: all of the card.
+/// The terms in a tenant's limits; `None`: its compute is unlimited.
 fn terms(limits: &Limits) -> Option<Terms> {
     let lending = match limits.policy {
         ComputePolicy::Cap => Lending::Cap,

@@ -1,5 +1,5 @@
-//! This machine's own cards, as commands on them find them: their driver's libraries are where every program finds them, and
-//! what its samples say is what governors measure.
+//! The NVIDIA cards of this machine, for commands that run on them: the driver's libraries are the system's own, and its samples
+//! are the governors' measurements.
 
 use std::io;
 use std::path::Path;
@@ -20,12 +20,12 @@ use super::cards::{Cards, Events, Meter, Reach, Spent, Window};
 use crate::view::chain;
 use crate::view::processes::grants_of;
 
-/// Time between two questions to the driver: as often as it samples at most.
+/// Time between two calls of the driver: at most as often as it samples.
 const PERIOD: Nanos = Nanos(166_666_667);
-/// A driver samples once a second at least: without a newer sample for so long nobody ran.
+/// A driver samples at least once a second: without a newer sample for so long no process ran.
 const SILENCE: Nanos = Nanos::from_millis(1_000);
 
-/// What container runtimes go by, should the command start one.
+/// Environment variable that container runtimes read, if the command starts one.
 const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// The NVIDIA cards of this machine.
@@ -58,7 +58,7 @@ impl Cards for Machine {
 
     fn reach(&self, grant: &Grant, visible: &CardUuid, _: &Inventory) -> io::Result<Reach> {
         if grant.partition().is_some() {
-            // Of an instance the driver tells no processes' time.
+            // The driver reports no process times for a MIG instance.
             let environment = vec![(VISIBLE_DEVICES, visible.as_str().into())];
             return Ok(Reach { libraries: None, environment, context: None, meter: None });
         }
@@ -157,7 +157,11 @@ mod tests {
     fn a_sample_stands_for_the_time_since_the_one_before() {
         let at = Nanos::from_millis;
         let mut windows = Windows::of_at_most(SILENCE);
-        assert_eq!(windows.end(at(5_000), &samples(70, &[(1, 50)])), None, "of which time nobody knows");
+        assert_eq!(
+            windows.end(at(5_000), &samples(70, &[(1, 50)])),
+            None,
+            "the first sample has no known length"
+        );
         assert_eq!(windows.since_micros(), 70);
         let window = |length, processes: &[(u32, u32)]| {
             let processes = processes.iter().map(|(pid, percent)| Spent { pid: *pid, percent: *percent });
@@ -169,7 +173,7 @@ mod tests {
         assert_eq!(windows.end(at(5_300), &samples(0, &[])), None);
         assert_eq!(windows.since_micros(), 90);
         assert_eq!(windows.end(at(5_400), &samples(95, &[(1, 100)])), window(200, &[(1, 100)]));
-        // Nothing for a second: nobody ran. A look that is late counts no more than a second.
+        // No sample for a second: no process ran. A late read counts for at most a second.
         assert_eq!(windows.end(at(6_400), &samples(0, &[])), window(1_000, &[]));
         assert_eq!(windows.end(at(9_000), &samples(99, &[(1, 100)])), window(1_000, &[(1, 100)]));
     }

@@ -1,18 +1,16 @@
-//! Records of local runs: whose claim it is, and whether anybody still runs on it.
+//! Records of local runs: the owner of a claim, and whether processes still run on it.
 //!
 //! ```text
-//!   <state>/runs/<claim uid>     locked by the supervisor for as long as it lives; says where it runs and which process is
-//!                                the command
-//!   <state>/living/<claim uid>   locked by the command, and by whatever it starts, for as long as any of them has it open
+//!   <state>/runs/<claim uid>     locked by the supervisor until it exits; names boot, pid namespace and the command
+//!   <state>/living/<claim uid>   locked by the command and its descendants, as long as one of them has it open
 //! ```
 //!
-//! The record comes before the claim is prepared and goes after it is released, both while the node is open for changes.
-//! So an unlocked record is one whose supervisor died, and whoever has the node open may clean it up ([`sweep`]). It gets its
-//! name when its first line is on the disk; the command is a second line, which counts once it is whole. A record that says
-//! nothing that we understand is one of which the other signs tell (`signs`).
+//! The record is created before the claim is prepared and removed after its release, both while the node is open for changes.
+//! So an unlocked record has lost its supervisor, and the next process that opens the node for changes may clean it up ([`sweep`]).
+//! The record gets its name once its first line is on the disk. The second line names the command, and counts once it is
+//! complete. If a record cannot be parsed, the other liveness checks apply (`signs`).
 //!
-//! A command may outlive its supervisor, and so may what it started. Their grant stays theirs, as long as any of the signs tells
-//! of anybody.
+//! A command and its descendants may outlive the supervisor. They keep the grant as long as any liveness check finds a process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -32,11 +30,11 @@ use crate::region;
 
 use super::signs::{Signs, Where};
 
-/// Environment that tells a process where its grants are.
+/// Environment variable with the directory of a process's grants.
 pub const GRANTS_VARIABLE: &str = "ALIQUOT_GRANTS";
 /// Longest record that is read.
 const RECORD_BYTES_MAX: u64 = 256;
-/// How a file is opened that may be something else.
+/// Flags to open a path that may not be a plain file.
 const LOOK: libc::c_int = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
 
 /// The record of a run that this process supervises; locked until dropped.
@@ -49,52 +47,52 @@ pub struct Run {
     file: Flock<File>,
 }
 
-/// A record, as whoever has the node open finds it.
+/// A record, as a process reads it while it has the node open.
 #[derive(Debug)]
 pub enum Found {
-    /// Its supervisor lives: this process, as it numbers itself.
+    /// Its supervisor is alive: its process id, in its own pid namespace.
     Supervised(u32),
-    /// Its supervisor is gone.
+    /// Its supervisor has exited.
     Left(Left),
 }
 
-/// The record of a run whose supervisor is gone; locked until dropped.
+/// The record of a run without a supervisor; locked until dropped.
 #[derive(Debug)]
 pub struct Left {
     path: PathBuf,
     living: PathBuf,
     says: Says,
-    /// Keeps it ours.
+    /// Keeps the lock.
     _file: Flock<File>,
 }
 
-/// What a record says.
+/// The content of a record.
 #[derive(Debug, Default)]
 struct Says {
     of: Option<Where>,
     command: Option<(u32, u64)>,
 }
 
-/// What became of a run whose supervisor is gone.
+/// The result of cleaning up a run without a supervisor.
 #[derive(Debug)]
 pub enum Swept {
-    /// Nobody ran any more; what it held is given back.
+    /// No process of it was alive; its claim is released.
     Released(ClaimUid),
-    /// Processes of it still run: it keeps what it holds.
+    /// Processes of it are alive: it keeps its claim.
     Running(ClaimUid),
-    /// It cannot be given back now; the next call tries again.
+    /// Its claim cannot be released now; the next call tries again.
     Stuck(ClaimUid, Box<PrepareError>),
-    /// What stands where a record belongs is none, or cannot be used: it was passed over.
+    /// The entry is no record, or cannot be used: it was skipped.
     Odd(PathBuf, io::Error),
 }
 
 // === impl Run ===
 
 impl Run {
-    /// Makes and locks the record of a new run. The node is open for changes.
+    /// Creates and locks the record of a new run. The node is open for changes.
     ///
     /// # Errors
-    /// The disk refuses.
+    /// The record cannot be written or locked.
     pub fn register(state: &Path) -> io::Result<Self> {
         let runs = directory(state);
         fs::create_dir_all(&runs)?;
@@ -102,12 +100,12 @@ impl Run {
         let start = region::start_time(pid).unwrap_or(0);
         let wrong = |error: NameError| io::Error::other(error);
         let says = Where::here().map(|of| format!("where {} {}\n", of.boot, of.pids)).unwrap_or_default();
-        // Process and start time are unique while the machine runs; the number is for records that outlived it, and for
-        // several runs of one process.
+        // Process id and start time are unique within one boot. The number serves records of an earlier boot, and several
+        // runs of one process.
         for number in 0_u32.. {
             let uid = ClaimUid::new(format!("run-{pid}-{start}-{number}")).map_err(wrong)?;
             let path = runs.join(uid.as_str());
-            // Nobody else makes one while the node is ours.
+            // No other process creates one while this process has the node open.
             if fs::symlink_metadata(&path).is_ok() {
                 continue;
             }
@@ -120,10 +118,10 @@ impl Run {
         Err(io::Error::other("no name is left for this run"))
     }
 
-    /// A locked file, for the command and whatever it starts to have open.
+    /// A locked file, to be kept open by the command and its descendants.
     ///
     /// # Errors
-    /// The disk refuses; processes are then found by the other signs alone.
+    /// The file cannot be created or locked; the other liveness checks then apply alone.
     pub fn sign_of_life(&self) -> io::Result<File> {
         if let Some(dir) = self.living.parent() {
             fs::create_dir_all(dir)?;
@@ -133,35 +131,35 @@ impl Run {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // Nothing can be written through what the command has.
+        // Read-only: the command inherits this descriptor.
         let file = OpenOptions::new().read(true).custom_flags(LOOK).open(&self.living)?;
-        // Until the last who has it open closes it.
+        // Held until the last process with this description closes it.
         file.try_lock_shared()?;
         Ok(file)
     }
 
-    /// Writes down which process is the command.
+    /// Records the command's process.
     ///
     /// # Errors
-    /// The disk refuses; the processes are then found by their environment alone.
+    /// The record cannot be written; the other liveness checks then apply alone.
     pub fn started(&mut self, pid: u32) -> io::Result<()> {
         let start = region::start_time(pid).unwrap_or(0);
         self.file.seek(SeekFrom::End(0))?;
         self.file.write_all(format!("command {pid} {start}\n").as_bytes())
     }
 
-    /// Whether anybody of it lives, its supervisor left out. `grants` is the directory of its claim.
+    /// Whether any process of it but the supervisor is alive. `grants` is the directory of its claim.
     #[must_use]
-    pub fn anybody_else_lives(&self, grants: &Path) -> bool {
+    pub fn has_other_live_process(&self, grants: &Path) -> bool {
         let (grants, living) = (grants.to_owned(), Some(self.living.clone()));
-        // The command has ended, and its number may be another's.
-        Signs { grants, living, command: None, of: None }.anybody()
+        // The command has ended, and its process id may be reused.
+        Signs { grants, living, command: None, of: None }.any_alive()
     }
 
-    /// Forgets the run: its claim is released, or never was. The node is open for changes.
+    /// Removes the record: its claim is released, or was never prepared. The node is open for changes.
     ///
     /// # Errors
-    /// The disk refuses; the next call cleans up.
+    /// A file cannot be removed; the next sweep does it.
     pub fn forget(self) -> io::Result<()> {
         forget(&self.path, &self.living)
     }
@@ -170,16 +168,16 @@ impl Run {
 // === impl Left ===
 
 impl Left {
-    /// Those of it who live, as far as they can be named; `None`: nobody does.
+    /// The known process ids of its live processes; `None`: no process is alive.
     #[must_use]
-    pub fn who_lives(&self, grants: PathBuf) -> Option<BTreeSet<u32>> {
-        self.signs(grants).who()
+    pub fn live_processes(&self, grants: PathBuf) -> Option<BTreeSet<u32>> {
+        self.signs(grants).live_processes()
     }
 
-    /// Forgets the run: its claim is released. The node is open for changes.
+    /// Removes the record: its claim is released. The node is open for changes.
     ///
     /// # Errors
-    /// The disk refuses; the next call cleans up.
+    /// A file cannot be removed; the next sweep does it.
     pub fn forget(self) -> io::Result<()> {
         forget(&self.path, &self.living)
     }
@@ -193,7 +191,7 @@ impl Left {
 // === impl Says ===
 
 impl Says {
-    /// What the lines say that are whole.
+    /// Parses the complete lines.
     fn of(text: &str) -> Self {
         let mut says = Self::default();
         for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
@@ -202,7 +200,7 @@ impl Says {
                 ["where", boot, pids] => {
                     says.of = Some(Where { boot: (*boot).to_owned(), pids: (*pids).to_owned() });
                 }
-                // The second form is that of versions that did not say where.
+                // The second form has no boot and pid namespace beside it.
                 ["command", pid, start] | [pid, start] => {
                     says.command = pid.parse().ok().zip(start.parse().ok()).or(says.command);
                 }
@@ -217,7 +215,7 @@ fn directory(state: &Path) -> PathBuf {
     state.join("runs")
 }
 
-/// Whether a claim is that of a local run: it has a record from before it is prepared until after it is released.
+/// Whether a claim belongs to a local run: a record exists from before it is prepared until after it is released.
 pub(crate) fn is_of_a_run(state: &Path, uid: &ClaimUid) -> bool {
     fs::symlink_metadata(directory(state).join(uid.as_str())).is_ok()
 }
@@ -226,7 +224,7 @@ fn living(state: &Path, uid: &ClaimUid) -> PathBuf {
     state.join("living").join(uid.as_str())
 }
 
-/// The record goes last: without it nobody would take the other away.
+/// The record is removed last: without it no sweep would remove the other file.
 fn forget(record: &Path, living: &Path) -> io::Result<()> {
     match fs::remove_file(living) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -235,7 +233,7 @@ fn forget(record: &Path, living: &Path) -> io::Result<()> {
     fs::remove_file(record)
 }
 
-/// Opens a record. Anybody's mishap may stand there: a link is not followed, and a pipe keeps nobody waiting.
+/// Opens a record. The entry may be anything: a symbolic link is not followed, and a pipe does not block.
 fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(LOOK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("no plain file")) }
@@ -244,7 +242,7 @@ fn open(path: &Path) -> io::Result<File> {
 /// The record of a claim; `None`: it is of no run. The node is open for changes.
 ///
 /// # Errors
-/// What stands there is no record, or cannot be read.
+/// The entry is no plain file, or cannot be read or locked.
 pub fn find(state: &Path, uid: &ClaimUid) -> io::Result<Option<Found>> {
     let path = directory(state).join(uid.as_str());
     let file = match open(&path) {
@@ -257,7 +255,7 @@ pub fn find(state: &Path, uid: &ClaimUid) -> io::Result<Option<Found>> {
             let pid = uid.as_str().strip_prefix("run-").and_then(|rest| rest.split('-').next());
             return Ok(Some(Found::Supervised(pid.and_then(|pid| pid.parse().ok()).unwrap_or(0))));
         }
-        // Nobody can tell whether its supervisor lives: that is for whoever reads the reason to mend.
+        // The liveness of its supervisor is unknown: the administrator must remove the cause.
         Err((_, errno)) => return Err(errno.into()),
     };
     let mut bytes = Vec::new();
@@ -266,13 +264,13 @@ pub fn find(state: &Path, uid: &ClaimUid) -> io::Result<Option<Found>> {
     Ok(Some(Found::Left(Left { path, living: living(state, uid), says, _file: file })))
 }
 
-/// Those who live of a claim that is of no run, as far as they can be named; `None`: nobody does.
+/// The known process ids of live processes of a claim without a run; `None`: no process is alive.
 #[must_use]
-pub fn who_lives_on(grants: PathBuf) -> Option<BTreeSet<u32>> {
-    Signs::of_claim(grants).who()
+pub fn live_processes_of_claim(grants: PathBuf) -> Option<BTreeSet<u32>> {
+    Signs::of_claim(grants).live_processes()
 }
 
-/// Gives back what runs hold whose supervisor and processes are gone. The node is open for changes.
+/// Releases the claims of runs without a live supervisor or process. The node is open for changes.
 ///
 /// # Errors
 /// The records cannot be listed.
@@ -287,7 +285,8 @@ pub fn sweep(node: &mut Node, state: &Path) -> io::Result<Vec<Swept>> {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
         if name.strip_suffix(TEMP_SUFFIX).is_some_and(|name| ClaimUid::new(name).is_ok()) {
-            // Whoever was about to make a record was killed, and has no claim: nobody makes one while the node is ours.
+            // A supervisor was killed before its record had a name, and has no claim: no other process creates a record while this
+            // one has the node open.
             if let Err(error) = Disk::default().remove_file(&path) {
                 swept.push(Swept::Odd(path, error));
             }
@@ -304,7 +303,7 @@ pub fn sweep(node: &mut Node, state: &Path) -> io::Result<Vec<Swept>> {
 }
 
 fn give_back(node: &mut Node, uid: ClaimUid, left: Left) -> Swept {
-    if left.signs(node.grants_dir().join(uid.as_str())).anybody() {
+    if left.signs(node.grants_dir().join(uid.as_str())).any_alive() {
         return Swept::Running(uid);
     }
     if let Err(error) = node.release(&uid) {

@@ -1,15 +1,15 @@
-//! Who of a claim lives: what tells, and how much.
+//! Liveness of a claim's processes: the evidence, and the processes that each kind covers.
 //!
-//! | sign | whom it shows |
+//! | evidence | processes that it covers |
 //! |---|---|
-//! | the grant's books | whoever has a slot, or memory of one that had |
-//! | the record's process | the command, in this pid namespace and since this start of the machine |
-//! | `ALIQUOT_GRANTS` in an environment | whoever can be seen from here, is ours to look at, and left its environment as it was |
-//! | a lock on `living/<claim uid>` | whoever of the run has the descriptor that the command was given, wherever it runs |
+//! | the grant's usage file | owners of a slot, and processes with memory of an exited owner |
+//! | the record's process | the command, in this pid namespace and this boot |
+//! | `ALIQUOT_GRANTS` in an environment | processes with an unchanged environment that this process may read |
+//! | a lock on `living/<claim uid>` | processes of the run that still have the inherited descriptor open, wherever they run |
 //!
-//! The lock is of an open file description that the command inherits and hands on, while ours goes as soon as the command
-//! is there. So it tells of descendants that overwrote their environment (as `setproctitle` does), run as another user or in
-//! another pid namespace; the other signs tell of those that closed what they did not open.
+//! The lock belongs to an open file description that the command inherits and passes on; the supervisor closes its own copy once
+//! the command runs. So the lock covers descendants that overwrote their environment (as `setproctitle` does), run as another user
+//! or in another pid namespace. The other evidence covers descendants that closed inherited descriptors.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -26,38 +26,38 @@ use crate::region::{self, Life, Seen, SeenProcess, USAGE, Watched};
 
 use super::record::GRANTS_VARIABLE;
 
-/// Most of a process's environment that is looked at; the kernel's own bound for all arguments is larger, and ours come
-/// first.
+/// Greatest part of a process's environment that is read; the kernel's own limit for all arguments is larger, and the supervisor
+/// puts its variables first.
 const ENVIRONMENT_BYTES_MAX: u64 = 4 << 20;
 
-/// Where a process number means something.
+/// The scope in which a process id is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Where {
-    /// The kernel's name for this start of the machine.
+    /// The kernel's boot id.
     pub(super) boot: String,
     /// Inode of the pid namespace.
     pub(super) pids: String,
 }
 
-/// What a run left that tells who of it lives.
+/// Liveness evidence of one run.
 #[derive(Debug)]
 pub(super) struct Signs {
     /// Directory of its claim.
     pub(super) grants: PathBuf,
-    /// The file that its processes keep locked; there once a command was started.
+    /// The file that its processes keep locked; it exists once a command was started.
     pub(super) living: Option<PathBuf>,
-    /// Its command's number and start time.
+    /// Process id and start time of its command.
     pub(super) command: Option<(u32, u64)>,
-    /// Where that number means something; `None`: nobody says.
+    /// The scope of that process id; `None`: unknown.
     pub(super) of: Option<Where>,
 }
 
-/// What the lock says.
+/// State of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lock {
     Held,
     Free,
-    /// There is none.
+    /// The file does not exist or cannot be locked.
     Absent,
 }
 
@@ -76,13 +76,13 @@ impl Where {
 // === impl Signs ===
 
 impl Signs {
-    /// Of a claim of which nothing else is known.
+    /// Of a claim without a record.
     pub(super) fn of_claim(grants: PathBuf) -> Self {
         Self { grants, living: None, command: None, of: None }
     }
 
-    /// Whether anybody lives.
-    pub(super) fn anybody(&self) -> bool {
+    /// Whether any process is alive.
+    pub(super) fn any_alive(&self) -> bool {
         self.locked() == Lock::Held
             || self.command_lives()
             || self.holds_memory()
@@ -90,17 +90,17 @@ impl Signs {
             || self.is_out_of_sight()
     }
 
-    /// Those who live, as far as they can be named; `None`: nobody does.
-    pub(super) fn who(&self) -> Option<BTreeSet<u32>> {
+    /// The known process ids of live processes; `None`: no process is alive.
+    pub(super) fn live_processes(&self) -> Option<BTreeSet<u32>> {
         let mut pids: BTreeSet<u32> = in_environments(&self.grants).collect();
         pids.extend(self.command.filter(|_| self.command_lives()).map(|(pid, _)| pid));
         let seen = self.books().filter_map(|usage| Seen::of(&usage).ok());
         pids.extend(seen.flat_map(|seen| seen.processes).filter_map(|process| number(&process)));
         if let Some(living) = self.living.as_ref().filter(|_| self.locked() == Lock::Held) {
-            pids.extend(who_has_open(living));
+            pids.extend(processes_with_open(living));
         }
-        // The last look is the one that counts: whoever was named may be gone.
-        self.anybody().then_some(pids)
+        // Checked last: processes of the list may have exited meanwhile.
+        self.any_alive().then_some(pids)
     }
 
     fn locked(&self) -> Lock {
@@ -110,7 +110,7 @@ impl Signs {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(_) => Lock::Free,
             Err((_, Errno::EWOULDBLOCK)) => Lock::Held,
-            // A file system without locks tells of nobody; the other signs do.
+            // A file system without locks gives no evidence; the other kinds apply.
             Err(_) => Lock::Absent,
         }
     }
@@ -120,16 +120,15 @@ impl Signs {
         self.command.is_some_and(|(pid, start)| here && region::start_time(pid) == Some(start))
     }
 
-    /// Whether a command was started where we do not see it, and left no lock to be asked. After another start of the machine
-    /// there is none.
+    /// Whether a command was started in another pid namespace and left no lock. After a reboot it cannot be alive.
     fn is_out_of_sight(&self) -> bool {
         let elsewhere = |of: &Where| Where::here().is_some_and(|here| of.boot == here.boot && *of != here);
         self.command.is_some() && self.of.as_ref().is_some_and(elsewhere) && self.locked() == Lock::Absent
     }
 
     fn holds_memory(&self) -> bool {
-        // What cannot be looked at cannot be held either: a usage file that its tenant spoilt keeps nobody's grant.
-        let lives = |usage: &PathBuf| Watched::open(usage).and_then(|watched| watched.anybody_lives());
+        // An unreadable usage file does not keep the grant: its tenant may have corrupted it.
+        let lives = |usage: &PathBuf| Watched::open(usage).and_then(|watched| watched.any_alive());
         self.books().any(|usage| lives(&usage).unwrap_or(false))
     }
 
@@ -139,14 +138,14 @@ impl Signs {
     }
 }
 
-/// Opens a file that whoever may write its directory may have put there: no link is followed, and a pipe keeps nobody waiting.
+/// Opens a file in a directory that others may write: a symbolic link is not followed, and a pipe does not block.
 fn open_to_lock(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    // Over a network a lock that is nobody else's wants a file that may be written.
+    // On a network file system an exclusive lock requires a writable descriptor.
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
 }
 
-/// Of one that lives, as seen from here.
+/// The process id of a live process, in this pid namespace.
 fn number(process: &SeenProcess) -> Option<u32> {
     match process.life {
         Life::Held { pid } | Life::Named { pid } => pid,
@@ -171,8 +170,8 @@ fn in_environments(grants: &Path) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Processes that have a file open, as far as we may see what they have open.
-fn who_has_open(path: &Path) -> impl Iterator<Item = u32> {
+/// Processes that have a file open, if this process may read their descriptors.
+fn processes_with_open(path: &Path) -> impl Iterator<Item = u32> {
     let wanted = path.canonicalize().ok();
     let own = std::process::id();
     processes().filter_map(move |(pid, dir)| {

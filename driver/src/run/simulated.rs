@@ -5,7 +5,7 @@
 //!   <state>/cards-<MIG uuid>/    one for a partition that a run has; what it tells is of the partition
 //! ```
 //!
-//! `node.toml` in there is written once; what somebody adds to it (lengths of kernels, bytes of a context) stays.
+//! `node.toml` in there is written once; later edits by the user (lengths of kernels, bytes of a context) stay.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

@@ -5,14 +5,14 @@
 //!   kill ──▶ supervisor ──forwarded──▶ command          command ends ──▶ its code, or 128 + its signal
 //! ```
 //!
-//! The command runs in the supervisor's process group, so that a terminal treats both as one job. What a terminal sends it
-//! sends to both; what a process sends to the supervisor is forwarded, real-time signals with what they carry. When the command
-//! stops as a terminal would have it, the supervisor stops as well, so that the shell sees the job stopped. What cannot be caught,
-//! faults, and what the kernel sends to who writes in vain, is not for the command.
+//! The command runs in the supervisor's process group, so that a terminal treats both as one job. A terminal signals both. A
+//! signal that a process sends to the supervisor is forwarded, a real-time signal with its value. If the command is stopped by its
+//! terminal, the supervisor stops as well, so that the shell reports a stopped job. Signals that cannot be caught, faults and
+//! `SIGPIPE` are not forwarded.
 //!
-//! The supervisor sleeps until a signal comes. So the news of its child must come, also where who started us ignores it.
+//! The supervisor sleeps until a signal comes. So it restores the default action of `SIGCHLD`, which its parent may ignore.
 
-// UNSAFETY: signals of the command have to be as they were between fork and exec.
+// UNSAFETY: the command's signal dispositions are restored between fork and exec.
 #![expect(
     unsafe_code,
     reason = "what is done about a signal, real-time ones among them; a hook between fork and exec"
@@ -56,7 +56,7 @@ const FORWARDED: [Signal; 17] = [
     Signal::SIGURG,
 ];
 
-/// Most descriptors among which the command's sign of life gets its number.
+/// Greatest number of the command's liveness descriptor.
 const DESCRIPTORS: libc::rlim_t = 1024;
 
 /// How the command ended.
@@ -68,19 +68,19 @@ pub enum Ended {
     Signal(u8),
 }
 
-/// Something that goes on beside the command.
+/// Work of the supervisor beside the command.
 pub trait Beside {
-    /// Called before this process is stopped: whatever others wait for must be given up.
+    /// Called before this process is stopped: it must release everything that other processes wait for.
     fn pause(&mut self);
-    /// Called when it goes on.
+    /// Called when this process continues.
     fn go_on(&mut self);
 }
 
-/// Signals blocked in this process, to be read in their order; unblocked with the value.
+/// Signals blocked in this process and read in order; dropping the value unblocks them.
 #[derive(Debug)]
 pub struct Signals {
     before: SigSet,
-    /// What was done about the end of children.
+    /// The earlier action of `SIGCHLD`.
     ends: SigAction,
     fd: SignalFd,
 }
@@ -98,7 +98,7 @@ fn is_real_time(number: libc::c_int) -> bool {
 
 fn real_time() -> SigSet {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: made empty before anything else is done with it; the numbers are the C library's own.
+    // SAFETY: the set is initialized by `sigemptyset` first; the numbers are the C library's own.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for number in libc::SIGRTMIN()..=libc::SIGRTMAX() {
@@ -112,8 +112,8 @@ fn address(word: u64) -> usize {
     usize::try_from(word).unwrap_or(0)
 }
 
-/// The number from which on the command's sign of life gets one: above those that programs choose for themselves, below their
-/// limit, and not so high that `select` could not have it.
+/// The least number of the command's liveness descriptor: above the numbers that programs choose themselves, below their limit,
+/// and low enough for `select`.
 fn high_number() -> libc::c_int {
     let mut limit = libc::rlimit { rlim_cur: DESCRIPTORS, rlim_max: DESCRIPTORS };
     // SAFETY: the record that the call fills.
@@ -122,13 +122,13 @@ fn high_number() -> libc::c_int {
     libc::c_int::try_from(within - within / 16).unwrap_or(0)
 }
 
-/// Between fork and exec: the descriptor stays open in the program that comes.
+/// Between fork and exec: keeps the descriptor open in the new program.
 fn hand_on(sign: RawFd, from: libc::c_int) -> io::Result<()> {
     // SAFETY: a descriptor that this process has; no memory is touched.
     if unsafe { libc::fcntl(sign, libc::F_DUPFD, from) } >= 0 {
         return Ok(());
     }
-    // All those are taken: then as it is.
+    // No number is free there: the descriptor keeps its own.
     // SAFETY: as above.
     Errno::result(unsafe { libc::fcntl(sign, libc::F_SETFD, 0) })?;
     Ok(())
@@ -150,10 +150,10 @@ impl Ended {
 // === impl Signals ===
 
 impl Signals {
-    /// Blocks what is forwarded, and news of the command, from now on.
+    /// Blocks the forwarded signals and `SIGCHLD` from now on.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// A signal call fails.
     pub fn block() -> io::Result<Self> {
         let mut set = real_time();
         for signal in FORWARDED.into_iter().chain([Signal::SIGCHLD]) {
@@ -162,14 +162,14 @@ impl Signals {
         let mut before = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))?;
         let told = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // SAFETY: the default, which runs no code of ours.
+        // SAFETY: the default action runs no handler.
         let ends = unsafe { sigaction(Signal::SIGCHLD, &told) }?;
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self { before, ends, fd })
     }
 
-    /// Starts the command with the signals as they were before. It has `sign` open, at a high number, and hands it on to what it
-    /// starts; here it is closed.
+    /// Starts the command with the earlier signal dispositions. The command inherits `sign` at a high number and passes it on to
+    /// its descendants; this process closes it.
     ///
     /// # Errors
     /// It cannot be started: not found, not a program, not allowed.
@@ -180,12 +180,11 @@ impl Signals {
             if let Some(sign) = &sign {
                 hand_on(sign.as_raw_fd(), from)?;
             }
-            // SAFETY: what was in force when this process was started.
+            // SAFETY: the action that this process was started with.
             unsafe { sigaction(Signal::SIGCHLD, &ends) }?;
             Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?)
         };
-        // SAFETY: between fork and exec a few system calls are made, which are async-signal-safe and touch no memory but copies of
-        // what they put back.
+        // SAFETY: the hook makes a few system calls, which are async-signal-safe and touch only copies of the restored values.
         unsafe {
             command.pre_exec(as_it_was);
         }
@@ -197,12 +196,12 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // What a terminal sent to the command it sent here, too: that was the command's to mind.
+        // A terminal signals the command and this process: the command has handled those signals.
         while matches!(self.fd.read_signal(), Ok(Some(_))) {}
-        // SAFETY: what was in force when this process was started.
+        // SAFETY: the action that this process was started with.
         let ends = unsafe { sigaction(Signal::SIGCHLD, &self.ends) };
         let restored = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
-        debug_assert!(restored.is_ok() && ends.is_ok(), "what was in force can be in force again");
+        debug_assert!(restored.is_ok() && ends.is_ok(), "earlier signal dispositions can be restored");
     }
 }
 
@@ -218,7 +217,7 @@ impl Running {
     /// Waits for its end, and forwards signals meanwhile.
     ///
     /// # Errors
-    /// The kernel does not say what became of it.
+    /// The command's state or a signal cannot be read.
     pub fn wait<B: Beside>(mut self, signals: &Signals, beside: &mut B) -> io::Result<Ended> {
         loop {
             if let Some(ended) = self.news(beside)? {
@@ -235,7 +234,7 @@ impl Running {
         }
     }
 
-    /// Passes on what a process sent; what the kernel sent, it sent to the whole process group.
+    /// Forwards a signal that a process sent; the kernel signals the whole process group itself.
     fn forward(&self, info: &siginfo) {
         let Ok(number) = libc::c_int::try_from(info.ssi_signo) else { return };
         let known = || Signal::try_from(number).is_ok_and(|signal| FORWARDED.contains(&signal));
@@ -244,16 +243,16 @@ impl Running {
         }
         let pid = self.pid.as_raw();
         let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(address(info.ssi_ptr)) };
-        // It may be gone by now, or be somebody else's after it changed its user.
+        // The command may have exited, or may run as another user and refuse signals.
         let _sent = match info.ssi_code {
-            // SAFETY: a child that nobody has waited for, and a word that is handed on as it came.
+            // SAFETY: the child is not reaped yet, so its process id is not reused; the value is passed on unchanged.
             libc::SI_QUEUE => unsafe { libc::sigqueue(pid, number, value) },
             // SAFETY: as above.
             _ => unsafe { libc::kill(pid, number) },
         };
     }
 
-    /// What became of the command since the last call; `None`: it runs.
+    /// The end of the command; `None`: it still runs. Follows it when its terminal stops it.
     fn news<B: Beside>(&mut self, beside: &mut B) -> io::Result<Option<Ended>> {
         if let Some(status) = self.child.try_wait()? {
             let part = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
@@ -262,14 +261,15 @@ impl Running {
         }
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
         let terminal = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
-        // Stopped by its terminal: the shell waits for us to stop, too. Whoever else stopped it lets it go on.
+        // Stopped by its terminal: the shell waits until the supervisor stops as well. A command stopped by another process is
+        // continued by that process.
         if let Ok(WaitStatus::Stopped(_, signal)) = waitid(Id::Pid(self.pid), flags)
             && terminal.contains(&signal)
         {
             beside.pause();
             raise(Signal::SIGSTOP)?;
             beside.go_on();
-            // Whoever let us go on meant the command as well.
+            // The `SIGCONT` for the supervisor is meant for the command as well.
             match kill(self.pid, Signal::SIGCONT) {
                 Ok(()) | Err(_) => {}
             }

@@ -1,13 +1,13 @@
-//! A run's card, followed while the command runs: what the card tells of itself is noted for whoever gives it out next. Nobody who
-//! is on it is disturbed.
+//! Follows the health events of a run's card while the command runs, and records them for later allocations. Processes on the card
+//! are not disturbed.
 //!
 //! ```text
 //!  card ─▶ Events::next, asleep in the driver ─▶ HealthBook ─▶ the next run, `prepare`, `devices`, `slices`, `top`
 //! ```
 //!
-//! Every supervisor follows its own card, so that nothing is missed when one of them is killed: what several note is one note. The
-//! thread sleeps until the card tells something, and looks up once a minute; it ends with the process, or when it has noted that
-//! the card is lost. What cannot be noted, as on a full disk, is tried again.
+//! Every supervisor follows its own card, so that no event is missed if one of them is killed; equal records merge. The thread
+//! sleeps until the driver reports an event, at most a minute. It ends with the process, or once the loss of the card is recorded.
+//! An event that cannot be recorded, as on a full disk, is recorded later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,48 +23,48 @@ use crate::health::HealthBook;
 
 /// Longest sleep.
 const SLEEP: Duration = Duration::from_millis(60_000);
-/// What comes sooner than this after the question was there already, or is no answer.
+/// A call that returns sooner did not wait.
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// As many answers in a row may come at once, before there is a rest.
+/// Calls in a row that may return at once before a pause.
 const AT_ONCE_MAX: u32 = 64;
-/// The rest from a storm of events. Programs can bring one about, and what matters may stand behind it: it is short, so that
-/// thousands a second are heard, and yet long beside the microseconds that they take.
+/// The pause in a storm of events. Programs can cause one, and important events may follow it: the pause is short enough to read
+/// thousands of events a second, and long beside the microseconds that each takes.
 const STORM_REST: Duration = Duration::from_millis(10);
-/// The first rest from a driver that tells nothing and does not wait; the next ones are longer.
+/// The first pause if the driver neither reports nor waits; later ones are longer.
 const REST: Duration = Duration::from_millis(1_000);
-/// Time until what could not be noted is tried again.
+/// Time until the next try to record an event.
 const AGAIN: Duration = Duration::from_millis(5_000);
-/// Most that is remembered of what was noted, and of what is still to be.
+/// Most events that are remembered as recorded, and as waiting.
 const NOTED_MAX: usize = 2_048;
 
-/// Which card, and where what it tells is noted.
+/// The card to follow, and the file for its events.
 #[derive(Debug)]
 pub struct Followed {
     /// Card.
     pub card: CardUuid,
-    /// Who tells.
+    /// The source of events.
     pub events: Box<dyn Events>,
-    /// Where it is noted.
+    /// The file for them.
     pub book: HealthBook,
-    /// For how long it counts.
+    /// The boot and driver for which they count.
     pub era: Era,
 }
 
-/// Who notes what is heard.
+/// Records events.
 #[derive(Debug)]
 struct Writer {
     card: CardUuid,
     book: HealthBook,
     era: Era,
-    /// What need not be noted again.
+    /// Events already recorded.
     noted: BTreeSet<(Cause, Part)>,
-    /// What could not be noted so far, with when it was heard.
+    /// Events that could not be recorded yet, with their times.
     waiting: BTreeMap<(Cause, Part), UnixSeconds>,
-    /// When that was tried last.
+    /// When they were last tried.
     tried: Option<Instant>,
 }
 
-/// How long a driver lets wait that does not.
+/// Pauses between calls of a driver that does not wait.
 #[derive(Debug, Default)]
 struct Patience {
     told: u32,
@@ -72,7 +72,7 @@ struct Patience {
     rests: u32,
 }
 
-/// What is to be done after an answer.
+/// The next action after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Ask,
@@ -80,24 +80,24 @@ enum Then {
     End,
 }
 
-/// What an answer was.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// The card told something.
+    /// The driver reported an event.
     Told,
-    /// It told nothing for as long as was asked.
+    /// The driver reported no event.
     Nothing,
-    /// None: the driver does not wait.
+    /// The call failed without waiting.
     Failed,
 }
 
-/// Follows a card from now on, beside everything else.
+/// Follows a card from now on, in its own thread.
 ///
 /// # Errors
-/// No thread can be had.
+/// The system refuses a thread.
 pub fn start(followed: Followed) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("card-events".to_owned());
-    // Nobody waits for it: it is asleep in the driver, and has nothing to give back.
+    // The thread is never joined: it sleeps in the driver, and has nothing to release.
     thread.spawn(move || follow(followed)).map(drop)
 }
 
@@ -112,14 +112,14 @@ fn follow(Followed { card, mut events, book, era }: Followed) {
     }
 }
 
-/// Asks once.
+/// Calls the driver once.
 fn ask(events: &mut dyn Events, writer: &mut Writer, patience: &mut Patience) -> Then {
     let asked = clock::now();
     let told = events.next(writer.longest());
     let now = clock::now();
     let answer = match told {
         Ok(Some((Cause::Lost, part))) => {
-            // It is told again, as long as it is so.
+            // The driver reports the loss again while it lasts.
             return if writer.lost(part) { Then::End } else { Then::Rest(AGAIN) };
         }
         Ok(Some(seen)) => {
@@ -140,7 +140,7 @@ impl Writer {
         Self { card, book, era, noted: BTreeSet::new(), waiting: BTreeMap::new(), tried: None }
     }
 
-    /// For how long there is nothing to do.
+    /// The longest sleep.
     fn longest(&self) -> Duration {
         if self.waiting.is_empty() { SLEEP } else { AGAIN }
     }
@@ -150,7 +150,7 @@ impl Writer {
             return;
         }
         let at = clock::unix();
-        // Where one cannot be noted, no other can, and each try may take its time.
+        // If one event cannot be recorded, no other can, and each try may take long.
         if self.waiting.is_empty() && self.write(&seen, at) {
             self.remember(seen);
         } else if self.waiting.len() < NOTED_MAX {
@@ -159,7 +159,7 @@ impl Writer {
         }
     }
 
-    /// Whether it is noted that the card is lost. What else was seen of it is over when it answers again.
+    /// Records that the card is lost; returns whether that succeeded. Earlier events no longer apply once the card answers again.
     fn lost(&mut self, part: Part) -> bool {
         self.noted.clear();
         self.waiting.clear();
@@ -167,7 +167,7 @@ impl Writer {
         self.write(&(Cause::Lost, part), clock::unix())
     }
 
-    /// Notes what waits for that, if it is time.
+    /// Records waiting events, if it is time.
     fn try_again(&mut self, now: Instant) {
         if self.tried.is_none_or(|tried| now.duration_since(tried) < AGAIN) {
             return;
@@ -183,7 +183,7 @@ impl Writer {
         self.tried = None;
     }
 
-    /// Whether it is noted now.
+    /// Records an event; returns whether that succeeded.
     fn write(&self, (cause, part): &(Cause, Part), at: UnixSeconds) -> bool {
         let of = Subject { card: self.card.clone(), part: part.clone() };
         self.book.note(&self.era, of, *cause, at).is_ok()
@@ -199,7 +199,7 @@ impl Writer {
 // === impl Patience ===
 
 impl Patience {
-    /// The rest after an answer that took so long; `None`: none.
+    /// The pause after a call of duration `took`; `None`: none.
     fn after(&mut self, answer: Answer, took: Duration) -> Option<Duration> {
         if answer != Answer::Failed && took >= AT_ONCE {
             *self = Self::default();
@@ -207,7 +207,7 @@ impl Patience {
         }
         match answer {
             Answer::Told => {
-                // It works.
+                // The driver works.
                 (self.nothing, self.rests) = (0, 0);
                 self.told += 1;
                 if self.told < AT_ONCE_MAX {
@@ -228,7 +228,7 @@ impl Patience {
         }
     }
 
-    /// Ever longer.
+    /// The next pause, each twice as long.
     fn rest(&mut self) -> Duration {
         let rest = REST.saturating_mul(1 << self.rests.min(6)).min(SLEEP);
         self.rests = self.rests.saturating_add(1);
@@ -249,7 +249,7 @@ mod tests {
         let rests: Vec<u64> =
             (0..8).map(|_| patience.after(Answer::Failed, Duration::ZERO).unwrap().as_secs()).collect();
         assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60]);
-        // One that sleeps again has its credit back.
+        // A driver that waits again resets the pauses.
         assert_eq!(patience.after(Answer::Nothing, SLEEP), None);
         assert_eq!(patience.after(Answer::Failed, SLEEP), Some(REST));
     }
@@ -262,16 +262,16 @@ mod tests {
             of.filter_map(|answer| patience.after(*answer, Duration::ZERO)).collect::<Vec<_>>()
         };
         assert!(rests(&[Answer::Nothing]).iter().sum::<Duration>() > Duration::from_secs(900 * 60));
-        // 6,400 a second, and nobody is deaf for longer than a rest.
+        // 6,400 a second, with no gap longer than one pause.
         assert_eq!(rests(&[Answer::Told]), vec![STORM_REST; 1_000]);
-        // What is nothing between them makes no longer rest.
+        // Calls without an event between them do not lengthen the pause.
         assert_eq!(rests(&[Answer::Told, Answer::Nothing]), vec![STORM_REST; 500]);
-        // What comes now and then is heard at once.
+        // Rare events are read at once.
         let mut patience = Patience::default();
         assert!((0..1_000).all(|_| patience.after(Answer::Told, AT_ONCE).is_none()));
     }
 
-    /// A driver that tells this, at once.
+    /// A driver that reports these events at once.
     #[derive(Debug)]
     struct Script(Vec<(Cause, Part)>);
 
@@ -291,7 +291,7 @@ mod tests {
         notes.all().map(|(_, _, cause, _)| cause).collect()
     }
 
-    /// Where a pipe stands nobody gets the lock.
+    /// Puts a pipe in the place of the lock file, so that no process can lock it.
     fn lock_out(state: &Path) -> PathBuf {
         let lock = state.join("health.lock");
         nix::unistd::mkfifo(&lock, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -332,7 +332,7 @@ mod tests {
         let mut next = |writer: &mut Writer| ask(&mut events, writer, &mut patience);
         assert_eq!((next(&mut writer), next(&mut writer)), (Then::Ask, Then::Rest(AGAIN)));
         assert_eq!(next(&mut writer), Then::Rest(AGAIN));
-        // It answers again: what was told of it before is over, and what is told now counts.
+        // It answers again: earlier events no longer apply, later ones do.
         fs::remove_file(&lock).unwrap();
         assert_eq!(next(&mut writer), Then::Ask);
         assert_eq!(noted(&writer), [Cause::Code(48)]);

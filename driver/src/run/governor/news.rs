@@ -1,5 +1,5 @@
-//! What a governor waits for: a wish of the command's side, and what the kernel says of two paths. Nothing is looked at again and
-//! again to find out.
+//! Leader election of a card, and the events a governor waits for: requests of the command's thread, and inotify events of two
+//! paths. Nothing is polled while inotify is available.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,15 +23,15 @@ use crate::clock::monotonic;
 use crate::disk::Disk;
 use crate::region::{Live, Place};
 
-/// Tries for the card after somebody let go of it, each twice as long after the last as that after the one before: the kernel
-/// says that a file is closed a moment before it gives its lock back.
+/// Tries for the leader lock after an event, with doubling delays: the kernel reports a closed file shortly before it releases the
+/// file's lock.
 const TRIES: u32 = 16;
 /// Beginning of the UUIDs of partitions that a governor may have.
 const PARTITION: &str = "MIG-";
 /// Longest time between two of them.
 const TRY_AGAIN: Duration = Duration::from_millis(1_000);
 
-/// What the command's side asks of the thread.
+/// A request of the command's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     Run,
@@ -39,16 +39,16 @@ pub(super) enum Wish {
     Stop,
 }
 
-/// Between the command's side and the thread.
+/// State shared by the command's thread and the governor thread.
 #[derive(Debug)]
 pub(super) struct Shared {
     wish: Mutex<(Wish, bool)>,
     changed: Condvar,
-    /// Readable once the wish changed.
+    /// Readable once the request changed.
     asked: EventFd,
 }
 
-/// What the kernel says of one path.
+/// An inotify watch on one path.
 #[derive(Debug)]
 pub(super) struct Watch {
     inotify: Inotify,
@@ -56,7 +56,7 @@ pub(super) struct Watch {
     called: Option<WatchDescriptor>,
 }
 
-/// What a watch heard.
+/// Events of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Heard {
     Nothing,
@@ -66,26 +66,26 @@ pub(super) enum Heard {
     Call,
 }
 
-/// One who wants the office of the card's governor.
+/// A candidate for the card's leader lock.
 pub(super) struct Candidate {
     path: PathBuf,
     /// Its run's share.
     own: Place,
     disk: Disk,
-    /// Open for as long as it waits: who opens and closes it wakes the others.
+    /// Open while the candidate waits: closing a file opened for writing wakes the other candidates.
     file: Option<File>,
-    /// `None`: none is to be had, and it looks at every [`LOOK`].
+    /// `None`: no inotify instance is available, and it polls every [`LOOK`].
     watch: Option<Watch>,
-    /// Its tenant said that nobody governs.
+    /// Its tenant reported a missing governor.
     called: Option<Called>,
     tries: u32,
 }
 
-/// A tenant's call that was not looked into yet.
+/// A tenant's report that was not checked yet.
 #[derive(Debug)]
 struct Called;
 
-/// The office of the card's governor, as long as its file has its name. It is closed when it is given up, which tells the others.
+/// The card's leader lock, held while the path still names its file. Closing the file releases it and wakes the candidates.
 #[derive(Debug)]
 pub(super) struct Office {
     pub(super) path: PathBuf,
@@ -110,7 +110,7 @@ impl Shared {
         self.wish.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Says that nothing is governed, or is again.
+    /// Records whether this thread is idle, and notifies waiters.
     pub(super) fn set_idle(&self, idle: bool) {
         self.wish.lock().unwrap_or_else(PoisonError::into_inner).1 = idle;
         self.changed.notify_all();
@@ -123,7 +123,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a wish, for news, and at most so long; `None`: for as long as it takes.
+    /// Waits for a request or an event of `watch`, at most `longest`; `None`: without a limit.
     pub(super) fn sleep(&self, longest: Option<Duration>, watch: Option<&Watch>) {
         let _woken = match watch {
             None => wait(&mut [readable(self.asked.as_fd())], longest),
@@ -131,7 +131,7 @@ impl Shared {
                 wait(&mut [readable(self.asked.as_fd()), readable(watch.inotify.as_fd())], longest)
             }
         };
-        // Read first, then the wish: none is missed.
+        // The eventfd is read before the request: no request is missed.
         let _asked = self.asked.read();
     }
 }
@@ -154,28 +154,28 @@ fn is_named(path: &Path, file: &File) -> bool {
 // === impl Watch ===
 
 impl Watch {
-    /// `None`: the kernel has none left for this user, or there is no such path.
+    /// `None`: the user's inotify limit is reached, or the path does not exist.
     fn of(path: &Path, what: AddWatchFlags) -> Option<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok()?;
         let _number: WatchDescriptor = inotify.add_watch(path, what).ok()?;
         Some(Self { inotify, called: None })
     }
 
-    /// For who comes to lose an office or loses its name, and for who touches the file by which a tenant calls.
+    /// Watches a leader lock that is closed or loses its name, and the file by which a tenant reports a missing governor.
     fn of_office(path: &Path, calls: &Path) -> Option<Self> {
         let watch = Self::of(path, AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ATTRIB)?;
         let called = watch.inotify.add_watch(calls, AddWatchFlags::IN_ATTRIB).ok()?;
         Some(Self { called: Some(called), ..watch })
     }
 
-    /// For entries of a directory that come and go.
+    /// Watches a directory for new and removed entries.
     pub(super) fn of_entries(dir: &Path) -> Option<Self> {
         let come = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
         let go = AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM;
         Self::of(dir, come | go | AddWatchFlags::IN_ONLYDIR)
     }
 
-    /// What there was since this was last asked.
+    /// The greatest event since the last call.
     pub(super) fn take(&self) -> Heard {
         let mut heard = Heard::Nothing;
         loop {
@@ -200,8 +200,8 @@ impl Candidate {
         Self { path: path.to_owned(), own, disk, file: None, watch: None, called: None, tries: TRIES }
     }
 
-    /// The office, if nobody has it, or who has it is not at it. Where no watch is to be had a tenant's call is not heard, and it is
-    /// looked at as often as anything else.
+    /// Acquires the leader lock if it is free or its leader is stopped. Without a watch a tenant's report raises no event, so each
+    /// try checks for a stopped leader.
     pub(super) fn elect(&mut self) -> Option<Office> {
         let office = self.win()?;
         self.clear();
@@ -220,11 +220,11 @@ impl Candidate {
             self.watch = None;
         }
         if self.watch.is_none() {
-            // Before the lock is tried: who lets go of it from now on is heard.
+            // Before the lock is tried: a release from now on raises an event.
             self.watch = Watch::of_office(&self.path, &self.own.usage());
         }
         match Flock::lock(self.file.take()?, FlockArg::LockExclusiveNonblock) {
-            // It may have lost its name before it was locked: then there is another one.
+            // The file may have lost its name before it was locked: then another leader lock exists.
             Ok(file) => Some(Office { path: self.path.clone(), file }).filter(Office::is_held),
             Err((file, _)) => {
                 self.file = Some(file);
@@ -234,14 +234,14 @@ impl Candidate {
         }
     }
 
-    /// Whether nobody has governed for some time, by what the limits of the tenant that called say.
+    /// Whether the governor has been missing for some time, by the limits of the tenant that reported it.
     fn is_missed(&self) -> bool {
         let until = Live::open(&self.own).and_then(|limits| limits.lent_until());
         until.is_ok_and(|until| until.is_missed(monotonic()))
     }
 
-    /// An office in the place of the one whose governor is not at it. That one has lost it when it comes back, as has who took over at
-    /// the same time and was the first.
+    /// Replaces the leader lock of a stopped governor by a new one. That governor has lost its leadership when it continues. If two
+    /// candidates do this at once, the later rename wins.
     fn take_over(&mut self) -> Option<Office> {
         let mut new = self.path.clone().into_os_string();
         new.push(format!(".{}", std::process::id()));
@@ -255,8 +255,8 @@ impl Candidate {
         Some(Office { path: self.path.clone(), file })
     }
 
-    /// Takes away what was made to take the office over by who was killed before it had its name: nobody has that locked. Who is at it
-    /// just now and loses it so does not take over from who governs.
+    /// Removes unlocked replacement files, left by candidates that were killed before the rename. A candidate that loses its file
+    /// here while it creates it does not take over from the present leader.
     fn clear(&self) {
         let (Some(parent), Some(name)) = (self.path.parent(), self.path.file_name()) else { return };
         let is_new = |found: &fs::DirEntry| {
@@ -270,7 +270,7 @@ impl Candidate {
         }
     }
 
-    /// Waits until the office may be free, or for a wish.
+    /// Waits until the leader lock may be free, or for a request.
     pub(super) fn wait(&mut self, shared: &Shared) {
         let Some(watch) = self.watch.as_ref().filter(|_| self.file.is_some()) else {
             return shared.sleep(Some(LOOK), None);
@@ -287,20 +287,20 @@ impl Candidate {
     }
 }
 
-/// Takes an office away that nobody holds; what is none of ours, as a directory, stays. Who is just about to lock it finds that it
-/// has lost its name.
+/// Removes an unlocked leader lock; a foreign entry, such as a directory, stays. A candidate that locks the file afterwards finds
+/// that it has lost its name.
 fn remove_unheld(path: &Path) {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let Ok(file) = OpenOptions::new().write(true).custom_flags(flags).open(path) else { return };
     let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return };
     if is_named(path, &file) {
-        // What cannot be removed is tried again by the next one.
+        // The next leader tries again.
         let _stays = fs::remove_file(path);
     }
 }
 
-/// Takes away the offices of partitions that are no more, as far as `visible` knows, and that nobody is at: partitions that others
-/// made are governed as well, and in no journal. Those of cards stay.
+/// Removes the unlocked leader locks of partitions that `visible` does not know. Locked ones stay, as governors also serve
+/// partitions that are in no journal. Leader locks of cards stay.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -312,7 +312,7 @@ pub fn remove_offices(state: &Path, visible: &dyn Fn(&str) -> bool) -> io::Resul
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
-        // What was made to take one over has a process's number behind it.
+        // A replacement file has a process id as its suffix.
         let of = name.to_str().and_then(|name| name.split('.').next());
         if of.is_some_and(|uuid| uuid.starts_with(PARTITION) && !visible(uuid)) {
             remove_unheld(&entry.path());
@@ -321,7 +321,7 @@ pub fn remove_offices(state: &Path, visible: &dyn Fn(&str) -> bool) -> io::Resul
     Ok(())
 }
 
-/// Directory of the offices of a state directory, each with the name of its card or partition.
+/// Directory of leader locks in a state directory, each named after its card or partition.
 #[must_use]
 pub fn offices(state: &Path) -> PathBuf {
     state.join("governors")
@@ -330,7 +330,7 @@ pub fn offices(state: &Path) -> PathBuf {
 // === impl Office ===
 
 impl Office {
-    /// Whether nobody took it over.
+    /// Whether no other candidate took it over.
     pub(super) fn is_held(&self) -> bool {
         is_named(&self.path, &self.file)
     }
@@ -349,7 +349,7 @@ mod tests {
         let made = ["GPU-0", "MIG-held", "MIG-there", "MIG-gone", "MIG-gone.17"]
             .map(|name| File::create(at(name)).unwrap());
         let [_, held, ..] = made;
-        // Of an instance that somebody else made: governed, and in no journal.
+        // Of an instance that another tool made: governed, and in no journal.
         let held = Flock::lock(held, FlockArg::LockExclusiveNonblock).unwrap();
         let left = || {
             remove_offices(state.path(), &|uuid| uuid == "MIG-there").unwrap();

@@ -1,9 +1,9 @@
-//! Whose a process is that the driver names: the grant's that has a slot for it or had one a moment ago, else the grant's that it
-//! was started under.
+//! Assigns a process that the driver reports to a grant: the grant with a present or recent slot for it, else the grant that it was
+//! started under.
 //!
-//! The driver tells of a process after its time, and by then it may have ended: the slots are noted at each step, so that nothing
-//! but the number need be left of it. Slots are their tenant's word; whoever writes another's number there is billed for him. A
-//! process without a slot runs past the shim; whose it is say its mounts, its environment, and those of who started it.
+//! The driver reports a process after it used the card, maybe after it exited. So the slots are recorded at each step, and the
+//! process id is enough. The tenant writes the slots; a tenant that writes another's process id is billed for that process. A
+//! process without a slot bypasses the shim; its mounts, its environment and those of its ancestors show its grant.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use aliquot_enforce::units::Nanos;
 use crate::region::start_time;
 use crate::view::processes::grants_of;
 
-/// How long a process is remembered that was there: the driver tells of the last second, some drivers somewhat later.
+/// How long an exited process is remembered: the driver reports the last second, some drivers somewhat later.
 const REMEMBERED: Nanos = Nanos::from_millis(5_000);
-/// Most processes that are remembered of one grant: as many as have slots, four times over.
+/// Most processes that are remembered of one grant: four times the number of slots.
 const PROCESSES_MAX: usize = 4_096;
 
 /// Processes of one grant, or of none.
@@ -26,19 +26,19 @@ pub(super) struct Owners {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// When it began; 0: nobody says.
+    /// Start time; 0: unknown.
     start: u64,
     seen_at: Nanos,
 }
 
-/// Where a process was started.
+/// Grant directories that a process was started under.
 #[derive(Debug)]
 pub(super) struct Started(Vec<PathBuf>);
 
 // === impl Owners ===
 
 impl Owners {
-    /// Notes processes that are there now.
+    /// Records live processes.
     pub(super) fn see(&mut self, now: Nanos, processes: impl IntoIterator<Item = (u32, u64)>) {
         for (pid, start) in processes {
             if self.known.len() >= PROCESSES_MAX && !self.known.contains_key(&pid) {
@@ -50,18 +50,18 @@ impl Owners {
         }
     }
 
-    /// Forgets who was not there for long.
+    /// Forgets processes that exited long ago.
     pub(super) fn forget(&mut self, now: Nanos) {
         self.known.retain(|_, known| now.minus(known.seen_at) <= REMEMBERED);
     }
 
-    /// Whether this process is among them, or was: a later one of its number is not.
+    /// Whether this process is or was among them. A later process with the same id is not.
     pub(super) fn have(&self, pid: u32) -> bool {
         let began = |known: &Known| known.start == 0 || start_time(pid).is_none_or(|now| now == known.start);
         self.known.get(&pid).is_some_and(began)
     }
 
-    /// Notes a process that is there now by what the kernel says of it.
+    /// Records a live process with the start time that the kernel reports.
     pub(super) fn note(&mut self, now: Nanos, pid: u32) {
         self.see(now, start_time(pid).map(|start| (pid, start)));
     }
@@ -70,12 +70,12 @@ impl Owners {
 // === impl Started ===
 
 impl Started {
-    /// Where a process was.
+    /// Of a process.
     pub(super) fn of(pid: u32) -> Self {
         Self(grants_of(pid))
     }
 
-    /// Whether it was under this share.
+    /// Whether it was started under this share.
     pub(super) fn is_under(&self, share: &Path) -> bool {
         self.0.iter().any(|dir| if dir.is_absolute() { share.starts_with(dir) } else { share.ends_with(dir) })
     }

@@ -81,14 +81,14 @@ fn idle_time_is_borrowed_and_reclaimed_at_governor_exit() {
     wait_for("a loan", || granted(&burst) == 500_000);
     assert_eq!((granted(&cap), granted(&other)), (500_000, 250_000), "caps and other cards are left alone");
     let woken = usages[0].view().unwrap().wake().load(Ordering::SeqCst);
-    assert!(woken > 0, "who waits for the limits is woken");
+    assert!(woken > 0, "waiters on the limits are woken");
 
     // The second one takes over as soon as the first is gone; while the first is paused, too.
     let second = Governor::start(scope(dir.path())).unwrap();
     drop(first);
     wait_for("the next governor", || granted(&burst) == 500_000);
     second.pause();
-    assert_eq!(granted(&burst), 250_000, "nobody watches the loan");
+    assert_eq!(granted(&burst), 250_000, "no governor withdraws borrowed time");
     second.go_on();
     wait_for("the same governor again", || granted(&burst) == 500_000);
     drop(second);
@@ -180,7 +180,7 @@ fn stopped_leader_is_replaced_on_a_tenant_call_for_good() {
         let now = std::time::SystemTime::now();
         file.set_times(fs::FileTimes::new().set_accessed(now).set_modified(now)).unwrap();
     };
-    // Who was at it a moment ago has it.
+    // A governor that stepped a moment ago keeps the leader lock.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(300) {
         call();
@@ -193,16 +193,19 @@ fn stopped_leader_is_replaced_on_a_tenant_call_for_good() {
         granted() == 1_000_000
     });
     wait_for("the end of its loans, said again and again", || said.lent_until().unwrap().0 > monotonic().0);
-    assert!(!Office::is_held(&Office { path: office.clone(), file: stopped }), "who comes back has lost it");
-    assert!(lock().is_err(), "the next one waits for who governs now");
+    assert!(
+        !Office::is_held(&Office { path: office.clone(), file: stopped }),
+        "a governor that continues has lost it"
+    );
+    assert!(lock().is_err(), "the next one waits for the present leader");
 
-    // And so it goes for that one.
+    // The present leader loses it in the same way.
     let other = office.with_extension("other");
-    // Locked before it has the name: who loses the office tries for the next one at once.
+    // Locked before it has the name: a leader that loses its lock tries for the next one at once.
     let next = Flock::lock(File::create(&other).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
     fs::rename(&other, &office).unwrap();
     wait_for("its end", || said.lent_until().unwrap().is_missed(monotonic()));
-    assert_eq!(granted(), 1_000_000, "what the next one lends is not taken back");
+    assert_eq!(granted(), 1_000_000, "time lent by the next leader is not withdrawn");
     drop(next);
     wait_for("its return", || !said.lent_until().unwrap().is_missed(monotonic()));
     drop(governor);
@@ -220,7 +223,7 @@ fn stopped_leader_is_replaced_even_if_no_call_is_heard() {
     // As where the kernel has no watch left for this user.
     fs::remove_file(burst.usage()).unwrap();
     let mut candidate = Candidate::new(&office, burst, Disk::default());
-    assert!(candidate.elect().is_none(), "nobody says that who governs is not at it");
+    assert!(candidate.elect().is_none(), "no report of a missing governor");
     said.lend(Until(1)).unwrap();
     assert!(candidate.elect().is_some_and(|taken| taken.is_held()));
     assert!(!Office::is_held(&Office { path: office, file: stopped }));
@@ -251,7 +254,7 @@ fn files_of_a_killed_takeover_go_with_the_next_leader() {
         let offices = office.parent().unwrap();
         fs::create_dir_all(offices).unwrap();
         let stopped = Flock::lock(File::create(&office).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
-        // As where the kernel has no watch left for this user; who governs has not for long.
+        // As if the user's inotify limit were reached; the governor has been missing for long.
         fs::remove_file(burst.usage()).unwrap();
         Live::open(&burst).unwrap().lend(Until(1)).unwrap();
         let disk = Disk::new(Arc::new(StopsAfter(AtomicUsize::new(places))));
@@ -262,7 +265,7 @@ fn files_of_a_killed_takeover_go_with_the_next_leader() {
         if fs::rename(of(std::process::id()), of(1)).is_ok() {
             left_behind += 1;
         }
-        // Another one is at it just now, and what is of another card, or none of ours, is nobody's to remove.
+        // Another candidate is taking over, and files of another card and foreign files must stay.
         let at_it = Flock::lock(File::create(of(2)).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
         let others = ["GPU-another.3", "notes"].map(|name| offices.join(name));
         others.iter().for_each(|other| fs::write(other, "").unwrap());
@@ -347,8 +350,7 @@ impl Meter for Tells {
     }
 }
 
-/// What comes to the credit of a grant, whose slot a process had that is gone when the driver tells of its time; `None`: nothing
-/// within a second.
+/// The credit correction of a grant for a process that exited before the driver reports its time; `None`: none within a second.
 fn paid_for_the_dead(policy: ComputePolicy, has_slot: bool) -> Option<i64> {
     let dir = tempfile::tempdir().unwrap();
     let place = grant(dir.path(), "one", &limits(policy, 300_000, CARD));
@@ -383,7 +385,7 @@ fn lone_cap_pays_for_processes_that_ended_before_the_report() {
     assert_eq!(paid_for_the_dead(ComputePolicy::Cap, false), None, "a stranger's time");
 }
 
-/// A driver whose window ends whenever it is asked.
+/// A driver with a window that ends at every call.
 #[derive(Debug)]
 struct Told(Option<u32>);
 
