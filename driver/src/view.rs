@@ -1,16 +1,16 @@
-//! What goes on right now: a look at everything that lies on disk, and what it adds up to.
+//! Present state of a node: reads state directories, drivers and `/proc`, and computes a picture.
 //!
 //! ```text
 //!   journal ──────┐
-//!   regions ──────┤                ┌─ the look before ─┐
+//!   regions ──────┤                ┌─ previous look ───┐
 //!   cards, real ──┼─ look ─▶ Look ─┴───────────────────┴─▶ model::picture ─▶ Picture: cards, shares, processes, problems
 //!   or simulated ─┤
 //!   /proc ────────┘
 //! ```
 //!
-//! Nothing is changed, locked or waited for. What cannot be read becomes a problem with its reason, and the rest is
-//! shown; words of tenants are shown as such. The simulated driver, when it is asked, takes back what dead processes
-//! held, as any query of it does.
+//! Nothing is changed, locked or waited for. An unreadable source becomes a problem with its reason, and the rest is shown; values
+//! that tenants write are marked as such. A query of the simulated driver releases memory of exited processes, as any query of
+//! it does.
 
 pub mod look;
 mod machine;

@@ -1,4 +1,4 @@
-//! One look: plain data, as it was found at one moment, and who collects it.
+//! One look: plain data of one moment, and its collector.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,56 +19,56 @@ use crate::checkpoint::Phase;
 use crate::clock::now;
 use crate::region::Seen;
 
-/// Everything that was found.
+/// All data of one look.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
     /// State directories, in the order in which they were named.
     pub states: Vec<State>,
-    /// Homes of state, named by nobody, of which another user keeps something closed.
+    /// Default homes of state with a directory that another user does not let this one read.
     pub closed: Vec<PathBuf>,
-    /// Cards that are known by what describes the node.
+    /// Cards of the node description.
     pub inventory: Inventory,
-    /// Cards, and parts of cards, as their driver shows them.
+    /// Cards, and parts of cards, as their driver reports them.
     pub drivers: Vec<Driver>,
-    /// Cards that cannot be asked, and why.
+    /// Cards that cannot be queried, and the reason.
     pub unusable: Vec<(String, String)>,
 }
 
 /// One state directory.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Where.
+    /// Its path.
     pub dir: PathBuf,
-    /// What is promised there, or why that cannot be read.
+    /// Its granted shares and partitions, or the reason why the journal cannot be read.
     pub promised: Result<Promised, String>,
-    /// What is held against cards there, or why that cannot be read.
+    /// Its health records, or the reason why they cannot be read.
     pub against: Result<Against, String>,
 }
 
-/// What is held against cards.
+/// Health records of cards.
 #[derive(Clone, Debug, Default)]
 pub struct Against {
-    /// What was seen.
+    /// The recorded events.
     pub notes: Notes,
-    /// What it means.
+    /// The meaning of Xid codes.
     pub xids: Xids,
 }
 
-/// What a journal promises.
+/// Shares and partitions of a journal.
 #[derive(Clone, Debug, Default)]
 pub struct Promised {
     /// Shares of all claims, in the order of the journal.
     pub shares: Vec<Share>,
-    /// Partitions that were made or are about to be.
+    /// Partitions that were created or are about to be.
     pub partitions: Vec<Partition>,
 }
 
 /// A partition of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Where.
+    /// Card, template and placement.
     pub at: aliquot_core::ports::PartitionAt,
-    /// The UUID under which its tenant sees it; `None`: it is not made yet.
+    /// The UUID that its tenant reads; `None`: it is not created yet.
     pub uuid: Option<String>,
 }
 
@@ -77,22 +77,22 @@ pub struct Partition {
 pub struct Share {
     /// `namespace/name` of the claim.
     pub claim: String,
-    /// How far the claim is.
+    /// Phase of the claim.
     pub phase: Phase,
-    /// What was granted.
+    /// The grant.
     pub grant: Grant,
-    /// The UUID under which the tenant sees its part; `None`: the part is not made yet.
+    /// The UUID of the part that the tenant reads; `None`: the part is not created yet.
     pub visible: Option<String>,
     /// Directory of the share.
     pub dir: PathBuf,
-    /// What holds the share to its limits.
+    /// Its region, by which limits are enforced.
     pub region: Region,
 }
 
 /// The region of a share.
 #[derive(Clone, Debug)]
 pub enum Region {
-    /// None: nothing holds limits here.
+    /// None: no limits are enforced.
     Absent,
     /// Two files.
     There(Box<Files>),
@@ -101,20 +101,20 @@ pub enum Region {
 /// The two files of a region.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// The limits in force, or why they cannot be read.
+    /// The present limits, or the reason why they cannot be read.
     pub limits: Result<Limits, String>,
-    /// What its processes use, or why that cannot be read.
+    /// Use by its processes, or the reason why it cannot be read.
     pub usage: Result<Seen, String>,
-    /// Names of the programs of its processes, by their number as seen from here; they may say anything.
+    /// Program names of its processes, by their pid in this namespace; untrusted text.
     pub commands: BTreeMap<u32, String>,
-    /// When it was read, since the first look.
+    /// Time of reading since the first look.
     pub at: Duration,
 }
 
-/// A card or partition as its driver shows it.
+/// A card or partition as its driver reports it.
 #[derive(Clone, Debug)]
 pub struct Driver {
-    /// State directory in which its simulation lies; `None`: it is the same for all.
+    /// State directory of its simulation; `None`: it is the same for all state directories.
     pub state: Option<PathBuf>,
     /// UUID.
     pub uuid: String,
@@ -122,19 +122,19 @@ pub struct Driver {
     pub name: String,
     /// Memory.
     pub memory: Bytes,
-    /// Whether it is a whole card, as far as the place where it was found tells.
+    /// Whether it is a whole card, by the directory where it was found.
     pub whole: bool,
-    /// Bytes in use by the living.
+    /// Bytes in use by live processes.
     pub in_use: Bytes,
-    /// The most that ever was in use; `None`: the driver does not say.
+    /// The greatest use so far; `None`: the driver does not report it.
     pub high_water: Option<Bytes>,
-    /// Device time used by anybody, in nanoseconds; `None`: the driver does not say.
+    /// Device time used by all processes, in nanoseconds; `None`: the driver does not report it.
     pub busy_nanos: Option<u64>,
     /// Whether it fell off the bus.
     pub health: Health,
     /// Its processes.
     pub processes: Vec<DriverProcess>,
-    /// When it was asked, since the first look.
+    /// Time of the query since the first look.
     pub at: Duration,
 }
 
@@ -147,22 +147,22 @@ pub enum Health {
     Lost,
 }
 
-/// A process as the driver shows it.
+/// A process as the driver reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverProcess {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Bytes it holds; `None`: the driver does not say.
+    /// Its memory; `None`: the driver does not report it.
     pub held: Option<Bytes>,
-    /// Device time it had, in nanoseconds; `None`: the driver does not say.
+    /// Its device time, in nanoseconds; `None`: the driver does not report it.
     pub device_nanos: Option<u64>,
-    /// Name of its program, as the kernel has it; it may say anything.
+    /// Name of its program, as the kernel reports it; untrusted text.
     pub command: Option<String>,
     /// Directories of grants that it was started with; relative ones are `claim/share`.
     pub grants: Vec<PathBuf>,
 }
 
-/// Who looks, again and again.
+/// Collects looks.
 #[derive(Debug)]
 pub struct Looker {
     states: Vec<PathBuf>,
@@ -177,7 +177,7 @@ pub struct Looker {
 // === impl Look ===
 
 impl Look {
-    /// What is promised, by state directory.
+    /// Shares and partitions by state directory.
     pub(super) fn promised(&self) -> impl Iterator<Item = (&Path, &Promised)> {
         self.states.iter().filter_map(|state| Some((state.dir.as_path(), state.promised.as_ref().ok()?)))
     }
@@ -195,18 +195,17 @@ impl Promised {
 // === impl Looker ===
 
 impl Looker {
-    /// Looks at these state directories and those that lie below these homes then, at these directories of simulated
-    /// cards beside those that lie in them, and at the cards of a described node.
+    /// A collector of these state directories and those below these homes, of the simulated cards in them and in `cards`, and of
+    /// the cards of a described node.
     #[must_use]
     pub fn new(states: Vec<PathBuf>, homes: Vec<PathBuf>, cards: Vec<PathBuf>, inventory: Inventory) -> Self {
-        // One name a directory, as processes have it in their environment.
+        // Canonical paths, as processes have them in their environment.
         let plain = |dir: PathBuf| dir.canonicalize().unwrap_or(dir);
         let [states, homes] = [states, homes].map(|dirs| dirs.into_iter().map(plain).collect());
         Self { states, homes, cards, inventory, drivers: Drivers::default(), machine: None, begun: now() }
     }
 
-    /// Looks at this machine's own cards as well: all of them, or where state directories were named those on which something
-    /// is promised there.
+    /// Adds this machine's own cards: all of them, or, if state directories were named, those with shares or partitions there.
     #[must_use]
     pub fn with_machine(self) -> Self {
         Self { machine: Some(Machine::open()), ..self }

@@ -1,5 +1,5 @@
-//! The driver's side of this machine's own cards. It tells how much of a moment anybody and each process had, not how much
-//! time altogether: that is added up here, from look to look.
+//! Driver figures of this machine's own cards. The driver reports the card's and each process's part of recent time, not total
+//! times: this module adds them up from look to look.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use super::look::{Driver, DriverProcess, Health};
 use super::processes::{command, grants_of};
 use crate::run::machine::Windows;
 
-/// What there is, and what became of time on it so far.
+/// The cards, and the device time counted on each so far.
 #[derive(Debug)]
 pub(super) struct Machine {
     node: Result<Arc<NvidiaNode>, OpenError>,
     spent: BTreeMap<CardUuid, Time>,
 }
 
-/// What one look at it found.
+/// The result of one look.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) cards: Vec<Card>,
     pub(super) drivers: Vec<Driver>,
-    /// What cannot be asked, and why.
+    /// Cards that cannot be queried, and the reason.
     pub(super) trouble: Vec<(String, String)>,
 }
 
@@ -50,12 +50,12 @@ impl Machine {
         Self { node: NvidiaNode::open(&Catalogue::embedded()), spent: BTreeMap::new() }
     }
 
-    /// Which load of the driver serves them, where there is one.
+    /// The load of the driver that serves them, if there is one.
     pub(super) fn driver_load(&self) -> Option<String> {
         self.node.as_ref().ok()?.driver_load()
     }
 
-    /// The cards that are wanted, as they are now. A machine without a driver has none, and that is no trouble.
+    /// The present state of the wanted cards. A machine without a driver has none, which is no error.
     pub(super) fn look(
         &mut self,
         wanted: &dyn Fn(&CardUuid) -> bool,
@@ -83,7 +83,7 @@ impl Machine {
             let parts = parts(node, &card, clock);
             match node.usage(&card.uuid) {
                 Ok(mut usage) => {
-                    // Who is in an instance is told of the card as well.
+                    // The driver reports a process in a MIG instance also for the card.
                     let inside =
                         |pid: &u32| parts.iter().flat_map(|part| &part.processes).any(|p| p.pid == *pid);
                     usage.processes.retain(|(pid, _)| !inside(pid));
@@ -101,10 +101,10 @@ impl Machine {
     }
 }
 
-/// MIG instances of a card, whoever made them. The driver tells nothing of their time.
+/// MIG instances of a card, of any origin. The driver does not report their time.
 fn parts(node: &NvidiaNode, card: &Card, clock: &impl Fn() -> Duration) -> Vec<Driver> {
     let Some(table) = card.table().filter(|_| card.supply == Supply::NewParts) else { return Vec::new() };
-    // A card that does not answer now is told of as a card.
+    // A card that does not answer now is reported as a card.
     let live = node.partitions().unwrap_or_default().into_iter().filter(|live| live.at.card == card.uuid);
     let one = |LivePartition { at, handle }| {
         let usage = node.usage(&handle.uuid).ok()?;
@@ -149,7 +149,7 @@ fn driver(card: &Card, usage: CardUsage, time: Option<&Time>, at: Duration) -> D
 
 impl Time {
     const fn from(at: Duration) -> Self {
-        // A sample stands for all of the time between two looks, however rare these are.
+        // A sample stands for all of the time between two looks, of any length.
         let windows = Windows::of_at_most(Nanos::MAX);
         Self { looked_at: at, busy: 0, windows, processes: BTreeMap::new() }
     }
@@ -160,7 +160,7 @@ impl Time {
         self.looked_at = at;
         let percent = u64::from(usage.busy_percent.unwrap_or(0).min(100));
         self.busy = self.busy.saturating_add((passed / 100).saturating_mul(percent));
-        // Cards that do not say have processes without time.
+        // Without samples the processes have no time.
         let Ok(Some(samples)) = node.samples(card, self.windows.since_micros()) else { return };
         let Some(window) = self.windows.end(Nanos(nanos(at)), &samples) else { return };
         for spent in window.processes {

@@ -1,9 +1,14 @@
-//! What a look adds up to: pure, two looks in, one picture out.
+//! Computes a picture from two looks; pure.
 //!
-//! Whose word it is. The journal says what is promised, the region's limits what is in force; the usage file is a
-//! tenant's word and may say anything; the driver's figures are the hardware's. Where the tenant's word and the driver's
-//! differ both are shown. A process counts as one that uses the shim when it has a live slot in the books of its grant;
-//! a process of a grant that is on the card and has none is past its limits.
+//! | source | content | trust |
+//! |---|---|---|
+//! | journal | shares and partitions | trusted |
+//! | limits file | present limits | trusted |
+//! | usage file | use of each process | written by the tenant: any value is possible |
+//! | driver | memory and time on the card | trusted |
+//!
+//! If usage file and driver differ, both are shown. A process uses the shim if it has a live slot in the usage file of its grant.
+//! A process of a grant that is on the card without a slot bypasses its limits.
 
 mod place;
 mod rate;
@@ -23,16 +28,16 @@ use crate::checkpoint::Phase;
 pub use place::{DriverRow, Enforcement, Place, ProcessRow, ShareRow, Shim};
 pub use rate::Measured;
 
-/// Everything that is shown.
+/// The whole picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
     /// Cards, by their index where it is known.
     pub cards: Vec<CardRow>,
     /// State directories, in the order in which they were named.
     pub states: Vec<StateRow>,
-    /// Homes of state of which another user keeps something closed.
+    /// Homes of state with a directory that another user does not let this one read.
     pub closed: Vec<PathBuf>,
-    /// What could not be read, or cannot be true.
+    /// Unreadable sources and impossible values.
     pub problems: Vec<Problem>,
 }
 
@@ -45,24 +50,24 @@ pub struct CardRow {
     pub index: Option<u32>,
     /// Product name or model, where it is known.
     pub name: Option<String>,
-    /// State directory in which its simulation lies.
+    /// State directory of its simulation.
     pub state: Option<PathBuf>,
-    /// How it is, as far as anybody says.
+    /// Its health, if known.
     pub health: CardHealth,
-    /// What happens on the card itself.
+    /// Use of the card itself.
     pub place: Place,
     /// Its partitions.
     pub partitions: Vec<PartitionRow>,
 }
 
-/// How a card is.
+/// Health of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardHealth {
-    /// Nobody says.
+    /// No source reports it.
     Unknown,
-    /// Well.
+    /// Healthy.
     Well,
-    /// Not well, and why.
+    /// Unhealthy, and the reason.
     Unwell(String),
 }
 
@@ -73,47 +78,47 @@ pub struct PartitionRow {
     pub template: String,
     /// Placement.
     pub placement: String,
-    /// UUID under which its tenant sees it; `None`: it is not made yet.
+    /// UUID that its tenant reads; `None`: it is not created yet.
     pub uuid: Option<String>,
-    /// How it is: as its card, or not well for itself.
+    /// Its own health if unhealthy, else its card's.
     pub health: CardHealth,
-    /// What happens in it.
+    /// Use of the partition.
     pub place: Place,
 }
 
 /// One state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateRow {
-    /// Where.
+    /// Its path.
     pub dir: PathBuf,
-    /// Shares that it promises; `None`: it cannot be read.
+    /// Number of its shares; `None`: it cannot be read.
     pub shares: Option<usize>,
 }
 
-/// What could not be read, or cannot be true.
+/// An unreadable source or an impossible value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What it is about.
+    /// The object.
     pub subject: String,
-    /// What is wrong.
+    /// The problem.
     pub text: String,
 }
 
-/// A card in one world: simulations in two state directories may have cards of one name.
+/// A card of one simulation or of the machine: simulations in two state directories may use one UUID.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key<'a> {
     uuid: &'a str,
     state: Option<&'a Path>,
 }
 
-/// What the parts of a picture are drawn from.
+/// The two looks that a picture is computed from.
 #[derive(Clone, Copy)]
 struct Looks<'a> {
     before: Option<&'a Look>,
     now: &'a Look,
 }
 
-/// The picture of a look. What is measured as a rate needs the look before.
+/// The picture of a look. Rates need the previous look.
 #[must_use]
 pub fn picture(before: Option<&Look>, now: &Look) -> Picture {
     let looks = Looks { before, now };
@@ -137,7 +142,7 @@ pub fn picture(before: Option<&Look>, now: &Look) -> Picture {
     Picture { cards, states, closed: now.closed.clone(), problems }
 }
 
-/// Every card that anybody knows, in the order of the driver, then of the node, then of what is granted.
+/// All known cards: those of drivers, of the node description and of grants, by index.
 fn keys(now: &Look) -> Vec<Key<'_>> {
     let mut keys: Vec<Key<'_>> = Vec::new();
     let known: BTreeSet<&str> =
@@ -239,7 +244,7 @@ impl Look {
         self.drivers.iter().find(|driver| driver.uuid == uuid && driver.state.as_deref() == state)
     }
 
-    /// What is held against a card and its parts; a card that answers after it was lost was reset.
+    /// Health records of a card and its parts; a card that answers after a loss was reset.
     fn against(&self, key: &Key<'_>, answers: Option<Health>) -> Vec<Unwell> {
         let Ok(card) = CardUuid::new(key.uuid) else { return Vec::new() };
         let means = |state: &&State| self.key(&state.dir, &card) == *key;
@@ -255,7 +260,7 @@ impl Look {
             .collect()
     }
 
-    /// The card that a state directory means: the one that is simulated there, if there is one.
+    /// The card of a state directory: the one simulated there, if there is one.
     fn key<'a>(&'a self, dir: &'a Path, card: &'a CardUuid) -> Key<'a> {
         let simulated = self
             .drivers
@@ -270,7 +275,7 @@ impl Look {
         })
     }
 
-    /// Partitions that a journal has; those that only a share names were there before us.
+    /// Partitions of the journals, and existing partitions that only a share names.
     fn partitions_of(&self, key: &Key<'_>) -> Vec<Partition> {
         let mut found: Vec<Partition> = Vec::new();
         for (dir, promised) in self.promised() {
@@ -291,12 +296,12 @@ impl Look {
     }
 }
 
-/// Sum of bytes that stays a number whatever a tenant says.
+/// Saturating sum: a tenant may write any number.
 fn sum(bytes: impl IntoIterator<Item = Bytes>) -> Bytes {
     Bytes(bytes.into_iter().fold(0, |sum: u64, bytes| sum.saturating_add(bytes.0)))
 }
 
-/// How far a claim is, as a word.
+/// Phase of a claim, as a word.
 #[must_use]
 pub const fn phase_word(phase: Phase) -> &'static str {
     match phase {

@@ -1,4 +1,4 @@
-//! What the kernel tells of a process: the name of its program, and under which grants it was started.
+//! Kernel data of a process: the name of its program, and the grants that it was started under.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -6,24 +6,24 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Where containers have their grants.
+/// Grants directory in a container.
 const MOUNTED: &str = "/run/aliquot/grants";
-/// The variable by which a local run tells its processes where their grants are.
+/// Environment variable with the grants directory of a local run.
 const VARIABLE: &[u8] = b"ALIQUOT_GRANTS=";
-/// How far back who started a process is looked for.
+/// Most ancestors of a process that are examined.
 const ANCESTORS_MAX: usize = 64;
-/// Most of a process's environment, or of its mounts, that is read.
+/// Greatest part of a process's environment, or of its mounts, that is read.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Name of the program; `None`: it is gone, or may not be looked at.
+/// Name of the program; `None`: the process exited, or may not be read.
 pub(super) fn command(pid: u32) -> Option<String> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
-/// Directories of the grants that a process was started with, or who started it, where it has none of its own: by name from
-/// the environment, as `claim/share` from the mounts. None where nobody among them has a grant or may be looked at. One whose
-/// parents ended is the first process's child.
+/// Grant directories of a process, or of its nearest ancestor with any: absolute from the environment, `claim/share` from the
+/// mounts. Empty if none of them has a grant or may be read. An orphan is a child of process 1, so its earlier ancestors are
+/// unknown.
 pub(crate) fn grants_of(pid: u32) -> Vec<PathBuf> {
     let ancestors = std::iter::successors(Some(pid), |pid| parent(*pid)).take_while(|pid| *pid > 1);
     let grants = ancestors.take(ANCESTORS_MAX).map(own_grants_of);
@@ -57,7 +57,7 @@ fn bounded(path: &str) -> Vec<u8> {
     let read = File::open(path).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes));
     match read {
         Ok(_) => bytes,
-        // It ended meanwhile, or is not ours to look at.
+        // The process exited meanwhile, or may not be read.
         Err(_) => Vec::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! The driver's side of simulated cards: who holds what and who ran how long, whatever any grant says.
+//! Driver figures of simulated cards: memory and device time of each process, independent of grants.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,8 +14,8 @@ use super::chain;
 use super::look::{Driver, DriverProcess, Health};
 use super::processes::{command, grants_of};
 
-/// Opened directories of cards. A directory stays open: its mappings are the process's own for good, so that opening it
-/// at each look would fill the memory.
+/// Open directories of cards. A directory stays open: its mappings last as long as the process, so opening it at each look
+/// would use more and more memory.
 #[derive(Debug, Default)]
 pub(super) struct Drivers {
     opened: BTreeMap<PathBuf, Opened>,
@@ -41,7 +41,7 @@ impl Drivers {
         for (dir, state) in dirs {
             match self.one(dir, clock) {
                 Ok(found) => drivers.extend(found.into_iter().map(|d| Driver { state: state.clone(), ..d })),
-                // It went away between two looks, with the partition that it was for.
+                // The directory was removed with its partition.
                 Err(_) if !dir.exists() => {}
                 Err(error) => unusable.push((format!("cards in {}", dir.display()), error)),
             }
@@ -54,7 +54,7 @@ impl Drivers {
         let whole = dir.file_name().is_none_or(|name| !name.to_string_lossy().starts_with("cards-"));
         Ok(match self.device(dir)? {
             Some(device) => {
-                // Their files have holes. A page without a block behind it would end us, and the lock of the card with us.
+                // The files have holes: an access to a page without a block raises SIGBUS, under the card's lock.
                 device.cards().iter().try_for_each(Card::back).map_err(|error| unusable(&error))?;
                 device.cards().iter().map(|card| used(card, whole, clock)).collect()
             }
@@ -81,19 +81,19 @@ impl Drivers {
     }
 }
 
-/// Why a directory of cards cannot be used, with what to do where its disk is full.
+/// The reason why a directory of cards cannot be used, with the remedy for a full disk.
 fn unusable(error: &OpenError) -> String {
     let full = matches!(error, OpenError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull);
     let advice = if full { ": these cards are not shown; free space on their file system" } else { "" };
     format!("{}{advice}", chain(error))
 }
 
-/// Refuses cards that somebody else may write: their files hold a lock of the C library, whose pointers are believed.
+/// Refuses cards that another user may write: their files hold a C library lock, whose pointers are trusted.
 fn own(dir: &Path) -> Result<(), String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let user = nix::unistd::geteuid().as_raw();
     for path in std::iter::once(dir.to_owned()).chain(entries) {
-        // What went away meanwhile is written by nobody.
+        // A file that was removed meanwhile cannot be written.
         let Ok(found) = fs::symlink_metadata(&path) else { continue };
         if found.uid() != user {
             return Err(format!(
@@ -112,7 +112,7 @@ fn own(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A card that somebody has used.
+/// A card that some process has used.
 fn used(card: &Card, whole: bool, clock: &impl Fn() -> Duration) -> Driver {
     let moment = card.moment();
     // The figures are of that moment, however long this process waited for its processor since.

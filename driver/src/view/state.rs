@@ -1,7 +1,7 @@
-//! A state directory, read: the journal, and the region of each share.
+//! Reads a state directory: the journal, and the region of each share.
 //!
-//! Claims come and go while we read. A share whose files are gone is looked up in the journal once more: if its claim has
-//! left, so does the share; if it has not, its missing files are a fact to be shown.
+//! Claims come and go meanwhile. For a share without files the journal is read again: if its claim is released, the share is
+//! dropped; if not, the missing files are reported.
 
 use std::fs;
 use std::io;
@@ -34,7 +34,7 @@ pub(super) fn read(dir: &Path, driver: Option<String>, clock: &impl Fn() -> Dura
     State { dir: dir.to_owned(), promised, against }
 }
 
-/// State directories of a home: the home itself where it is one or cannot be looked into, and those of simulated nodes.
+/// State directories of a home: the home itself if it is one or cannot be read, and those of simulated nodes.
 pub(super) fn below(home: &Path) -> Vec<PathBuf> {
     let closed = fs::read_dir(home).is_err_and(|error| error.kind() != io::ErrorKind::NotFound);
     let own = (closed || home.join("journal").exists()).then(|| home.to_owned());
@@ -45,7 +45,7 @@ pub(super) fn below(home: &Path) -> Vec<PathBuf> {
     own.into_iter().chain(nodes).collect()
 }
 
-/// Whether a state directory is another user's, who keeps from us what is promised there.
+/// Whether a state directory belongs to another user and this user may not read its journal.
 pub(super) fn is_closed(dir: &Path) -> bool {
     let user = nix::unistd::geteuid().as_raw();
     let theirs = fs::symlink_metadata(dir).is_ok_and(|found| found.uid() != user);
@@ -54,7 +54,7 @@ pub(super) fn is_closed(dir: &Path) -> bool {
     theirs && (fs::read_dir(dir).is_err_and(is_refusal) || journal().is_err_and(is_refusal))
 }
 
-/// Directories of simulated cards that lie in a state directory: those of the node, then those of partitions.
+/// Directories of simulated cards in a state directory: those of the node, then those of partitions.
 pub(super) fn simulated_cards(dir: &Path) -> Vec<PathBuf> {
     let ours =
         |name: &str| name == CARDS || name.strip_prefix(CARDS).is_some_and(|rest| rest.starts_with('-'));
@@ -73,10 +73,10 @@ fn journal(dir: &Path) -> Result<Journal, String> {
     let refused = |error: &io::Error| format!("{}: {error}", path.display());
     match fs::symlink_metadata(&path) {
         Ok(found) if found.is_file() => {}
-        // A pipe would keep us waiting.
+        // A pipe would block.
         Ok(_) => return Err(format!("{} is no plain file", path.display())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // An empty directory promises nothing; one that cannot be read may promise anything.
+            // An empty directory has no claims; an unreadable one may have any.
             return fs::read_dir(dir).map(|_| Journal::default()).map_err(|e| refused(&e));
         }
         Err(error) => return Err(refused(&error)),
@@ -126,7 +126,7 @@ fn handle(making: &Making) -> Option<String> {
     }
 }
 
-/// The UUID under which a tenant sees its part; a partition that no journal of ours made is not known by one.
+/// The UUID of a part that its tenant reads; unknown for a partition that no journal created.
 fn visible(journal: &Journal, card: &CardUuid, at: Option<&PartitionAt>) -> Option<String> {
     match at {
         None => Some(card.to_string()),

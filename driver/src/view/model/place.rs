@@ -1,4 +1,4 @@
-//! What happens on one card or in one partition: its shares, their processes, and whoever is there without a grant.
+//! Use of one card or partition: its shares, their processes, and processes without a grant.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ use crate::view::look::{Driver, DriverProcess, Files, Region, Share};
 /// A card itself, or one of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Memory, where anybody says.
+    /// Memory, if known.
     pub memory: Option<Bytes>,
-    /// Memory that is granted here.
+    /// Granted memory.
     pub granted: Bytes,
-    /// Bytes that the books of all shares here have.
+    /// Bytes accounted in the usage files of all shares here.
     pub books: Bytes,
-    /// What the driver says; `None`: it cannot be asked.
+    /// Driver figures; `None`: the driver cannot be queried.
     pub driver: Option<DriverRow>,
     /// Shares, in the order of their journals.
     pub shares: Vec<ShareRow>,
@@ -29,16 +29,16 @@ pub struct Place {
     pub outside: Vec<ProcessRow>,
 }
 
-/// What the driver says of a card or partition.
+/// Driver figures of a card or partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverRow {
     /// Bytes in use.
     pub in_use: Bytes,
-    /// The most that ever was in use; `None`: it does not say.
+    /// The greatest use so far; `None`: not reported.
     pub high_water: Option<Bytes>,
-    /// Bytes in use that no books have.
+    /// Bytes in use that no usage file accounts for.
     pub unattributed: Bytes,
-    /// Time in which it worked.
+    /// Time in which it was busy.
     pub busy: Measured,
 }
 
@@ -47,19 +47,19 @@ pub struct DriverRow {
 pub struct ShareRow {
     /// `namespace/name` of the claim.
     pub claim: String,
-    /// How far the claim is.
+    /// Phase of the claim.
     pub phase: Phase,
-    /// What was granted.
+    /// The grant.
     pub grant: Grant,
-    /// The UUID under which its tenant sees the part.
+    /// The UUID of the part that its tenant reads.
     pub visible: Option<String>,
     /// Directory of the share.
     pub dir: PathBuf,
-    /// Whether its limits are held.
+    /// Whether its limits are enforced.
     pub enforcement: Enforcement,
-    /// Limits in force, where they can be read.
+    /// Present limits, if they can be read.
     pub limits: Option<Limits>,
-    /// What its processes use, where that can be read.
+    /// Use by its processes, if it can be read.
     pub usage: Option<Seen>,
     /// Device time that it used.
     pub measured: Measured,
@@ -67,37 +67,37 @@ pub struct ShareRow {
     pub processes: Vec<ProcessRow>,
 }
 
-/// Whether the limits of a share are held.
+/// Whether the limits of a share are enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Enforcement {
-    /// Processes with live slots use the shim, and nobody of this grant is on the card without.
+    /// Processes with live slots use the shim, and no process of this grant is on the card without it.
     Observed,
-    /// No process has used the shim so far, nor the card.
+    /// No process has used the shim or the card yet.
     Unseen,
-    /// Processes of this grant are on the card and do not use the shim.
+    /// Processes of this grant are on the card without the shim.
     Bypassed,
-    /// There is nothing to hold: all of the part is granted.
+    /// There is no limit: all of the part is granted.
     Unlimited,
-    /// There is no region: nothing holds limits here.
+    /// There is no region: no limit is enforced.
     Absent,
-    /// The region cannot be used, and why.
+    /// The region cannot be used, and the reason.
     Broken(String),
 }
 
 /// One process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessRow {
-    /// Its number as seen from here; `None`: it cannot be seen from here.
+    /// Its pid in this namespace; `None`: it is not visible here.
     pub pid: Option<u32>,
-    /// Its number where it runs, as its slot says.
+    /// Its pid in its own namespace, from its slot.
     pub inner_pid: Option<u32>,
-    /// Name of its program, as it says itself.
+    /// Name of its program, which the program can change.
     pub command: Option<String>,
     /// Whether it uses the shim.
     pub shim: Shim,
-    /// Bytes that the books have for it.
+    /// Bytes accounted in its slot.
     pub books: Option<Bytes>,
-    /// Bytes that the driver has for it.
+    /// Bytes that the driver reports for it.
     pub driver: Option<Bytes>,
     /// Device time that it used.
     pub measured: Measured,
@@ -106,11 +106,11 @@ pub struct ProcessRow {
 /// Whether a process uses the shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shim {
-    /// It holds its slot: the kernel says so.
+    /// It holds its slot's lock, as the kernel reports.
     Held,
-    /// A slot names it: the tenant says so.
+    /// A slot, which the tenant writes, names it.
     Named,
-    /// It died, and its slot was not given back yet.
+    /// It exited, and its slot is not free yet.
     Dead,
     /// It belongs to the grant and is on the card, and has no slot.
     Missing,
@@ -118,15 +118,15 @@ pub enum Shim {
     Outside,
 }
 
-/// To whom a process of the driver belongs.
+/// The owner of a process that the driver reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Belongs {
     Slot { share: usize, process: usize },
     Share(usize),
-    Nobody,
+    NoGrant,
 }
 
-/// What happens at a place; `name` is its UUID and the world that it is in.
+/// Use of a card or partition; `name` is its UUID and the state directory of its simulation.
 pub(super) fn place(
     looks: Looks<'_>,
     name: (&str, Option<&Path>),
@@ -154,7 +154,7 @@ pub(super) fn place(
                     share.processes.push(row(Shim::Missing));
                 }
             }
-            Belongs::Nobody => outside.push(row(Shim::Outside)),
+            Belongs::NoGrant => outside.push(row(Shim::Outside)),
         }
     }
     for row in &mut rows {
@@ -176,7 +176,7 @@ pub(super) fn place(
     }
 }
 
-/// A process that the driver shows and no slot does.
+/// A process that the driver reports and no slot names.
 fn on_card(
     process: &DriverProcess,
     shim: Shim,
@@ -200,7 +200,7 @@ fn on_card(
     }
 }
 
-/// Whose process it is: of the slot that it holds, before one that only names it, before the grant that it was started with.
+/// The owner of a process: the slot that it holds, else a slot that names it, else the grant that it was started with.
 fn belongs(process: &DriverProcess, shares: &[&Share]) -> Belongs {
     let slot = |is: &dyn Fn(Life) -> bool| {
         let mut seen = shares.iter().enumerate().flat_map(|(number, share)| {
@@ -221,7 +221,7 @@ fn belongs(process: &DriverProcess, shares: &[&Share]) -> Belongs {
     slot(&|life| matches!(life, Life::Held { pid: held } if held == pid))
         .or_else(|| slot(&|life| matches!(life, Life::Named { pid: named } if named == pid)))
         .or_else(started)
-        .unwrap_or(Belongs::Nobody)
+        .unwrap_or(Belongs::NoGrant)
 }
 
 fn share_row(looks: Looks<'_>, share: &Share, problems: &mut Vec<Problem>) -> ShareRow {
@@ -258,7 +258,7 @@ fn share_row(looks: Looks<'_>, share: &Share, problems: &mut Vec<Problem>) -> Sh
     }
 }
 
-/// What a region says that cannot be.
+/// Impossible values of a region.
 fn untrue(share: &Share, limits: Option<&Limits>, usage: Option<&Seen>, measured: Measured) -> Vec<String> {
     let mut wrong = Vec::new();
     if let Some(limits) = limits {
@@ -319,7 +319,7 @@ fn in_slot(process: &SeenProcess, share: &Share, before: Option<&Share>) -> Proc
 // === impl Enforcement ===
 
 impl Enforcement {
-    /// What its processes show.
+    /// The enforcement, by its processes.
     fn with(self, processes: &[ProcessRow]) -> Self {
         let any = |is: &[Shim]| processes.iter().any(|process| is.contains(&process.shim));
         match self {

@@ -1,19 +1,18 @@
-//! Device time as a part of time that passed.
+//! Device time as a part of elapsed time.
 
 use std::time::Duration;
 
-/// Most that can be true, in parts per million: ten times of what one card has, for what counters round and reports
-/// delay.
+/// Greatest plausible rate, in parts per million: ten times one card's, for rounding and delayed reports.
 const PPM_MAX: u128 = 10_000_000;
 
 /// Device time used between two looks, of the time between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measured {
-    /// There was one look only, or no time between two.
+    /// There was only one look, or no time between two.
     Unknown,
-    /// So many parts per million of one card's, or partition's, time.
+    /// Parts per million of one card's, or partition's, time.
     Ppm(u64),
-    /// It went backwards, or faster than any card: somebody wrote the counter who does not count.
+    /// The counter went backwards, or faster than any card: its tenant overwrote it.
     Implausible,
 }
 
