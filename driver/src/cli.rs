@@ -132,7 +132,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>
     };
     match outcome {
         Ok(answer) => answer.exit_code(),
-        // Whoever reads the answer has seen enough of it.
+        // The reader of the output has closed its pipe.
         Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
         Err(failure) => {
             for text in failure.texts() {

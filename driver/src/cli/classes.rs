@@ -86,7 +86,7 @@ fn texts(words: &[String]) -> Vec<String> {
     }
 }
 
-/// Class and claim template of each part that somebody asks for.
+/// Class and claim template of each requested part.
 fn asked(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let fleet = Fleet::load(&args.nodes, terminal)?;
     let mut answer = Answer::Yes;

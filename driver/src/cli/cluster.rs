@@ -36,9 +36,9 @@ pub(super) struct Placement {
     pub(super) outcome: Outcome,
 }
 
-/// What came of it.
+/// The result of placing a unit.
 pub(super) enum Outcome {
-    /// All its claims have been allocated before, by whoever wrote the manifests.
+    /// All its claims were already allocated in the manifests.
     Held,
     /// They are allocated now, on this node.
     Placed(String),

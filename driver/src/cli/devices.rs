@@ -132,13 +132,13 @@ fn rows<'a>(node: &'a FleetNode, fleet: &Fleet) -> Vec<Row<'a>> {
 
 /// The largest part of what the card is offered as that one holder could have alone now, by memory, then compute.
 fn largest<'a>(card: &Card, node: &'a FleetNode, ledger: &Ledger) -> Option<&'a Part> {
-    let nobody = ClaimUid::new("nobody").ok()?;
+    let anonymous = ClaimUid::new("anonymous").ok()?;
     let free = |offered: &&OfferedPart| {
         let take = match offered.part {
             Part::Slot { .. } => Take::Share { memory: offered.memory, cores: offered.cores },
             Part::Card | Part::Partition { .. } => Take::Exclusive,
         };
-        let (claim, part) = (nobody.clone(), offered.part.clone());
+        let (claim, part) = (anonymous.clone(), offered.part.clone());
         ledger
             .check(&Holding {
                 claim,

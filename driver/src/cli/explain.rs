@@ -57,7 +57,7 @@ pub(super) struct Explained {
     pub(super) label: String,
     pub(super) why: String,
     pub(super) explanation: Option<Explanation>,
-    /// What would let it use a node whose taints keep it off, where nothing but another node would help.
+    /// The toleration that would let it use a tainted node, if only another node would help.
     pub(super) toleration: Option<String>,
     /// A single change that would place it, in words.
     remedy: Option<String>,

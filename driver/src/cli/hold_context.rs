@@ -1,6 +1,6 @@
-//! A process with a context on one card and nothing else, for whoever measures how much that takes: [`crate::contexts`].
+//! A process with a context on one card and nothing else, started by [`crate::contexts`] to measure the context's size.
 //!
-//! It says one line and ends with its standard input, or with who started it.
+//! It prints one line, and ends with its standard input or its parent process.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ fn card(text: &str) -> Result<CardUuid, String> {
 }
 
 pub(super) fn run(args: &Args) -> u8 {
-    // Where this fails, the end of the input is what ends it. Who started it may be gone already: then nothing would.
+    // If this fails, the end of the input ends the process. The parent may have exited before the call: then no signal comes.
     let _dies_with_its_parent = set_pdeathsig(Signal::SIGKILL);
     if input_has_ended() {
         return 1;
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args) -> u8 {
             0
         }
         Err(why) => {
-            // Nobody listens: nobody wants to know.
+            // Without a reader the reason is not needed.
             drop(say(&why.to_string()));
             1
         }

@@ -1,7 +1,6 @@
-//! Which nodes a unit may use: what its Pod wishes, what its claims are bound to, and which taints keep it off.
+//! Nodes that a unit may use, by its Pod's node affinity, its claims' bindings and the nodes' taints.
 //!
-//! A Pod that names its node has been scheduled already, and a claim without a Pod is nobody's Pod: taints are no matter
-//! to either.
+//! Taints do not apply to a Pod with a node name, which is already scheduled, or to a claim without a Pod.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -229,7 +229,7 @@ impl Fleet {
         Ok(Self { catalogue, policy, server: args.server(), nodes: Vec::new(), names: BTreeSet::new() })
     }
 
-    /// The one node whose state lies in the directory of `--state`.
+    /// The one node with its state in the directory of `--state`.
     pub(super) fn open_one(
         args: &NodeArgs,
         access: Access,
@@ -335,7 +335,7 @@ impl Fleet {
         if self.impossible().is_empty() { answer } else { Answer::No }
     }
 
-    /// What the policy asks for and cards cannot be. Without a word of the policy it is nobody's fault.
+    /// Cards that cannot have the layout of the policy. Cards with the default layout `auto` are left out.
     fn impossible(&self) -> Vec<String> {
         let cards = self.nodes.iter().flat_map(|n| &n.offers.cards);
         cards

@@ -1,4 +1,4 @@
-//! `aliquot plan`: where Pods and claims would go, on a real cluster's dump or on nodes that nobody has bought yet.
+//! `aliquot plan`: where Pods and claims would go, on a real cluster's dump or on hypothetical nodes.
 
 use std::collections::BTreeMap;
 

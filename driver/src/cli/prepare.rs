@@ -1,4 +1,4 @@
-//! `aliquot prepare`: make claims ready on a node whose state lies in a directory.
+//! `aliquot prepare`: prepares claims on a node with its state in a directory.
 
 mod again;
 
@@ -137,10 +137,10 @@ fn of_one_part(grants: &[Grant]) -> Vec<String> {
     words.collect()
 }
 
-/// Who runs keeps the one with which it began.
+/// A running process keeps the mode that it started with.
 const FAIL_MODE: &str = "failMode (for processes that begin from now on)";
 
-/// What is other in a grant than it was.
+/// Differences between two grants, in words.
 fn changes(old: &Grant, new: &Grant) -> Vec<String> {
     let (had, has) = (old.settings, new.settings);
     let words = [

@@ -1,4 +1,4 @@
-//! `aliquot release`: give back what claims hold on a node whose state lies in a directory.
+//! `aliquot release`: releases claims on a node with its state in a directory.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ Examples:
   aliquot release quarter-npu --node mixed --state /tmp/node
   aliquot release --all --node mixed --state /tmp/node";
 
-/// Processes that a message names at most.
+/// Most processes that a message names.
 const NAMED_MAX: usize = 8;
 
 /// Give back what claims hold on a simulated node
@@ -54,7 +54,7 @@ pub(super) struct Args {
     output: Format,
 }
 
-/// Whether what is used is given back as well.
+/// Whether claims with live processes are released as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Used {
     Stays,
@@ -62,10 +62,10 @@ enum Used {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
-    // Without it the node is refused below.
+    // Without a state directory the node is refused below.
     let state = args.nodes.state.clone().unwrap_or_default();
     if args.nodes.state.is_some() {
-        // Where nothing was prepared there is nothing to give back, and nothing to make.
+        // Without it no claim was prepared, and it must not be created.
         must_exist(&state)?;
     }
     let (mut node, _) = Fleet::open_one(&args.nodes, Access::Change, terminal)?;
@@ -90,7 +90,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     Ok(answer)
 }
 
-/// Gives a claim back that nobody uses; else says who does and what to do.
+/// Releases a claim without live processes. The error names the processes and the remedy.
 fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Result<(), String> {
     let grants = node.grants_dir().join(uid.as_str());
     let found = record::find(state, uid);
@@ -125,7 +125,7 @@ fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Resul
         Err(error) => return Err(chain(&error)),
     }
     match left.map(record::Left::forget) {
-        // A record of what is given back is taken away by the next run.
+        // The next run removes the record of a released claim.
         Some(Ok(()) | Err(_)) | None => Ok(()),
     }
 }
@@ -166,7 +166,7 @@ fn show(
     Ok(())
 }
 
-/// The claim that a text means; a name that several claims have is an error.
+/// The claim with this name or UID; a name of several claims is an error.
 fn find(node: &Node, text: &str) -> Result<(String, Option<ClaimUid>), Failure> {
     let means = |name: &str, uid: &ClaimUid| {
         uid.as_str() == text || name == text || name.split_once('/').is_some_and(|(_, plain)| plain == text)

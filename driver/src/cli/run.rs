@@ -42,15 +42,15 @@ use home::Home;
 use placing::place_and_prepare;
 use words::{memory, no_run_on, not_of_slots, too_small};
 
-/// Exit code where Aliquot itself did not get as far as the command.
+/// Exit code if Aliquot itself failed before the command.
 pub(super) const OWN_FAILURE: u8 = 125;
-/// Exit code of a command that is there and cannot be run.
+/// Exit code of a command that exists and cannot be run.
 const NOT_EXECUTABLE: u8 = 126;
-/// Exit code of a command that is not there.
+/// Exit code of a command that does not exist.
 const NOT_FOUND: u8 = 127;
 
-/// Longest that the exit code of an ended command waits for others who make changes: whoever does so for longer, or comes next,
-/// gives its part back.
+/// Longest wait of an ended command's supervisor for another process that changes the node. After it the claim is left to that
+/// process or to the next one.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -137,28 +137,28 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
-/// Compute policy as people say it.
+/// Compute policy, as on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     Of(ComputePolicy),
     BestEffort,
 }
 
-/// A prepared run: what its command is given.
+/// A prepared run.
 struct Prepared {
     home: Home,
     run: Run,
     grants: PathBuf,
     scope: Scope,
-    /// Its card, where that tells anything of itself.
+    /// Its card, if its driver reports events.
     followed: Option<Followed>,
     environment: Environment,
 }
 
-/// Variables that a command is given beside those of whoever starts it.
+/// Environment variables of a command beside the inherited ones.
 type Environment = Vec<(&'static str, OsString)>;
 
-/// What goes on beside the command; without a governor others of the card serve the run as well.
+/// Work beside the command. Without a governor here, those of other runs on the card serve this run as well.
 struct Watch {
     governor: Option<Governor>,
 }
@@ -202,7 +202,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     Ok(Answer::Code(code))
 }
 
-/// Places and prepares the part; `Ok(Err(…))`: it cannot be had.
+/// Places and prepares the part; `Ok(Err(…))`: it does not fit.
 fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, String>, Failure> {
     not_in_a_container(args, terminal)?;
     let home = Home::of(args)?;
@@ -229,7 +229,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
         home.gives_back(&mut node, terminal)?;
     }
     if let Err(why) = prepared {
-        // What could not be given back either is found by the record.
+        // A claim that could not be released either is found by its record.
         if node.claim(&run.uid).is_none() {
             run.forget().map_err(failed)?;
         }
@@ -241,7 +241,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
             Ok(Ok(Prepared { home, run, grants, scope, followed, environment }))
         }
         Err(failure) => {
-            // Nobody has used the part: it goes back at once, and where it cannot, the next call finds the record.
+            // No process has used the part: it is released at once. If that fails, the next call finds the record.
             match node.release(&run.uid) {
                 Ok(_) => run.forget().map_err(failed)?,
                 Err(error) => terminal
@@ -252,7 +252,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     }
 }
 
-/// In a container of a claim the shim goes by the container's grants: nobody would be held to another part.
+/// Refuses a run in a container with claims: the shim enforces the container's grants, not those of the run.
 fn not_in_a_container(args: &Args, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     if matches!(fs::symlink_metadata(CONTAINER_GRANTS), Err(error) if error.kind() == io::ErrorKind::NotFound)
     {
@@ -268,7 +268,7 @@ fn not_in_a_container(args: &Args, terminal: &mut Terminal<'_>) -> Result<(), Fa
     Err(Failure::Usage(format!("{found}: start the command as it is, or say --fail-mode open")))
 }
 
-/// What the command is given, and what watches over it: the claim is prepared.
+/// The governor's scope, the card's events and the command's environment, for a prepared claim.
 fn reached(
     home: &Home,
     node: &Node,
@@ -297,7 +297,7 @@ fn reached(
     if let Some(context) = reach.context {
         place.publish_context(context).map_err(failed)?;
     }
-    // Else what was measured is published already.
+    // Else a measured size is published already.
     let measured = (limits.context_bytes > 0).then_some(Bytes(limits.context_bytes));
     if let Some(warning) = too_small(limits.memory, reach.context.or(measured)) {
         terminal.note(warning)?;
@@ -315,7 +315,7 @@ fn reached(
     Ok((scope, followed, environment))
 }
 
-/// Says who holds memory that was promised here: the ledger knows what it promised, and the card who came without.
+/// Warns of processes without a grant that hold granted memory: the ledger has the grants, the driver all processes.
 fn warn_of_others(
     home: &Home,
     node: &Node,
@@ -342,7 +342,7 @@ fn warn_of_others(
     Ok(())
 }
 
-/// What the command is asked to find: the shim, the driver libraries, its grant, its card.
+/// The command's environment: the shim, the driver libraries, its grants, its card.
 fn environment(shim: &Path, visible: &CardUuid, grants: &Path, reach: &Reach) -> Environment {
     let mut environment = vec![
         ("LD_PRELOAD", prepended("LD_PRELOAD", shim.as_os_str())),
@@ -356,7 +356,7 @@ fn environment(shim: &Path, visible: &CardUuid, grants: &Path, reach: &Reach) ->
     environment
 }
 
-/// What the arguments ask for.
+/// The request of the arguments.
 fn wanted(args: &Args, home: &Home, fleet: &Fleet, cards: &Inventory) -> Result<Ask, Failure> {
     let compute = match (args.policy, args.cores) {
         (Policy::Of(policy), _) => policy,
@@ -387,7 +387,7 @@ fn wanted(args: &Args, home: &Home, fleet: &Fleet, cards: &Inventory) -> Result<
     Ok(Ask { vendor, on, alternatives, settings })
 }
 
-/// What people see the run as: its program and process.
+/// The name of the run: its program and process id by default.
 fn name_of(args: &Args) -> String {
     if let Some(name) = &args.name {
         return name.clone();
@@ -400,7 +400,7 @@ fn name_of(args: &Args) -> String {
     format!("{}-{}", plain.trim_matches('-'), std::process::id()).trim_start_matches('-').to_owned()
 }
 
-/// Runs the command to its end and gives its part back.
+/// Runs the command to its end and releases its claim.
 fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Result<u8, Failure> {
     let Prepared { home, mut run, grants, scope, followed, environment } = prepared;
     terminal.out.flush()?;
@@ -428,21 +428,21 @@ fn execute(
     let mut command = Command::new(words.next().map(OsString::as_os_str).unwrap_or_default());
     command.args(words).envs(environment);
     let signals = Signals::block()?;
-    // Where there is none, processes of the run are found by the other signs.
+    // Without the liveness descriptor, processes of the run are found by other evidence.
     let running = signals.start(command, run.sign_of_life().ok())?;
-    // The same where this fails.
+    // The same if this fails.
     let noted = run.started(running.pid());
-    // A card that nobody follows is one of which nothing is seen.
+    // Without a thread the card's events are not recorded.
     let followed = followed.map(watch::start);
     let mut watch = Watch { governor: Governor::start(scope).ok() };
     let ended = running.wait(&signals, &mut watch)?;
-    // Before anybody of this process opens the usage file again.
+    // Before another thread of this process opens the usage file again.
     drop(watch);
     drop((noted, followed));
     Ok(ended.exit_code())
 }
 
-/// Releases the claim, unless something that the command started still runs.
+/// Releases the claim, unless a descendant of the command still runs.
 fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     if run.has_other_live_process(grants) {
         terminal.last_note(

@@ -1,4 +1,4 @@
-//! The node whose state lies in a directory: what `prepare` changed, every later command sees.
+//! A node with its state in a directory: later commands read the changes of `prepare`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub(super) fn open(
     for problem in &recovery.problems {
         terminal.note(format_args!("warning: {problem}"))?;
     }
-    // Who gives something back has said it before.
+    // A run that releases its claim has printed these at its start.
     if !matches!(access, Access::ChangeWithin(_)) {
         for problem in HealthBook::of(state).xids().1 {
             terminal.note(format_args!("warning: {problem}"))?;

@@ -1,4 +1,4 @@
-//! `aliquot top`: who uses what right now, live in a terminal or once.
+//! `aliquot top`: present use of cards, partitions and shares by process, live in a terminal or once.
 
 mod json;
 mod keys;
@@ -23,11 +23,11 @@ use crate::hardware::Hardware;
 use crate::hardware::node_spec;
 use crate::state_dir::must_exist;
 
-/// Exit code where a state directory that was named cannot be read; what can be is shown all the same.
+/// Exit code if a named state directory cannot be read; the others are shown all the same.
 const UNREAD: u8 = 3;
 /// Longest time between two looks.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
-/// Shortest time between two looks of the live form: no screen shows more, and looking is no work for a processor.
+/// Shortest time between two looks of the live form: faster updates cannot be read and cost processor time.
 const LIVE_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
@@ -37,7 +37,7 @@ Examples:
   aliquot top -o json | jq '.cards[].shares[] | select(.enforcement.state == \"bypassed\")'
   aliquot top --state /tmp/node --node mixed     what `aliquot prepare` made there";
 
-/// What it shows, for its manual.
+/// Long help.
 pub(super) const ABOUT: &str = "\
 Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
 
@@ -121,7 +121,7 @@ pub(super) struct Args {
     output: Option<Format>,
 }
 
-/// Width of a picture that goes to no terminal.
+/// Columns if the output is no terminal.
 const PRINTED_COLUMNS: usize = 80;
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -139,7 +139,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             .map_err(|source| Failure::path("read directory of cards", cards, source, "Check --cards"))?;
     }
     let looker = Looker::new(args.states.clone(), homes, args.cards.clone(), inventory);
-    // Who describes cards, or names simulated ones, means these.
+    // With --node or --cards this machine's own cards are not shown.
     let looker = if args.node.is_none() && args.cards.is_empty() { looker.with_machine() } else { looker };
     let live = terminal.screen == Screen::Drawable && !args.once && args.output.is_none();
     if live {
@@ -150,7 +150,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     once(args, looker, terminal)
 }
 
-/// The cards that `--node` describes; nothing of them is written.
+/// The cards that `--node` describes; no state is written.
 fn described(args: &Args) -> Result<Inventory, Failure> {
     let Some(node) = &args.node else { return Ok(Inventory::default()) };
     let models = catalogue(&NodeArgs { catalogue: args.catalogue.clone(), ..NodeArgs::default() })?;
@@ -176,13 +176,13 @@ fn once(args: &Args, mut looker: Looker, terminal: &mut Terminal<'_>) -> Result<
     Ok(answer(args, &picture))
 }
 
-/// What was found by itself may be anybody's; who names a directory wants to know what is in it.
+/// An unreadable state directory is an error only if the user named it; the default ones may belong to other users.
 fn answer(args: &Args, picture: &Picture) -> Answer {
     let unread = !args.states.is_empty() && picture.states.iter().any(|state| state.shares.is_none());
     if unread { Answer::Code(UNREAD) } else { Answer::Yes }
 }
 
-/// Whether there is a counter whose rate could be something.
+/// Whether there is a counter to measure a rate of.
 fn anything_moves(look: &Look) -> bool {
     let promised = || look.states.iter().filter_map(|state| state.promised.as_ref().ok());
     let region = promised().flat_map(|p| &p.shares).any(|s| !matches!(s.region, Region::Absent));

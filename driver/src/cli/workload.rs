@@ -37,20 +37,20 @@ pub(super) struct Workload {
 /// Claims that are placed together on one node, or not at all.
 #[derive(Debug)]
 pub(super) struct Unit {
-    /// Who asks.
+    /// Source of the claims.
     pub(super) owner: Owner,
     /// By place in [`Workload::claims`].
     pub(super) claims: Vec<usize>,
-    /// What is missing; such a unit cannot be placed.
+    /// Missing objects; a unit with any cannot be placed.
     pub(super) missing: Vec<String>,
 }
 
-/// Who asks.
+/// The source of a unit's claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A Pod, by place in the manifests.
     Pod(usize),
-    /// Nobody but the claim itself.
+    /// The claim itself, without a Pod.
     Claim,
 }
 

@@ -52,9 +52,9 @@ const MEASURED: Duration = Duration::from_millis(1500);
 const ATTEMPTS: usize = 3;
 /// How far a share may be off, in percent of the card.
 const SHARE_ERROR: f64 = 3.0;
-/// Longest wait for anything; a machine that is this busy cannot show anything.
+/// Longest single wait; a busier machine cannot run the demo.
 const BOUND: Duration = Duration::from_secs(60);
-/// Longest time until a killed process's memory is everybody's again, but for the time in which those who see to it had no
+/// Longest time until a killed process's memory is free again, without the time in which the reaping processes had no
 /// processor.
 const BACK_WITHIN: Duration = Duration::from_secs(1);
 
@@ -288,7 +288,7 @@ impl<'io> Stage<'_, 'io> {
             if off <= SHARE_ERROR {
                 continue;
             }
-            // A tenant that is not let launch has less; a cap holds whoever launches, and without one the other has more.
+            // A tenant without a processor launches less. A cap still holds for the other tenant; without one that gets more.
             if off <= SHARE_ERROR + had.lacked && (*share < expected || held == Held::ByNothing) {
                 let lacked = had.lacked;
                 let line = format!(

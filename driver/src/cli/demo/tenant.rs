@@ -60,7 +60,7 @@ pub(in super::super) fn run(args: &Args) -> u8 {
     }
 }
 
-/// Whoever listens may be gone, which ends this program soon after.
+/// Writes a line. The reader may have exited; this program then ends soon after.
 fn say(line: &str) {
     let mut out = io::stdout().lock();
     drop(writeln!(out, "{line}").and_then(|()| out.flush()));

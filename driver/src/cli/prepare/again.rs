@@ -1,4 +1,4 @@
-//! A claim that is prepared and asked for again: what its manifest says by now, of the devices that it holds.
+//! A prepared claim that is prepared again: applies its present manifest to the devices that it holds.
 
 use aliquot_core::cel::{DeviceView, Selector};
 use aliquot_core::dra::{
@@ -13,10 +13,10 @@ use crate::node::Node;
 use super::super::cluster::Cluster;
 use crate::error_text::chain;
 
-/// The claim, with what it asks for now of each device that it holds; as it is where it holds none yet.
+/// The claim with its present request for each device that it holds; unchanged if it holds none yet.
 ///
 /// # Errors
-/// It asks for other devices, or for an amount that its device does not give.
+/// It requests other devices, or an amount that its device does not offer.
 pub(super) fn as_asked(
     claim: &ResourceClaim,
     node: &Node,
@@ -40,7 +40,7 @@ pub(super) fn as_asked(
     Ok(ResourceClaim { allocation: Some(allocation), ..claim.clone() })
 }
 
-/// Refuses a claim that asks for more, fewer or other requests than those that it holds devices for.
+/// Refuses a claim with more, fewer or other requests than those that it holds devices for.
 fn same_devices(claim: &ResourceClaim, held: &AllocationResult) -> Result<(), String> {
     let of = |request: &DeviceRequest| {
         let is_its = |result: &&DeviceResult| main(&result.request) == request.name;
@@ -65,7 +65,7 @@ fn same_devices(claim: &ResourceClaim, held: &AllocationResult) -> Result<(), St
     }
 }
 
-/// How many devices; `None`: as many as there are.
+/// Number of devices; `None`: any.
 fn count(request: &DeviceRequest) -> Option<u32> {
     match &request.kind {
         RequestKind::Exactly(exact) => match exact.mode {
@@ -81,7 +81,7 @@ fn main(name: &str) -> &str {
     name.split_once('/').map_or(name, |(main, _)| main)
 }
 
-/// What is asked for under the name that a result has, `req` or `req/sub`.
+/// The request with the name of a result, `req` or `req/sub`.
 fn request<'c>(claim: &'c ResourceClaim, name: &str) -> Option<&'c ExactRequest> {
     let found = claim.requests.iter().find(|request| request.name == main(name))?;
     match (&found.kind, name.split_once('/')) {
@@ -101,8 +101,7 @@ fn device(node: &Node, result: &DeviceResult) -> Result<Option<Device>, String> 
     Ok(devices.find(|device| device.name == result.device.device).cloned())
 }
 
-/// Refuses a claim that holds a device for a request whose class or selectors do not select it. A class that is not there any
-/// more selects nothing and refuses nothing.
+/// Refuses a claim if the class or selectors of a request do not select its device. A deleted class refuses nothing.
 fn is_selected(
     device: &Device,
     exact: &ExactRequest,
@@ -120,9 +119,9 @@ fn is_selected(
             Ok(Err(error)) => format!(" ({error})"),
             Err(error) => format!(" ({error})"),
         };
-        let whose = class.map_or_else(|| "it".to_owned(), |class| format!("class {}", class.name));
+        let source = class.map_or_else(|| "it".to_owned(), |class| format!("class {}", class.name));
         return Err(format!(
-            "it is prepared with device {} for request `{}`, which is not what {whose} asks for by now: `{text}`{why}; \
+            "it is prepared with device {} for request `{}`, which is not what {source} asks for by now: `{text}`{why}; \
              release it first",
             device.name, result.request
         ));
@@ -130,8 +129,8 @@ fn is_selected(
     Ok(())
 }
 
-/// The settings: those of the classes as they are, then those of the claim. Of a class that is not there any more, those that the
-/// claim was prepared with.
+/// The settings: the present ones of the classes, then those of the claim. For a deleted class, those that the claim was prepared
+/// with.
 fn config(claim: &ResourceClaim, held: &AllocationResult, cluster: &Cluster) -> Vec<AllocatedConfig> {
     let mut config = Vec::new();
     for result in &held.devices {

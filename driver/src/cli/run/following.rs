@@ -1,4 +1,4 @@
-//! The card of a run, followed: what it tells of itself while the command runs.
+//! Follows the events of a run's card while the command runs.
 
 use aliquot_core::grant::Grant;
 use aliquot_core::health::{Cause, Noted, Subject};
@@ -15,7 +15,7 @@ use super::super::output::Terminal;
 use super::home::Home;
 use crate::error_text::chain;
 
-/// Follows the card of a grant from now on; `None`: it tells nothing, which is said once for each load of its driver.
+/// Follows the card of a grant from now on; `None`: it reports no events, with one note for each load of its driver.
 pub(super) fn followed(
     home: &Home,
     node: &Node,
@@ -26,7 +26,7 @@ pub(super) fn followed(
     let (card, book, era) = (grant.card.clone(), HealthBook::of(&home.state), node.era());
     match home.cards.follow(grant, visible) {
         Ok(events) => {
-            // Who is described alone was asked nothing.
+            // A card of a node description has no driver and was not queried.
             if let Some(Err(error)) = era.driver.as_ref().map(|_| book.answers(&card)) {
                 terminal.note(format_args!(
                     "warning: card {card} was lost and answers again, and that is not noted, so that what it tells is not held against \
@@ -38,7 +38,7 @@ pub(super) fn followed(
         }
         Err(why) => {
             let of = Subject { card: card.clone(), part: Part::Card };
-            // Where it cannot be noted it is said each time.
+            // If the note cannot be recorded, it is repeated each time.
             if !matches!(book.note(&era, of, Cause::Silent, clock::unix()), Ok(Noted::Known)) {
                 terminal.note(format_args!(
                     "note: card {card} does not tell of its errors ({why}): no Xid of it is seen until it is lost"

@@ -1,4 +1,4 @@
-//! Where on the cards a run's claim goes.
+//! Placement of a run's claim on the cards.
 
 use aliquot_core::dra::ResourceClaim;
 
@@ -16,10 +16,10 @@ use super::sizing;
 use super::words::in_options;
 use crate::error_text::chain;
 
-/// Places that are tried for one run, should somebody with another ledger be first at each.
+/// Most placements that are tried for one run, if processes with other ledgers take each first.
 const PLACES_MAX: u32 = 8;
 
-/// Places the claim and prepares it; where somebody with another ledger was first at its place, at another that is left then.
+/// Places and prepares the claim. If a process with another ledger took its place first, the claim is placed again.
 pub(super) fn place_and_prepare(
     home: &Home,
     claim: &ResourceClaim,
@@ -46,7 +46,7 @@ pub(super) fn place_and_prepare(
     }
 }
 
-/// Allocates the claim; `Ok(Err(…))`: it has no place, with the reason and what would help.
+/// Allocates the claim; `Ok(Err(…))`: it does not fit, with the reason and a remedy.
 fn place(
     claim: ResourceClaim,
     fleet: &mut Fleet,
@@ -64,7 +64,7 @@ fn place(
                 out: &mut text,
                 err: &mut *terminal.err,
                 input: &mut *terminal.input,
-                // What is colour here would be text to whoever writes it.
+                // Colour codes would become part of the text.
                 colour: Colour::Off,
                 progress: terminal.progress,
                 screen: Screen::None,

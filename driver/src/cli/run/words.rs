@@ -76,8 +76,8 @@ pub(super) fn no_run_on(asked: fmt::Arguments<'_>, models: &[&CardModel], vendor
     ))
 }
 
-/// Refuses a layout policy by which each card that the run may have is cut into slots: a run takes a card or a partition, and the
-/// allocator would say so of selectors that nobody wrote.
+/// Refuses a layout policy that cuts every eligible card into slots. A run uses a card or a partition, and the allocator's refusal
+/// would name selectors that the user did not write.
 pub(super) fn not_of_slots(
     policy: &Path,
     ask: &Ask,

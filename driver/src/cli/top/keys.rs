@@ -1,6 +1,6 @@
-//! What is typed, as wishes. Unknown keys and broken sequences are nothing.
+//! Key input as requests. Unknown keys and incomplete sequences are ignored.
 
-/// What whoever watches wishes.
+/// A request of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// To end.

@@ -6,9 +6,8 @@
 //!                                     └─ frame ─▶ screen
 //! ```
 //!
-//! The looker has a thread of its own, so that a driver that does not answer keeps nobody from ending: the screen says how
-//! long ago the last look was. Signals are blocked and read in their turn; a signal that ends the program does so after
-//! the terminal was given back.
+//! The looker has a thread of its own, so that the program can end although a driver does not answer; the screen shows the age of
+//! the last look. Signals are blocked and read in order; before a signal ends the program, the terminal is restored.
 
 use std::fmt::Write as _;
 use std::io::{self, PipeReader, Read, Write as _};
@@ -30,7 +29,7 @@ use crate::clock::now;
 use crate::view::Looker;
 use crate::view::model::{Picture, picture};
 
-/// Signals that are read in their turn.
+/// Signals that are read in order.
 const SIGNALS: [Signal; 7] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -40,28 +39,27 @@ const SIGNALS: [Signal; 7] = [
     Signal::SIGCONT,
     Signal::SIGWINCH,
 ];
-/// Shortest time over which device time is measured: a look that somebody asked for right after another one keeps the
-/// one before both.
+/// Shortest interval for a rate: a look right after another one is compared with the look before both.
 const WINDOW_MIN: Duration = Duration::from_millis(100);
-/// A look that takes longer is said to be missing.
+/// A look that takes longer is reported as missing.
 const LATE: Duration = Duration::from_secs(2);
 
 /// How it ended.
 enum End {
-    /// Somebody had seen enough.
+    /// By the user.
     Wished,
     /// By a signal.
     Signal(Signal),
 }
 
-/// Whether there are keys to be read; a terminal in other hands would keep whoever reads nothing.
+/// Whether there are keys to read: a read without any blocks if another process has the terminal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Typed {
     Something,
     Nothing,
 }
 
-/// The thread that looks, seen from the one that draws.
+/// The looker thread, for the thread that draws.
 struct Looking {
     ask: Sender<()>,
     pictures: Receiver<Picture>,
@@ -69,7 +67,7 @@ struct Looking {
     asked: Option<Instant>,
 }
 
-/// What is on the screen.
+/// Content of the screen.
 struct Shown {
     picture: Option<Picture>,
     /// First line shown.
@@ -78,7 +76,7 @@ struct Shown {
     colour: Colour,
 }
 
-/// Shows until somebody has seen enough; what was shown last.
+/// Shows pictures until the user or a signal ends it; returns the last one.
 pub(super) fn run(looker: Looker, every: Duration, colour: Colour) -> Result<Option<Picture>, Failure> {
     let mut set = SigSet::empty();
     SIGNALS.into_iter().for_each(|signal| set.add(signal));
@@ -121,9 +119,9 @@ fn watch(looker: Looker, signals: &SignalFd, shown: &mut Shown) -> io::Result<En
                     raise(Signal::SIGSTOP)?;
                     screen.enter()?;
                 }
-                // Whoever had the terminal meanwhile may have changed it.
+                // Another process may have changed the terminal meanwhile.
                 Some(Signal::SIGCONT) => screen.enter()?,
-                // The size is asked for at each frame.
+                // The size is read for each frame.
                 Some(Signal::SIGWINCH) | None => {}
                 Some(signal) => return Ok(End::Signal(signal)),
             }
@@ -179,7 +177,7 @@ impl Looking {
                 if before.as_ref().is_none_or(|(taken, _)| time.duration_since(*taken) >= WINDOW_MIN) {
                     before = Some((time, look));
                 }
-                // Whoever asked is gone: so are we.
+                // The drawing thread has ended.
                 if tell.send(drawn).is_err() || wake.write_all(&[0]).is_err() {
                     return;
                 }
@@ -193,7 +191,7 @@ impl Looking {
         self.ask.send(()).map_err(|_| gone())
     }
 
-    /// The picture that was asked for, once it is there.
+    /// The requested picture, once it is ready.
     fn take(&mut self) -> io::Result<Option<Picture>> {
         match self.pictures.try_recv() {
             Ok(picture) => {
@@ -232,8 +230,8 @@ impl Shown {
         self.from = self.from.saturating_add_signed(by).min(last);
     }
 
-    /// Everything that the terminal is to be sent: each line in its place, what is left over taken away, in one go where
-    /// the terminal knows how to.
+    /// The whole output for the terminal: each line at its row, the rest cleared, as one synchronized update if the terminal
+    /// supports it.
     fn frame(&mut self, width: usize, height: usize, waited: Option<Duration>) -> String {
         let lines = self.lines(width);
         let page = height.saturating_sub(1);

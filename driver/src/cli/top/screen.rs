@@ -62,7 +62,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Takes the terminal, again after it was given back or somebody else changed it.
+    /// Sets up the terminal, also again after it was restored or another process changed it.
     pub(super) fn enter(&self) -> io::Result<()> {
         if let Some(keys) = &self.keys {
             let found = retried(|| tcgetattr(keys))?;

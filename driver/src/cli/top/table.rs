@@ -177,7 +177,7 @@ fn place_row(name: String, place: &Place, state: String, tone: Tone) -> Row {
     Row { name, cells, tone: Some(tone) }
 }
 
-/// Shares, their processes, and whoever is there without a grant.
+/// Shares, their processes, and processes without a grant.
 fn inside(place: &Place, indent: &str) -> Vec<Row> {
     let mut rows = Vec::new();
     for share in &place.shares {
@@ -185,7 +185,7 @@ fn inside(place: &Place, indent: &str) -> Vec<Row> {
         rows.push(share_row(share, indent, twins));
         let mut processes = process_rows(&share.processes, indent.len() + 2);
         if share.enforcement == Enforcement::Unlimited {
-            // Nobody is past limits that there are not.
+            // Without limits no process bypasses them.
             processes.iter_mut().for_each(|row| row.tone = None);
         }
         rows.extend(processes);
@@ -322,7 +322,7 @@ fn laid_out(rows: &[Row], width: Option<usize>) -> Vec<Line> {
     std::iter::once(titles).chain(rows).collect()
 }
 
-/// What a terminal shows of a text that somebody else wrote: printable ASCII, everything else as `?`.
+/// Untrusted text for a terminal: printable ASCII, everything else as `?`.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c == ' ' || c.is_ascii_graphic() { c } else { '?' }).collect()
 }

@@ -131,7 +131,7 @@ fn keys_are_wishes() {
         wishes(b"\x1b[A\x1b[Bj\x1b[5~"),
         [Wish::Lines(-1), Wish::Lines(1), Wish::Lines(1), Wish::Screens(-1)]
     );
-    assert_eq!(wishes(b"\x1b[1;5Dq"), [Wish::End], "a sequence that nobody knows is nothing");
+    assert_eq!(wishes(b"\x1b[1;5Dq"), [Wish::End], "an unknown sequence is ignored");
     assert_eq!(wishes(b"\x1b"), []);
     assert_eq!(wishes(b"x\x1bq"), [Wish::End]);
 }
