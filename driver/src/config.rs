@@ -5,12 +5,12 @@
 //! | `NO_COLOR` | environment | not empty: answers carry no colours, wherever they go (no-color.org) |
 //! | `TERM` | environment | `dumb`: the terminal cannot be drawn on and has no colours |
 //! | `XDG_STATE_HOME`, `HOME` | environment of an ordinary user | where local runs keep their state: `aliquot` below the first, else `.local/state/aliquot` below the second; root's is in `/var/lib/aliquot` |
-//! | `LD_PRELOAD`, `LD_LIBRARY_PATH` | environment of `aliquot run` | kept for the command, behind what the run puts there |
-//! | all but `LD_PRELOAD`, `LD_AUDIT`, `ALIQUOT_GRANTS` and `CUDA_…` | environment | that of the process that shows what a context takes |
-//! | `ALIQUOT_GRANTS` | environment of every command | left behind: what is started in a run asks the driver itself about its cards, not the shim |
-//! | `CUDA_VISIBLE_DEVICES` | environment of `aliquot run` | the cards among which a run without `--card` chooses; the command is shown its own |
+//! | `LD_PRELOAD`, `LD_LIBRARY_PATH` | environment of `aliquot run` | kept for the command, behind the entries of the run |
+//! | all but `LD_PRELOAD`, `LD_AUDIT`, `ALIQUOT_GRANTS` and `CUDA_…` | environment | passed to the process that measures a context |
+//! | `ALIQUOT_GRANTS` | environment of every command | removed: `aliquot` started in a run queries the driver about its cards, not the shim |
+//! | `CUDA_VISIBLE_DEVICES` | environment of `aliquot run` | the cards among which a run without `--card` chooses; the command gets its own card there |
 
-// UNSAFETY: the environment has no lock; who may change it, `leave_grants` leaves to its caller.
+// UNSAFETY: the environment has no lock; the caller of `leave_grants` ensures that no other thread uses it.
 #![expect(unsafe_code, reason = "a variable of the environment is taken away")]
 
 use std::ffi::{OsStr, OsString};
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use crate::cli::{Colour, Screen};
 use crate::run::record::GRANTS_VARIABLE;
 
-/// Where root keeps the state of local runs.
+/// Directory of root's local runs.
 const ROOT_STATE: &str = "/var/lib/aliquot";
 
 /// The vendor's list of the cards that programs see.
@@ -55,14 +55,13 @@ pub fn state_home() -> Option<PathBuf> {
     state.map(|state| state.join("aliquot"))
 }
 
-/// The cards that whoever started this program shows to programs; `None`: all.
+/// The cards that are visible by the inherited environment; `None`: all.
 #[must_use]
 pub fn visible_cards() -> Option<OsString> {
     std::env::var_os(VISIBLE_CARDS)
 }
 
-/// The environment without what has a program load more than it asks for, limits what it has of a card, or makes contexts of
-/// another size than others have.
+/// The environment without variables that preload libraries, limit the use of a card, or change the size of contexts.
 pub fn without_preloads() -> impl Iterator<Item = (OsString, OsString)> {
     let is_other = |name: &OsStr| {
         !matches!(name.to_str(), Some("LD_PRELOAD" | "LD_AUDIT" | "ALIQUOT_GRANTS"))
@@ -71,17 +70,17 @@ pub fn without_preloads() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(move |(name, _)| is_other(name))
 }
 
-/// Leaves the grants of the run in which this program was started: the shim in this process then hides nothing of a card, whose
-/// size and processes would else be the grant's, and be taken for the card's by the ledger.
+/// Removes the grants of the run in which this program was started. Otherwise the shim in this process would report the grant's
+/// size and processes, and the ledger would take them for the card's.
 ///
 /// # Safety
 /// No other thread reads or changes the environment meanwhile.
 pub unsafe fn leave_grants() {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller ensures it.
     unsafe { std::env::remove_var(GRANTS_VARIABLE) };
 }
 
-/// A list variable of the environment with something before what stands there.
+/// A list variable of the environment with a new first entry.
 #[must_use]
 pub fn prepended(name: &str, first: &OsStr) -> OsString {
     let mut list = first.to_owned();
@@ -92,7 +91,7 @@ pub fn prepended(name: &str, first: &OsStr) -> OsString {
     list
 }
 
-/// Where state may lie that this user can look at: the user's own, and root's.
+/// Directories of local runs' state: the user's own, and root's.
 #[must_use]
 pub fn state_homes() -> Vec<PathBuf> {
     let mut homes: Vec<PathBuf> = state_home().into_iter().collect();

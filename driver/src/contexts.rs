@@ -1,23 +1,23 @@
-//! How much of a card a context takes, found out by the host itself before tenants come: nothing that a tenant wrote counts.
+//! Measures the memory of a context on a card. The host does it before tenants start, and uses no data that a tenant writes.
 //!
 //! ```text
 //!  aliquot ──hold-context UUID──▶ the same program again, with a context on that card and nothing else
-//!     │  before  │  with it  │  after: what the driver tells of the card
-//!     ├─ it names the process and what that has ───────────▶ exactly so much
-//!     └─ else: what was taken and what was given back, at most three times, until two of these agree
+//!     │  before  │  with it  │  after: the driver's figures of the card
+//!     ├─ the driver reports the process and its memory ────▶ exactly that
+//!     └─ else: the differences before and after, at most three times, until two of them agree
 //! ```
 //!
-//! The process is started without what is preloaded into others, ends with its input, and with whoever started it, however
-//! that ends. What it says is one line, read with a bound on its length and on the time. It is not believed: the driver is
-//! asked here.
+//! The process starts without preloaded libraries, and ends with its input or its parent. It prints one line, which is read with
+//! a bound on length and time. Its output is not trusted: this process queries the driver.
 //!
-//! Of simulated cards their directory says it, or the simulation's default where there is none yet: it is asked each time.
+//! Simulated cards have the size in their directory, or else the simulation's default. It is read each time.
 //!
-//! One process at a time does so on a card, with its turn ([`Turn`]) and without the node's lock: runs on other cards, and those
-//! that end, go on meanwhile. The turn is waited for with the node let go, and who has it may wait for the node.
+//! One process at a time measures on a card. It holds the card's lock ([`Turn`]) but not the node's lock, so that runs on other
+//! cards start and end meanwhile. It waits for the card's lock without the node's lock, and may wait for the node's lock
+//! afterwards.
 //!
-//! Nobody's promise is touched: where others have parts of the card, so much must be promised to nobody as no context takes, and
-//! differences, which a tenant could falsify, do not count.
+//! Grants are not touched. If other tenants have parts of the card, more memory than any context needs must be ungranted, and
+//! differences do not count, as a tenant could falsify them.
 
 mod holder;
 mod turn;
@@ -39,34 +39,34 @@ pub use turn::Turn;
 use crate::run::simulated::{cards_dir, partition_dir};
 use holder::Holder;
 
-/// Longest that a process may take to have its context: a driver that has to wake up its card takes some seconds.
+/// Longest time until a process has its context: a driver that has to wake up its card takes some seconds.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Processes at most, where others move memory on the card.
+/// Most processes, if others allocate or free memory on the card.
 const TRIES_MAX: usize = 3;
-/// What must be promised to nobody where others have parts of the card: no context of a card so far takes half of it.
+/// Memory that must be ungranted if other tenants have parts of the card: every known context takes less than half of it.
 const ROOM: Bytes = Bytes(2 << 30);
 
-/// Who finds out how much of a card a context takes.
+/// Measures the memory of a context on a card.
 pub trait Gauge: fmt::Debug + Send + Sync {
-    /// Version of the driver, for which what was measured is kept: with another one contexts may be of another size. `None`: it is
-    /// told for the asking, each time.
+    /// Version of the driver, for which a measurement is stored: another one may have other contexts. `None`: the size is known
+    /// without a measurement and never stored.
     fn driver(&self) -> Option<&str>;
 
-    /// Makes a context on a card or partition for a moment, and says what it took. `promised` is what others were promised
+    /// Creates a context on a card or partition for a moment, and returns its memory. `promised` is the memory granted to others
     /// there.
     ///
     /// # Errors
-    /// Why it is not known.
+    /// The reason why the size is unknown.
     fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Bytes, Unmeasured>;
 
-    /// Tells people who watch that it takes long, whoever does it.
+    /// Tells the user that a measurement, by this or another process, takes long.
     fn tell(&self, visible: &CardUuid);
 }
 
-/// Why nobody knows what a context takes.
+/// Why the size of a context is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum Unmeasured {
-    /// Others have parts of the card: what a context takes for a moment may be theirs, or what is seen of it their doing.
+    /// Other tenants have parts of the card: a context could use their memory for a moment, or they could falsify its size.
     #[error("others have parts of the card")]
     Others,
     /// The process does not start.
@@ -75,40 +75,40 @@ pub enum Unmeasured {
     /// It has no context.
     #[error("{0}")]
     NoContext(String),
-    /// It ended without a word.
+    /// It ended without output.
     #[error("the process ended before it had a context")]
     Ended,
-    /// It says nothing.
+    /// It prints nothing in time.
     #[error("no context was there within {} s", LIMIT.as_secs())]
     Late,
     /// The card does not answer.
     #[error(transparent)]
     Card(#[from] BackendError),
-    /// Others move memory.
+    /// Others allocate or free memory.
     #[error("what it took from the card was not what it gave back: others move memory there")]
     Unlike,
 }
 
-/// The simulated cards of a state directory: what their libraries read says it.
+/// The simulated cards of a state directory: the size is in the file that their libraries read.
 #[derive(Debug)]
 pub struct SimulatedGauge {
     /// State directory of the node.
     pub state: PathBuf,
 }
 
-/// The cards of this machine: a process of ours makes a context, and the driver reports its memory.
+/// The cards of this machine: a child process creates a context, and the driver reports its memory.
 pub struct MachineGauge {
     /// The cards.
     pub cards: Arc<dyn DeviceBackend>,
-    /// Version of the driver, for which measurements are kept.
+    /// Version of the driver, for which measurements are stored.
     pub driver: String,
     /// This program.
     pub program: PathBuf,
-    /// Is told of a card on which a process takes longer than a second to have its context.
+    /// Called for a card on which a process needs more than a second to create its context.
     pub slow: fn(&CardUuid),
 }
 
-/// Memory of a card that was in use before a context was there, with it, and after it.
+/// Memory in use on a card before a context, with it, and after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Readings {
     before: Bytes,
@@ -119,7 +119,7 @@ struct Readings {
 // === impl Unmeasured ===
 
 impl Unmeasured {
-    /// Whether that is how it should be: another time will do.
+    /// Whether this is no fault: a later measurement will do.
     #[must_use]
     pub const fn is_no_fault(&self) -> bool {
         matches!(self, Self::Others)
@@ -173,7 +173,7 @@ impl Gauge for MachineGauge {
                 return Ok(own);
             }
             if promised > Bytes(0) {
-                // Who has a part there could have a difference be anything.
+                // Another tenant of the card could falsify a difference.
                 return Err(Unmeasured::Others);
             }
             let after = self.cards.usage(visible)?;
@@ -191,8 +191,8 @@ impl Gauge for MachineGauge {
     }
 }
 
-/// What the driver says that a process has; `None`: it names none of that number, or named one before it was there, as it
-/// does where it counts processes otherwise.
+/// The memory of a process by the driver's report. `None`: the driver reports no process with that id, or did so before the process
+/// existed, as its process ids then belong to another namespace.
 fn own(before: &CardUsage, with: &CardUsage, pid: u32) -> Option<Bytes> {
     let of = |usage: &CardUsage| usage.processes.iter().find(|(found, _)| *found == pid).copied();
     match (of(before), of(with)) {
@@ -201,7 +201,7 @@ fn own(before: &CardUsage, with: &CardUsage, pid: u32) -> Option<Bytes> {
     }
 }
 
-/// What two readings say alike.
+/// A difference that two readings share.
 fn agreed(tries: &[Readings]) -> Option<Bytes> {
     let differences = |readings: &Readings| {
         [readings.before, readings.after].map(|without| Bytes(readings.with.0.saturating_sub(without.0)))
@@ -234,7 +234,7 @@ mod tests {
         let with = usage(&[(7, Some(500 * MIB)), (9, Some(480 * MIB))]);
         assert_eq!(own(&usage(&[(7, Some(500 * MIB))]), &with, 9), Some(Bytes(480 * MIB)));
         assert_eq!(own(&usage(&[]), &with, 8), None, "not named");
-        assert_eq!(own(&usage(&[(9, None)]), &with, 9), None, "somebody else's number");
+        assert_eq!(own(&usage(&[(9, None)]), &with, 9), None, "another process's id");
         for bytes in [None, Some(0), Some(1001 * MIB)] {
             assert_eq!(own(&usage(&[]), &usage(&[(9, bytes)]), 9), None, "{bytes:?}");
         }

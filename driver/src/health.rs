@@ -1,12 +1,12 @@
-//! What is held against the cards of a node, in its state directory.
+//! Health records of a node's cards, in its state directory.
 //!
 //! ```text
-//!  <state>/health        what was seen, for one start of the machine and one load of the driver (checkpoint)
-//!  <state>/health.lock   one process at a time changes that
-//!  <state>/xids          an admin's own word on what Xids mean, where there is one
+//!  <state>/health        recorded events, for one boot and one load of the driver (checkpoint)
+//!  <state>/health.lock   held by the one process that changes them
+//!  <state>/xids          an administrator's overrides of Xid meanings, optional
 //! ```
 //!
-//! Supervisors of runs note what their card tells them; whoever looks at the cards holds it against them. Readers take no lock.
+//! Supervisors of runs record the events of their card; every discovery of cards applies the records. Readers take no lock.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -29,34 +29,34 @@ use crate::clock::{self, Moment};
 use crate::disk::Disk;
 use crate::region::open_to_look;
 
-/// Longest that somebody else's change is waited for, and how often is looked.
+/// Longest wait for another process's change, and time between two tries.
 const WAIT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Where it lies.
+/// The health records of a state directory.
 #[derive(Clone, Debug)]
 pub struct HealthBook {
     state: PathBuf,
 }
 
-/// Why something is not noted or cleared.
+/// Why a record cannot be added or cleared.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// What is there is not believed, and kept.
+    /// The present records are invalid, and kept.
     #[error(transparent)]
     Unreadable(#[from] CardHealthError),
-    /// The disk refuses, or somebody else is at it.
+    /// The file cannot be written, or another process has the lock.
     #[error("cannot change {}", path.display())]
     Disk {
-        /// What.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
 }
 
-/// This start of the machine, and this load of the driver.
+/// This boot, and this load of the driver.
 #[must_use]
 pub fn era(driver: Option<String>) -> Era {
     Era { boot: Moment::now().boot, driver }
@@ -65,7 +65,7 @@ pub fn era(driver: Option<String>) -> Era {
 // === impl HealthBook ===
 
 impl HealthBook {
-    /// That of a state directory.
+    /// The records of a state directory.
     #[must_use]
     pub fn of(state: &Path) -> Self {
         Self { state: state.to_owned() }
@@ -75,16 +75,16 @@ impl HealthBook {
         self.state.join("health")
     }
 
-    /// What was seen that still counts.
+    /// The records of this era.
     ///
     /// # Errors
-    /// What is kept is not believed.
+    /// The file is unreadable or invalid.
     pub fn notes(&self, now: &Era) -> Result<Notes, CardHealthError> {
         let kept = CardHealth::load(&self.path())?.filter(|kept| kept.era.counts_in(now));
         Ok(kept.map(|kept| kept.notes).unwrap_or_default())
     }
 
-    /// What Xids mean here, and what is wrong with the admin's word on it.
+    /// The meanings of Xids here, and problems of the administrator's overrides.
     #[must_use]
     pub fn xids(&self) -> (Xids, Vec<String>) {
         let path = self.state.join("xids");
@@ -107,7 +107,7 @@ impl HealthBook {
         (xids, problems.into_iter().map(|problem| format!("{}: {problem}", path.display())).collect())
     }
 
-    /// Holds what was seen against cards that were found just now.
+    /// Applies the records to discovered cards.
     pub fn hold_against(&self, inventory: &mut Inventory, driver: Option<String>) {
         let found = if driver.is_some() { Found::Answering } else { Found::Described };
         match self.notes(&era(driver)) {
@@ -117,10 +117,10 @@ impl HealthBook {
         }
     }
 
-    /// Notes what was seen in this era, and when; what was seen in another one is over.
+    /// Records an event of this era with its time; records of another era are dropped.
     ///
     /// # Errors
-    /// The disk refuses, or what is there is not believed.
+    /// The file cannot be written, or its records are invalid.
     pub fn note(&self, now: &Era, of: Subject, cause: Cause, at: UnixSeconds) -> Result<Noted, ChangeError> {
         let _lock = self.lock()?;
         let kept = CardHealth::load(&self.path())?.filter(|kept| kept.era.counts_in(now));
@@ -133,10 +133,10 @@ impl HealthBook {
         Ok(noted)
     }
 
-    /// A card answers that may have been lost: what was seen of it until then went with its reset, and what comes from now on counts.
+    /// A card answers that may have been lost. If it was, it was reset: its earlier records are cleared.
     ///
     /// # Errors
-    /// The disk refuses, or what is there is not believed.
+    /// The file cannot be written, or its records are invalid.
     pub fn answers(&self, card: &CardUuid) -> Result<(), ChangeError> {
         let lost =
             || CardHealth::load(&self.path()).map(|kept| kept.filter(|kept| kept.notes.was_lost(card)));
@@ -149,10 +149,10 @@ impl HealthBook {
         self.store(&kept)
     }
 
-    /// Forgets what was seen of a card.
+    /// Clears the records of a card.
     ///
     /// # Errors
-    /// The disk refuses, or what is there is not believed.
+    /// The file cannot be written, or its records are invalid.
     pub fn clear(&self, card: &CardUuid) -> Result<(), ChangeError> {
         let _lock = self.lock()?;
         let Some(mut kept) = CardHealth::load(&self.path())? else { return Ok(()) };
@@ -160,10 +160,10 @@ impl HealthBook {
         self.store(&kept)
     }
 
-    /// Forgets everything, also what is not believed.
+    /// Clears all records, invalid ones included.
     ///
     /// # Errors
-    /// The disk refuses.
+    /// The file cannot be removed.
     pub fn clear_all(&self) -> Result<(), ChangeError> {
         let _lock = self.lock()?;
         let path = self.path();
@@ -184,7 +184,7 @@ impl HealthBook {
         let path = self.state.join("health.lock");
         let refused = |source: io::Error| ChangeError::Disk { path: path.clone(), source };
         let mut options = OpenOptions::new();
-        // A pipe in its place would be waited for.
+        // A pipe in its place would block.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
         let mut file = options.open(&path).map_err(refused)?;

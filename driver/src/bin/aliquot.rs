@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, is_tenant, run};
 use aliquot_driver::config::{colours, leave_grants, screen};
 
-// UNSAFETY: the environment can be changed by who knows that nobody else reads it; that is here alone.
+// UNSAFETY: changing the environment requires that no other thread reads it; only `main` can ensure that.
 #[expect(unsafe_code, reason = "the environment is changed before anything else begins")]
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();

@@ -1,4 +1,4 @@
-//! The process that has a context, as whoever started it sees it: started, heard once, ended.
+//! The child process with a context, for its parent: started, read once, ended.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -14,25 +14,25 @@ use super::Unmeasured;
 use crate::clock;
 use crate::config::{VISIBLE_CARDS, without_preloads};
 
-/// The command that is such a process.
+/// The command that runs such a process.
 pub(crate) const COMMAND: &str = "hold-context";
-/// What it says when its context is there; else it says why there is none.
+/// Its output once it has a context; else it prints the reason.
 pub(crate) const READY: &str = "ready";
 
-/// Most that is read of what it says.
+/// Most bytes of its output that are read.
 const ANSWER_BYTES_MAX: usize = 256;
-/// What takes no longer is nothing to tell of.
+/// A longer start is reported to the user.
 const SLOW: Duration = Duration::from_secs(1);
-/// Longest that it may take to end by itself, and again when it was killed. A driver may keep it longer: then it ends without us.
+/// Longest wait for its end, and again after it was killed. A driver may keep it longer: then it ends unobserved.
 const END: Duration = Duration::from_secs(2);
-/// Between looks whether it has ended.
+/// Time between two polls for its end.
 const STEP: Duration = Duration::from_millis(1);
 
 /// A process with a context.
 #[derive(Debug)]
 pub(super) struct Holder {
     child: Child,
-    /// It ends with this.
+    /// Closing this ends it.
     input: Option<ChildStdin>,
     said: ChildStdout,
 }
@@ -40,7 +40,7 @@ pub(super) struct Holder {
 // === impl Holder ===
 
 impl Holder {
-    /// Starts it; it has its context when this returns. Where it takes long, `slow` is told.
+    /// Starts it; it has its context when this returns. Calls `slow` if that takes long.
     pub(super) fn start(
         program: &Path,
         visible: &CardUuid,
@@ -72,17 +72,17 @@ impl Holder {
         self.child.id()
     }
 
-    /// Has it end: what it has is given back.
+    /// Ends it, which frees its context.
     pub(super) fn end(mut self) {
         drop(self.input.take());
         let _is_over = self.ends();
     }
 
-    /// Whether it says something, or ends, by then.
+    /// Whether it prints something, or ends, by then.
     fn is_heard(&self, until: Instant) -> Result<bool, Unmeasured> {
         loop {
             let left = until.saturating_duration_since(clock::now());
-            // A moment at least, so that the last one is not waited for in a circle.
+            // At least a millisecond, so that the last one is no busy loop.
             let millis = u16::try_from(left.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
             let mut ready = [PollFd::new(self.said.as_fd(), PollFlags::POLLIN)];
             match poll(&mut ready, PollTimeout::from(millis)) {
@@ -94,7 +94,7 @@ impl Holder {
         }
     }
 
-    /// What it says until the end of a line, or of itself.
+    /// Its output up to the end of a line, or to its own end.
     fn hear(&mut self, until: Instant) -> Result<Vec<u8>, Unmeasured> {
         let mut answer = Vec::new();
         while answer.len() < ANSWER_BYTES_MAX && !answer.contains(&b'\n') {
@@ -112,7 +112,7 @@ impl Holder {
         Ok(answer)
     }
 
-    /// Waits for its end, within bounds. Also where nobody is told of the ends of children: then it is no child any more.
+    /// Waits for its end, within a bound. If this process ignores `SIGCHLD`, the ended process is no child any more.
     fn ends(&mut self) -> bool {
         let until = clock::now() + END;
         while matches!(self.child.try_wait(), Ok(None)) {
@@ -127,7 +127,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Once it is known to have ended its number may be somebody else's.
+        // After its end was observed, its process id may be reused.
         if matches!(self.child.try_wait(), Ok(None)) {
             match self.child.kill() {
                 // It has ended, or does so now.
@@ -138,7 +138,7 @@ impl Drop for Holder {
     }
 }
 
-/// A line that may be anything, as words for people.
+/// An untrusted line as printable text.
 fn words(line: &[u8]) -> String {
     let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
     String::from_utf8_lossy(line).trim_end().chars().take(ANSWER_BYTES_MAX).map(plain).collect()
@@ -148,7 +148,7 @@ fn words(line: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// What comes of a program that gets our arguments and is something else.
+    /// The error for another program that gets these arguments.
     fn comes_of(program: &str) -> Unmeasured {
         let card = CardUuid::new("GPU-1").unwrap();
         Holder::start(Path::new(program), &card, Duration::from_secs(60), |_| {}).unwrap_err()
@@ -161,7 +161,7 @@ mod tests {
             other => format!("{other:?}"),
         };
         assert_eq!(said("/bin/echo"), "hold-context GPU-1");
-        // One that never stops.
+        // A program that never ends.
         assert_eq!(said("/usr/bin/yes"), "hold-context GPU-1");
         assert!(matches!(comes_of("/bin/false"), Unmeasured::Ended));
         assert!(matches!(comes_of("/no/such/program"), Unmeasured::Start(_)));

@@ -1,13 +1,13 @@
-//! Whose turn it is to measure on a card: a lock that goes with the process that has it.
+//! The lock for measurements on a card; it is released when its process exits.
 //!
-//! The locks of a state directory have an order, so that nobody waits in a circle:
+//! The locks of a state directory have an order, so that no deadlock is possible:
 //!
 //! ```text
 //!   runs/<claim>  ─▶  measuring/<card>  ─▶  lock (the node)  ─▶  limits.lock
 //! ```
 //!
-//! Who has one may wait for those behind it alone. A run's own record is locked by nobody else for long, and governors take
-//! theirs without waiting.
+//! A process that holds one waits only for locks behind it. Another process locks a run's record only briefly, and governors take
+//! their locks without waiting.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -21,10 +21,10 @@ use aliquot_core::id::CardUuid;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
-/// Who waits no longer has nothing to tell of.
+/// A longer wait is reported to the user.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The turn to measure on a card, until it is dropped.
+/// The lock for measurements on a card, held until dropped.
 #[derive(Debug)]
 pub struct Turn {
     _file: Flock<File>,
@@ -33,10 +33,10 @@ pub struct Turn {
 // === impl Turn ===
 
 impl Turn {
-    /// Takes it where nobody has it; for who has the node open.
+    /// Takes the lock if it is free. It never waits, so the caller may have the node open.
     ///
     /// # Errors
-    /// The disk refuses.
+    /// The lock file cannot be created or locked.
     pub fn now(state: &Path, card: &CardUuid) -> io::Result<Option<Self>> {
         match Flock::lock(open(state, card)?, FlockArg::LockExclusiveNonblock) {
             Ok(file) => Ok(Some(Self { _file: file })),
@@ -45,10 +45,11 @@ impl Turn {
         }
     }
 
-    /// Waits for it; where that takes long, `slow` is told. Not for who has the node open: who has the turn waits for that.
+    /// Waits for the lock; calls `slow` if that takes long. The caller must not have the node open, as the lock's holder may wait
+    /// for the node.
     ///
     /// # Errors
-    /// The disk refuses.
+    /// The lock file cannot be created or locked.
     pub fn wait(state: &Path, card: &CardUuid, slow: impl Fn() + Send) -> io::Result<Self> {
         let file = open(state, card)?;
         thread::scope(|scope| {
@@ -57,7 +58,7 @@ impl Turn {
                 Err(RecvTimeoutError::Timeout) => slow(),
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => {}
             };
-            // Where no thread can be had nobody is told.
+            // Without a thread the wait is not reported.
             drop(thread::Builder::new().name("aliquot-turn".to_owned()).spawn_scoped(scope, tells));
             let locked = lock(file);
             drop(waits);
@@ -66,7 +67,7 @@ impl Turn {
     }
 }
 
-/// A signal that is handled is no reason to stop waiting.
+/// Waits for the lock, also across handled signals.
 fn lock(mut file: File) -> io::Result<Flock<File>> {
     loop {
         file = match Flock::lock(file, FlockArg::LockExclusive) {
@@ -83,7 +84,7 @@ fn open(state: &Path, card: &CardUuid) -> io::Result<File> {
         fs::create_dir_all(dir)?;
     }
     let mut options = OpenOptions::new();
-    // A link there would have a file of somebody else made.
+    // A symbolic link would create a file elsewhere.
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     options.custom_flags(OFlag::O_NOFOLLOW.bits() | OFlag::O_NONBLOCK.bits()).open(path)
 }

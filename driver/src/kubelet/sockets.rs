@@ -40,7 +40,7 @@ pub enum SocketError {
         /// Its length.
         found: usize,
     },
-    /// The directory belongs to another user, who could put another socket in its place.
+    /// The directory belongs to another user, and that user could replace the socket.
     #[error(
         "directory {}: found owner {found}, expected {expected}; \
          give it to root (chown) or name another directory",

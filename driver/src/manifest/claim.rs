@@ -394,7 +394,7 @@ pub(super) fn opaque(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Opti
         cx.rule(&at, format!("is {bytes} bytes of JSON; at most {EXPRESSION_BYTES_MAX} are allowed"));
     }
     let config = OpaqueConfig { driver: driver?, parameters };
-    // The API server does not look into it; whoever prepares the claim would refuse it then.
+    // The API server does not validate it, and the preparation of the claim would fail.
     if let Some(fault) = crate::prepare::fault(&config) {
         cx.rule(&path.missing("parameters"), fault);
     }

@@ -1,4 +1,4 @@
-//! Documents → objects: which kind each is, who wrote it, and what it is called.
+//! Documents → objects: the kind, origin and name of each.
 
 use std::collections::BTreeMap;
 

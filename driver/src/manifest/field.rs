@@ -10,7 +10,7 @@ use aliquot_core::quantity::Quantity;
 use super::problem::{Problem, Problems, Severity};
 use super::tree::{self, Entry, Node, Plain, Style, Value};
 
-/// Who wrote the text.
+/// Origin of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// A person: whatever the API server would not take is an error.
@@ -157,7 +157,7 @@ impl Context {
         }
     }
 
-    /// The text cannot be understood, whoever wrote it.
+    /// The text is invalid, of either origin.
     pub(super) fn fault(&mut self, path: &Path<'_>, message: impl Into<String>) {
         self.report(Severity::Error, path, message.into());
     }

@@ -158,7 +158,7 @@ fn effect_of(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Taint
     match cx.text(node, path)? {
         "NoSchedule" => Some(TaintEffect::NoSchedule),
         "NoExecute" => Some(TaintEffect::NoExecute),
-        // A wish of the scheduler's scoring, which keeps nobody off.
+        // It only affects the scheduler's scoring, and excludes no Pod.
         other @ "PreferNoSchedule" => Some(TaintEffect::Other(other.to_owned())),
         other => {
             let expected = "expected NoSchedule, PreferNoSchedule or NoExecute";
