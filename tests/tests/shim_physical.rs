@@ -336,7 +336,7 @@ fn memory_of_an_exited_process_is_charged_while_a_child_has_it() {
             }
             assert_eq!(scene.card.processes().len(), 1, "no process has a name for it");
             let host = Watched::open(&scene.files.dir().join(USAGE)).unwrap();
-            assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), Reaped::Nobody);
+            assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), Reaped::NoneExited);
             kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
         }
         scene.soon(0);
@@ -362,7 +362,7 @@ fn memory_is_charged_while_its_address_space_lasts() {
         scene.card.reap();
         scene.both(1);
         assert_eq!(scene.program.say(&format!("plain 2 {}", 3 * SIZE + 512)), "2", "the card holds {SIZE}");
-        assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), Reaped::Nobody);
+        assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), Reaped::NoneExited);
     }
     assert!(scene.card.high_water() <= LIMIT);
     kill(keeper, Signal::SIGKILL).unwrap();
