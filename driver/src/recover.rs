@@ -1,17 +1,17 @@
-//! After a restart: what was interrupted is undone or finished, what was promised is made true again.
+//! Recovery after a restart: interrupted operations are undone, and prepared claims are repaired.
 //!
 //! ```text
-//!  record      means                                  recovery
-//!  Preparing   nobody was told that it is ready       undo, forget
-//!  Releasing   nobody uses it any more                undo, forget
-//!  Prepared    a container may run on it              look over; make again what is missing or altered
-//!  none        not ours, or undone already            leave it, and say so
+//!  record      meaning                                recovery
+//!  Preparing   not reported as ready yet              undo, remove the record
+//!  Releasing   not in use any more                    undo, remove the record
+//!  Prepared    a container may use it                 check; recreate missing or altered files and partitions
+//!  none        created by another program, or undone  leave it, and report it
 //! ```
 //!
-//! Undoing comes first, so that what is made again finds room. Each step may be cut short by another kill; the next
-//! start begins again and ends the same. What has no record is never touched: whoever made it, it was not us, since the
-//! record comes before the thing and goes after it. A claim that cannot be made whole (a card is gone, the hardware
-//! refuses) stays in the journal and is reported; the others are not kept waiting.
+//! Undoing comes first, so that recreated partitions find room. Another kill may interrupt each step; the next start repeats
+//! recovery with the same result. An object without a record is never touched: a record is written before its objects and removed
+//! after them, so another program created it. A claim that cannot be repaired (a card is missing, the hardware refuses) stays in
+//! the journal and is reported; the other claims do not wait for it.
 
 use std::fmt;
 
@@ -21,25 +21,25 @@ use crate::checkpoint::Phase;
 use crate::node::Node;
 use crate::prepare::{PrepareError, unknown_claims};
 
-/// What recovery did.
+/// The result of recovery.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    /// Interrupted prepares and releases that are gone now.
+    /// Interrupted prepares and releases that were undone.
     pub undone: Vec<ClaimUid>,
-    /// Prepared claims of which something was made again.
+    /// Prepared claims that were repaired.
     pub repaired: Vec<ClaimUid>,
-    /// Claims that have grants here and no record; they are left alone.
+    /// Claims with grants here and no record; they are left alone.
     pub unknown: Vec<ClaimUid>,
-    /// What could not be made whole; it stays in the journal, and the next start tries again.
+    /// Claims that could not be undone or repaired; they stay in the journal, and the next start tries again.
     pub problems: Vec<RecoveryProblem>,
 }
 
-/// Something that recovery could not make whole.
+/// A claim or file that recovery could not repair.
 #[derive(Debug)]
 pub struct RecoveryProblem {
-    /// What it is about.
+    /// The object.
     pub about: String,
-    /// Why.
+    /// The reason.
     pub error: PrepareError,
 }
 
@@ -49,10 +49,10 @@ impl fmt::Display for RecoveryProblem {
     }
 }
 
-/// Brings hardware and files to what the journal says.
+/// Brings hardware and files to the state of the journal.
 ///
 /// # Errors
-/// The journal cannot be written: nothing that follows would be safe.
+/// The journal cannot be written: no later step would be safe.
 pub(crate) fn recover(node: &mut Node) -> Result<Recovery, PrepareError> {
     let mut recovery = Recovery::default();
     let in_phase = |node: &Node, prepared: bool| -> Vec<ClaimUid> {
@@ -65,7 +65,7 @@ pub(crate) fn recover(node: &mut Node) -> Result<Recovery, PrepareError> {
             Err(error) => recovery.keep(uid.to_string(), error)?,
         }
     }
-    // Asked for once: what is made again asks anew.
+    // Discovered once; a repair that creates a partition discovers again.
     let mut cards = None;
     for uid in in_phase(node, true) {
         match node.make_whole(&uid, &mut cards) {
@@ -84,7 +84,7 @@ pub(crate) fn recover(node: &mut Node) -> Result<Recovery, PrepareError> {
 // === impl Recovery ===
 
 impl Recovery {
-    /// Keeps what went wrong for the report, unless it makes going on unsafe.
+    /// Keeps a failure for the report; a journal error ends recovery.
     fn keep(&mut self, about: String, error: PrepareError) -> Result<(), PrepareError> {
         if let PrepareError::Journal(_) = error {
             return Err(error);

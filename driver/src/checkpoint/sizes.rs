@@ -1,4 +1,4 @@
-//! How much of each card a context takes, as this host measured it with one version of the driver.
+//! Context sizes on each card, as this host measured them with one version of the driver.
 //!
 //! ```text
 //! aliquot-contexts 1 2b1f33c0
@@ -8,11 +8,11 @@
 //! GPU-a11c0de0-51a0-4c4d-8000-000000000002 whole failed 5a9c…-0e1f 7203 no context was there within 20 s
 //! ```
 //!
-//! A failure that took long is kept for some minutes, with the start of the machine and the seconds since then, so that not
-//! every claim waits for it again.
+//! A slow failure is stored for some minutes, with the boot and the seconds since then, so that not every claim waits for it
+//! again.
 //!
-//! The number in the first line is the CRC-32C of all lines behind it. Nothing is promised in this file: what is missing,
-//! damaged, of another version of this format or of another driver is measured again and written anew.
+//! The number in the first line is the CRC-32C of all following lines. The file is a cache: a missing, damaged or foreign one, or
+//! one of another format version or driver, is measured again and rewritten.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,12 +37,12 @@ const WHOLE: &str = "whole";
 const FAILED: &str = "failed";
 /// Longest file that is read: a line takes less than 512 bytes, and no machine has more than 512 parts to measure.
 const FILE_BYTES_MAX: u64 = 256 << 10;
-/// Longest reason that is kept.
+/// Longest reason that is stored.
 const WHY_BYTES_MAX: usize = 256;
-/// Largest size that is believed: no card has more memory.
+/// Largest plausible size: no card has more memory.
 const LARGEST: Bytes = Bytes(1 << 40);
 
-/// What a context is made on: a card, or partitions of it of one template.
+/// The device of a context: a card, or partitions of it of one template.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ground {
     /// Card.
@@ -51,17 +51,17 @@ pub struct Ground {
     pub template: Option<TemplateName>,
 }
 
-/// Longest that a failure is kept: whoever mended the card, or its driver, waits no longer than this for it to be measured.
+/// Longest time that a failure is stored: after a repair of the card or its driver, the size is measured within this time.
 pub const FAILURE_KEPT: Duration = Duration::from_secs(300);
 
-/// What was measured with one driver.
+/// Measurements with one driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContextSizes {
     driver: String,
     found: BTreeMap<Ground, Found>,
 }
 
-/// What came of measuring.
+/// The result of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
     Size(Bytes),
@@ -71,13 +71,13 @@ enum Found {
 // === impl ContextSizes ===
 
 impl ContextSizes {
-    /// Nothing is known of a driver.
+    /// No measurements.
     #[must_use]
     pub fn none(driver: &str) -> Self {
         Self { driver: driver.to_owned(), found: BTreeMap::new() }
     }
 
-    /// What a file says of a driver; nothing where it is no such file.
+    /// The measurements of a file with this driver; none if the file is missing or invalid.
     #[must_use]
     pub fn load(path: &Path, driver: &str) -> Self {
         let read = || {
@@ -90,10 +90,10 @@ impl ContextSizes {
         found.unwrap_or_else(|| Self::none(driver))
     }
 
-    /// Puts it in the place of the file.
+    /// Replaces the file.
     ///
     /// # Errors
-    /// The disk refuses; the earlier file is as it was.
+    /// The file cannot be written; the earlier one is unchanged.
     pub fn store(&self, path: &Path, disk: &Disk) -> io::Result<()> {
         disk.replace(path, self.encode().as_bytes(), Mode::Private)
     }
@@ -107,7 +107,7 @@ impl ContextSizes {
         }
     }
 
-    /// Why it could not be measured there, and how long ago that was; `None`: it was not tried, or is to be tried again.
+    /// Why it could not be measured there, and how long ago; `None`: it was not tried, or must be tried again.
     #[must_use]
     pub fn failure(&self, ground: &Ground, now: &Moment) -> Option<(&str, Duration)> {
         let Some(Found::Failed { at, why }) = self.found.get(ground) else { return None };
@@ -115,12 +115,12 @@ impl ContextSizes {
         Some((why, ago))
     }
 
-    /// Notes a size.
+    /// Records a size.
     pub fn note(&mut self, ground: Ground, bytes: Bytes) {
         self.found.insert(ground, Found::Size(bytes));
     }
 
-    /// Notes that it could not be measured: one line, in letters alone.
+    /// Records a failure: its reason as one printable line.
     pub fn note_failure(&mut self, ground: Ground, at: Moment, why: &str) {
         let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
         let why = why.chars().take(WHY_BYTES_MAX).map(plain).collect();
@@ -145,7 +145,7 @@ impl ContextSizes {
         format!("{MAGIC}{:08x}\n{body}", crc32c::crc32c(body.as_bytes()))
     }
 
-    /// What a text says; `None`: it is not one that this code wrote.
+    /// Parses a text; `None`: this code did not write it.
     #[must_use]
     pub fn decode(text: &str) -> Option<Self> {
         let (header, body) = text.split_once('\n')?;
@@ -175,7 +175,7 @@ fn line(text: &str) -> Option<(Ground, Found)> {
     Some((Ground { card: CardUuid::new(card).ok()?, template }, found))
 }
 
-/// What stands behind the word of a failure.
+/// The fields behind the word of a failure.
 fn failed(text: &str) -> Option<Found> {
     let mut words = text.splitn(3, ' ');
     let (boot, since, why) = (words.next()?, words.next()?, words.next()?);

@@ -1,4 +1,4 @@
-//! From a claim of the device API to what is to be prepared: our devices, their shares, their settings.
+//! Decodes a claim of the device API: this driver's devices, their shares, their settings.
 
 use aliquot_core::dra::{Access, AllocatedConfig, AllocationResult, DeviceResult, ResourceClaim};
 use aliquot_core::grant::{PartitionDemand, ShareSettings};
@@ -14,7 +14,7 @@ const MEMORY: &str = "memory";
 /// Capacity by which compute is consumed.
 const CORES: &str = "cores";
 
-/// Why a claim cannot be understood.
+/// Why a claim cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// A name breaks its rule.
@@ -69,10 +69,10 @@ pub enum DecodeError {
     },
 }
 
-/// What is to be prepared for the claim. Devices of other drivers are theirs.
+/// The devices to prepare for the claim. Devices of other drivers are left out.
 ///
 /// # Errors
-/// The claim is not allocated, or its allocation or configuration makes no sense.
+/// The claim is not allocated, or its allocation or configuration is invalid.
 pub(crate) fn decode(claim: &ResourceClaim) -> Result<ClaimRequest, DecodeError> {
     let name = format!("{}/{}", claim.namespace, claim.name);
     let uid = ClaimUid::new(claim.uid.as_str());
@@ -151,7 +151,7 @@ fn settings(
     Ok((settings, demand))
 }
 
-/// Whether a configuration is for a request: for all, for it, or for the request whose alternative it is.
+/// Whether a configuration applies to a request: to all, to it, or to the request that it is an alternative of.
 fn is_for(config: &AllocatedConfig, request: &str) -> bool {
     let main = request.split_once('/').map_or(request, |(main, _)| main);
     config.requests.is_empty() || config.requests.iter().any(|r| r == request || r == main)

@@ -1,19 +1,19 @@
-//! Configuration that is ours: `parameters` of opaque configuration ⇄ settings.
+//! Opaque configuration of this driver: `parameters` ⇄ settings.
 //!
-//! Every key and every word counts: what is not known is refused, so that a mistyped limit is not a missing one. A
-//! manifest is checked by the same code when it is read, long before anything is prepared.
+//! An unknown key or word is refused, so that a mistyped limit is not a missing one. The same code checks a manifest when it is
+//! read, long before any claim is prepared.
 
 use aliquot_core::dra::OpaqueConfig;
 use aliquot_core::grant::{PartitionDemand, ShareSettings, Spelled};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Driver whose devices and configuration are ours.
+/// Name of this DRA driver.
 pub(crate) const DRIVER: &str = "aliquot.dev";
 /// Version of the configuration that this code reads.
 const API_VERSION: &str = "aliquot.dev/v1";
 
-/// What every configuration says of itself.
+/// The type fields of every configuration.
 #[derive(Deserialize)]
 struct Typed {
     #[serde(rename = "apiVersion")]
@@ -21,7 +21,7 @@ struct Typed {
     kind: Value,
 }
 
-// Fields are taken whatever they hold, so that the message on one that holds the wrong thing can name it.
+// Fields accept any value, so that the message about an invalid one can name the field.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[expect(dead_code, reason = "the two type fields are named so that they do not count as unknown")]
@@ -42,7 +42,7 @@ struct PartitionConfig {
     minimum_isolation: Option<Value>,
 }
 
-/// Says what is wrong with configuration, where it is ours and something is.
+/// The fault of a configuration, if it is of this driver and has one.
 pub(crate) fn fault(config: &OpaqueConfig) -> Option<String> {
     if config.driver != DRIVER {
         return None;
@@ -50,10 +50,10 @@ pub(crate) fn fault(config: &OpaqueConfig) -> Option<String> {
     apply(&config.parameters, &mut ShareSettings::default(), &mut None).err()
 }
 
-/// Sets what the configuration names, and leaves the rest as it is.
+/// Sets the settings that the configuration names; the others stay.
 ///
 /// # Errors
-/// What is wrong; names the field.
+/// The problem, with the field's name.
 pub(super) fn apply(
     parameters: &str,
     settings: &mut ShareSettings,
@@ -81,7 +81,7 @@ pub(super) fn apply(
     }
 }
 
-/// Settings that were decided once, as configuration that gives them again; `None`: those that need none.
+/// Settings as a configuration that sets them; `None`: the defaults.
 pub(crate) fn recorded(settings: ShareSettings) -> Option<OpaqueConfig> {
     let parameters = serde_json::json!({
         "apiVersion": API_VERSION,
@@ -94,7 +94,7 @@ pub(crate) fn recorded(settings: ShareSettings) -> Option<OpaqueConfig> {
     (settings != ShareSettings::default()).then_some(config)
 }
 
-/// A configuration; the place in the JSON is left out of messages, since nobody wrote that JSON.
+/// Parses a configuration. Messages leave out the position in the JSON, which the user did not write.
 fn parse<'t, T: Deserialize<'t>>(parameters: &'t str) -> Result<T, String> {
     serde_json::from_str(parameters).map_err(|error| {
         let text = error.to_string();
@@ -115,7 +115,7 @@ fn word<T: Spelled>(value: &Value, field: &str) -> Result<T, String> {
     known.ok_or_else(|| format!("{field} is {}; expected {}", shown(value), T::words()))
 }
 
-/// Letters of a wrong value that a message shows.
+/// Characters of an invalid value that a message shows.
 const SHOWN: usize = 80;
 
 fn shown(value: &Value) -> String {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   <state>/cards/               one simulated card for each NVIDIA card of the node, with its UUID and size
-//!   <state>/cards-<MIG uuid>/    one for a partition that a run has; what it tells is of the partition
+//!   <state>/cards-<MIG uuid>/    one for a partition of a run; its events are those of the partition
 //! ```
 //!
 //! `node.toml` in there is written once; later edits by the user (lengths of kernels, bytes of a context) stay.
@@ -45,7 +45,7 @@ pub struct Simulated {
 #[derive(Debug)]
 struct OfCard {
     card: SimulatedCard,
-    /// Number of the window that was told last.
+    /// Number of the window that was reported last.
     window: u64,
 }
 
@@ -53,7 +53,7 @@ struct OfCard {
 #[derive(Debug)]
 struct Followed {
     card: SimulatedCard,
-    /// What all that it tells is of.
+    /// The part that its events are about.
     part: Part,
     seen: Seen,
 }

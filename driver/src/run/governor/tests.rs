@@ -157,7 +157,7 @@ fn a_share_that_is_changed_is_never_what_an_earlier_one_lent() {
     assert_eq!(in_force(), (ComputePolicy::Burst, 300_000, 1_000_000));
 }
 
-/// Another process that has the office and does nothing with it; and what a tenant does that waits and is not answered.
+/// Another process holds the leader lock without governing; a waiting tenant then reports a missing governor.
 #[test]
 fn stopped_leader_is_replaced_on_a_tenant_call_for_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -243,7 +243,7 @@ impl Seam for StopsAfter {
     }
 }
 
-/// At each place, by a process of another number; and the next one has the office as it comes, or takes it over as well.
+/// A takeover is killed at each step, by a process with another id. The next one finds the leader lock free, or takes it over.
 #[test]
 fn files_of_a_killed_takeover_go_with_the_next_leader() {
     let mut left_behind = 0;
@@ -330,7 +330,7 @@ fn grants_that_come_and_spoilt_ones_are_no_trouble() {
     assert_eq!(read(&late.limits()).unwrap().granted_ppm, 0);
 }
 
-/// A driver that tells of one process, as soon as it is asked to.
+/// A driver that reports one process, once it is enabled.
 #[derive(Debug)]
 struct Tells {
     pid: u32,
@@ -402,7 +402,7 @@ fn process_percentages_are_scaled_to_the_card() {
     for name in ["one", "other"] {
         grant(dir.path(), name, &limits(ComputePolicy::Cap, 250_000, CARD));
     }
-    // Together they are the whole card: nothing was rounded. Of a card that says nothing half a hundredth is taken off.
+    // Together they are the whole card: nothing was rounded. Without the card's percentage half a percent is deducted.
     for (busy, least, most) in [(Some(100), 2_990, 3_000), (None, 2_500, 2_500)] {
         let mut scope = scope(dir.path());
         scope.meter = Some(Box::new(Told(busy)));

@@ -129,7 +129,7 @@ const fn seconds(seconds: u64) -> Duration {
 #[test]
 fn process_belongs_to_its_slot_then_its_name_then_its_grants() {
     let held = in_books(5, Life::Held { pid: Some(500) }, 100);
-    // Another tenant names the first one's process in its own books.
+    // Another tenant names the first one's process in its own usage file.
     let forged = in_books(500, Life::Named { pid: Some(500) }, 7);
     let shares = vec![
         share("claim-0", Part::Card, seen(7, 0, vec![forged]), seconds(0)),
