@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     Ok(fleet.answer(Answer::Yes))
 }
 
-/// What is wrong with a part that begins with a minus, which the parser of the command line took for an option.
+/// The problem of a part that begins with a minus, which the command-line parser read as an option.
 pub(super) fn signed_part(error: &clap::Error, args: &[OsString]) -> Option<Failure> {
     let Some(ContextValue::String(refused)) = error.get(ContextKind::InvalidArg) else { return None };
     let number =

@@ -1,4 +1,4 @@
-//! The world that claims are placed in: what manifests and `--node` publish, and what is held already.
+//! The cluster that claims are placed in: slices of manifests and `--node`, and existing allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -15,17 +15,17 @@ use super::nodes::Fleet;
 use super::output::Terminal;
 use super::workload::{Unit, Workload, workload};
 
-/// Classes that a message names at most.
+/// Most classes that a message names.
 const CLASSES_NAMED: usize = 12;
 
-/// Everything that a plan is made of.
+/// The input of a plan.
 pub(super) struct Cluster {
     pub(super) manifests: Manifests,
     pub(super) workload: Workload,
     pub(super) world: World,
     /// Names of all classes.
     classes: Vec<String>,
-    /// What is wrong with it, for people.
+    /// Its problems, as messages.
     pub(super) problems: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ impl Cluster {
                 problems.push(error.to_string());
             }
         }
-        // A claim of the manifests that is prepared already holds what the node says, and nothing twice.
+        // A prepared claim holds the devices that the node records, also if the manifests allocate it: never twice.
         for claim in fleet
             .nodes
             .iter()
@@ -95,7 +95,7 @@ impl Cluster {
         Ok(Self { manifests, workload, world, classes, problems })
     }
 
-    /// Places every unit in order; what is placed is held.
+    /// Places every unit in order; a placed unit holds its devices.
     pub(super) fn place_all(&mut self, mut progress: impl FnMut(usize, usize)) -> Vec<Placement> {
         let all = self.workload.units.len();
         let mut nodes = NodeChoice::default();
@@ -222,7 +222,7 @@ impl Cluster {
         numbers.iter().filter_map(|c| self.workload.claims.get(*c))
     }
 
-    /// Writes what is wrong with the input.
+    /// Prints the problems of the input.
     pub(super) fn warn(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
         for problem in &self.problems {
             terminal.note(format_args!("warning: {problem}"))?;

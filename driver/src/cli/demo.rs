@@ -1,13 +1,13 @@
-//! `aliquot demo`: real manifests on a simulated node, from the Pod to the CDI file and back to nothing; then real
+//! `aliquot demo`: real manifests on a simulated node, from the Pod to the CDI file and to the release; then real
 //! processes on a simulated card.
 //!
 //! ```text
 //!   for each manifest of deploy/examples: place ─▶ prepare ─▶ show devices and CDI file
-//!   then: the books of the node, closeness of NPUs on four nodes, a claim that cannot fit and why, release of everything
+//!   then: the ledger of the node, proximity of NPUs on four nodes, a claim that cannot fit and its reason, release of all
 //!   then, with the shim and without ([`processes`]): a memory limit, a killed process, shares
 //! ```
 //!
-//! What must come out is written down beside each manifest. A difference is shown, and ends the command with 1.
+//! The expected result is recorded beside each manifest. A difference is shown, and the command exits with 1.
 
 mod processes;
 mod scenes;
@@ -362,7 +362,7 @@ fn count_files(dir: &Path) -> Result<usize, Failure> {
     }
 }
 
-/// Hardware, journal, files and books must agree after every step.
+/// Hardware, journal, files and ledger must agree after every step.
 fn check_books(node: &Node, record: &mut Record) {
     if let Err(differs) = node.invariants() {
         record.differs("books", &differs.to_string());

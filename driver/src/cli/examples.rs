@@ -5,7 +5,7 @@
 pub(super) struct Example {
     /// Name in `deploy/examples/`.
     pub(super) name: &'static str,
-    /// What is in it.
+    /// Its content.
     pub(super) text: &'static str,
 }
 

@@ -164,7 +164,7 @@ impl Explained {
         let label = terminal.toned(Tone::Strong, &self.label);
         terminal.line(format_args!("{label}: {}", self.why))?;
         let Some(explanation) = &self.explanation else { return Ok(()) };
-        // What is the same on every node is said above.
+        // A reason that holds on every node is printed above.
         let alike = explanation.outcome.as_ref().is_err_and(|refusal| refusal.reach() == Reach::EveryNode);
         if alike && self.toleration.is_none() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Why a command gives no answer, and the exit code that says so.
+//! Failures of commands, and their exit codes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub enum Failure {
     Input {
         /// File as named on the command line.
         file: String,
-        /// What is wrong, what was expected, what to do.
+        /// The problem, the expected value, the remedy.
         message: String,
     },
     /// Manifests have errors: exit code 2.
@@ -111,7 +111,7 @@ impl Failure {
         }
     }
 
-    /// What is written of it, one text for each thing that is wrong.
+    /// Its messages, one for each problem.
     pub(super) fn texts(&self) -> Vec<String> {
         match self {
             Self::Manifests(problems) => problems.iter().map(ToString::to_string).collect(),

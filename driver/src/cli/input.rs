@@ -80,7 +80,7 @@ fn read_file(reader: &mut Reader, file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The text of a stream, up to what is read at most.
+/// The text of a stream, up to the size limit.
 fn bounded(stream: impl Read, file: &Path, most: usize, advice: &'static str) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     stream

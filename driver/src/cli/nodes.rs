@@ -72,11 +72,11 @@ pub(super) struct FleetNode {
     pub(super) about: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) inventory: Rc<Inventory>,
-    /// What it offers; copies of a node have those of the first.
+    /// Its offers; copies of a node share those of the first.
     pub(super) offers: Rc<Offers>,
-    /// What it publishes, under its own name.
+    /// Its slices, under its own name.
     pub(super) slices: Vec<ResourceSlice>,
-    /// What is held on it; `None` where nothing can be.
+    /// Claims' holdings on it; `None`: it cannot have any.
     pub(super) ledger: Option<Ledger>,
     /// Claims that are prepared on it.
     pub(super) held: Vec<ResourceClaim>,
@@ -257,7 +257,7 @@ impl Fleet {
         fleet.open(hardware, state, access, terminal)
     }
 
-    /// This machine's own cards, with what is held on them where there is state; nothing is changed.
+    /// This machine's own cards, with the claims of their state directory, if there is one; read-only.
     pub(super) fn look_at_machine(
         args: &NodeArgs,
         machine: &Arc<NvidiaNode>,
@@ -365,7 +365,7 @@ impl Fleet {
         NodeName::new(wanted).map_err(|error| Failure::Usage(error.to_string()))
     }
 
-    /// What is wrong with the policy or a card, once for all copies of a node.
+    /// Problems of the policy or a card, once for all copies of a node.
     fn problems(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         let mut seen: Option<&Rc<Offers>> = None;

@@ -64,12 +64,12 @@ pub enum Progress {
     Off,
 }
 
-/// What a coloured word says.
+/// Meaning of a coloured word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
-    /// As wished.
+    /// Success.
     Good,
-    /// Not as wished.
+    /// Failure.
     Bad,
     /// A heading.
     Strong,
@@ -84,7 +84,7 @@ pub(super) enum Side {
     Right,
 }
 
-/// How a terminal is told a tone.
+/// The terminal's code of a tone.
 pub(super) const fn tone_code(tone: Tone) -> &'static str {
     match tone {
         Tone::Good => "32",
@@ -107,7 +107,7 @@ const fn tone_mark(tone: Tone) -> char {
     }
 }
 
-/// The text escaped, and its marks as a terminal is told tones.
+/// The text escaped, and its marks as terminal codes.
 fn coloured(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -173,8 +173,8 @@ impl Terminal<'_> {
         writeln!(self.err, "{}", printable::lines(text.to_string().trim_end()))
     }
 
-    /// As [`Terminal::note`], before a command ends with a code of its own: where standard error is gone there is nowhere left
-    /// to say so, and the code still tells.
+    /// As [`Terminal::note`], before a command ends with its own exit code. A failure of standard error cannot be reported, and
+    /// the exit code remains.
     pub(super) fn last_note(&mut self, text: impl std::fmt::Display) {
         match self.note(text) {
             Ok(()) | Err(_) => {}

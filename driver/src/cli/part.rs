@@ -24,7 +24,7 @@ use super::failure::Failure;
 use super::nodes::Fleet;
 use crate::hardware::node_spec;
 
-/// What is asked for, as objects.
+/// The request, as objects.
 #[derive(Debug)]
 pub(super) struct Part {
     /// What it is, for people.
@@ -92,7 +92,7 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
         }
     };
     let Some(class) = class.cloned() else { return Ok(None) };
-    // A class for one fraction of one family says it all; the others stand for every model.
+    // One class is enough for one fraction of one family; the others stand for every model.
     let about_one_family = spelling(&class).is_some_and(|s| s.contains('/'));
     let selectors = if about_one_family { Vec::new() } else { vec![of_model] };
     let template = template(&class, selectors, capacity);

@@ -1,4 +1,4 @@
-//! What is to be placed together: a Pod with its claims, or a claim that no Pod names.
+//! Units of placement: a Pod with its claims, or a claim that no Pod names.
 //!
 //! ```text
 //!   Pod ── resourceClaims ── claim by name ─────────────▶ shared: the first Pod places it, the others follow
@@ -64,7 +64,7 @@ struct Maker<'m> {
 /// Classes by the resource name that stands for them.
 struct ExtendedResources<'m>(BTreeMap<String, &'m DeviceClass>);
 
-/// Works out what is to be placed.
+/// Computes the units to place.
 pub(super) fn workload(manifests: &Manifests, classes: &[DeviceClass]) -> Workload {
     let claims = manifests.claims.clone();
     let key = |c: &ResourceClaim| (c.namespace.clone(), c.name.clone());
@@ -99,8 +99,8 @@ pub(super) fn workload(manifests: &Manifests, classes: &[DeviceClass]) -> Worklo
 // === impl Workload ===
 
 impl Workload {
-    /// Takes over the allocations of claims that are prepared already. The settings that they were prepared with are
-    /// in them; what the claim itself says now comes after those, so that a claim that says something else shows.
+    /// Adopts the allocations of prepared claims, with the settings that they were prepared with. The claim's present settings
+    /// come after those, so that a difference shows.
     pub(super) fn adopt<'c>(&mut self, held: impl Iterator<Item = &'c ResourceClaim>) {
         let held: HashMap<&str, &ResourceClaim> = held.map(|c| (c.uid.as_str(), c)).collect();
         for claim in &mut self.claims {

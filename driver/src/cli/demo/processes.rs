@@ -1,11 +1,11 @@
 //! The demo's second part: real processes on a simulated card, with the shim and without it.
 //!
 //! ```text
-//!   aliquot run ─▶ tenant ─▶ shim ─▶ simulated driver ─▶ card ◀── what is measured: the driver's side alone
+//!   aliquot run ─▶ tenant ─▶ shim ─▶ simulated driver ─▶ card ◀── measurements: driver figures alone
 //! ```
 //!
-//! Every figure comes from the card, not from the shim or the region that is to be shown to hold; the one exception is the
-//! time until the books of a grant are right again, which are books of the region.
+//! Every figure comes from the card, not from the shim or the region under test. The one exception is the time until the usage
+//! file of a grant is exact again, which is part of the region.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -44,7 +44,7 @@ const GREED_MIB: u64 = 8192;
 const EACH_MIB: u64 = 1024;
 /// What a tenant that computes asks the driver to run, in nanoseconds.
 const KERNEL_NANOS: u64 = 1_000_000;
-/// Time before shares are measured: until both tenants are known to be at it.
+/// Time before shares are measured: both tenants then certainly run.
 const WARM_UP: Duration = Duration::from_millis(700);
 /// Time in which shares are measured.
 const MEASURED: Duration = Duration::from_millis(1500);
@@ -218,7 +218,7 @@ impl<'io> Stage<'_, 'io> {
             wait_for("the driver to take the memory back", || card.in_use() + of_one <= before)?;
             let mut cell = format!("{}Mi back on the card", of_one / MIB);
             if let (Some(usage), Some(booked)) = (&usage, booked) {
-                // What is booked of one process is what the other one leaves.
+                // The usage file no longer accounts for the killed process.
                 wait_for("the books", || total(usage).is_ok_and(|total| total + EACH_MIB * MIB <= booked))?;
                 let took = begun.elapsed().saturating_sub(lack.sum());
                 cell.push_str(", in the grant's books as well");
@@ -393,7 +393,7 @@ fn allocated(process: &Process) -> u64 {
     kinds.filter(|(kind, _)| !own.contains(kind)).map(|(_, bytes)| bytes).sum()
 }
 
-/// Bytes on the books of a grant.
+/// Reserved bytes in the usage file of a grant.
 fn total(usage: &Path) -> Played<u64> {
     Seen::of(usage).map(|seen| seen.total.0).map_err(|error| error.to_string())
 }

@@ -1,6 +1,6 @@
 //! The tenant of the demo: a program that opens the driver library and calls it, as any program does.
 //!
-//! It knows nothing of limits. What it says goes to standard output, a line each; it ends with its standard input.
+//! It is unaware of limits. It prints lines to standard output, and ends with its standard input.
 //!
 //! | words | what it does |
 //! |---|---|

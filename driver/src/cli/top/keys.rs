@@ -7,9 +7,9 @@ pub(super) enum Wish {
     End,
     /// To look now.
     Look,
-    /// To see what is so many lines further down.
+    /// To scroll down by so many lines.
     Lines(i32),
-    /// To see what is so many screens further down.
+    /// To scroll down by so many screens.
     Screens(i32),
     /// To see the beginning.
     Top,

@@ -1,7 +1,7 @@
-//! The terminal, borrowed: drawn on in place, and given back as it was, however the program ends.
+//! The terminal: drawn on in place, and restored however the program ends.
 //!
-//! Given back when the value goes, before a panic is reported, whichever thread panics, and before the program is
-//! stopped. Only a signal that no program can catch leaves it as it is; `reset` mends that.
+//! It is restored when the value is dropped, before a panic of any thread is reported, and before the program is stopped.
+//! Only a signal that cannot be caught leaves it as it is; `reset` repairs that.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read};
@@ -14,16 +14,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
 use nix::unistd::write;
 
-/// The other screen, without a cursor.
+/// Switches to the alternate screen, without a cursor.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
-/// As it was.
+/// Switches back.
 const LEAVE: &[u8] = b"\x1b[?25h\x1b[?1049l";
-/// Longest wait for a terminal that takes nothing, when it is to be given back.
+/// Longest wait for a terminal that accepts no output, while it is restored.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Most bytes written at once: a terminal that says that it takes some takes these.
+/// Most bytes written at once: a terminal that is ready accepts these.
 const CHUNK: usize = 512;
 
-/// What is to be done to give the terminal back; nothing while it is not borrowed.
+/// The state to restore the terminal to; `None` while it is not in use.
 static BORROWED: Mutex<Option<Before>> = Mutex::new(None);
 static HOOK: Once = Once::new();
 
@@ -82,7 +82,7 @@ impl Screen {
         patiently(&self.out, ENTER)
     }
 
-    /// Writes down what is to be given back; what was written down before stays.
+    /// Records the state to restore; an earlier record stays.
     fn borrow(&self, keys: Option<(File, Termios)>) -> io::Result<()> {
         let before = Before { out: self.out.try_clone()?, keys };
         BORROWED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(before);
@@ -175,7 +175,7 @@ fn patiently(out: &File, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes some bytes; what is left.
+/// Writes some bytes; returns the rest.
 fn some<'a>(out: &File, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
     let chunk = bytes.get(..CHUNK).unwrap_or(bytes);
     match write(out, chunk) {

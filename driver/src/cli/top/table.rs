@@ -147,7 +147,7 @@ fn card_rows(card: &CardRow, picture: &Picture, width: Option<usize>) -> Vec<Row
     for partition in &card.partitions {
         let name = plain(&format!("  {}@{}", partition.template, partition.placement));
         let (state, tone) = match &partition.health {
-            // What is wrong with all of it stands at the card.
+            // Problems of the whole card are shown at the card.
             CardHealth::Unwell(why) if partition.health != card.health => (plain(briefly(why)), Tone::Bad),
             _ if partition.uuid.is_some() => ("made".to_owned(), Tone::Strong),
             _ => ("not made".to_owned(), Tone::Strong),
@@ -158,7 +158,7 @@ fn card_rows(card: &CardRow, picture: &Picture, width: Option<usize>) -> Vec<Row
     rows
 }
 
-/// What is wrong; what to do about it `aliquot health` says.
+/// The problem alone; `aliquot health` shows the rest.
 fn briefly(why: &str) -> &str {
     why.split(", seen on").next().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Which claims are made for which Pods, and what is missing.
+//! Claims generated for Pods, and missing objects.
 
 use super::*;
 use crate::manifest::read;
