@@ -60,9 +60,9 @@ pub struct PreparedDevice {
 /// Whether there was anything to release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// The claim was held, and is not any more.
+    /// The claim was prepared, and is released now.
     Released,
-    /// Nobody knew it.
+    /// The claim was not prepared here.
     Unknown,
 }
 
@@ -187,7 +187,7 @@ pub enum PrepareError {
         #[source]
         source: Box<StoreError>,
     },
-    /// Nobody knows the claim.
+    /// The claim is not prepared here.
     #[error("claim {claim} is not prepared on this node")]
     Unknown {
         /// UID.
@@ -201,7 +201,7 @@ pub enum PrepareError {
 // === impl PrepareError ===
 
 impl PrepareError {
-    /// Whether somebody else was there first, between a look at the cards and this.
+    /// Whether another process took the place between the discovery of the cards and this.
     pub(crate) fn is_late(&self) -> bool {
         matches!(self, Self::Refused(_)) || self.not_made().is_some()
     }

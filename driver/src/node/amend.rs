@@ -5,8 +5,8 @@
 //!                                                        └ yes: limits: old
 //! ```
 //!
-//! Killed on the way, the next start makes the files what the journal says, before anything else is promised. What is given up
-//! is free once the journal says so, and by then nobody of the claim can reserve it any more.
+//! After a kill the next start sets the files to the state of the journal, before any other grant. Released memory is free once the
+//! journal records it; by then no process of the claim can reserve it any more.
 
 use std::io::ErrorKind;
 
@@ -111,7 +111,7 @@ fn lower(old: &Grant, new: &Grant) -> Grant {
     Grant { memory: old.memory.min(new.memory), cores: old.cores.min(new.cores), ..old.clone() }
 }
 
-/// Whether something is to be held that was not held before: who began then does not look at it.
+/// Whether a limit is new: processes that started without it do not read it.
 fn is_newly_held(old: &Grant, new: &Grant, cards: &Inventory) -> bool {
     let Some(card) = cards.card(&old.card) else { return false };
     let limits = |grant| limits_of(grant, card, &card.uuid);

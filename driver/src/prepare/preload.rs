@@ -1,11 +1,11 @@
 //! The shim as the containers of a claim load it: beside the shares of the claim, with the loader's list that names it.
 //!
-//! Each claim has copies of its own. Whoever is root in a container without a user namespace owns, as the kernel has it, what is
-//! mounted there, read-only as it is, and may take a lease on it (`F_SETLEASE`): programs that open the very file wait until the
-//! kernel ends that, for 45 s, and again then. So what one tenant can open no other one's programs load.
+//! Each claim has copies of its own. Root in a container without a user namespace owns its mounts for the kernel, also read-only
+//! ones, and may take a lease on them (`F_SETLEASE`). Programs that open the same file then wait 45 s until the kernel breaks the
+//! lease, again and again. So no two tenants load the same file.
 //!
-//! What was spoilt gets a new file in its place, as does what a tenant keeps others from opening; who has the old one mapped keeps
-//! it, also when the claim goes.
+//! A corrupted copy, or one with a lease, is replaced by a new file. Processes that have the old one mapped keep it, also after the
+//! release of the claim.
 
 use std::io;
 use std::path::{Path, PathBuf};
