@@ -33,10 +33,10 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// A moment that outlives the process that noted it; after the next start of the machine it says nothing any more.
+/// A moment that is valid beyond the process that recorded it, until the next boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Which start of the machine, in one word.
+    /// The boot id, in one word.
     pub boot: String,
     /// Whole seconds since then.
     pub since: Duration,

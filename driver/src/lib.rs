@@ -7,8 +7,8 @@
 //!                  └───▶ recover (at every opening, before anything else)
 //! ```
 //!
-//! Deciding is core's; nothing here decides. Whatever is written is written so that a kill at any instruction leaves
-//! either the earlier or the later state on disk, and [`recover`] tells which.
+//! Decisions are in core. Every write leaves either the earlier or the later state on disk after a kill at any instruction, and
+//! [`recover`] finds which.
 
 pub mod agent;
 pub mod checkpoint;

@@ -7,13 +7,13 @@
 //!   Manifests ──render──▶ API form ──▶ JSON │ YAML
 //! ```
 //!
-//! This module alone knows how the API is spelled. Reading never stops at the first fault: what is sound is taken,
-//! every fault is named with its place, and the caller decides whether to go on. A person's manifest is read as the
-//! API server would (unknown fields, names, limits, defaults); what a server wrote (a `List`, or an object that has a
-//! `resourceVersion`) was accepted once, so the same faults are warnings there.
+//! This module alone knows the API's spelling. Reading never stops at the first fault: valid objects are read, every fault is
+//! reported with its place, and the caller decides whether to go on. A user's manifest is read by the API server's rules (unknown
+//! fields, names, limits, defaults). A server's output (a `List`, or an object with a `resourceVersion`) was already accepted, so
+//! the same faults are warnings there.
 //!
-//! Invariants: reading is deterministic and never panics, whatever the bytes; the memory it takes is linear in the
-//! text plus a fixed allowance for aliases and replicas; `read(render(x)) == x` for every object that was read.
+//! Invariants: reading is deterministic and never panics on any bytes; its memory is linear in the text plus a fixed allowance for
+//! aliases and replicas; `read(render(x)) == x` for every object that was read.
 
 mod allocation;
 mod claim;
@@ -108,7 +108,7 @@ pub struct TaintRule {
     pub taint: Taint,
 }
 
-/// What placement looks at in a Pod.
+/// The fields of a Pod that placement uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Namespace.
@@ -153,7 +153,7 @@ pub enum PodClaimSource {
     Template(String),
 }
 
-/// What placement looks at in a container.
+/// The fields of a container that placement uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
     /// Name.

@@ -1,4 +1,4 @@
-//! `ResourceClaim` and `ResourceClaimTemplate`: what is asked, with the API server's defaults and rules.
+//! `ResourceClaim` and `ResourceClaimTemplate`: the requests, with the API server's defaults and rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 

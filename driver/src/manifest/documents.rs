@@ -20,7 +20,7 @@ pub(super) enum Version {
     V1Beta1,
 }
 
-/// What is read of `metadata`.
+/// The fields of `metadata` that are read.
 #[derive(Default)]
 pub(super) struct Meta {
     pub(super) namespace: String,

@@ -13,13 +13,13 @@ use super::tree::{self, Entry, Node, Plain, Style, Value};
 /// Origin of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A person: whatever the API server would not take is an error.
+    /// A user: everything that the API server would refuse is an error.
     Manifest,
-    /// An API server, which took it: what we do not know is of a later version, hence a warning.
+    /// An API server, which accepted it: an unknown field is of a later version, hence a warning.
     Dump,
 }
 
-/// What reading an object needs to say what is wrong with it.
+/// The context of an object, for its problems.
 pub(super) struct Context {
     pub(super) problems: Problems,
     pub(super) file: String,
@@ -28,7 +28,7 @@ pub(super) struct Context {
     pub(super) kind: String,
     /// Namespace and name of the object being read.
     pub(super) object: String,
-    /// What is wrong with selectors read so far, by text: a thousand claims repeat a few selectors.
+    /// Faults of selectors read so far, by text: a thousand claims repeat a few selectors.
     pub(super) selectors: HashMap<String, Option<String>>,
 }
 

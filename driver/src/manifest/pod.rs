@@ -1,4 +1,4 @@
-//! Pods, and what makes Pods: of each, only what placement looks at.
+//! Pods, and workloads that create Pods: only the fields that placement uses.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What is wrong with a manifest, said so that it can be mended: file, line, object, field, found, expected.
+//! Problems of a manifest, with all that a correction needs: file, line, object, field, found, expected.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -66,7 +66,7 @@ impl fmt::Display for Problem {
 // === impl Problems ===
 
 impl Problems {
-    /// Adds a problem; `alike` tells which warnings count as the same.
+    /// Adds a problem; warnings with equal `alike` count as the same.
     pub(super) fn add(&mut self, problem: Problem, alike: &str) {
         match problem.severity {
             Severity::Error => {

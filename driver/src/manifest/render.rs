@@ -30,7 +30,7 @@ pub enum Object<'a> {
     Slice(&'a ResourceSlice),
 }
 
-/// A map under construction that leaves out what is empty.
+/// A map under construction that leaves out empty values.
 #[derive(Default)]
 struct Fields(Map<String, Value>);
 

@@ -127,7 +127,7 @@ pub(super) fn rule(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option
     Some(TaintRule { driver, pool, device, taint: taint? })
 }
 
-/// Driver, pool and device; what is left out is any.
+/// Driver, pool and device; `None`: any.
 type Selected = (Option<String>, Option<String>, Option<String>);
 
 fn selected(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Selected> {

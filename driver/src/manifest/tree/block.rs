@@ -1,12 +1,12 @@
-//! The quick way from text to tree, for the YAML that programs print: maps and lists in block form, one scalar a line.
+//! The fast path from text to tree, for YAML that programs print: maps and lists in block form, one scalar a line.
 //!
 //! ```text
 //!  line ─▶ column + rest ─▶ `- ` list │ `key:` map │ scalar ─▶ Node, borrowed from the text
-//!              └▶ anything else: None, and the text goes through the whole of YAML
+//!              └▶ anything else: None, and the full YAML parser reads the text
 //! ```
 //!
-//! Invariants: what is read here is what the YAML parser makes of the same text, lines included (a property test holds
-//! one against the other); what could be read in two ways, or not at all, is not read here. It never fails: it declines.
+//! Invariants: the result equals that of the YAML parser for the same text, lines included (a property test compares both).
+//! Ambiguous or invalid text is not read here. It never fails: it declines.
 
 use std::borrow::Cow;
 
@@ -169,7 +169,7 @@ impl<'a> Blocks<'a> {
         if twice(&entries).is_some() { None } else { Some(entries) }
     }
 
-    /// The value of a key that stands alone on its line: what is further in, or a list in the same column.
+    /// The value of a key alone on its line: a deeper block, or a list in the same column.
     fn under(&mut self, column: usize, depth: usize) -> Option<Node<'a>> {
         match self.current {
             Current::Text { column: found, .. } if found > column => self.node(depth + 1),
@@ -327,7 +327,7 @@ n: ""
         }
     }
 
-    /// Whatever is read quickly is what the YAML parser makes of it; whether that is all of the text.
+    /// Checks that the fast path's result equals the YAML parser's; returns whether it covers the whole text.
     fn agree(text: &str) -> bool {
         let (documents, all) = quick(text);
         let mut whole = Whole::of(text);
