@@ -1,5 +1,4 @@
-//! Memory of contexts and modules is accounted as the driver reports it, and leaves the accounting when they
-//! end.
+//! Memory of contexts and modules is accounted as the driver reports it, until they end.
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::Limits;
@@ -130,8 +129,7 @@ fn primary_context_past_the_hooks_is_charged_at_first_use() {
     }
 }
 
-/// No notice of the end reaches the shim: it finds the end before it refuses memory for a context that is
-/// gone.
+/// No notice of the end reaches the shim: it finds the end before it refuses memory.
 #[test]
 fn primary_context_ended_past_the_hooks_is_found_before_refusal() {
     const MOST: u64 = LIMIT - CONTEXT - 100 * MIB;
@@ -286,8 +284,7 @@ fn primary_context_released_during_a_query_leaves_no_charge() {
     program.end();
 }
 
-/// A thread that retains a present primary context reserves nothing for it, and makes none if another thread
-/// releases it just then.
+/// Retaining a live primary context reserves nothing, and makes none if another thread releases it meanwhile.
 #[test]
 fn concurrent_retains_at_a_full_grant_never_pass_the_limit() {
     for size in [Size::Published, Size::Unknown] {

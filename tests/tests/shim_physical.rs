@@ -1,5 +1,4 @@
-//! Physical memory stays accounted as long as it is on the card, whatever its handle names and whichever
-//! processes import it.
+//! Physical memory stays accounted as long as it is on the card, whatever its handle names or imports it.
 
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::limits::Limits;
@@ -82,8 +81,7 @@ impl Scene {
         Talk::start(&mut self.tenant.command(&self.bench, &self.path))
     }
 
-    /// Queries free memory, which updates accounting and driver; the bytes accounted and the bytes on the
-    /// card.
+    /// Queries free memory, which updates the accounting; the bytes accounted, and those on the card.
     fn books_and_card(&mut self) -> (u64, u64) {
         let told = self.program.say("info");
         let books = self.files.counter(usage::TOTAL);
@@ -380,8 +378,7 @@ fn left_behind(scene: &Scene, heirs: &[&Talk]) {
 }
 
 /// A reaper has queried the holders of an exited exporter's memory, or has marked it as well, when the memory
-/// is imported; it waits until the import is done. It gains nothing from its reaping: there is no room for
-/// both.
+/// is imported; it waits until the import is done. It gains nothing by reaping: there is no room for both.
 fn imported_while_reaped(asked: u32) -> Option<()> {
     let mut scene = Scene::new()?;
     let mut reaper = scene.sibling();
@@ -445,8 +442,7 @@ fn is_imported_while_its_last_holder_lets_go() -> bool {
     scene.say(&["fetch 2", "watch"]);
     scene.both(3);
     assert_eq!(last.say("slow 1"), "0");
-    // If other processes work on the card in that moment, released memory stays accounted, and there is no
-    // query.
+    // If other processes work on the card in that moment, released memory stays accounted, without a query.
     if last.say("release 1") != "asked" {
         last.end();
         scene.program.end();
@@ -470,8 +466,7 @@ fn memory_imported_during_its_last_release_stays_charged() {
     assert!((0..1_000).any(|_| is_imported_while_its_last_holder_lets_go()), "it never asked");
 }
 
-/// Exporters and importers are killed at any instruction: the accounting never has less of held memory than
-/// the card.
+/// Exporters and importers are killed at any instruction: all held memory stays accounted.
 #[test]
 fn accounting_equals_the_card_after_any_exporter_importer_kill() {
     let Some(mut scene) = Scene::new() else { return };
@@ -552,8 +547,7 @@ fn unheld_exported_memory_is_free_beside_other_processes() {
     scene.program.end();
 }
 
-/// A releasing thread need not have a context of the card: proxy threads of communication libraries have
-/// none.
+/// A releasing thread needs no context of the card: proxy threads of communication libraries have none.
 #[test]
 fn unheld_exported_memory_is_free_in_any_current_context() {
     let Some(mut scene) = Scene::new() else { return };
