@@ -22,7 +22,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use composite::{Composite, Member};
-pub use usage::{CardEvent, CardEvents, CardUsage, Samples};
+pub use usage::{CardEvent, CardEvents, CardSample, CardUsage, Samples};
 
 use crate::card::Inventory;
 use crate::disposition::Disposition;
@@ -83,8 +83,8 @@ pub trait DeviceBackend: Send + Sync {
         Err(BackendError::Unsupported { what: format!("usage of {visible}") })
     }
 
-    /// Compute time of processes on a card, sampled after `since_micros` of the driver's clock. `None` if the driver has no
-    /// samples for this card.
+    /// Compute time of a card and of its processes, sampled after `since_micros` of the driver's clock. `None` if the driver
+    /// has no samples of either for this card.
     ///
     /// # Errors
     /// The card does not answer.

@@ -16,6 +16,7 @@ pub mod cards;
 pub mod governor;
 pub mod machine;
 pub mod record;
+pub(crate) mod samples;
 mod signs;
 pub mod simulated;
 pub mod supervise;

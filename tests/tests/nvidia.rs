@@ -363,6 +363,38 @@ fn runs_have_their_parts_of_a_cards_time() {
     assert_eq!((end(quarter).is_some(), end(rest).is_some()), (true, true));
 }
 
+/// The part of the card's time that a tenant has under 50 %, from the start of one kernel of 524 ms to the start of another.
+fn half_of_long_kernels(process_samples: &str) -> f64 {
+    const KERNELS: usize = 16;
+    let machine = Machine::of(&format!("process_samples = \"{process_samples}\"\n[[card]]\n"));
+    let work = ["work", "524000000"];
+    let (tenant, words) = machine.tenant(&["--memory", "1Gi", "--cores", "50"], &work);
+    let (card, pid) = (machine.bench.card(), words[1].parse::<u32>().unwrap());
+    let kernels =
+        || card.trace(pid).into_iter().map(|run| (run.start, run.end - run.start)).collect::<Vec<_>>();
+    wait_for("the first kernels", || kernels().len() > 3);
+    let before = kernels().len();
+    wait_for("sixteen kernels more", || kernels().len() > before + KERNELS);
+    let run = kernels();
+    end(tenant);
+    let (first, last) = (run[before].0, run[before + KERNELS].0);
+    let busy: u64 = run[before..before + KERNELS].iter().map(|(_, length)| length).sum();
+    busy as f64 * 100.0 / (last - first) as f64
+}
+
+#[test]
+fn long_kernels_keep_their_share_under_both_kinds_of_samples() {
+    let shares = std::thread::scope(|scope| {
+        ["average", "last"]
+            .map(|kind| scope.spawn(move || (kind, half_of_long_kernels(kind))))
+            .map(|run| run.join())
+    });
+    for (kind, share) in shares.map(Result::unwrap) {
+        println!("{kind}: {share:.1} %");
+        assert!((48.0..=52.0).contains(&share), "{kind}: {share:.1} %");
+    }
+}
+
 #[test]
 fn top_shows_who_uses_the_cards_and_whether_limits_are_held() {
     let machine = Machine::of(CARDS);

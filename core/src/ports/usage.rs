@@ -21,13 +21,23 @@ pub struct CardUsage {
     pub processes: Vec<(u32, Option<Bytes>)>,
 }
 
-/// Compute time of processes in the driver's latest samples.
+/// Compute time in the driver's latest samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Samples {
-    /// Process number and percent; processes that are not listed used none.
+    /// The card's, oldest first.
+    pub card: Vec<CardSample>,
+    /// Process number and percent; processes that are not listed used none. Drivers differ in the time that a percentage
+    /// stands for: since the question before, or the last sampling window. So it tells proportions, and `card` tells time.
     pub processes: Vec<(u32, u32)>,
-    /// The driver's time of the newest sample, in microseconds; 0 if there is none.
-    pub newest_micros: u64,
+}
+
+/// Part of a sampling window in which anything ran on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardSample {
+    /// The driver's time of the end of the window, in microseconds.
+    pub ended_micros: u64,
+    /// Percent.
+    pub percent: u32,
 }
 
 /// An event of a card.

@@ -16,7 +16,7 @@ use aliquot_enforce::units::Nanos;
 use super::chain;
 use super::look::{Driver, DriverProcess, Health};
 use super::processes::{command, grants_of};
-use crate::run::machine::Windows;
+use crate::run::samples::SampleClock;
 
 /// The cards, and the device time counted on each so far.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Found {
 struct Time {
     looked_at: Duration,
     busy: u64,
-    windows: Windows,
+    samples: SampleClock,
     processes: BTreeMap<u32, u64>,
 }
 
@@ -149,9 +149,7 @@ fn driver(card: &Card, usage: CardUsage, time: Option<&Time>, at: Duration) -> D
 
 impl Time {
     const fn from(at: Duration) -> Self {
-        // A sample stands for all of the time between two looks, of any length.
-        let windows = Windows::of_at_most(Nanos::MAX);
-        Self { looked_at: at, busy: 0, windows, processes: BTreeMap::new() }
+        Self { looked_at: at, busy: 0, samples: SampleClock::for_view(), processes: BTreeMap::new() }
     }
 
     fn add(&mut self, node: &NvidiaNode, card: &CardUuid, usage: &CardUsage, at: Duration) {
@@ -161,8 +159,8 @@ impl Time {
         let percent = u64::from(usage.busy_percent.unwrap_or(0).min(100));
         self.busy = self.busy.saturating_add((passed / 100).saturating_mul(percent));
         // Without samples the processes have no time.
-        let Ok(Some(samples)) = node.samples(card, self.windows.since_micros()) else { return };
-        let Some(window) = self.windows.end(Nanos(nanos(at)), &samples) else { return };
+        let Ok(Some(samples)) = node.samples(card, self.samples.newest_micros()) else { return };
+        let Some(window) = self.samples.window(Nanos(nanos(at)), &samples) else { return };
         for spent in window.processes {
             let time = self.processes.entry(spent.pid).or_insert(0);
             *time = time.saturating_add(Rounding::new().time(spent.percent, window.length).0);

@@ -5,7 +5,9 @@ pub(crate) mod context;
 mod event;
 mod mig;
 
-use nvml_wrapper::enums::device::UsedGpuMemory;
+use aliquot_core::ports::{CardSample, Samples};
+use nvml_wrapper::enum_wrappers::device::Sampling;
+use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
@@ -85,15 +87,6 @@ pub(crate) struct Held {
     pub(crate) in_use: u64,
     /// Number and bytes; `None`: the driver does not say.
     pub(crate) processes: Vec<(u32, Option<u64>)>,
-}
-
-/// Part of a card's time that a process had, when it was sampled last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sampled {
-    pub(crate) pid: u32,
-    pub(crate) percent: u32,
-    /// The driver's time of the sample, in microseconds.
-    pub(crate) micros: u64,
 }
 
 // === impl Facts ===
@@ -235,19 +228,42 @@ impl Library {
         Ok(self.0.device_by_uuid(uuid)?.utilization_rates()?.gpu)
     }
 
-    /// Samples of processes that are newer than a time of the driver's.
-    pub(crate) fn sampled(&self, uuid: &str, since_micros: u64) -> Result<Vec<Sampled>, Fault> {
+    /// Samples of the card and of its processes that are newer than a time of the driver's.
+    pub(crate) fn samples(&self, uuid: &str, since_micros: u64) -> Result<Samples, Fault> {
         let device = self.0.device_by_uuid(uuid)?;
-        let found = device.process_utilization_stats(since_micros).map_err(Fault::from);
-        let found = match found {
-            Err(fault) if fault.is_nothing() => Vec::new(),
-            other => other?,
-        };
+        let of_card = newer(device.samples(Sampling::GpuUtilization, since_micros))?;
+        let of_card = of_card.into_iter().filter(|sample| sample.timestamp > since_micros);
+        let mut card: Vec<CardSample> = of_card
+            .filter_map(|sample| {
+                let percent = whole_percent(&sample.value)?;
+                Some(CardSample { ended_micros: sample.timestamp, percent })
+            })
+            .collect();
+        card.sort_by_key(|sample| sample.ended_micros);
+        let of_processes = newer(device.process_utilization_stats(since_micros))?.into_iter();
         // The driver fills places that it has no sample for with what lay there.
-        let sampled =
-            found.into_iter().filter(|s| s.pid != 0 && s.sm_util <= 100 && s.timestamp > since_micros);
-        Ok(sampled.map(|s| Sampled { pid: s.pid, percent: s.sm_util, micros: s.timestamp }).collect())
+        let sampled = of_processes.filter(|s| s.pid != 0 && s.sm_util <= 100 && s.timestamp > since_micros);
+        Ok(Samples { card, processes: sampled.map(|s| (s.pid, s.sm_util)).collect() })
     }
+}
+
+/// Samples; none if the driver says that it has no newer ones.
+fn newer<T>(answer: Result<Vec<T>, NvmlError>) -> Result<Vec<T>, Fault> {
+    match answer.map_err(Fault::from) {
+        Err(fault) if fault.is_nothing() => Ok(Vec::new()),
+        answer => answer,
+    }
+}
+
+/// A percentage; `None` if it is not one.
+fn whole_percent(value: &SampleValue) -> Option<u32> {
+    let percent = match value {
+        SampleValue::U32(value) => *value,
+        SampleValue::U64(value) => u32::try_from(*value).ok()?,
+        SampleValue::I64(value) => u32::try_from(*value).ok()?,
+        SampleValue::F64(_) => return None,
+    };
+    (percent <= 100).then_some(percent)
 }
 
 /// What an answer means.

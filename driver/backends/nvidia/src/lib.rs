@@ -269,13 +269,12 @@ impl DeviceBackend for NvidiaNode {
     }
 
     fn samples(&self, card: &CardUuid, since_micros: u64) -> Result<Option<Samples>, BackendError> {
-        let sampled = match self.library.sampled(card.as_str(), since_micros) {
-            Err(fault) if fault.is_unsupported() => return Ok(None),
-            sampled => sampled.map_err(|fault| health::error(format!("processes of card {card}"), fault))?,
-        };
-        let newest_micros = sampled.iter().map(|sample| sample.micros).max().unwrap_or(0);
-        let processes = sampled.iter().map(|sample| (sample.pid, sample.percent)).collect();
-        Ok(Some(Samples { processes, newest_micros }))
+        match self.library.samples(card.as_str(), since_micros) {
+            Err(fault) if fault.is_unsupported() => Ok(None),
+            samples => {
+                samples.map(Some).map_err(|fault| health::error(format!("samples of card {card}"), fault))
+            }
+        }
     }
 
     fn events(&self, card: &CardUuid) -> Result<Box<dyn CardEvents>, BackendError> {

@@ -1,6 +1,7 @@
 //! One card: memory accounting, device time, the seats of processes.
 
 mod books;
+mod samples;
 mod seat;
 
 pub(crate) use books::State;
@@ -402,48 +403,6 @@ impl Card {
     #[must_use]
     pub fn busy_nanos(&self) -> u64 {
         self.moment().busy_nanos
-    }
-
-    /// Percent of the last full utilisation window in which a process ran.
-    #[must_use]
-    pub fn utilization(&self) -> u32 {
-        let now = monotonic_nanos();
-        self.with(|state| {
-            state.play(self.node.slice_nanos, now);
-            state.windows.percent(now)
-        })
-    }
-
-    /// The recorded full utilisation windows, oldest first: each window's end in nanoseconds of the monotonic
-    /// clock, and the percent of it in which a process ran.
-    #[must_use]
-    pub fn utilization_record(&self) -> Vec<(u64, u32)> {
-        self.with(|state| {
-            let now = monotonic_nanos();
-            state.play(self.node.slice_nanos, now);
-            state.windows.record(now)
-        })
-    }
-
-    /// Percent of the last full utilisation window by process: present ones, and those that ran in it and
-    /// exited since.
-    #[must_use]
-    pub fn utilizations(&self) -> BTreeMap<u32, u32> {
-        self.with(|state| {
-            let now = monotonic_nanos();
-            state.play(self.node.slice_nanos, now);
-            self.reap_locked(state, now);
-            let here =
-                state.seats.iter().take(state.used()).map(|seat| (seat.pid, seat.windows.percent(now)));
-            let left = state.departed.iter().map(|left| (left.pid, left.windows.percent(now)));
-            let left = left.filter(|(_, percent)| *percent > 0);
-            let mut found = BTreeMap::new();
-            for (pid, percent) in here.chain(left).filter(|(pid, _)| *pid != 0) {
-                let sum = found.entry(u32::try_from(pid).unwrap_or(0)).or_insert(0);
-                *sum = percent.saturating_add(*sum).min(100);
-            }
-            found
-        })
     }
 
     /// How the card is; of a part also how its card is.

@@ -46,7 +46,7 @@ pub use mig::{
 };
 pub use node::{
     AsyncFrees, CardFacts, ComputeMode, Does, GraphMemory, Listed, MigAccess, MigMode, Node, NodeError,
-    StackLimits, StreamHandles,
+    ProcessSamples, StackLimits, StreamHandles,
 };
 pub use profile::{PROFILES, Profile};
 pub use xid::{Seen, Xid};

@@ -53,6 +53,8 @@ pub struct Node {
     pub copy_bytes_per_micro: u64,
     /// What the driver keeps of each card beside its memory, in bytes; NVML alone reports it.
     pub reserved_bytes: u64,
+    /// Which time NVML's percentages of processes stand for.
+    pub process_samples: ProcessSamples,
     /// Users that may change and read the GPU instances of cards in MIG mode.
     pub mig_access: MigAccess,
     /// Processes that NVML lists beside those that compute.
@@ -186,6 +188,16 @@ pub enum AsyncFrees {
     Stream,
 }
 
+/// Which time a process percentage of NVML stands for. The vendor's documents permit both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessSamples {
+    /// All kept sampling windows after the time that the caller gives.
+    Average,
+    /// The last full sampling window.
+    Last,
+}
+
 /// Users with the vendor's capability to change instances, which is access to a device file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -280,6 +292,7 @@ impl Default for Node {
             graph_upload_nanos: 0,
             copy_bytes_per_micro: 25_000,
             reserved_bytes: 0,
+            process_samples: ProcessSamples::Average,
             mig_access: MigAccess::Root,
             listed: Vec::new(),
             cards: vec![CardFacts::numbered(0), CardFacts::numbered(1)],

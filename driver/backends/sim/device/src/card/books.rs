@@ -12,6 +12,8 @@ use crate::xid::Reports;
 pub const WINDOW_NANOS: u64 = 166_666_667;
 /// Windows kept.
 const WINDOWS: usize = 8;
+/// Full ones among them.
+pub(super) const FULL_WINDOWS: u64 = 7;
 /// Processes that are remembered after they left.
 const DEPARTED: usize = 64;
 /// Stretches of card time kept for each seat.
@@ -105,19 +107,26 @@ impl Windows {
     /// When each kept full window before `now` ended, and its percent, oldest first.
     pub(super) fn record(&self, now: u64) -> Vec<(u64, u32)> {
         let present = now / WINDOW_NANOS;
-        // The place of the oldest is the present one's.
-        let kept = u64::try_from(WINDOWS - 1).unwrap_or(0);
         let ended = |number: u64| ((number + 1) * WINDOW_NANOS, self.percent_of(number));
-        (present.saturating_sub(kept)..present).map(ended).collect()
+        (present.saturating_sub(FULL_WINDOWS)..present).map(ended).collect()
+    }
+
+    /// Busy nanoseconds of the last `count` full windows before `now`.
+    pub(super) fn busy(&self, now: u64, count: u64) -> u64 {
+        let present = now / WINDOW_NANOS;
+        (present.saturating_sub(count)..present).map(|number| self.busy_of(number)).sum()
+    }
+
+    fn busy_of(&self, number: u64) -> u64 {
+        let place = usize::try_from(number).unwrap_or(0) % WINDOWS;
+        match (self.number.get(place), self.busy.get(place)) {
+            (Some(owner), Some(busy)) if *owner == number => *busy,
+            _ => 0,
+        }
     }
 
     fn percent_of(&self, number: u64) -> u32 {
-        let place = usize::try_from(number).unwrap_or(0) % WINDOWS;
-        let busy = match (self.number.get(place), self.busy.get(place)) {
-            (Some(owner), Some(busy)) if *owner == number => *busy,
-            _ => 0,
-        };
-        u32::try_from((busy * 100).div_ceil(WINDOW_NANOS).min(100)).unwrap_or(100)
+        u32::try_from((self.busy_of(number) * 100).div_ceil(WINDOW_NANOS).min(100)).unwrap_or(100)
     }
 }
 

@@ -71,11 +71,11 @@ fn samples(handle: u64, kind: u32) -> Answer<Vec<Sample>> {
     Ok(record.map(|(ended, percent)| Sample { micros: ended / 1_000, value: value(percent) }).collect())
 }
 
-/// Percent of the card's time that each process had lately, and when that is; an error where nothing is newer than `since`.
+/// Percent of the card's time that each process had, and the end of that time; an error where nothing is newer than `since`.
 fn of_processes(handle: u64, since: u64) -> Answer<(u64, Vec<(u32, u32)>)> {
-    let micros = aliquot_sim_device::monotonic_nanos() / 1_000;
-    let found = sampled(handle)?.utilizations().into_iter().collect::<Vec<_>>();
-    if found.is_empty() || since >= micros { Err(NOT_FOUND) } else { Ok((micros, found)) }
+    let (ended, found) =
+        sampled(handle)?.process_samples(since.saturating_mul(1_000).saturating_add(999)).ok_or(NOT_FOUND)?;
+    Ok((ended / 1_000, found))
 }
 
 exports! {
