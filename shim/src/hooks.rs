@@ -1,5 +1,8 @@
 //! What is intercepted, by family. Each family file ends in a table of `HOOKS` and `NAMES`; both lists below name it.
 
+#[macro_use]
+pub(crate) mod hook;
+
 pub mod arrays;
 pub mod context;
 pub mod copy;
@@ -8,6 +11,7 @@ pub mod external;
 pub mod graph;
 pub mod hold;
 pub mod launch;
+mod listeners;
 pub mod memory;
 pub mod module;
 pub mod multicast;
@@ -18,8 +22,9 @@ pub mod proc_address;
 pub mod replay;
 pub mod report;
 pub mod stream;
+pub mod symbols;
 
-use crate::hook::Hook;
+use crate::hooks::hook::Hook;
 
 /// The families.
 #[rustfmt::skip]

@@ -8,10 +8,28 @@
 //!               │
 //!               ▼
 //!            hooks::{memory, …}: reserve ─▶ vendor call ─▶ keep or give back
-//!               │                 account, life, grants: the region of the card that the call means
+//!               │                 accounting, grants: the region of the card that the call means
 //!               ▼
 //!            usage, limits (aliquot_abi), verdicts (aliquot_enforce)
 //! ```
+//!
+//! # Folders
+//!
+//! A folder uses the folders before it in this table, and itself; `tests/tests/tidy.rs` checks that.
+//!
+//! | folder | responsibility | uses |
+//! |---|---|---|
+//! | `sys` | system calls, the C library, loaded libraries, locks, fork-private tables | |
+//! | `loader` | addresses and calls of the vendor's functions | `sys` |
+//! | `grants` | grants of this process, matched with cards | `sys`, `loader` |
+//! | `accounting` | reserved bytes in the region, process slots, contexts, tables of what is charged | `sys` to `grants` |
+//! | `memory` | what each family of memory calls is charged | `sys` to `accounting` |
+//! | `compute` | launches under a share, captures | `sys` to `memory` |
+//! | `reporting` | memory and processes as reported to the tenant | `sys` to `accounting` |
+//! | `hooks` | the intercepted functions by family, and their table | all |
+//!
+//! Accounting notifies the folders above it through one table of listeners (`accounting/listeners.rs`), which the first hook
+//! installs: `on_pressure` before a refusal, `on_context_end` when a context ends.
 //!
 //! Rules of a guest in a foreign process:
 //!
@@ -27,51 +45,19 @@
 
 #![cfg_attr(panic = "abort", no_std)]
 
-#[macro_use]
-mod hook;
-
-mod account;
-mod alloc_map;
-mod asked;
-mod captures;
-mod closed;
-mod contexts;
-mod elf;
-mod external;
-mod grants;
-mod graphs;
-mod green;
-pub mod hooks;
-mod image;
-mod kept;
-mod leaving;
-mod lent;
-mod life;
-mod measured;
-mod meter;
-mod modules;
-mod monitored;
-mod multicast;
-mod overhead;
-mod pacing;
-mod pages;
-mod physical;
-mod plain;
-mod pools;
-mod presence;
-mod process;
-mod processes;
-mod ranges;
-mod resolve;
-mod short;
-mod shown;
-mod sizes;
-mod sparse;
-pub mod symbols;
 mod sys;
+#[macro_use]
+mod loader;
+mod accounting;
+mod compute;
+mod grants;
+pub mod hooks;
+mod memory;
+mod reporting;
 #[cfg(panic = "abort")]
 mod unwind;
-mod vendor;
+
+pub use hooks::symbols;
 
 /// There is nothing to unwind to and nothing to say: the code has no panicking path (a test looks for them in the built
 /// library), so this is never reached.

@@ -3,6 +3,12 @@
 // UNSAFETY: these are foreign calls; each is wrapped once, here.
 #![expect(unsafe_code, reason = "system calls have no safe interface without std")]
 
+pub(crate) mod c_library;
+pub(crate) mod elf;
+pub(crate) mod fork_private;
+pub(crate) mod process;
+pub(crate) mod short_lock;
+
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::NonNull;
 
@@ -86,7 +92,7 @@ impl File {
     /// The file behind a descriptor, opened once more.
     pub(crate) fn again(file: c_int) -> Option<Self> {
         let mut path = [0; 32];
-        let path = crate::process::path_of_file(u32::try_from(file).ok()?, &mut path)?;
+        let path = crate::sys::process::path_of_file(u32::try_from(file).ok()?, &mut path)?;
         Self::open(None, path, libc::O_RDWR)
     }
 
@@ -318,7 +324,7 @@ fn is_range(first: usize, bytes: Option<usize>) -> bool {
 /// The monotonic clock, in nanoseconds.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let real = crate::resolve::CLOCK.own(c"clock_gettime");
+    let real = crate::sys::c_library::CLOCK.own(c"clock_gettime");
     if real.is_null() {
         // SAFETY: a place for the answer.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };

@@ -117,6 +117,21 @@ const ONLY: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Module folders of a crate, each with the folders that it uses: only ones above it in the list, so there is no cycle.
+const FOLDERS: &[(&str, &[(&str, &[&str])])] = &[(
+    "shim/src/",
+    &[
+        ("sys", &[]),
+        ("loader", &["sys"]),
+        ("grants", &["sys", "loader"]),
+        ("accounting", &["sys", "loader", "grants"]),
+        ("memory", &["sys", "loader", "grants", "accounting"]),
+        ("compute", &["sys", "loader", "grants", "accounting", "memory"]),
+        ("reporting", &["sys", "loader", "grants", "accounting"]),
+        ("hooks", &["sys", "loader", "grants", "accounting", "memory", "compute", "reporting"]),
+    ],
+)];
+
 /// Names that say nothing.
 const NO_NAMES: &[&str] = &["util", "utils", "common", "helpers", "manager", "types", "misc"];
 
@@ -284,6 +299,49 @@ fn only_the_named_modules_know_the_named_things() {
         }
     }
     none("knowledge in the wrong place", &wrong);
+}
+
+/// Folders that a line of code names after `crate::`.
+fn folders_named(line: &str) -> impl Iterator<Item = &str> {
+    let starts =
+        line.match_indices("crate::").filter(|(at, _)| !line[..*at].ends_with('$')).map(|(at, _)| at + 7);
+    starts.map(|at| line[at..].split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or(""))
+}
+
+#[test]
+fn arrows_between_module_folders_are_those_of_the_table() {
+    let mut wrong = Vec::new();
+    for (crate_root, folders) in FOLDERS {
+        for (place, (folder, uses)) in folders.iter().enumerate() {
+            let above: Vec<_> = folders[..place].iter().map(|(name, _)| *name).collect();
+            let upwards = uses.iter().filter(|used| !above.contains(used));
+            wrong.extend(
+                upwards.map(|used| format!("{crate_root}{folder}: `{used}` is not above it in the table")),
+            );
+        }
+        for (file, text) in rust_files() {
+            let Some(inside) = file.strip_prefix(crate_root) else { continue };
+            let own = inside.split('/').next().unwrap_or("").trim_end_matches(".rs");
+            let Some((_, uses)) = folders.iter().find(|(name, _)| *name == own) else {
+                if !["lib", "unwind"].contains(&own) {
+                    wrong.push(format!("{file}: lies in no folder of the table"));
+                }
+                continue;
+            };
+            for (number, line) in
+                text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
+            {
+                let named = folders_named(line).filter(|named| *named != own && !uses.contains(named));
+                wrong.extend(
+                    named.map(|named| format!("{file}:{}: `{own}` does not use `{named}`", number + 1)),
+                );
+                if line.contains("super::super::") {
+                    wrong.push(format!("{file}:{}: name the folder after `crate::`", number + 1));
+                }
+            }
+        }
+    }
+    none("arrows between module folders outside the table", &wrong);
 }
 
 #[test]

@@ -7,13 +7,13 @@
 // UNSAFETY: out-parameters and structures of the caller.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
 
-use crate::account::{self, Account, Bytes};
-use crate::alloc_map::{AllocMap, Key};
-use crate::contexts;
-use crate::external::{self, Mapping};
-use crate::plain::{self, ARRAYS, Charge, MIPMAPPED, Made};
+use crate::accounting::account::{self, Account, Bytes};
+use crate::accounting::alloc_map::{AllocMap, Key};
+use crate::accounting::contexts;
+use crate::loader::vendor::{self, SUCCESS};
+use crate::memory::external::{self, Mapping};
+use crate::memory::plain::{self, ARRAYS, Charge, MIPMAPPED, Made};
 use crate::sys::KeepErrno;
-use crate::vendor::{self, SUCCESS};
 
 /// Unit to which a driver that does not say what an array needs is taken to round it.
 const ARRAY_BYTES: u64 = 64 << 10;
@@ -318,7 +318,7 @@ fn destroy(map: &'static AllocMap, array: u64, call: impl FnOnce() -> i32) -> i3
         mapped.settle(answer);
     }
     if answer == SUCCESS {
-        crate::sparse::array_ended(array);
+        crate::memory::sparse::array_ended(array);
     }
     answer
 }

@@ -5,56 +5,56 @@
 
 use core::ffi::c_void;
 
-use crate::green;
-use crate::modules::{self, Change};
-use crate::overhead::{self, Holder, Letting};
-use crate::pools::Place;
-use crate::vendor::Device;
+use crate::loader::vendor::Device;
+use crate::memory::context_accounting::{self, Holder, Letting};
+use crate::memory::green;
+use crate::memory::modules::{self, Change};
+use crate::memory::pools::Place;
 
 hooks! {
     Cuda, Use;
     fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32) {
         let real = || cuDevicePrimaryCtxRetain::real(context, device);
-        overhead::retain(Device(device), (Holder::Program, Place(context)), real, |_| release(device))
+        context_accounting::retain(Device(device), (Holder::Program, Place(context)), real, |_| release(device))
     }
     fn cuDevicePrimaryCtxRelease(device: i32) {
-        overhead::let_go(Device(device), Letting::Release, || cuDevicePrimaryCtxRelease::real(device))
+        context_accounting::let_go(Device(device), Letting::Release, || cuDevicePrimaryCtxRelease::real(device))
     }
     fn cuDevicePrimaryCtxRelease_v2(device: i32) {
-        overhead::let_go(Device(device), Letting::Release, || cuDevicePrimaryCtxRelease_v2::real(device))
+        context_accounting::let_go(Device(device), Letting::Release, || cuDevicePrimaryCtxRelease_v2::real(device))
     }
     fn cuDevicePrimaryCtxReset(device: i32) {
-        overhead::let_go(Device(device), Letting::Reset, || cuDevicePrimaryCtxReset::real(device))
+        context_accounting::let_go(Device(device), Letting::Reset, || cuDevicePrimaryCtxReset::real(device))
     }
     fn cuDevicePrimaryCtxReset_v2(device: i32) {
-        overhead::let_go(Device(device), Letting::Reset, || cuDevicePrimaryCtxReset_v2::real(device))
+        context_accounting::let_go(Device(device), Letting::Reset, || cuDevicePrimaryCtxReset_v2::real(device))
     }
 
     fn cuCtxCreate(context: *mut u64, flags: u32, device: i32) {
-        overhead::create(Device(device), Place(context), || cuCtxCreate::real(context, flags, device), destroy)
+        context_accounting::create(Device(device), Place(context), || cuCtxCreate::real(context, flags, device), destroy)
     }
     fn cuCtxCreate_v2(context: *mut u64, flags: u32, device: i32) {
-        overhead::create(Device(device), Place(context), || cuCtxCreate_v2::real(context, flags, device), destroy)
+        context_accounting::create(Device(device), Place(context), || cuCtxCreate_v2::real(context, flags, device), destroy)
     }
     fn cuCtxCreate_v3(context: *mut u64, affinities: *mut c_void, count: i32, flags: u32, device: i32) {
         let real = || cuCtxCreate_v3::real(context, affinities, count, flags, device);
-        overhead::create(Device(device), Place(context), real, destroy)
+        context_accounting::create(Device(device), Place(context), real, destroy)
     }
     fn cuCtxCreate_v4(context: *mut u64, parameters: *mut c_void, flags: u32, device: i32) {
         let real = || cuCtxCreate_v4::real(context, parameters, flags, device);
-        overhead::create(Device(device), Place(context), real, destroy)
+        context_accounting::create(Device(device), Place(context), real, destroy)
     }
     fn cuCtxDestroy(context: u64) {
-        overhead::destroy(context, || cuCtxDestroy::real(context))
+        context_accounting::destroy(context, || cuCtxDestroy::real(context))
     }
     fn cuCtxDestroy_v2(context: u64) {
-        overhead::destroy(context, || cuCtxDestroy_v2::real(context))
+        context_accounting::destroy(context, || cuCtxDestroy_v2::real(context))
     }
     fn cuCtxAttach(context: *mut u64, flags: u32) {
-        overhead::attach(Place(context), || cuCtxAttach::real(context, flags))
+        context_accounting::attach(Place(context), || cuCtxAttach::real(context, flags))
     }
     fn cuCtxDetach(context: u64) {
-        overhead::detach(context, || cuCtxDetach::real(context))
+        context_accounting::detach(context, || cuCtxDetach::real(context))
     }
     fn cuGreenCtxCreate(green: *mut u64, described: u64, device: i32, flags: u32) {
         let real = || cuGreenCtxCreate::real(green, described, device, flags);

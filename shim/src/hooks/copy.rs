@@ -9,8 +9,8 @@ pub mod first;
 
 use aliquot_enforce::cost::Shape;
 
-use crate::pacing::{self, Target, waiting};
-use crate::vendor::StreamMode;
+use crate::compute::pacing::{self, host_wait};
+use crate::loader::vendor::{StreamMode, Target};
 
 /// The vendor's description of a copy of rows: the head, which tells where, and the extent.
 #[derive(Clone, Copy)]
@@ -93,12 +93,12 @@ fn moved(kind: Kind, bytes: usize, target: Target, real: impl FnOnce() -> i32) -
     let shape = Shape::bytes(kind as u64, u64::try_from(bytes).unwrap_or(u64::MAX));
     let launch = || pacing::launch(shape.key, target, || shape, real);
     // Copies on a default stream return as a rule when they are done, and with them all that was launched there.
-    if target.stream == 0 { waiting::ask(target, launch) } else { launch() }
+    if target.stream == 0 { host_wait::ask(target, launch) } else { launch() }
 }
 
 /// A copy that has returned when it is done.
 fn arrived(kind: Kind, bytes: usize, target: Target, real: impl FnOnce() -> i32) -> i32 {
-    waiting::copy(target, || moved(kind, bytes, target, real))
+    host_wait::copy(target, || moved(kind, bytes, target, real))
 }
 
 hooks! {

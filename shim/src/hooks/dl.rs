@@ -17,10 +17,12 @@
 
 use core::ffi::{CStr, c_char, c_void};
 
-use crate::elf::{self, Caller};
-use crate::hook::{Hook, Library};
-use crate::resolve::{self, Behind};
+use crate::hooks::hook::Hook;
+use crate::loader::library::Library;
+use crate::loader::resolve::{self, Behind};
 use crate::sys::KeepErrno;
+use crate::sys::c_library;
+use crate::sys::elf::{self, Caller};
 use crate::{grants, symbols};
 
 /// What a look-up comes to, in two registers.
@@ -84,8 +86,8 @@ impl Question<'_> {
     /// What the loader says, asked from here: not what it would say to the caller where that is the question (RTLD_NEXT).
     fn ask(self) -> *const () {
         match self.version {
-            None => resolve::dlsym(self.handle, self.name.as_ptr()),
-            Some(version) => resolve::dlvsym(self.handle, self.name.as_ptr(), version),
+            None => c_library::dlsym(self.handle, self.name.as_ptr()),
+            Some(version) => c_library::dlvsym(self.handle, self.name.as_ptr(), version),
         }
     }
 
@@ -102,12 +104,12 @@ impl Question<'_> {
                 Behind::Other(other) => other,
                 Behind::Nothing if self.is_late() && resolve::vendor(hook.library, hook.export).is_some() => {
                     // The caller finds it: nothing is to be told.
-                    resolve::forget_error();
+                    c_library::forget_error();
                     hook.entry()
                 }
                 Behind::Nothing => {
                     if self.handle != libc::RTLD_NEXT {
-                        resolve::tell_missing(self.name);
+                        c_library::tell_missing(self.name);
                     }
                     core::ptr::null()
                 }
@@ -169,15 +171,15 @@ impl Question<'_> {
                 self.note(library);
                 None
             }
-            Asked::Plain => self.look_up(resolve::DLSYM.get(c"dlsym"), dlsym as *const ()),
-            Asked::Versioned => self.look_up(resolve::DLVSYM.get(c"dlvsym"), dlvsym as *const ()),
+            Asked::Plain => self.look_up(c_library::DLSYM.get(c"dlsym"), dlsym as *const ()),
+            Asked::Versioned => self.look_up(c_library::DLVSYM.get(c"dlvsym"), dlvsym as *const ()),
         };
         answer.map_or(jump(real), |address| Verdict { address, answer: 1 })
     }
 }
 
 extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: u64) -> Verdict {
-    let real = resolve::DLSYM.get(c"dlsym");
+    let real = c_library::DLSYM.get(c"dlsym");
     if name.is_null() {
         return jump(real);
     }
@@ -192,7 +194,7 @@ extern "C" fn decide_versioned(
     version: *const c_char,
     caller: u64,
 ) -> Verdict {
-    let real = resolve::DLVSYM.get(c"dlvsym");
+    let real = c_library::DLVSYM.get(c"dlvsym");
     if name.is_null() || version.is_null() {
         return jump(real);
     }

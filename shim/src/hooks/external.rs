@@ -8,8 +8,8 @@ use core::ffi::c_void;
 use super::arrays::cuMipmappedArrayDestroy;
 use super::memory::cuMemFree_v2;
 use super::physical::{answer, made};
-use crate::account::Bytes;
-use crate::external::{self, Mapping};
+use crate::accounting::account::Bytes;
+use crate::memory::external::{self, Mapping};
 
 /// The vendor's `CUDA_EXTERNAL_MEMORY_HANDLE_DESC`.
 #[derive(Clone, Copy)]

@@ -5,12 +5,12 @@
 
 use core::ffi::{c_char, c_void};
 
-use crate::account::{self, Account};
-use crate::closed;
-use crate::graphs::{self, AnyNode, Described, MemoryNode, WORDS_MAX};
-use crate::pacing::Target;
-use crate::pools::Place;
-use crate::vendor::{self, Device, SUCCESS, StreamMode};
+use crate::accounting::account::{self, Account};
+use crate::loader::vendor::Target;
+use crate::loader::vendor::{self, Device, SUCCESS, StreamMode};
+use crate::memory::closed;
+use crate::memory::graphs::{self, AnyNode, Described, MemoryNode, WORDS_MAX};
+use crate::memory::pools::Place;
 
 hooks! {
     // As for physical memory: closed cards are looked at whatever the grants limit.

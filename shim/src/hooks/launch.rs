@@ -5,9 +5,9 @@
 
 use aliquot_enforce::cost::{Key, Shape};
 
-use crate::modules::Code;
-use crate::pacing::{self, Target};
-use crate::vendor::StreamMode;
+use crate::compute::pacing;
+use crate::loader::vendor::{StreamMode, Target};
+use crate::memory::modules::Code;
 
 /// The vendor's launch description.
 #[derive(Clone, Copy)]

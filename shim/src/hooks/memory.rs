@@ -5,15 +5,15 @@
 
 use aliquot_abi::limits::ManagedPolicy;
 
-use crate::account::{self, Account, Bytes};
-use crate::alloc_map::Key;
-use crate::contexts;
-use crate::external::{self, Mapping};
-use crate::lent::{self, Tag};
-use crate::plain::{self, Charge, Made, POINTERS};
-use crate::pools;
-use crate::ranges;
-use crate::vendor::SUCCESS;
+use crate::accounting::account::{self, Account, Bytes};
+use crate::accounting::alloc_map::Key;
+use crate::accounting::contexts;
+use crate::loader::vendor::SUCCESS;
+use crate::memory::external::{self, Mapping};
+use crate::memory::ipc_memory::{self, Tag};
+use crate::memory::plain::{self, Charge, Made, POINTERS};
+use crate::memory::pools;
+use crate::memory::ranges;
 
 /// Alignment of pitched rows, as CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT says of every card. What a driver takes beyond it is
 /// settled after the call.
@@ -102,7 +102,7 @@ hooks! {
         if answer != SUCCESS {
             return answer;
         }
-        match lent::lend(base_of(address), Tag::of(&made.bytes)) {
+        match ipc_memory::lend(base_of(address), Tag::of(&made.bytes)) {
             Ok(()) => {
                 // SAFETY: the caller's place, which the vendor would write, too.
                 unsafe { handle.write_unaligned(made) };
@@ -120,7 +120,7 @@ hooks! {
         opened(address, &handle, call)
     }
     fn cuIpcCloseMemHandle(address: u64) {
-        lent::close(address, || cuIpcCloseMemHandle::real(address))
+        ipc_memory::close(address, || cuIpcCloseMemHandle::real(address))
     }
 }
 
@@ -154,7 +154,7 @@ fn opened(address: *mut u64, handle: &IpcHandle, call: impl FnOnce(*mut u64) -> 
             error => Err(error),
         }
     };
-    answer(address, lent::open(Tag::of(&handle.bytes), call, cuIpcCloseMemHandle::real).map(Key))
+    answer(address, ipc_memory::open(Tag::of(&handle.bytes), call, cuIpcCloseMemHandle::real).map(Key))
 }
 
 /// `None`: more than there are numbers.

@@ -6,10 +6,10 @@
 use core::ffi::{c_char, c_void};
 use core::ptr::null;
 
-use crate::asked::{Asked, What};
-use crate::modules::{self, Image, Listed, Object};
-use crate::pools::Place;
-use crate::vendor::{self, SUCCESS};
+use crate::loader::vendor::{self, SUCCESS};
+use crate::memory::lazy_load::{Asked, What};
+use crate::memory::modules::{self, Image, Listed, Object};
+use crate::memory::pools::Place;
 
 hooks! {
     Cuda, Memory;

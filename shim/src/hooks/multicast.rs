@@ -6,11 +6,11 @@
 use core::ffi::c_void;
 
 use super::memory::base_of;
-use crate::multicast::{self, Part};
-use crate::physical::{self, Number};
-use crate::ranges;
+use crate::loader::vendor::{Device, SUCCESS};
+use crate::memory::multicast::{self, Part};
+use crate::memory::physical::{self, Number};
+use crate::memory::ranges;
 use crate::sys::KeepErrno;
-use crate::vendor::{Device, SUCCESS};
 
 hooks! {
     Cuda, Memory;

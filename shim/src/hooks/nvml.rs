@@ -6,15 +6,15 @@
 
 use core::ffi::{c_char, c_void};
 
-use crate::account::{Account, Bytes, Ledger};
+use crate::accounting::account::{Account, Bytes, Ledger};
 use crate::grants::Standing;
-use crate::monitored::{self, Handle};
-use crate::process::Pid;
-use crate::processes::{
+use crate::loader::vendor::SUCCESS;
+use crate::reporting::monitored::{self, Handle};
+use crate::reporting::processes::{
     self, Booked, Entry, Named, Process1, Process2, ProcessDetail, Sample, UtilizationSample,
 };
-use crate::shown::Memory;
-use crate::vendor::SUCCESS;
+use crate::reporting::shown::Memory;
+use crate::sys::process::Pid;
 
 /// nvmlMemory_t
 #[derive(Clone, Copy)]
@@ -104,7 +104,7 @@ hooks! {
             let (limit, used) = match monitored::account(Handle(device)) {
                 Account::Uncounted => return None,
                 Account::Counted(ledger) => {
-                    crate::pools::refresh();
+                    crate::memory::pools::refresh();
                     let limit = ledger.limit();
                     (limit, Bytes(limit.0.saturating_sub(ledger.free().0)))
                 }
@@ -244,7 +244,7 @@ fn change<T: Copy>(answer: i32, place: *mut T, with: impl FnOnce(T) -> Option<T>
 }
 
 fn as_granted(card: Handle, total: u64, free: u64) -> Option<Memory> {
-    crate::pools::refresh();
+    crate::memory::pools::refresh();
     Memory { total: Bytes(total), free: Bytes(free) }.as_granted(monitored::account(card))
 }
 
@@ -273,7 +273,7 @@ fn booked<E: Booked>(
     if count.is_null() || (answer != SUCCESS && answer != processes::INSUFFICIENT_SIZE) {
         return real(card.0, count, list);
     }
-    crate::pools::refresh();
+    crate::memory::pools::refresh();
     // SAFETY: not null: the caller's number of places, in and out.
     let room = unsafe { count.read() };
     let (found, answer) = processes::write(ledger, room, list, monitored::instances(card));
@@ -313,7 +313,7 @@ fn ours_alone<E: Entry>(card: Handle, places: &Places<E>, ask: &dyn Fn(*mut u32,
     if places.count.is_null() || !matches!(answer, SUCCESS | processes::INSUFFICIENT_SIZE) {
         return answer;
     }
-    crate::pools::refresh();
+    crate::memory::pools::refresh();
     // SAFETY: not null, and NVML has just written it.
     let found = unsafe { places.count.read_unaligned() };
     let (kept, answer) = if answer == SUCCESS && (found == 0 || !places.list.is_null()) {

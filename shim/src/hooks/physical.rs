@@ -4,15 +4,15 @@
 // UNSAFETY: out-parameters and a structure of the caller.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
 
-use crate::account::{self, Account, Bytes};
-use crate::closed;
-use crate::lent::Mark;
+use crate::accounting::account::{self, Account, Bytes};
+use crate::memory::closed;
+use crate::memory::ipc_memory::Mark;
 use core::ffi::{c_int, c_void};
 
-use crate::physical::{self, Number};
-use crate::sparse::{self, Behind, Change, Part};
+use crate::loader::vendor::{self, Device, SUCCESS, StreamMode};
+use crate::memory::physical::{self, Number};
+use crate::memory::sparse::{self, Behind, Change, Part};
 use crate::sys;
-use crate::vendor::{self, Device, SUCCESS, StreamMode};
 
 /// The head of the vendor's `CUmemAllocationProp`.
 #[derive(Clone, Copy)]

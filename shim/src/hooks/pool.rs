@@ -3,12 +3,12 @@
 // UNSAFETY: out-parameters and descriptions of the caller are read.
 #![expect(unsafe_code, reason = "the caller's structures are raw")]
 
-use crate::alloc_map::Key;
-use crate::leaving;
-use crate::plain::{self, POINTERS};
-use crate::pools::{self, Location, Place, Request};
-use crate::ranges;
-use crate::vendor::{self, SUCCESS, StreamMode};
+use crate::accounting::alloc_map::Key;
+use crate::loader::vendor::{self, SUCCESS, StreamMode};
+use crate::memory::deferred_free;
+use crate::memory::plain::{self, POINTERS};
+use crate::memory::pools::{self, Location, Place, Request};
+use crate::memory::ranges;
 
 /// The vendor's description of a pool: the head of it.
 #[derive(Clone, Copy)]
@@ -93,7 +93,7 @@ fn free(address: u64, (stream, mode): (u64, StreamMode), real: impl FnOnce() -> 
     if written_down || answer != SUCCESS {
         freeing.stays();
     } else {
-        leaving::freed(freeing, stream, mode);
+        deferred_free::freed(freeing, stream, mode);
     }
     answer
 }

@@ -9,11 +9,12 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::hook::Library;
-use crate::symbols::{self, Mode};
+use crate::grants;
+use crate::hooks::symbols::{self, Mode};
+use crate::loader::library::Library;
+use crate::loader::resolve;
+use crate::loader::vendor::{self, SUCCESS};
 use crate::sys::KeepErrno;
-use crate::vendor::{self, SUCCESS};
-use crate::{grants, resolve};
 
 /// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
 const PER_THREAD: u64 = 2;

@@ -7,11 +7,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use aliquot_enforce::cost::Shape;
 
+use crate::compute::pacing;
 use crate::grants;
-use crate::graphs;
-use crate::hook::Need;
-use crate::pacing::{self, Target};
-use crate::vendor::StreamMode;
+use crate::grants::Need;
+use crate::loader::vendor::{StreamMode, Target};
+use crate::memory::graphs;
 
 hooks! {
     Cuda, Use;

@@ -3,10 +3,10 @@
 // UNSAFETY: out-parameters of the caller are read and written.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
 
-use crate::account::{self, Bytes};
-use crate::pools;
-use crate::shown::Memory;
-use crate::vendor::{self, Device, SUCCESS};
+use crate::accounting::account::{self, Bytes};
+use crate::loader::vendor::{self, Device, SUCCESS};
+use crate::memory::pools;
+use crate::reporting::shown::Memory;
 
 hooks! {
     Cuda, Memory;

@@ -5,9 +5,9 @@
 
 use aliquot_enforce::pace::Waits;
 
-use crate::captures;
-use crate::pacing::{Target, waiting};
-use crate::vendor::StreamMode;
+use crate::compute::captures;
+use crate::compute::pacing::host_wait;
+use crate::loader::vendor::{StreamMode, Target};
 
 const fn on(stream: u64) -> Target {
     Target { stream, mode: StreamMode::Legacy }
@@ -19,18 +19,18 @@ const fn on_thread(stream: u64) -> Target {
 
 hooks! {
     Cuda, Compute;
-    fn cuCtxSynchronize() { waiting::wait(Waits::OnAll, cuCtxSynchronize::real) }
-    fn cuCtxSynchronize_v2(context: u64) { waiting::wait_in(context, || cuCtxSynchronize_v2::real(context)) }
-    fn cuEventSynchronize(event: u64) { waiting::wait_for_event(|| cuEventSynchronize::real(event)) }
+    fn cuCtxSynchronize() { host_wait::wait(Waits::OnAll, cuCtxSynchronize::real) }
+    fn cuCtxSynchronize_v2(context: u64) { host_wait::wait_in(context, || cuCtxSynchronize_v2::real(context)) }
+    fn cuEventSynchronize(event: u64) { host_wait::wait_for_event(|| cuEventSynchronize::real(event)) }
     fn cuStreamSynchronize(stream: u64) {
-        waiting::wait(Waits::On(on(stream).lane()), || cuStreamSynchronize::real(stream))
+        host_wait::wait(Waits::On(on(stream).lane()), || cuStreamSynchronize::real(stream))
     }
     fn cuStreamSynchronize_ptsz(stream: u64) {
-        waiting::wait(Waits::On(on_thread(stream).lane()), || cuStreamSynchronize_ptsz::real(stream))
+        host_wait::wait(Waits::On(on_thread(stream).lane()), || cuStreamSynchronize_ptsz::real(stream))
     }
-    fn cuEventQuery(event: u64) { waiting::ask_event(|| cuEventQuery::real(event)) }
-    fn cuStreamQuery(stream: u64) { waiting::ask(on(stream), || cuStreamQuery::real(stream)) }
-    fn cuStreamQuery_ptsz(stream: u64) { waiting::ask(on_thread(stream), || cuStreamQuery_ptsz::real(stream)) }
+    fn cuEventQuery(event: u64) { host_wait::ask_event(|| cuEventQuery::real(event)) }
+    fn cuStreamQuery(stream: u64) { host_wait::ask(on(stream), || cuStreamQuery::real(stream)) }
+    fn cuStreamQuery_ptsz(stream: u64) { host_wait::ask(on_thread(stream), || cuStreamQuery_ptsz::real(stream)) }
 
     fn cuStreamDestroy(stream: u64) { destroyed(stream, || cuStreamDestroy::real(stream)) }
     fn cuStreamDestroy_v2(stream: u64) { destroyed(stream, || cuStreamDestroy_v2::real(stream)) }
@@ -88,6 +88,6 @@ hooks! {
 }
 
 fn destroyed(stream: u64, real: impl FnOnce() -> i32) -> i32 {
-    waiting::stream_going(on(stream));
+    host_wait::stream_going(on(stream));
     captures::destroy(on(stream), real)
 }

@@ -4,7 +4,8 @@
 use aliquot_enforce::cost::Shape;
 
 use super::{Extent, Kind, extent, moved, on, on_thread};
-use crate::pacing::{self, Target};
+use crate::compute::pacing;
+use crate::loader::vendor::Target;
 use crate::sys;
 
 /// A copy of a box between two places, and its extent: in bytes, or in elements where one of the two is an array.

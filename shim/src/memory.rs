@@ -1,0 +1,21 @@
+//! What each family of memory calls is charged, and until when.
+
+pub(crate) mod closed;
+pub(crate) mod context_accounting;
+pub(crate) mod deferred_free;
+pub(crate) mod external;
+pub(crate) mod free_memory_delta;
+pub(crate) mod graphs;
+pub(crate) mod green;
+pub(crate) mod image;
+pub(crate) mod ipc_memory;
+pub(crate) mod lazy_load;
+pub(crate) mod meter;
+pub(crate) mod modules;
+pub(crate) mod multicast;
+pub(crate) mod physical;
+pub(crate) mod plain;
+pub(crate) mod pools;
+pub(crate) mod ranges;
+pub(crate) mod sizes;
+pub(crate) mod sparse;

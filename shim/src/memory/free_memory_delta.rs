@@ -1,0 +1,424 @@
+//! What a call took from the card or gave back: free memory before less free memory after, corrected by what the books moved.
+//!
+//! ```text
+//!   take turns ─▶ wait until nobody else moves memory ─▶ free memory and books ─▶ the call
+//!              ─▶ wait until nobody else does ─▶ free memory and books ─▶ the next one's turn
+//! ```
+//!
+//! Each process of the container says in its slot which of its calls are under way. While there is none but the measured one,
+//! books and card differ by what nobody booked, so two such moments tell what the call took, whatever came and went between
+//! them; unless another process has pools or graphs, whose memory comes back to the card before its books say so. Both waits
+//! have an end: whoever is in the driver for long makes a reading doubtful and nobody wait for him. A turn that somebody died in
+//! is over after [`TURN_MILLIS_MAX`]. Other tenants of the card cannot be seen.
+//!
+//! The card is read in the current context where that is its own, else in its primary one ([`Place`]).
+//!
+//! What would be credited by what is read has to be certain ([`Watched`]): no call but the measured one is under way or began, no
+//! other process has pools or graphs, and all of them are seen to live *after* the card was read, so that none of it came back by a
+//! death. That comes to pass beside others at work as the turn has a door, which is shut for such a call: who is about to move
+//! memory waits before it, as long as [`SHUT_MILLIS_MAX`]. Other tenants are told by the card's free memory alone: it has to
+//! rise by just what is asked about, by less than a context where another process has one past the hooks, and nobody is to be seen who moves as much, for longer behind the call than that took.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::accounting::account::{self, Account, Bytes, Ledger, Moving, Still};
+use crate::accounting::contexts;
+use crate::grants::GRANTS_MAX;
+use crate::loader::vendor::SUCCESS;
+use crate::memory::context_accounting;
+use crate::memory::pools;
+use crate::memory::sizes::{self, free_now};
+use crate::memory::sparse;
+use crate::sys::{self, KeepErrno};
+
+/// Longest wait for others who measure, in milliseconds: after it their turn is over.
+const TURN_MILLIS_MAX: u32 = 1_000;
+/// Longest sleep before the turn is looked at again.
+const TURN_STEP_NANOS: u64 = 5_000_000;
+/// Longest time for which a door is shut to anybody, in milliseconds.
+const SHUT_MILLIS_MAX: u32 = 200;
+/// Longest wait behind it until all others are outside; it halves with each that was in vain, so many times at most.
+const OUTSIDE_NANOS: u64 = 100 * MILLI;
+const OUTSIDE_HALVES_MAX: u32 = 5;
+/// How long after it is known that a process died the card is not trusted: a driver may let go of its memory later than it is found
+/// dead.
+const AFTER_DEATH_NANOS: u64 = 5 * MILLI;
+/// How much longer than a call took the card is watched behind it, and for how long at most.
+const WATCHED_TIMES: u64 = 4;
+const WATCHED_NANOS_MAX: u64 = 2 * MILLI;
+/// First and longest sleep before a look whether somebody still moves memory.
+const STEP_NANOS: u64 = 50_000;
+const STEP_NANOS_MAX: u64 = 2_000_000;
+const MILLI: u64 = 1_000_000;
+
+/// 1: the last reading waited in vain, so the next ones wait little.
+static IS_TIRED: AtomicU32 = AtomicU32::new(0);
+/// Waits behind a shut door that were in vain, one after the other.
+static IN_VAIN: AtomicU32 = AtomicU32::new(0);
+
+/// How many processes of a container died, plus one, and since when this one knows, in nanoseconds of the monotonic clock.
+struct Dead {
+    count: AtomicU64,
+    since: AtomicU64,
+}
+
+static DEAD: [Dead; GRANTS_MAX] =
+    [const { Dead { count: AtomicU64::new(0), since: AtomicU64::new(0) } }; GRANTS_MAX];
+
+/// How long a reading waits for others to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Where much is known without it.
+    Little,
+    /// Where nothing is.
+    Much,
+}
+
+impl Patience {
+    fn nanos(self) -> u64 {
+        match self {
+            Self::Much if IS_TIRED.load(Ordering::Relaxed) == 0 => 250 * MILLI,
+            Self::Little | Self::Much => 2 * MILLI,
+        }
+    }
+}
+
+/// Free memory and the books at a moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading {
+    free: u64,
+    still: Still,
+    /// Nothing moved meanwhile but by the measured call.
+    is_settled: bool,
+}
+
+/// What a call took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Taken {
+    /// So much, by all that can be seen.
+    Sure(Bytes),
+    /// That, by the books of all processes of the container; one that ended may have hidden some.
+    Likely(Bytes),
+    /// That, or somebody else's.
+    Doubtful(Bytes),
+    /// It gave so much back, by all that can be seen.
+    Given(Bytes),
+}
+
+/// The turn to measure, among all threads of the container.
+#[must_use]
+pub(crate) struct Turn {
+    word: &'static AtomicU32,
+    /// When it began; `None`: somebody else's goes on.
+    own: Option<u32>,
+}
+
+/// Whether others may begin to move memory during a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    Open,
+    Shut,
+}
+
+/// Bit of the turn's word: its door is shut.
+const SHUT: u32 = 1;
+
+fn millis() -> u32 {
+    u32::try_from((sys::now() / MILLI) & u64::from(u32::MAX)).unwrap_or(0).max(2)
+}
+
+impl Door {
+    /// The word of a turn that begins now; never later than that.
+    fn stamp(self, now: u32) -> u32 {
+        match self {
+            Self::Open => now & !SHUT,
+            Self::Shut => (now - 1) | SHUT,
+        }
+    }
+}
+
+impl Turn {
+    /// Waits for the turn, not for ever.
+    pub(crate) fn take(ledger: Ledger) -> Self {
+        Self::take_with(ledger, Door::Open)
+    }
+
+    fn take_with(ledger: Ledger, door: Door) -> Self {
+        let (word, begun) = (ledger.usage().view.measuring(), millis());
+        loop {
+            let (seen, now) = (word.load(Ordering::Acquire), millis());
+            // A turn that lasts has been left, or its call takes long: what is measured beside it is seen to be doubtful.
+            let is_over = seen == 0 || now.wrapping_sub(seen) > TURN_MILLIS_MAX;
+            let own = door.stamp(now);
+            if is_over && word.compare_exchange(seen, own, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return Self { word, own: Some(own) };
+            }
+            if now.wrapping_sub(begun) > TURN_MILLIS_MAX {
+                return Self { word, own: None };
+            }
+            if !is_over {
+                sys::wait_while(word, seen, TURN_STEP_NANOS);
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some(own) = self.own else { return };
+        if self.word.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            // Of those before a shut door nobody is next.
+            if own & SHUT == 0 { sys::wake_one(self.word) } else { sys::wake_all(self.word) }
+        }
+    }
+}
+
+/// Before a call that moves memory, by a thread that has begun none: where the door is shut it waits, not for long.
+#[inline]
+pub(crate) fn wait_at_door(ledger: Ledger) {
+    let word = ledger.usage().view.measuring();
+    if word.load(Ordering::Relaxed) & SHUT != 0 {
+        wait_outside(word);
+    }
+}
+
+#[cold]
+fn wait_outside(word: &AtomicU32) {
+    let _errno = KeepErrno::new();
+    let begun = millis();
+    loop {
+        let (seen, now) = (word.load(Ordering::Acquire), millis());
+        // A door that was shut for longer was left so.
+        let is_shut = seen & SHUT != 0 && now.wrapping_sub(seen) <= SHUT_MILLIS_MAX;
+        if !is_shut || now.wrapping_sub(begun) > SHUT_MILLIS_MAX {
+            return;
+        }
+        sys::wait_while(word, seen, TURN_STEP_NANOS);
+    }
+}
+
+/// Reads the card of the current context, while the measured call alone is under way, if that comes to pass in time.
+pub(crate) fn read(ledger: Ledger, patience: Patience) -> Option<Reading> {
+    pools::refresh();
+    let (until, mut step) = (sys::now().saturating_add(patience.nanos()), 0);
+    loop {
+        let still = ledger.still();
+        if still.calls.under_way == 1 {
+            let free = free_now()?;
+            if ledger.still() == still {
+                IS_TIRED.store(0, Ordering::Relaxed);
+                return Some(Reading { free, still, is_settled: true });
+            }
+        }
+        if sys::now() >= until {
+            if patience == Patience::Much {
+                IS_TIRED.store(1, Ordering::Relaxed);
+            }
+            return Some(Reading { free: free_now()?, still, is_settled: false });
+        }
+        if step == 0 {
+            // Who died in a call is at nothing any more.
+            let _done_or_elsewhere = ledger.look();
+        } else {
+            sys::wait_while(&AtomicU32::new(0), 0, step);
+        }
+        step = (step * 2).clamp(STEP_NANOS, STEP_NANOS_MAX);
+    }
+}
+
+/// What one call between two readings took.
+pub(crate) fn taken(before: &Reading, after: &Reading) -> Taken {
+    let (then, now) = (before.still, after.still);
+    let difference = i128::from(before.free) - i128::from(after.free);
+    let moved = i128::from(now.total.0) - i128::from(then.total.0);
+    let bytes = |signed: i128| Bytes(u64::try_from(signed.max(0)).unwrap_or(0));
+    let is_alone = then.calls.others == 0 && now.calls.others == 0;
+    let is_booked = then.calls.loose == 0 && now.calls.loose == 0;
+    let taken = difference - moved;
+    let is_settled = before.is_settled && after.is_settled;
+    if !is_settled || !is_booked {
+        Taken::Doubtful(bytes(taken))
+    } else if !is_alone {
+        Taken::Likely(bytes(taken))
+    } else if taken < 0 {
+        Taken::Given(bytes(-taken))
+    } else {
+        Taken::Sure(bytes(taken))
+    }
+}
+
+/// What the card got back between two readings beside what the books moved, where both were settled; `None`: nothing, or who knows.
+/// It may be somebody's who has pools or graphs, or has ended.
+pub(crate) fn given(before: &Reading, after: &Reading) -> Option<Bytes> {
+    let card = i128::from(after.free) - i128::from(before.free);
+    let booked = i128::from(after.still.total.0) - i128::from(before.still.total.0);
+    let is_settled = before.is_settled && after.is_settled;
+    u64::try_from(card + booked).ok().filter(|bytes| is_settled && *bytes > 0).map(Bytes)
+}
+
+/// How closely a call is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watch {
+    /// Others are kept out for it.
+    Closely,
+    /// It is seen what can be seen without.
+    Aside,
+}
+
+/// Where a ledger's card is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the current context.
+    Here,
+    /// In its primary context: none is current, or another card's.
+    Primary,
+}
+
+impl Place {
+    /// `None`: nowhere.
+    fn of(ledger: Ledger) -> Option<Self> {
+        if is_current(ledger) {
+            return Some(Self::Here);
+        }
+        Self::Primary.free(ledger).map(|_| Self::Primary)
+    }
+
+    fn free(self, ledger: Ledger) -> Option<u64> {
+        match self {
+            Self::Here => free_now(),
+            Self::Primary => context_accounting::in_primary(ledger, free_now),
+        }
+    }
+}
+
+/// A call that is watched, from before it until the books have what it moved.
+#[must_use]
+pub(crate) struct Watched {
+    ledger: Ledger,
+    before: Option<(Place, Reading)>,
+    begun: u64,
+    // The books are right before others look.
+    moving: Moving,
+    shut: Option<Turn>,
+}
+
+impl Watched {
+    /// Before a call that gives something of a ledger's card back.
+    pub(crate) fn begin(ledger: Ledger, watch: Watch) -> Self {
+        let _errno = KeepErrno::new();
+        let place = Place::of(ledger);
+        let is_close = watch == Watch::Closely && place.is_some();
+        let shut = is_close.then(|| Turn::take_with(ledger, Door::Shut));
+        if shut.is_none() {
+            wait_at_door(ledger);
+        }
+        let moving = ledger.moving();
+        let is_own = shut.as_ref().is_some_and(|turn| turn.own.is_some());
+        let before = place.and_then(|place| Some((place, outside(ledger, place, is_own)?)));
+        Self { ledger, before, begun: sys::now(), moving, shut }
+    }
+
+    /// After it: what the card got back by it; `None`: nothing, or perhaps somebody else's.
+    pub(crate) fn end(self, answer: i32) -> (Option<Bytes>, Moving) {
+        let _errno = KeepErrno::new();
+        let given = self.before.filter(|_| answer == SUCCESS).and_then(|before| self.given(before));
+        let Self { moving, shut, .. } = self;
+        drop(shut);
+        (given, moving)
+    }
+
+    fn given(&self, (place, before): (Place, Reading)) -> Option<Bytes> {
+        // At once, so that others have little time.
+        let free = place.free(self.ledger)?;
+        let took = sys::now().saturating_sub(self.begun);
+        let given = Bytes(free.checked_sub(before.free).filter(|bytes| *bytes > 0)?);
+        let still = quiet(self.ledger).filter(|still| *still == before.still)?;
+        // A context of a runtime library ends without a word, and gives back no less than it takes.
+        let is_no_context = || sizes::known(self.ledger).is_some_and(|context| given < context);
+        let now = || place.free(self.ledger);
+        ((still.calls.past == 0 || is_no_context()) && is_nobody_elses(now, (free, given), took))
+            .then_some(given)
+    }
+}
+
+/// A reading that is certain, as soon as all others are outside; where the door is not ours, at once.
+fn outside(ledger: Ledger, place: Place, is_own: bool) -> Option<Reading> {
+    let halves = IN_VAIN.load(Ordering::Relaxed).min(OUTSIDE_HALVES_MAX);
+    let until = sys::now().saturating_add(if is_own { OUTSIDE_NANOS >> halves } else { 0 });
+    let mut step = 0;
+    loop {
+        if let Some(reading) = certain(ledger, place) {
+            IN_VAIN.store(0, Ordering::Relaxed);
+            return Some(reading);
+        }
+        // Their pools give back when they like.
+        if ledger.still().calls.loose != 0 {
+            return None;
+        }
+        if sys::now() >= until {
+            IN_VAIN.fetch_add(u32::from(is_own), Ordering::Relaxed);
+            return None;
+        }
+        if step == 0 {
+            // Who died is at nothing any more.
+            let _done_or_elsewhere = ledger.look();
+        } else {
+            sys::wait_while(&AtomicU32::new(0), 0, step);
+        }
+        step = (step * 2).clamp(STEP_NANOS, STEP_NANOS_MAX);
+    }
+}
+
+/// The books while nothing can move but by the measured call.
+fn quiet(ledger: Ledger) -> Option<Still> {
+    // What pools of this process have given back is in the books by now.
+    pools::refresh();
+    let still = ledger.still();
+    let is_quiet = still.calls.under_way == 1 && still.calls.loose == 0 && sparse::none();
+    (is_quiet && is_after_deaths(ledger, still.reaped) && ledger.all_live()).then_some(still)
+}
+
+/// Those, and free memory, which is read last: others have little time until the call.
+fn certain(ledger: Ledger, place: Place) -> Option<Reading> {
+    let before = place.free(ledger)?;
+    let still = quiet(ledger)?;
+    let free = place.free(ledger)?;
+    (free == before && ledger.still() == still && place.free(ledger)? == free).then_some(Reading {
+        free,
+        still,
+        is_settled: true,
+    })
+}
+
+/// Whether so many deaths have been known for long.
+fn is_after_deaths(ledger: Ledger, reaped: u64) -> bool {
+    let Some(dead) = DEAD.get(ledger.number()) else { return false };
+    let (now, count) = (sys::now(), reaped.wrapping_add(1));
+    if dead.count.load(Ordering::Acquire) != count {
+        // In this order: who finds the count finds the time as well.
+        dead.since.store(now, Ordering::Release);
+        dead.count.store(count, Ordering::Release);
+    }
+    now.saturating_sub(dead.since.load(Ordering::Acquire)) >= AFTER_DEATH_NANOS
+}
+
+/// Whether for some time behind a call nobody is seen who takes or gives back just as much of the card.
+fn is_nobody_elses(now: impl Fn() -> Option<u64>, (free, given): (u64, Bytes), took: u64) -> bool {
+    let until = sys::now().saturating_add(took.saturating_mul(WATCHED_TIMES).min(WATCHED_NANOS_MAX));
+    let mut seen = free;
+    loop {
+        let Some(free) = now() else { return false };
+        if free.abs_diff(seen) == given.0 {
+            return false;
+        }
+        seen = free;
+        if sys::now() >= until {
+            return true;
+        }
+    }
+}
+
+fn is_current(ledger: Ledger) -> bool {
+    let current = contexts::current().map(|current| account::of(current.device));
+    matches!(current, Some(Account::Counted(other)) if other.number() == ledger.number())
+}

@@ -1,0 +1,173 @@
+//! What a process lends while slots are short: one slot for all of it, so that processes still find some.
+//!
+//! ```text
+//!   export ─▶ the bytes move into the maker's crowd, which lives as long as the maker and as anybody has some of a crowd open
+//!   open, of what has no slot of its own ─▶ a shared lock on one byte, which the maker does not take
+//!   free   ─▶ left in the crowd ─▶ once nobody has that lock: off the books, when the maker looks
+//! ```
+//!
+//! Nobody can tell which memory of a crowd an opener has: what was freed stays charged while anybody has some of it open, and
+//! then until its maker is about to be refused, asks what is free, frees or lends some more, or ends.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use aliquot_abi::layout::slot::{CROWD, freed};
+
+use super::{Lent, Room};
+use crate::accounting::account::{self, Account, Bytes, Ledger};
+use crate::accounting::alloc_map::{AllocMap, Key};
+use crate::accounting::life::{self, Taken};
+use crate::grants;
+use crate::sys::KeepErrno;
+
+/// The crowd of this process in a grant.
+#[derive(Clone, Copy, Debug)]
+struct Crowd {
+    owner: u64,
+    /// In it, and freed.
+    left: Bytes,
+    number: u32,
+}
+
+/// By the number of the grant.
+static CROWDS: AllocMap<Crowd> = AllocMap::new();
+/// 1: something is left in one; after a fork for as long as nobody looked.
+static IS_LEFT: AtomicU32 = AtomicU32::new(0);
+
+/// The books of this process.
+pub(super) fn ledgers() -> impl Iterator<Item = Ledger> {
+    grants::all().filter_map(|grant| match account::of_grant(grant) {
+        Account::Counted(ledger) => Some(ledger),
+        _ => None,
+    })
+}
+
+fn key(ledger: Ledger) -> Key {
+    Key(u64::try_from(ledger.number()).unwrap_or(u64::MAX - 1))
+}
+
+impl Crowd {
+    fn lent(&self, ledger: Ledger) -> Lent {
+        Lent { usage: ledger.usage(), number: self.number, owner: self.owner, room: Room::Crowd }
+    }
+}
+
+/// Whether a slot is this process's crowd.
+pub(super) fn is_own(lent: Lent) -> bool {
+    let its = CROWDS.get(Key(lent.usage.number()));
+    lent.room == Room::Crowd
+        && its.is_some_and(|crowd| (crowd.number, crowd.owner) == (lent.number, lent.owner))
+}
+
+/// Whether this process has one.
+pub(super) fn is_there(ledger: Ledger) -> bool {
+    CROWDS.get(key(ledger)).is_some_and(|crowd| crowd.lent(ledger).slot().is_some())
+}
+
+/// This process's crowd, which begins if there is none; the caller keeps other threads out. `None`: there is no slot for it.
+pub(super) fn of(ledger: Ledger) -> Option<Lent> {
+    // Openers are seen by their locks.
+    ledger.usage().file()?;
+    if let Some(known) = CROWDS.get(key(ledger)).map(|crowd| crowd.lent(ledger))
+        && known.slot().is_some()
+    {
+        return Some(known);
+    }
+    // Noted before anybody sees the slot, as its own process's reaper knows it by this alone. What an earlier one had left was
+    // taken away with it.
+    let mut note = |taken: Taken| {
+        let crowd = Crowd { owner: freed(taken.owner), left: Bytes(0), number: taken.number };
+        CROWDS.insert(key(ledger), crowd).is_ok()
+    };
+    let taken = life::take_for_lent(ledger.usage(), CROWD, &mut note);
+    if taken.is_none() {
+        CROWDS.take(key(ledger));
+    }
+    taken.and_then(|_| Some(CROWDS.get(key(ledger))?.lent(ledger)))
+}
+
+/// The vendor freed what was in a crowd of this process.
+pub(super) fn leave(lent: Lent, bytes: Bytes) {
+    CROWDS.update(Key(lent.usage.number()), |crowd| {
+        if (crowd.number, crowd.owner) == (lent.number, lent.owner) {
+            crowd.left.0 = crowd.left.0.saturating_add(bytes.0);
+        }
+    });
+    IS_LEFT.store(1, Ordering::Release);
+    settle();
+}
+
+/// What was left in this process's crowds goes back, where nobody has any crowd open.
+#[inline]
+pub(crate) fn settle() {
+    if IS_LEFT.load(Ordering::Acquire) != 0 {
+        settle_all();
+    }
+}
+
+#[cold]
+fn settle_all() {
+    let _errno = KeepErrno::new();
+    IS_LEFT.store(0, Ordering::Release);
+    for ledger in ledgers() {
+        // A slot for this process is taken before other threads are kept from taking one.
+        if CROWDS.get(key(ledger)).is_some() && (!ledger.has_books() || !settle_in(ledger)) {
+            IS_LEFT.store(1, Ordering::Release);
+        }
+    }
+}
+
+/// False: something stays.
+fn settle_in(ledger: Ledger) -> bool {
+    life::one_at_a_time(|| {
+        let Some(crowd) = CROWDS.get(key(ledger)) else { return true };
+        let lent = crowd.lent(ledger);
+        // Taken out before the lock is looked at: who opened any of it did so before it was freed, and still has the lock.
+        let left = CROWDS.update(key(ledger), |crowd| core::mem::replace(&mut crowd.left, Bytes(0)));
+        let left = left.unwrap_or(Bytes(0));
+        let is_back = left.0 == 0
+            || lent
+                .slot()
+                .is_none_or(|slot| !lent.is_held_elsewhere() && ledger.take_part(left, slot.used()));
+        if !is_back {
+            CROWDS.update(key(ledger), |crowd| crowd.left.0 = crowd.left.0.saturating_add(left.0));
+        }
+        is_back
+    })
+}
+
+/// The lock of all crowds of a grant.
+fn lock_in(ledger: Ledger) -> Lent {
+    Lent { usage: ledger.usage(), number: u32::MAX, owner: 0, room: Room::Crowd }
+}
+
+/// Holds the crowds of all grants, if there is any: memory without a slot of its own may be in each. False: there is none, or it
+/// cannot be held.
+pub(super) fn hold_all() -> bool {
+    if !ledgers().any(|ledger| life::lent(ledger.usage(), CROWD).is_some()) {
+        return false;
+    }
+    // The sign of this process is shown before it has a lock.
+    ledgers().for_each(|ledger| {
+        let _sign = ledger.has_books();
+    });
+    life::one_at_a_time(|| {
+        let held = ledgers().take_while(|ledger| lock_in(*ledger).hold()).count();
+        let is_all = held == ledgers().count();
+        if !is_all {
+            ledgers().take(held).for_each(|ledger| drop_one(lock_in(ledger)));
+        }
+        is_all
+    })
+}
+
+/// One hold less of them.
+pub(super) fn drop_all() {
+    life::one_at_a_time(|| ledgers().for_each(|ledger| drop_one(lock_in(ledger))));
+}
+
+fn drop_one(lent: Lent) {
+    if lent.is_last_hold() {
+        lent.unlock();
+    }
+}

@@ -1,0 +1,105 @@
+//! Operations of meters under way, and those that wait for room.
+
+use core::sync::atomic::Ordering;
+
+use aliquot_enforce::growth::{Growth, Operation, Settled};
+
+use super::{Ended, Meter, Running, TRIES_MAX, UNIT, UNIT_MOST, Waiting, learn};
+use crate::accounting::account::{Bytes, Ledger};
+use crate::loader::vendor::{Device, SUCCESS};
+
+impl Running {
+    /// Whose it is.
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.ledger
+    }
+
+    /// Without what its meter tells, where it has begun.
+    pub(super) fn wait(self) -> Option<Waiting> {
+        let Self { operation, ledger, begun, moving, .. } = self;
+        Some(Waiting { ledger, worst: operation.worst, begun: begun?, moving })
+    }
+
+    /// Whose memory it takes.
+    pub(crate) fn meter(&self) -> Meter {
+        self.meter
+    }
+
+    /// The vendor's call is over, with this answer.
+    pub(crate) fn end(self, answer: i32) -> Ended {
+        // If no other operation has ended since this one began, none did between the question and its use.
+        let mut stamp = self.begun.or_else(|| self.meter.change(|growth| growth.stamp()));
+        for _ in 0..TRIES_MAX {
+            let Some(before) = stamp else { break };
+            let Some(reserved) = self.meter.reserved() else { break };
+            let settle = |growth: &mut Growth| {
+                let settled = growth.settle(before, self.operation, reserved);
+                (settled, growth.stamp())
+            };
+            match self.meter.change(settle) {
+                Some((Settled::Release(bytes), _)) => {
+                    if self.meter.is_pool() {
+                        learn(reserved);
+                    }
+                    if bytes > 0 {
+                        self.ledger.release(Bytes(bytes));
+                    }
+                    return Ended::Fits;
+                }
+                Some((Settled::Charge(bytes), _)) => return self.charge(Bytes(bytes)),
+                Some((Settled::Stale, now)) => stamp = Some(now),
+                None => break,
+            }
+        }
+        self.end_unasked(answer);
+        Ended::Fits
+    }
+
+    /// The driver does not tell: what it refused took nothing, and what it granted may have taken the worst.
+    #[cold]
+    fn end_unasked(&self, answer: i32) {
+        let end = if answer == SUCCESS { Growth::keep } else { Growth::cancel };
+        let is_known = self.meter.change(|growth| end(growth, self.operation)).is_some();
+        if answer != SUCCESS || !is_known {
+            self.ledger.release(Bytes(self.operation.worst));
+        }
+    }
+
+    /// It grew by more than was reserved: a pool, because the unit is larger than was known.
+    #[cold]
+    fn charge(&self, bytes: Bytes) -> Ended {
+        if self.meter.is_pool() {
+            let unit = UNIT.load(Ordering::Relaxed);
+            UNIT.store(unit.saturating_mul(2).min(UNIT_MOST), Ordering::Relaxed);
+        }
+        if self.ledger.reserve_now(bytes).is_ok() {
+            return Ended::Grew;
+        }
+        self.ledger.charge(bytes);
+        Ended::Over
+    }
+}
+
+impl Waiting {
+    /// Whose it is.
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.ledger
+    }
+
+    /// So much of what was reserved is another one's from now on.
+    pub(crate) fn hand_over(&mut self, bytes: Bytes) {
+        self.worst = self.worst.saturating_sub(bytes.0);
+    }
+
+    /// So much that another one reserved is its own from now on.
+    pub(crate) fn take_over(&mut self, bytes: Bytes) {
+        self.worst = self.worst.saturating_add(bytes.0);
+    }
+
+    /// The vendor's call for the graphs of this card is over, with this answer.
+    pub(crate) fn end(self, device: Device, answer: i32) -> Ended {
+        let Self { ledger, worst, begun, moving } = self;
+        let operation = Operation { worst, promised: 0 };
+        Running { meter: Meter::Graphs(device), operation, ledger, begun: Some(begun), moving }.end(answer)
+    }
+}

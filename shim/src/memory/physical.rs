@@ -1,0 +1,469 @@
+//! Physical memory of `cuMemCreate`: charged until the last reference, the last mapping, the last place in a sparse array and
+//! the last shared handle are gone, whatever names it meanwhile.
+//!
+//! ```text
+//!   handle ──▶ Name {number, references} ──┐
+//!   mapping (address) ─────────────────────┼──▶ record {bytes, grant, handle, holds, live, reach}
+//!   place in a sparse array (`sparse`) ────┘
+//! ```
+//!
+//! A hold is added before the vendor adds one and dropped from `holds` before the vendor drops one, from `live` only after: so
+//! the bytes are credited when the vendor has let go of all, and nobody adds a hold to what is on its way out.
+//!
+//! A handle is the memory's name for as long as the memory is held here, also while no reference to it is left. With the last
+//! hold the name goes *before* the vendor is asked: the driver may give its value to something else at once. What is imported of
+//! another process has a record without bytes: its owner pays.
+//!
+//! Memory that was exported has a slot of its own, which importers hold beside its maker ([`crate::memory::ipc_memory`]): it outlives that there, too.
+//! It may be held elsewhere when the last hold of this process goes, and no driver tells by whom. Then
+//! the record is *kept*, without holds, until the card is seen to give the memory back ([`crate::memory::free_memory_delta`]), until it is
+//! imported again under its name, or until the process ends.
+
+mod exported;
+mod mapped;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::accounting::account::{self, Account, Bytes, Ledger, Moving};
+use crate::accounting::alloc_map::{AllocMap, Fate, Key, NoRoom};
+use crate::accounting::contexts;
+use crate::accounting::credit;
+use crate::loader::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
+use crate::memory::free_memory_delta::{self, Watch, Watched};
+use crate::memory::ipc_memory;
+use crate::memory::multicast;
+
+pub(crate) use exported::{exported_as, import, range_exported};
+pub(crate) use mapped::{map, mapped_at, mapped_in, share_mapped, unmap};
+
+/// A number of a record; 0: memory that is not charged here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Number(u64);
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    bytes: Bytes,
+    grant: u32,
+    /// What the driver calls it.
+    handle: u64,
+    /// References, mappings and places in arrays that nobody has begun to drop.
+    holds: u32,
+    /// Those that the vendor has not dropped.
+    live: u32,
+    reach: Reach,
+    books: Books,
+}
+
+/// Which slot has the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Books {
+    /// The process's.
+    Own = 0,
+    /// The memory's.
+    Apart = 1,
+}
+
+/// Who can have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Reach {
+    /// This process alone.
+    Own = 0,
+    /// Whoever has a shared handle, too.
+    Shared = 1,
+}
+
+/// What a handle names.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    number: Number,
+    /// How often the program has to release it.
+    references: u32,
+}
+
+static RECORDS: AllocMap<Record> = AllocMap::new();
+static NAMES: AllocMap<Name> = AllocMap::new();
+static NEXT: AtomicU64 = AtomicU64::new(1);
+/// Records that are kept without holds.
+static KEPT: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of which a call drops the last holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Going {
+    /// Nobody else can have them.
+    own: u64,
+    /// Somebody else may.
+    shared: u64,
+    /// Who has what they are bound to may have them as well.
+    bound: bool,
+    grant: Option<u32>,
+}
+
+/// Whether the card was seen to give back what may have been held elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It was.
+    Given,
+    /// Not for sure.
+    Unsure,
+}
+
+/// How the vendor is asked.
+enum Asked {
+    /// Nothing of it is counted.
+    Uncounted,
+    Moving(Moving),
+    Watched(Ledger, Watched),
+}
+
+// === impl Record ===
+
+impl Record {
+    /// Nobody here holds it any more, and somebody elsewhere may.
+    fn is_kept(&self) -> bool {
+        self.live == 0 && self.holds == 0 && self.reach == Reach::Shared
+    }
+
+    /// It is on the card no longer.
+    fn credit(&self, number: Number) {
+        match self.books {
+            Books::Own => credit::credit(self.grant, self.bytes),
+            Books::Apart => ipc_memory::give_back(number.lent()),
+        }
+        if self.bytes.0 == 0 && self.reach == Reach::Shared {
+            ipc_memory::import_ended(number.lent());
+        }
+    }
+
+    /// Whether an import that has its handle is of it, also after its last hold here: of memory of this process that others may
+    /// have. What is not charged may be another's by then.
+    fn is_imported_by_name(&self) -> bool {
+        self.reach == Reach::Shared && self.bytes.0 > 0 && self.handle != 0
+    }
+}
+
+// === impl Going ===
+
+impl Going {
+    /// What loses its last hold.
+    fn add(&mut self, record: Record) {
+        if record.bytes.0 > 0 {
+            self.grant = Some(record.grant);
+        }
+        let sum = if record.reach == Reach::Own { &mut self.own } else { &mut self.shared };
+        *sum = sum.saturating_add(record.bytes.0);
+    }
+
+    /// Has the vendor do it. Where memory may be held elsewhere the card is watched meanwhile.
+    pub(crate) fn ask(self, call: impl FnOnce() -> i32) -> (i32, Seen, Option<Moving>) {
+        let asked = self.begin();
+        let answer = call();
+        let (seen, moving) = self.end(asked, answer);
+        (answer, seen, moving)
+    }
+
+    fn begin(self) -> Asked {
+        let Some(ledger) = self.grant.and_then(credit::ledger).or_else(current_ledger) else {
+            return Asked::Uncounted;
+        };
+        let watch = if self.shared > 0 || self.bound { Watch::Closely } else { Watch::Aside };
+        if watch == Watch::Closely || KEPT.load(Ordering::Acquire) > 0 {
+            return Asked::Watched(ledger, Watched::begin(ledger, watch));
+        }
+        free_memory_delta::wait_at_door(ledger);
+        Asked::Moving(ledger.moving())
+    }
+
+    fn end(self, asked: Asked, answer: i32) -> (Seen, Option<Moving>) {
+        match asked {
+            Asked::Uncounted => (Seen::Unsure, None),
+            Asked::Moving(moving) => (Seen::Unsure, Some(moving)),
+            Asked::Watched(ledger, watched) => {
+                let (given, moving) = watched.end(answer);
+                (given.map_or(Seen::Unsure, |given| self.explain(ledger, given)), Some(moving))
+            }
+        }
+    }
+
+    /// What the bytes are that the card has got back: all of these, and perhaps some that were kept.
+    fn explain(self, ledger: Ledger, given: Bytes) -> Seen {
+        let Some(rest) = given.0.checked_sub(self.own.saturating_add(self.shared)) else {
+            return Seen::Unsure;
+        };
+        if rest == 0 || credit_kept(ledger, Bytes(rest)) { Seen::Given } else { Seen::Unsure }
+    }
+}
+
+/// Whose books the current card's memory is in.
+pub(crate) fn current_ledger() -> Option<Ledger> {
+    match account::of(contexts::current()?.device) {
+        Account::Counted(ledger) => Some(ledger),
+        Account::Uncounted | Account::Closed => None,
+    }
+}
+
+/// Credits one kept record of that size, if there is one.
+fn credit_kept(ledger: Ledger, bytes: Bytes) -> bool {
+    let fits = |record: &Record| {
+        record.is_kept() && record.bytes == bytes && usize::try_from(record.grant) == Ok(ledger.number())
+    };
+    let found = RECORDS.find(|key, record| fits(record).then_some(key));
+    let taken = found.and_then(|key| {
+        let fate = |record: &mut Record| if fits(record) { Fate::Goes } else { Fate::Stays };
+        RECORDS.decide(key, fate).filter(|(fate, _)| *fate == Fate::Goes).map(|(_, record)| (key, record))
+    });
+    if let Some((key, record)) = taken {
+        KEPT.fetch_sub(1, Ordering::AcqRel);
+        Number(key.0).forget_name(record.handle);
+        record.credit(Number(key.0));
+    }
+    taken.is_some()
+}
+
+// === impl Number ===
+
+impl Number {
+    /// Memory that is not charged here.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// The grant that pays, if any does.
+    pub(crate) fn grant(self) -> Option<u32> {
+        RECORDS.get(self.key()).filter(|record| record.bytes.0 > 0).map(|record| record.grant)
+    }
+
+    fn key(self) -> Key {
+        Key(self.0)
+    }
+
+    /// By what it is lent, or was imported; no address is one.
+    fn lent(self) -> Key {
+        Key(self.0 | 1 << 63)
+    }
+
+    /// What a handle names.
+    pub(crate) fn of(handle: u64) -> Self {
+        NAMES.get(Key(handle)).map_or(Self::NONE, |name| name.number)
+    }
+
+    /// Adds a hold before the vendor does; what of it is charged. What is on its way out cannot be held any more.
+    pub(crate) fn hold(self) -> Result<Self, i32> {
+        let held = RECORDS.update(self.key(), |record| {
+            if record.is_kept() {
+                // The value is another's by now.
+                return Ok(Self::NONE);
+            }
+            if record.holds == 0 {
+                return Err(INVALID_VALUE);
+            }
+            record.holds = record.holds.saturating_add(1);
+            record.live = record.live.saturating_add(1);
+            Ok(self)
+        });
+        held.unwrap_or(Ok(Self::NONE))
+    }
+
+    /// Adds a hold that the vendor has added already, to memory that may have been kept. False: it is gone.
+    fn hold_again(self) -> bool {
+        let was_kept = RECORDS.update(self.key(), |record| {
+            let was_kept = record.is_kept();
+            record.holds = record.holds.saturating_add(1);
+            record.live = record.live.saturating_add(1);
+            was_kept
+        });
+        if was_kept == Some(true) {
+            KEPT.fetch_sub(1, Ordering::AcqRel);
+        }
+        was_kept.is_some()
+    }
+
+    /// Before the vendor drops a hold.
+    pub(crate) fn begin_drop(self, going: &mut Going) {
+        let last = RECORDS.update(self.key(), |record| {
+            record.holds = record.holds.saturating_sub(1);
+            (record.holds == 0).then_some(*record)
+        });
+        let Some(last) = last.flatten() else { return };
+        if !last.is_imported_by_name() {
+            self.forget_name(last.handle);
+        }
+        going.add(last);
+        let takes_along = multicast::ends(self, going);
+        going.bound |= takes_along && last.reach == Reach::Shared;
+    }
+
+    /// The vendor did not.
+    pub(crate) fn keep(self) {
+        multicast::stays(self);
+        let handle = RECORDS.update(self.key(), |record| {
+            record.holds = record.holds.saturating_add(1);
+            record.handle
+        });
+        // A range has none.
+        if let Some(handle) = handle.filter(|handle| *handle != 0 && NAMES.get(Key(*handle)).is_none()) {
+            // Without a place for its name the next release is nobody's, and it stays charged.
+            let _named = NAMES.insert(Key(handle), Name { number: self, references: 0 });
+        }
+    }
+
+    /// The vendor did; with the last hold the bytes go back, or are kept.
+    pub(crate) fn dropped(self, seen: Seen) {
+        let is_bare = !multicast::has_any(self);
+        let ended = RECORDS.decide(self.key(), |record| {
+            record.live = record.live.saturating_sub(1);
+            let is_nothing = record.bytes.0 == 0 && is_bare;
+            let is_over = record.reach == Reach::Own || seen == Seen::Given || is_nothing;
+            if record.live == 0 && is_over { Fate::Goes } else { Fate::Stays }
+        });
+        match ended {
+            Some((Fate::Goes, record)) => {
+                self.forget_name(record.handle);
+                record.credit(self);
+                multicast::ended(self, seen);
+            }
+            Some((Fate::Stays, record)) if record.is_kept() => {
+                KEPT.fetch_add(u64::from(record.bytes.0 > 0), Ordering::AcqRel);
+                multicast::stays(self);
+            }
+            Some((Fate::Stays, _)) | None => {}
+        }
+    }
+
+    /// It is charged elsewhere, and was never held here.
+    pub(crate) fn discard(self) {
+        RECORDS.take(self.key());
+    }
+
+    /// Takes back a hold that the vendor never had, or has dropped already.
+    pub(crate) fn unhold(self) {
+        self.begin_drop(&mut Going::default());
+        self.dropped(Seen::Unsure);
+    }
+
+    /// The handle names something else, or nothing, from now on.
+    fn forget_name(self, handle: u64) {
+        let is_its = |name: &mut Name| if name.number == self { Fate::Goes } else { Fate::Stays };
+        let _name = NAMES.decide(Key(handle), is_its);
+    }
+}
+
+/// Memory that is not charged here was made, and has this handle: what it named before is gone.
+pub(crate) fn uncharged(handle: u64) {
+    forget_references(NAMES.take(Key(handle)));
+}
+
+fn forget_references(stale: Option<Name>) {
+    if let Some(Name { number, references }) = stale {
+        (0..references).for_each(|_| number.unhold());
+    }
+}
+
+/// cuMemCreate on a card: charged to it.
+pub(crate) fn create(
+    account: Account,
+    (first, bytes): (Bytes, Bytes),
+    make: impl FnOnce() -> Result<u64, i32>,
+    unmake: impl FnOnce(u64) -> i32,
+) -> Result<u64, i32> {
+    let ledger = match account {
+        Account::Uncounted => return make().inspect(|handle| uncharged(*handle)),
+        Account::Closed => return Err(OUT_OF_MEMORY),
+        Account::Counted(ledger) => ledger,
+    };
+    free_memory_delta::wait_at_door(ledger);
+    let _moving = ledger.moving();
+    ledger.reserve(first).map_err(|_| ledger.refuse())?;
+    let handle = make().inspect_err(|_| ledger.release(first))?;
+    if ledger.reserve(Bytes(bytes.0.saturating_sub(first.0))).is_err() {
+        if unmake(handle) == SUCCESS {
+            ledger.release(first);
+        }
+        return Err(ledger.refuse());
+    }
+    let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
+    let record = Record { bytes, grant, handle, holds: 1, live: 1, reach: Reach::Own, books: Books::Own };
+    match note(record) {
+        Ok(_) => Ok(handle),
+        Err(NoRoom) => {
+            if unmake(handle) == SUCCESS {
+                ledger.release(bytes);
+            }
+            Err(ledger.refuse())
+        }
+    }
+}
+
+/// Notes what has one reference by its handle; what that named before is gone.
+fn note(record: Record) -> Result<Number, NoRoom> {
+    let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
+    let name = Name { number, references: 1 };
+    let key = Key(record.handle);
+    let named = RECORDS.insert(number.key(), record).and_then(|_new| NAMES.insert(key, name));
+    forget_references(named.inspect_err(|_| {
+        RECORDS.take(number.key());
+    })?);
+    Ok(number)
+}
+
+/// What takes nothing of this process, and has a life as memory does.
+fn note_free(handle: u64, reach: Reach) -> Option<Number> {
+    let books = Books::Own;
+    let record = Record { bytes: Bytes(0), grant: u32::MAX, handle, holds: 1, live: 1, reach, books };
+    let noted = note(record).ok();
+    if noted.is_none() {
+        uncharged(handle);
+    }
+    noted
+}
+
+/// A multicast object or a logical endpoint was made.
+pub(crate) fn multicast(handle: u64) {
+    let _noted = note_free(handle, Reach::Own);
+}
+
+/// cuMemRelease.
+pub(crate) fn release(handle: u64, call: impl FnOnce() -> i32) -> i32 {
+    let named = NAMES.update(Key(handle), |name| {
+        let number = (name.references > 0).then_some(name.number);
+        name.references = name.references.saturating_sub(1);
+        number
+    });
+    let mut going = Going::default();
+    let Some(number) = named.flatten() else { return going.ask(call).0 };
+    number.begin_drop(&mut going);
+    let (answer, seen, _moving) = going.ask(call);
+    if answer == SUCCESS {
+        number.dropped(seen);
+    } else {
+        number.keep();
+        NAMES.update(Key(handle), |name| name.references = name.references.saturating_add(1));
+    }
+    answer
+}
+
+/// cuMemRetainAllocationHandle: one more reference for what is mapped at an address.
+pub(crate) fn retain(address: u64, call: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
+    let Some(number) = mapped_at(address) else { return call() };
+    let number = number.hold()?;
+    let found = call().inspect_err(|_| number.unhold())?;
+    number.name(found);
+    Ok(found)
+}
+
+impl Number {
+    /// One more reference by a handle.
+    fn name(self, handle: u64) {
+        if self == Self::NONE {
+            return;
+        }
+        let added = NAMES.update(Key(handle), |name| {
+            if name.number == self {
+                name.references = name.references.saturating_add(1);
+            }
+        });
+        if added.is_none() {
+            // Without a place it is never released, and stays charged.
+            let _named = NAMES.insert(Key(handle), Name { number: self, references: 1 });
+        }
+    }
+}

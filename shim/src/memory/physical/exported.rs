@@ -1,0 +1,71 @@
+//! Physical memory that others may have: what is exported goes to a slot of its own, what is imported is held there.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use super::{Books, NEXT, Number, RECORDS, Reach, Record, note_free};
+use crate::accounting::account::Bytes;
+use crate::memory::ipc_memory::{self, Mark};
+
+impl Number {
+    /// Somebody else may have it from now on.
+    pub(crate) fn share(self) {
+        RECORDS.update(self.key(), |record| record.reach = Reach::Shared);
+    }
+}
+
+/// An allocation of which others may have a range, charged already: its one hold is that it is not freed.
+pub(crate) fn range_exported(bytes: Bytes, grant: u32) -> Option<Number> {
+    let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
+    // No handle names it.
+    let (reach, books) = (Reach::Shared, Books::Own);
+    let record = Record { bytes, grant, handle: 0, holds: 1, live: 1, reach, books };
+    RECORDS.insert(number.key(), record).ok().map(|_new| number)
+}
+
+impl ipc_memory::Entry for Number {
+    fn set_apart(&self) -> bool {
+        let moved = RECORDS.update(self.key(), |record| {
+            let is_ours = record.books == Books::Own;
+            record.books = Books::Apart;
+            is_ours
+        });
+        moved == Some(true)
+    }
+
+    fn join(&self) -> bool {
+        RECORDS.update(self.key(), |record| record.books = Books::Own).is_some()
+    }
+
+    fn is_apart(&self) -> bool {
+        RECORDS.get(self.key()).is_some_and(|record| record.books == Books::Apart)
+    }
+}
+
+/// cuMemExportToShareableHandle, which has answered a descriptor or something else. An error: nobody may have it.
+pub(crate) fn exported_as(handle: u64, descriptor: Option<c_int>) -> Result<(), i32> {
+    let number = Number::of(handle);
+    let Some(record) = RECORDS.get(number.key()).filter(|record| record.bytes.0 > 0) else { return Ok(()) };
+    match record.books {
+        Books::Own => {
+            ipc_memory::lend_physical(&number, number.lent(), (record.bytes, record.grant), descriptor)
+        }
+        Books::Apart => ipc_memory::mark_again(number.lent(), descriptor),
+    }
+}
+
+/// cuMemImportFromShareableHandle: something of this process under its name; or another's, which pays for it as long as it lives: an
+/// object may have memory of this process bound, so it is known by a number.
+pub(crate) fn import(mark: Option<Mark>, call: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
+    let hold = ipc_memory::importing(mark)?;
+    let unneeded = |is_there| hold.into_iter().for_each(|hold| hold.unneeded(is_there));
+    let handle = call().inspect_err(|_| unneeded(false))?;
+    let number = Number::of(handle);
+    if number != Number::NONE && number.hold_again() {
+        number.name(handle);
+        unneeded(true);
+    } else if let (Some(number), Some(hold)) = (note_free(handle, Reach::Shared), hold) {
+        ipc_memory::imported(number.lent(), hold);
+    }
+    Ok(handle)
+}
