@@ -102,7 +102,7 @@ impl Usage {
         Some(found)
     }
 
-    /// Says to who watches the file that a launch waits and nobody governs.
+    /// Says to the process that watches the file that a launch waits and no process governs.
     #[cold]
     pub(crate) fn touch(self) {
         if let Some(file) = self.file() {
@@ -188,12 +188,12 @@ impl World {
     }
 }
 
-/// Everything found; finds it if nobody has. `None`: another thread is at it for too long, which counts as closed.
+/// Everything found; finds it if no process has. `None`: another thread is at it for too long, which counts as closed.
 fn world() -> Option<&'static World> {
     if PHASE.load(Ordering::Acquire) != READY && !boot() {
         return None;
     }
-    // SAFETY: READY: nobody writes any more.
+    // SAFETY: READY: no process writes any more.
     Some(unsafe { &*WORLD.0.get() })
 }
 
@@ -201,7 +201,7 @@ fn world() -> Option<&'static World> {
 fn boot() -> bool {
     let _errno = KeepErrno::new();
     if PHASE.compare_exchange(COLD, BOOTING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-        // SAFETY: this thread alone moved the phase, and nobody reads before READY.
+        // SAFETY: this thread alone moved the phase, and no process reads before READY.
         find(unsafe { &mut *WORLD.0.get() });
         PHASE.store(READY, Ordering::Release);
         sys::wake_all(&PHASE);

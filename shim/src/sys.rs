@@ -45,8 +45,8 @@ pub(crate) enum Unopened {
 }
 
 impl File {
-    /// Opens `name` below `directory`, and tells a file that is not there from one that cannot be had. It waits for nobody, as
-    /// a pipe would have it.
+    /// Opens `name` below `directory`, and tells a file that is not there from one that cannot be had. It waits for no
+    /// process, as a pipe would have it.
     pub(crate) fn find(directory: Option<&File>, name: &CStr, flags: c_int) -> Result<Self, Unopened> {
         Self::open(directory, name, flags | libc::O_NONBLOCK).ok_or_else(|| {
             // SAFETY: the C library's word of this thread; always valid.
@@ -96,7 +96,7 @@ impl File {
         Self::open(None, path, libc::O_RDWR)
     }
 
-    /// Takes the lock of one byte that goes with the open file description, if nobody has it.
+    /// Takes the lock of one byte that goes with the open file description, if no process has it.
     pub(crate) fn lock_description(&self, byte: u64) -> bool {
         let lock = record(byte, libc::F_WRLCK);
         // SAFETY: a record for the kernel to read.
@@ -154,7 +154,7 @@ pub(crate) fn file_id(file: c_int) -> Option<FileId> {
     id_of(status(file, c"")?)
 }
 
-/// Sets a file's times to now, which those hear who watch it.
+/// Sets a file's times to now, which those hear that watch it.
 pub(crate) fn touch(file: c_int) {
     let (path, times) = (core::ptr::null::<libc::c_char>(), core::ptr::null::<libc::timespec>());
     // SAFETY: no path and no times: the descriptor and now are meant; a bad descriptor is an error.
@@ -206,7 +206,7 @@ pub(crate) fn map_private(length: usize) -> Option<NonNull<u8>> {
 
 /// Gives such memory back.
 pub(crate) fn unmap(base: NonNull<u8>, length: usize) {
-    // SAFETY: a mapping of ours of that length, which nobody uses any more.
+    // SAFETY: a mapping of ours of that length, which no process uses any more.
     unsafe { libc::munmap(base.as_ptr().cast(), length) };
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn unmap(base: NonNull<u8>, length: usize) {
 pub(crate) fn with_words(count: usize, inside: impl FnOnce(&mut [u64])) {
     let Some(length) = count.checked_mul(size_of::<u64>()) else { return };
     let Some(base) = map_private(length) else { return };
-    // SAFETY: a mapping of ours of that length, page-aligned, of zeros, of which nobody else knows.
+    // SAFETY: a mapping of ours of that length, page-aligned, of zeros, of which no other process knows.
     inside(unsafe { core::slice::from_raw_parts_mut(base.cast().as_ptr(), count) });
     unmap(base, length);
 }
@@ -222,7 +222,7 @@ pub(crate) fn with_words(count: usize, inside: impl FnOnce(&mut [u64])) {
 /// The same with so many bytes.
 pub(crate) fn with_bytes(count: usize, inside: impl FnOnce(&mut [u8])) {
     let Some(base) = map_private(count) else { return };
-    // SAFETY: a mapping of ours of that length, of zeros, of which nobody else knows.
+    // SAFETY: a mapping of ours of that length, of zeros, of which no other process knows.
     inside(unsafe { core::slice::from_raw_parts_mut(base.cast().as_ptr(), count) });
     unmap(base, count);
 }
@@ -242,7 +242,7 @@ pub(crate) fn pid() -> u32 {
     u32::try_from(unsafe { libc::getpid() }).unwrap_or(0)
 }
 
-/// Whether a process has this number, also an ended one that nobody waited for; also where the kernel does not tell.
+/// Whether a process has this number, also an ended one that no process waited for; also where the kernel does not tell.
 pub(crate) fn process_exists(pid: u32) -> bool {
     let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
     // SAFETY: signal 0 is none.
@@ -283,8 +283,8 @@ pub(crate) fn peek(address: u64, into: &mut [u8]) -> usize {
 /// program may close or hand on whatever it finds open.
 fn peek_in_file(address: usize, into: &mut [u8]) -> usize {
     let Some(file) = File::open(None, c"/proc/self/mem", libc::O_RDONLY) else { return 0 };
-    // SAFETY: an open descriptor and a buffer of that length; of the place in the file, which is the address, the kernel answers an
-    // error where nothing is.
+    // SAFETY: an open descriptor and a buffer of that length; of the place in the file, which is the address, the kernel
+    // answers an error where nothing is.
     let count = unsafe { libc::syscall(libc::SYS_pread64, file.0, into.as_mut_ptr(), into.len(), address) };
     usize::try_from(count).unwrap_or(0)
 }
@@ -339,7 +339,7 @@ pub(crate) fn now() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Sleeps while the word is `seen`, until somebody wakes it or `nanos` have passed. The word may be shared.
+/// Sleeps while the word is `seen`, until a process wakes it or `nanos` have passed. The word may be shared.
 pub(crate) fn wait_while(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u64) {
     let part = |value: u64| libc::c_long::try_from(value).unwrap_or(libc::c_long::MAX);
     let time = libc::timespec { tv_sec: part(nanos / 1_000_000_000), tv_nsec: part(nanos % 1_000_000_000) };
@@ -357,13 +357,13 @@ pub(crate) fn wait_while(word: &core::sync::atomic::AtomicU32, seen: u32, nanos:
     };
 }
 
-/// Wakes one of those who wait on the word.
+/// Wakes one of those that wait on the word.
 pub(crate) fn wake_one(word: &core::sync::atomic::AtomicU32) {
     // SAFETY: an aligned word that lives.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
 }
 
-/// Wakes everybody who waits on the word.
+/// Wakes every process that waits on the word.
 pub(crate) fn wake_all(word: &core::sync::atomic::AtomicU32) {
     // SAFETY: an aligned word that lives.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, c_int::MAX) };
@@ -393,7 +393,7 @@ pub(crate) fn yield_now() {
     unsafe { libc::sched_yield() };
 }
 
-/// A record lock on one byte of a file: taken for this process if nobody else has it.
+/// A record lock on one byte of a file: taken for this process if no other process has it.
 pub(crate) fn lock_byte(file: c_int, byte: u64) -> bool {
     let lock = record(byte, libc::F_WRLCK);
     // SAFETY: a record for the kernel to read; a bad descriptor is an error.
@@ -428,7 +428,7 @@ pub(crate) fn unlock_description(file: c_int, byte: u64) {
     unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) };
 }
 
-/// Closes a descriptor that nobody has been told of.
+/// Closes a descriptor that no process has been told of.
 pub(crate) fn close(file: c_int) {
     // SAFETY: the caller's own.
     unsafe { libc::close(file) };
@@ -439,13 +439,13 @@ pub(crate) fn locked_by_another(file: c_int, byte: u64) -> bool {
     locker(file, byte) != Some(None)
 }
 
-/// Whether anybody else has a lock on a byte, for sure.
+/// Whether any other process has a lock on a byte, for sure.
 pub(crate) fn is_locked(file: c_int, byte: u64) -> bool {
     matches!(locker(file, byte), Some(Some(_)))
 }
 
-/// Whether anybody else has a lock on a byte, and by which number this process knows one of those who do: below 1 where it has none
-/// here. `None`: the kernel cannot tell.
+/// Whether any other process has a lock on a byte, and by which number this process knows one of those that do: below 1 where
+/// it has none here. `None`: the kernel cannot tell.
 #[inline(never)]
 pub(crate) fn locker(file: c_int, byte: u64) -> Option<Option<c_int>> {
     let mut lock = record(byte, libc::F_WRLCK);

@@ -1,4 +1,4 @@
-//! Memory on account: what this process holds of a grant, in the shared books and in private words that a fork wipes.
+//! Memory on account: what this process holds of a grant, in shared accounting and in private words that a fork wipes.
 //!
 //! ```text
 //!   of(device) ─▶ Counted(ledger) ─▶ reserve(bytes) ─▶ vendor call ─▶ keep, or release(bytes)
@@ -26,7 +26,7 @@ use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
 use crate::loader::vendor::{Device, OUT_OF_MEMORY};
 use crate::sys::{self, KeepErrno};
 
-/// Longest wait for somebody else's recount, in steps of a tenth of a millisecond.
+/// Longest wait for another process's recount, in steps of a tenth of a millisecond.
 const FROZEN_STEPS_MAX: u32 = 1_000;
 const FROZEN_STEP_NANOS: u64 = 100_000;
 
@@ -38,7 +38,7 @@ const BESIDE_STEP_NANOS: u64 = 50_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Bytes(pub(crate) u64);
 
-/// By what memory of a process comes back to the card before its books say so; bits of its slot's word.
+/// By what memory of a process comes back to the card before its accounting says so; bits of its slot's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Loose {
@@ -57,10 +57,10 @@ pub(crate) enum Family {
     Arrays,
 }
 
-/// Whose books an allocation goes into.
+/// Whose accounting an allocation goes into.
 #[derive(Clone, Copy)]
 pub(crate) enum Account {
-    /// Nobody's: the memory of this card is not limited.
+    /// Free: the memory of this card is not limited.
     Uncounted,
     /// This ledger's.
     Counted(Ledger),
@@ -68,7 +68,7 @@ pub(crate) enum Account {
     Closed,
 }
 
-/// A grant with a memory limit and usable books.
+/// A grant with a memory limit and usable accounting.
 #[derive(Clone, Copy)]
 pub(crate) struct Ledger {
     grant: &'static Grant,
@@ -79,7 +79,7 @@ pub(crate) struct Ledger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
-/// The words of this process that nobody else can write; a forked child begins with zeros.
+/// The words of this process that no other process can write; a forked child begins with zeros.
 pub(crate) struct Private {
     /// The slot's number plus one; 0: none yet; [`REGISTERING`]: a thread is at it.
     slot: AtomicU32,
@@ -89,15 +89,15 @@ pub(crate) struct Private {
     owner: AtomicU64,
     own: AtomicU64,
     apart: AtomicU64,
-    /// When the last look at the dead began, in nanoseconds of the monotonic clock.
+    /// When the last look at exited processes began, in nanoseconds of the monotonic clock.
     looked: AtomicU64,
-    /// And since when somebody else has been at it, and did not get on; 0: nobody was.
+    /// And since when another process has been at it, and did not get on; 0: no process was.
     elsewhere: AtomicU64,
-    /// How often the books were closed then.
+    /// How often accounting was closed then.
     closings: AtomicU64,
 }
 
-/// A call that moves memory is on its way, until what it moved is in the books.
+/// A call that moves memory is on its way, until what it moved is in accounting.
 #[must_use]
 pub(crate) struct Moving(Option<&'static AtomicU32>);
 
@@ -111,11 +111,11 @@ pub(crate) struct Still {
 }
 
 const REGISTERING: u32 = u32::MAX;
-/// Who died longer ago than this has given back when somebody is refused.
+/// A process that died longer ago than this has given back when a process is refused.
 const LOOK_NANOS: u64 = 1_000_000;
-/// And when somebody asks what is free.
+/// And when a process asks what is free.
 const LOOK_FOR_REPORT_NANOS: u64 = 50_000_000;
-/// Longest wait for somebody else who looks for the dead, before his work is done over: he may have been stopped.
+/// Longest wait for another process that looks for exited processes, before its work is done over: it may have been stopped.
 const ELSEWHERE_NANOS_MAX: u64 = 5_000_000;
 
 static PRIVATE: AtomicPtr<Private> = AtomicPtr::new(core::ptr::null_mut());
@@ -192,8 +192,8 @@ impl Private {
 }
 
 impl Ledger {
-    /// Reserves before the vendor is asked. Where that does not fit, pools give back what they only keep, and whoever died
-    /// meanwhile gives back what it held; so a refusal is a true one.
+    /// Reserves before the vendor is asked. Where that does not fit, pools give back what they only keep, and processes that
+    /// exited meanwhile give back what they held; so a refusal is a true one.
     pub(crate) fn reserve(self, bytes: Bytes) -> Result<(), OutOfMemory> {
         if bytes.0 == 0 {
             return Ok(());
@@ -245,7 +245,7 @@ impl Ledger {
         }
     }
 
-    /// The same where there is room at once; nothing is tried for it, and who is told no is not refused yet.
+    /// The same where there is room at once; nothing is tried for it, and a process that is told no is not refused yet.
     pub(crate) fn reserve_at_once(self, bytes: Bytes) -> bool {
         let reserved = self.books().map(|books| books.reserve_under(bytes.0, || self.limit().0));
         reserved == Some(Reservation::Granted)
@@ -271,7 +271,7 @@ impl Ledger {
         Err(OutOfMemory)
     }
 
-    /// Reaps, or waits for who does.
+    /// Reaps, or waits for the process that does.
     fn wait_for_reaper(self) -> Reaped {
         let answer = self.look();
         if answer == Reaped::Elsewhere {
@@ -281,7 +281,7 @@ impl Ledger {
         answer
     }
 
-    /// Has the dead give back what they held, if nobody else is at it, or has been for long.
+    /// Has exited processes give back what they held, if no other process is at it, or has been for long.
     pub(crate) fn look(self) -> Reaped {
         let Some(private) = private(self.grant.number) else { return Reaped::Done };
         let begun = sys::now();
@@ -289,7 +289,8 @@ impl Ledger {
             0 | REGISTERING => Own::Unknown,
             number => Own::Slot(number - 1),
         };
-        // Who closed the books since is not stopped, or was not long ago: over his head nobody would ever be done.
+        // A process that closed accounting since is not stopped, or was not long ago: overtaking it, no process would ever
+        // finish.
         let closings = self.usage.view.closings().load(Ordering::Acquire);
         let is_new = private.closings.swap(closings, Ordering::AcqRel) != closings;
         let since = match private.elsewhere.load(Ordering::Acquire) {
@@ -316,7 +317,7 @@ impl Ledger {
         sys::now().saturating_sub(private.looked.load(Ordering::Acquire)) > nanos
     }
 
-    /// Puts into the books what is held already and was not foreseen, whatever the limit: nothing more is granted until it is
+    /// Puts into accounting what is held already and was not foreseen, whatever the limit: nothing more is granted until it is
     /// given back.
     #[cold]
     pub(crate) fn charge(self, bytes: Bytes) {
@@ -343,12 +344,12 @@ impl Ledger {
                 self.pay(&books);
             }
         } else if let Some(private) = private(self.grant.number) {
-            // The slot was taken away and there is none left: the shared books do not have it any more.
+            // The slot was taken away and there is none left: shared accounting does not have it any more.
             private.less(&private.own, bytes);
         }
     }
 
-    /// Takes off the books what a recount held up, as it is over in a moment.
+    /// Subtracts what a recount held up, as it is over in a moment.
     #[cold]
     fn pay(self, books: &Books<'_>) {
         let _errno = KeepErrno::new();
@@ -358,13 +359,13 @@ impl Ledger {
         }
     }
 
-    /// Moves what this process reserved into the slot of memory that is lent. False: the books stay closed.
+    /// Moves what this process reserved into the slot of IPC-shared memory. False: accounting stays closed.
     pub(crate) fn set_apart(self, bytes: Bytes, apart: &AtomicU64) -> bool {
         self.until_open(self.books(), |books| books.set_apart(bytes.0, apart) == Reservation::Granted)
     }
 
-    /// Gives back what nobody has any more of such memory. False: the books stay closed, or this process has no slot any more,
-    /// and takes none, as its caller keeps other threads from taking one.
+    /// Gives back what no process has any more of such memory. False: accounting stays closed, or this process has no slot any
+    /// more, and takes none, as its caller keeps other threads from taking one.
     pub(crate) fn take_back(self, apart: &AtomicU64) -> bool {
         self.until_open(self.books_had(), |books| books.take_back(apart) == Release::Done)
     }
@@ -399,8 +400,8 @@ impl Ledger {
         })
     }
 
-    /// Held from before the books change until the vendor has taken or given back the memory and they say so: who measures
-    /// then, in any process, knows that they differ from the card.
+    /// Held from before accounting changes until the vendor has taken or given back the memory and they say so: a process that
+    /// measures then, in any process, knows that they differ from the card.
     pub(crate) fn moving(self) -> Moving {
         let slot = self.slot();
         if let Some(slot) = slot {
@@ -409,7 +410,7 @@ impl Ledger {
         Moving(slot.map(SlotView::ended))
     }
 
-    /// From now on memory of this process may come back to the card before the books say so.
+    /// From now on memory of this process may come back to the card before accounting says so.
     pub(crate) fn loosen(self, by: Loose) {
         if let Some(slot) = self.slot() {
             slot.loose().fetch_or(by as u32, Ordering::SeqCst);
@@ -451,23 +452,23 @@ impl Ledger {
         })
     }
 
-    /// Bytes that could be reserved now, for reports: whoever only looks takes no slot. A total that somebody has overwritten
-    /// shows no less than what this process holds itself.
+    /// Bytes that could be reserved now, for reports: a process that only reads takes no slot. A total that a process has
+    /// overwritten shows no less than what this process holds itself.
     pub(crate) fn free(self) -> Bytes {
         let Some(private) = private(self.grant.number) else { return Bytes(0) };
         let total = || bytes_in(self.usage.view.total().load(Ordering::Acquire));
         let own = private.own.load(Ordering::Acquire);
-        // Where nobody else holds anything, nobody dead does.
+        // Where no other process holds anything, no exited process does.
         if total() > own && self.is_time_to_look(LOOK_FOR_REPORT_NANOS) {
             let _errno = KeepErrno::new();
-            // Somebody else at it is as good.
+            // Another process at it is as good.
             let _done_or_elsewhere = self.look();
         }
         let limit = self.limit().0;
         Bytes(limit.saturating_sub(total()).min(limit.saturating_sub(own)))
     }
 
-    /// The books themselves.
+    /// The accounting words themselves.
     pub(crate) fn usage(self) -> Usage {
         *self.usage
     }

@@ -8,13 +8,14 @@
 //! [`Held`] is a quarter of a cache line, half of the places are free, and where a search begins is hashed a line at a time.
 //!
 //! The tables lie in mappings of our own, which a forked child sees as zeros: it begins with an empty map and free locks, as it
-//! begins with empty books. A shard grows by doubling; the new table is mapped before the lock is taken. Removal closes the gap,
-//! so nothing slows down with age. Where no more can be mapped, or a shard holds [`SHARD_ENTRIES_MAX`], an entry is refused: the
-//! caller frees the allocation again, since what is not recorded could never be credited.
+//! begins with empty accounting. A shard grows by doubling; the new table is mapped before the lock is taken. Removal closes
+//! the gap, so nothing slows down with age. Where no more can be mapped, or a shard holds [`SHARD_ENTRIES_MAX`], an entry is
+//! refused: the caller frees the allocation again, since what is not recorded could never be credited.
 //!
-//! Who cannot have the lock of a shard ([`crate::sys::short_lock`]) does without it where the books are not below the card for that: what it
-//! makes is refused as well, and what it frees stays charged until its address is in use again. Who looks something up, or counts a hold
-//! more or less, waits for the lock without end: that nobody knows is not that nothing is there.
+//! A thread that cannot have the lock of a shard ([`crate::sys::short_lock`]) does without it where accounting is not below
+//! the card for that: what it makes is refused as well, and what it frees stays charged until its address is in use again. A
+//! thread that looks something up, or counts a hold more or less, waits for the lock without end: an unknown entry is no
+//! absent one.
 
 // UNSAFETY: tables are raw mappings, guarded by the lock of their shard.
 #![expect(unsafe_code, reason = "tables lie in mappings")]
@@ -260,7 +261,7 @@ impl<V: Copy> Shard<V> {
                 Some(locked) if self.places.load(Ordering::Relaxed) == places => {
                     locked.move_to(fresh.cast(), next).map(|old| (old, places))
                 }
-                // Whoever inserts finds out that there is no lock.
+                // A thread that inserts finds out that there is no lock.
                 Some(_) | None => Some((fresh, next)),
             }
         };

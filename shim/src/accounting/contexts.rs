@@ -6,10 +6,10 @@
 //!                                                  └──▶ stays(): it has the number again
 //! ```
 //!
-//! While a context may be about to end it has no number, and what is allocated in it gets it another one. If it stays it has both:
-//! the older one is a former number of the newer, with which it ends. A process keeps [`FORMER_MAX`] of them at once.
+//! While a context may be about to end it has no number, and what is allocated in it gets it another one. If it stays it has
+//! both: the older one is a former number of the newer, with which it ends. A process keeps [`FORMER_MAX`] of them at once.
 //!
-//! Contexts past [`CONTEXTS_MAX`] at once have no number: what was allocated in one that ends stays on the books until its
+//! Contexts past [`CONTEXTS_MAX`] at once have no number: what was allocated in one that ends stays charged until its
 //! address comes again or the process ends.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -40,7 +40,7 @@ pub(crate) struct Current {
 /// One context. Read without a lock, written under [`WRITING`].
 struct Place {
     handle: AtomicU64,
-    /// 0: nobody's.
+    /// 0: free.
     number: AtomicU32,
 }
 
@@ -48,7 +48,7 @@ static PLACES: [Place; CONTEXTS_MAX] =
     [const { Place { handle: AtomicU64::new(0), number: AtomicU32::new(0) } }; CONTEXTS_MAX];
 static WRITING: AtomicU32 = AtomicU32::new(0);
 
-/// A former number of a context, and its later one, which is nobody's former number; 0: nothing. Written under [`WRITING`].
+/// A former number of a context, and its later one, which is no context's former number; 0: nothing. Written under [`WRITING`].
 struct Former {
     number: AtomicU32,
     later: AtomicU32,
@@ -98,7 +98,7 @@ pub(crate) fn find(handle: u64) -> Option<Tie> {
     None
 }
 
-/// The place of a handle, or one that it may have; for who is in [`write`].
+/// The place of a handle, or one that it may have; for the thread that is in [`write`].
 fn place_for(handle: u64) -> Option<&'static Place> {
     let own = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle);
     own.or_else(|| places(handle).find(|place| place.number.load(Ordering::Acquire) == 0))
@@ -165,12 +165,12 @@ pub(crate) fn part(handle: u64) {
     });
 }
 
-/// Everything of one number, and of its former ones, ends with a later one; for who is in [`write`].
+/// Everything of one number, and of its former ones, ends with a later one; for the thread that is in [`write`].
 fn follow(tie: Tie, later: Tie) {
     for former in FORMER.iter().filter(|former| former.later.load(Ordering::Acquire) == tie.0) {
         former.later.store(later.0, Ordering::Release);
     }
-    // Where there is no place, what has this number stays on the books as with a context that has none.
+    // Where there is no place, what has this number stays charged as with a context that has none.
     if let Some(free) = FORMER.iter().find(|former| former.later.load(Ordering::Acquire) == 0) {
         free.number.store(tie.0, Ordering::Release);
         free.later.store(later.0, Ordering::Release);
@@ -240,7 +240,7 @@ pub(crate) fn going_as(handle: u64, end: End, tie: Option<Tie>) -> Going {
     Going { handle, tie, notes }
 }
 
-/// Says it to whoever has work or events in a context of this handle.
+/// Says it to the thread that has work or events in a context of this handle.
 pub(crate) fn handle_going(handle: u64, end: End) -> Notes {
     let mut notes = Notes::default();
     for (listener, note) in on_context_end().zip(&mut notes.0) {
@@ -345,7 +345,7 @@ mod tests {
             ![first, second, third, fourth].contains(&enter(0x62_0000)),
             "none of them is anybody else's"
         );
-        // One that nobody gave another number meanwhile has its own again, and another one that goes follows it.
+        // One that no thread gave another number meanwhile has its own again, and another one that goes follows it.
         let (four, five) = (going(0x61_0000, End::Comes), going(0x61_0000, End::Comes));
         assert_eq!((four.tie, five.tie), (Some(fourth), None));
         five.stays();

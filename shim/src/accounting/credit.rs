@@ -35,7 +35,7 @@ pub(crate) fn leave(ledger: Ledger, key: Key, held: Held) -> (Bytes, Option<Held
 pub(crate) struct Sums([u64; GRANTS_MAX]);
 
 impl Sums {
-    /// Only reckons. What is lent has its own slot, of which it is credited elsewhere.
+    /// Only reckons. What is shared has its own slot, of which it is credited elsewhere.
     pub(crate) fn add(&mut self, held: Held) {
         if !held.is_apart() {
             self.add_bytes(held.grant(), held.bytes());

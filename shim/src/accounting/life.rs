@@ -1,4 +1,4 @@
-//! Who is alive: this process's slot, and what the dead held.
+//! Liveness: this process's slot, and what exited processes held.
 //!
 //! A slot's owner holds a record lock on the slot's first byte of the usage file. The kernel drops it at the owner's death and
 //! when the owner becomes another program; a forked child does not inherit it.
@@ -6,17 +6,17 @@
 //! | lock | owner's number | then |
 //! |---|---|---|
 //! | held | – | alive |
-//! | free | nobody's, an ended process's, or a later process's | dead |
+//! | free | free, an ended process's, or a later process's | dead |
 //! | free | this process's, and this image did not take the slot | dead: an earlier image of it did |
 //! | free | a living process's that maps other files | dead: it is another program now |
 //! | free | a living process's that maps nothing | alive: it ends, and the driver may not have let go of its memory yet |
 //! | free | a living process's that maps it | alive: it closed its descriptors |
 //! | free | in another pid namespace, or the kernel does not tell | dead if the sign that it showed is gone ([`crate::accounting::liveness`]); else alive: the node's agent sees more |
 //!
-//! Of who is dead, and whose files a forked child has, the memory stays as it is ([`crate::accounting::liveness`]).
+//! The memory of an exited process stays charged while a forked child has its files ([`crate::accounting::liveness`]).
 //!
-//! A slot of memory that is lent (`memory/ipc_memory.rs`) lives as long as anybody holds a shared lock on a byte of its own, or its
-//! maker lives and has it. A crowd lives as long as its maker, or as anybody holds the lock of all crowds.
+//! A slot of IPC-shared memory (`memory/ipc_memory.rs`) lives as long as any process holds a shared lock on a byte of its own,
+//! or its maker lives and has it. A shared slot lives as long as its maker, or as any process holds the lock of all shared slots.
 
 mod holders;
 mod reaper;
@@ -37,18 +37,19 @@ use crate::sys::process::{self, Pid, Start, State};
 pub(crate) use holders::{Holder, holders};
 pub(crate) use reaper::{Manners, Reaped, reap};
 
-/// A thread of this process takes a slot, or changes what it holds of lent memory: record locks do not keep threads apart.
+/// A thread of this process takes a slot, or changes what it holds of IPC-shared memory: record locks do not keep threads apart.
 static TAKING: Turns = Turns::new();
 /// Turns of the processor given away meanwhile.
 const TAKING_TURNS_MAX: u32 = 100_000;
-/// Sleeps after them for another thread of this process, and how long each is: longer than books are ever closed.
+/// Sleeps after them for another thread of this process, and how long each is: longer than accounting is ever closed.
 const TAKING_SLEEPS_MAX: u32 = 2_000;
 const TAKING_SLEEP_NANOS: u64 = 1_000_000;
 
-/// Looks for dead owners of slots, of which each waits at most for a moment: so often that who is stopped at it is overtaken.
+/// Looks for dead owners of slots, of which each waits at most for a moment: so often that a process that is stopped at it is
+/// overtaken.
 const LOOKS_MAX: u32 = 1_000;
 
-/// Slots that memory gets none of, of its own: a process that begins is to find one, however much is lent.
+/// Slots that memory gets none of, of its own: a process that begins is to find one, however much is shared.
 const KEPT: usize = 128;
 
 /// The slot of this image of this process.
@@ -91,12 +92,12 @@ fn pid_of(slot: SlotView<'_>) -> Pid {
     pid_in(slot.owner().load(Ordering::Acquire))
 }
 
-/// The process of an owner word; 0: nobody's.
+/// The process of an owner word; 0: free.
 fn pid_in(owner: u64) -> Pid {
     Pid(layout::slot::pid_in(owner))
 }
 
-/// Takes slots, and holds of lent memory, in one thread of this process at a time.
+/// Takes slots, and holds of IPC-shared memory, in one thread of this process at a time.
 pub(crate) fn one_at_a_time<R>(inside: impl FnOnce() -> R) -> R {
     TAKING.alone(inside)
 }
@@ -126,7 +127,7 @@ impl Turns {
                     turns += 1;
                     sys::yield_now();
                 }
-                // Another thread, which waits for the books: they are open again in less.
+                // Another thread, which waits for accounting: it is open again in less.
                 Err(holder) if holder == me && sleeps < TAKING_SLEEPS_MAX => {
                     sleeps += 1;
                     sys::wait_while(&self.0, holder, TAKING_SLEEP_NANOS);
@@ -141,8 +142,8 @@ impl Turns {
     }
 }
 
-/// Takes a free slot for this process, which has none. Where all are taken, `look` has the dead give theirs back, or waits for who is
-/// at it. `None`: all are taken by the living.
+/// Takes a free slot for this process, which has none. Where all are taken, `look` has exited processes give theirs back, or
+/// waits for the process that is at it. `None`: all are taken by the living.
 pub(crate) fn take_slot(
     usage: Usage,
     part: Ppm,
@@ -154,8 +155,8 @@ pub(crate) fn take_slot(
     if let Some(start) = process::own_start() {
         liveness::show(usage, me, start, reaping);
     }
-    // What an earlier image of this process held is not this one's; and who died with work on the card is billed before
-    // anybody launches.
+    // What an earlier image of this process held is not this one's; and a process that died with work on the card is billed
+    // before any process launches.
     if slots(usage).any(|(_, slot)| pid_of(slot) == me.pid || is_unbilled(slot)) {
         reap(usage, part, Own::None, (reaping, Manners::Waits));
     }
@@ -173,7 +174,7 @@ pub(crate) fn take_slot(
 }
 
 /// Takes a free slot for memory of this process that others open by a handle of this tag. Answers without one where all are
-/// taken but those that are kept for processes and for crowds; the caller keeps other threads out.
+/// taken but those that are kept for processes and for shared slots; the caller keeps other threads out.
 pub(crate) fn take_for_lent(usage: Usage, tag: u64, hold: &mut dyn FnMut(Taken) -> bool) -> Option<Taken> {
     let free = slots(usage).filter(|(_, slot)| pid_of(*slot).0 == 0).count();
     if tag != CROWD && free <= KEPT {
@@ -185,7 +186,7 @@ pub(crate) fn take_for_lent(usage: Usage, tag: u64, hold: &mut dyn FnMut(Taken) 
 /// What a slot is taken for.
 enum Use<'a> {
     Process,
-    /// Memory; `hold` takes its lock before anybody sees the slot.
+    /// Memory; `hold` takes its lock before any process sees the slot.
     Lent {
         tag: u64,
         hold: &'a mut dyn FnMut(Taken) -> bool,
@@ -196,7 +197,7 @@ fn slots(usage: Usage) -> impl Iterator<Item = (usize, SlotView<'static>)> + Clo
     (0..layout::usage::SLOT_COUNT).filter_map(move |number| Some((number, usage.view.slot(number)?)))
 }
 
-/// Whether its owner may have work on the card that is not on the books.
+/// Whether its owner may have work on the card that is not charged.
 fn is_unbilled(slot: SlotView<'_>) -> bool {
     pid_of(slot).0 != 0 && slot.unbilled_since().load(Ordering::Acquire) != 0
 }
@@ -277,7 +278,7 @@ pub(crate) struct Calls {
     pub(crate) begun: u32,
     /// So many of them are not over.
     pub(crate) under_way: u32,
-    /// Other processes, and memory that is lent.
+    /// Other processes, and IPC-shared memory.
     pub(crate) others: u32,
     /// Those of them that have pools, graphs or sparse arrays.
     pub(crate) loose: u32,
@@ -305,10 +306,10 @@ pub(crate) fn calls(usage: Usage, own: u32) -> Calls {
     })
 }
 
-/// Whether all processes but that of slot `own` are seen to live, so that none has lost memory by its end yet: a process begins to
-/// end, by what the kernel says, before it loses what it has open. One that becomes another program does not end; it loses its
-/// slot's lock with the descriptors of its library, of which the driver's are mostly younger and go later. One that never showed a
-/// sign cannot be seen, nor one that closed those, nor one of another pid namespace.
+/// Whether all processes but that of slot `own` are seen to live, so that none has lost memory by its end yet: a process
+/// begins to end, by what the kernel says, before it loses what it has open. One that becomes another program does not end; it
+/// loses its slot's lock with the descriptors of its library, of which the driver's are mostly younger and go later. One that
+/// never showed a sign cannot be seen, nor one that closed those, nor one of another pid namespace.
 pub(crate) fn all_live(usage: Usage, own: u32) -> bool {
     let (file, own) = (usage.file(), usize::try_from(own).unwrap_or(usize::MAX));
     let is_other =
@@ -324,7 +325,7 @@ pub(crate) fn all_live(usage: Usage, own: u32) -> bool {
     slots(usage).filter(is_other).all(lives)
 }
 
-/// The slot of memory that is lent under this tag, whether its maker has it or not: who has it open may open it again.
+/// The slot of IPC-shared memory under this tag, whether its maker has it or not: a process that has it open may open it again.
 pub(crate) fn lent(usage: Usage, tag: u64) -> Option<Taken> {
     slots(usage).find_map(|(number, slot)| {
         let owner = slot.owner().load(Ordering::SeqCst);
@@ -334,7 +335,7 @@ pub(crate) fn lent(usage: Usage, tag: u64) -> Option<Taken> {
     })
 }
 
-/// Whether a slot is of memory that is lent, and not of a process. What says neither is taken for a process's.
+/// Whether a slot is of IPC-shared memory, and not of a process. What says neither is taken for a process's.
 fn is_lent(slot: SlotView<'_>) -> bool {
     matches!(slot.kind().load(Ordering::Acquire), LENT | LET_GO)
 }

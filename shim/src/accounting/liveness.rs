@@ -1,13 +1,13 @@
-//! A sign that this image of this process lives, which nobody can lose: where numbers of processes say nothing, it does.
+//! A sign that this image of this process lives, which no process can lose: where numbers of processes say nothing, it does.
 //!
 //! A record lock goes with the first descriptor of its file that the program closes. A lock of an open file description lives as
 //! long as the description, and a mapping keeps that: so a page of the usage file is mapped through a description that has a
 //! lock of its own, and its descriptor is closed. The kernel takes the mapping away when the process ends or becomes another
 //! program, in whichever pid namespace, and gives it to no forked child.
 //!
-//! The kernel frees what a driver has for a process when the last descriptor of its files is closed: a child that it forked, and that did
-//! not become another program, has them, too. So there is a second lock, of a descriptor that is left open as the driver's are and
-//! goes wherever they go: while it is there, what a dead process had is on the card.
+//! The kernel frees what a driver has for a process when the last descriptor of its files is closed: a child that it forked,
+//! and that did not become another program, has them, too. So there is a second lock, of a descriptor that is left open as the
+//! driver's are and goes wherever they go: while it is there, what a dead process had is on the card.
 //!
 //! To close the descriptor drops the record locks of this process on the file. So it is done before there are any: when the
 //! process takes its first slot, while no other thread of it reaps.
@@ -49,7 +49,8 @@ pub(crate) fn shown(usage: Usage, me: Identity) -> u64 {
     if is_mine { sign.byte.load(Ordering::Acquire) } else { 0 }
 }
 
-/// Shows the sign, once for each image at most: this process has no slot yet, and so no record lock. `reaping` keeps its reapers out.
+/// Shows the sign, once for each image at most: this process has no slot yet, and so no record lock. `reaping` keeps its
+/// reapers out.
 pub(crate) fn show(usage: Usage, me: Identity, start: Start, reaping: &AtomicU32) {
     let Some(sign) = sign(usage) else { return };
     let was_shown = Pid(sign.pid.load(Ordering::Acquire)) == me.pid
@@ -57,7 +58,7 @@ pub(crate) fn show(usage: Usage, me: Identity, start: Start, reaping: &AtomicU32
     if was_shown {
         return;
     }
-    // Who gives up shows none later, either: by then there may be locks of memory that is lent.
+    // A process that gives up shows none later, either: by then there may be locks of IPC-shared memory.
     sign.byte.store(0, Ordering::Release);
     sign.namespace.store(me.namespace, Ordering::Release);
     sign.pid.store(me.pid.0, Ordering::Release);
@@ -87,7 +88,7 @@ pub(crate) fn is_shown(file: i32, byte: u64) -> bool {
     slot::SIGNS.contains(&byte) && sys::is_locked(file, byte)
 }
 
-/// Whether somebody has the files that the owner of a slot had, for sure.
+/// Whether a process has the files that the owner of a slot had, for sure.
 pub(crate) fn has_files(file: i32, byte: u64) -> bool {
     slot::lock_of_files(byte).is_some_and(|byte| sys::is_locked(file, byte))
 }

@@ -1,5 +1,5 @@
-//! Pages of the card that allocations of this process cover. A driver hands out device memory in pages: it keeps a page as long as
-//! any allocation covers a part of it.
+//! Pages of the card that allocations of this process cover. A driver hands out device memory in pages: it keeps a page as
+//! long as any allocation covers a part of it.
 //!
 //! ```text
 //!   allocation ─▶ whole pages              in its own entry (`Held::bytes`)

@@ -5,8 +5,9 @@
 //!   end, or the end of the stream or the context in which it began ─▶ the origin is no more
 //! ```
 //!
-//! Nobody asks the driver about a stream while no capture is under way. One that is left open costs its process that question
-//! at each launch and nothing else: whoever launches elsewhere is billed as before. A stream that merely joined ends nothing.
+//! No thread asks the driver about a stream while no capture is under way. One that is left open costs its process that question
+//! at each launch and nothing else: the thread that launches elsewhere is billed as before. A stream that merely joined ends
+//! nothing.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -20,7 +21,7 @@ const ORIGINS_MAX: usize = 32;
 
 /// Where a capture began.
 struct Origin {
-    /// The stream; 0: nobody's.
+    /// The stream; 0: free.
     lane: AtomicU64,
     context: AtomicU64,
     /// 1: for another graphics interface, of which the driver may not tell.
@@ -35,7 +36,7 @@ static ORIGINS: [Origin; ORIGINS_MAX] =
 /// Captures for which there was no place among the origins.
 static UNPLACED: AtomicU32 = AtomicU32::new(0);
 
-/// Who asks for a stream's work to be written down.
+/// The purpose of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum For {
     /// The program, as a graph.

@@ -9,16 +9,16 @@
 //! ```
 //!
 //! - A launch into a capture is written down by the driver, not run: it costs nothing and never waits.
-//! - Work on a stream with a name is that stream's card's, whichever context is current, if any: the driver takes its context from
-//!   the stream. There its markers are recorded.
+//! - Work on a stream with a name is that stream's card's, whichever context is current, if any: the driver takes its context
+//!   from the stream. There its markers are recorded.
 //! - Markers are recorded on the stream that a thread launches on or waits for, or on one that the process launched on and did
 //!   not destroy: no handle is used that the program has given up. A captured stream gets none.
-//! - One thread at a time works on the markers of a context; nobody waits for it.
-//! - What the program has waited for is billed when the wait ends ([`waiting`]); since when something is not, its slot says, so
-//!   that the work of a process that died is billed by whoever reaps it.
+//! - One thread at a time works on the markers of a context; no thread waits for it.
+//! - What the program has waited for is billed when the wait ends ([`host_wait`]); since when something is not, its slot says, so
+//!   that the work of a process that died is billed by the thread that reaps it.
 //! - What a forked child inherits is wiped; it begins anew.
 
-// UNSAFETY: private state lies in a mapping, and is lent to one thread at a time by a word of its own.
+// UNSAFETY: private state lies in a mapping, and is shared to one thread at a time by a word of its own.
 #![expect(unsafe_code, reason = "private state lies in a mapping")]
 
 mod driver;
@@ -52,7 +52,7 @@ use markers::{CONTEXTS_MAX, Context, Work};
 
 /// Controller and markers for one grant. All zeros is a controller that knows nothing; markers are put there before `ready`.
 ///
-/// In the first cache line is what every launch reads and hardly anybody writes; what every question writes is behind it.
+/// In the first cache line is what every launch reads and hardly any thread writes; what every question writes is behind it.
 #[repr(C, align(64))]
 pub(crate) struct Paced {
     ready: AtomicU32,
@@ -129,7 +129,7 @@ fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
         match paced.ready.compare_exchange(0, MAKING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 for context in &paced.contexts {
-                    // SAFETY: `MAKING` is this thread's; nobody else touches markers before `READY`.
+                    // SAFETY: `MAKING` is this thread's; no other thread touches markers before `READY`.
                     unsafe { context.make() };
                 }
                 paced.number.store(u32::try_from(number).unwrap_or(u32::MAX), Ordering::Release);
@@ -144,8 +144,8 @@ fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
 
 // === one launch ===
 
-/// Makes a launch as the share of its stream's card allows. `shape` is asked for where `key` alone does not do. What most launches
-/// do lies in the caller, with one call of the vendor's; everything else in [`launch_by_rule`].
+/// Makes a launch as the share of its stream's card allows. `shape` is asked for where `key` alone does not do. What most
+/// launches do lies in the caller, with one call of the vendor's; everything else in [`launch_by_rule`].
 #[inline]
 pub(crate) fn launch(
     key: Key,
@@ -179,7 +179,7 @@ pub(crate) fn is_first(shape: &Shape, target: Target) -> bool {
 
 /// What a launch may do, and what is left to be done behind it.
 enum Leave {
-    /// It goes, and nobody bills it.
+    /// It goes, and no thread bills it.
     Free,
     /// It goes on the lease of its stream.
     Charged(&'static Paced, Target),
@@ -248,7 +248,8 @@ impl Leave {
     }
 }
 
-/// Launches of one call for several cards that cost nothing where the vendor refuses them; those beyond cost what they would take.
+/// Launches of one call for several cards that cost nothing where the vendor refuses them; those beyond cost what they would
+/// take.
 const CARDS_KEPT: usize = 8;
 
 /// Makes a launch on several cards at once, each as its card's share allows.
@@ -272,8 +273,8 @@ pub(crate) fn launch_on_several(
     answer
 }
 
-/// [`Terms`] in one word, [`PART_BITS`] for each part, 0 where nothing is limited; above them the last bits of the generation that they
-/// are of: two threads that read limits of which one is older leave words that do not belong together.
+/// [`Terms`] in one word, [`PART_BITS`] for each part, 0 where nothing is limited; above them the last bits of the generation
+/// that they are of: two threads that read limits of which one is older leave words that do not belong together.
 struct Packed(u64);
 
 /// A part is a million at most.

@@ -5,14 +5,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aliquot_abi::limits::{ComputePolicy, Limits, ManagedPolicy};
 
-/// How often somebody else's writing is waited for.
+/// How often another process's writing is waited for.
 const TURNS_MAX: u32 = 64;
 /// Bits of a share: a million at most.
 const SHARE_BITS: u32 = 20;
 
 /// What of them can change.
 pub(super) struct Last {
-    /// Odd while somebody writes the others; 0: nothing was read yet.
+    /// Odd while a process writes the others; 0: nothing was read yet.
     version: AtomicU32,
     generation: AtomicU64,
     /// Guaranteed, granted and own share.

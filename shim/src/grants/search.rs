@@ -63,8 +63,8 @@ pub(super) fn find(world: &mut World) {
     look_beside(world);
 }
 
-/// Of several grants of one card, a program has the largest, and of equal ones the one with the lowest number of its file: the order
-/// in which a file system lists them is not the same everywhere.
+/// Of several grants of one card, a program has the largest, and of equal ones the one with the lowest number of its file: the
+/// order in which a file system lists them is not the same everywhere.
 fn look_beside(world: &mut World) {
     let size = |grant: &Grant| {
         let memory = match grant.first.memory {
@@ -162,7 +162,7 @@ fn take(world: &mut World, directory: &File) -> Taken {
 fn usage(directory: &File, number: usize) -> Option<Usage> {
     let file = File::find(Some(directory), c"usage", libc::O_RDWR).ok()?;
     let base = file.map(layout::usage::BYTES, libc::PROT_READ | libc::PROT_WRITE)?;
-    // SAFETY: a shared mapping that stays; everybody writes it atomically.
+    // SAFETY: a shared mapping that stays; every process writes it atomically.
     let view = unsafe { UsageView::new(base, layout::usage::BYTES) }.ok()?;
     let place = FILES.get(number)?;
     let file = file.keep();

@@ -111,7 +111,7 @@ impl Hook {
         entry
     }
 
-    /// What a caller gets who is linked to the function: that of another library, where one lies between us and the vendor's.
+    /// What a caller gets that is linked to the function: that of another library, where one lies between us and the vendor's.
     #[inline]
     pub(crate) fn linked(&self) -> *const () {
         let linked = self.linked.load(Ordering::Acquire);
@@ -169,7 +169,7 @@ macro_rules! hooks {
                 pub(crate) fn real($($arg: $ty),*) -> i32 {
                     // SAFETY: the address of a function of this signature, by the facts table.
                     let real = unsafe { core::mem::transmute::<*const (), Real>(HOOK.real()) };
-                    // SAFETY: the arguments are the caller's, who keeps the vendor's contract, or ours, which keep it.
+                    // SAFETY: the arguments are the caller's, which keeps the vendor's contract, or ours, which keep it.
                     unsafe { real($($arg),*) }
                 }
 

@@ -39,8 +39,8 @@ const _: () = assert!(size_of::<LaunchParams>() == 56 && core::mem::offset_of!(L
 /// Most launches of one call for several cards: a node has fewer cards.
 const CARDS_MAX: u32 = 64;
 
-/// Launches a kernel. The vendor call is written out on both ways, not captured for the one that is taken seldom: so the arguments
-/// of a launch that passes stay in registers.
+/// Launches a kernel. The vendor call is written out on both ways, not captured for the one that is taken seldom: so the
+/// arguments of a launch that passes stay in registers.
 macro_rules! kernel {
     ($function:expr, $grid:expr, $block:expr, $stream:expr, $mode:ident, $real:expr) => {{
         let target = Target { stream: $stream, mode: StreamMode::$mode };

@@ -82,7 +82,7 @@ hooks! {
     }
     fn cuMemGetHandleForAddressRange(handle: *mut c_void, address: u64, bytes: usize, kind: u32, flags: u64) {
         let answer = cuMemGetHandleForAddressRange::real(handle, address, bytes, kind, flags);
-        // Nobody else has it before the caller.
+        // No other thread has it before this call returns.
         if answer == SUCCESS && !physical::share_mapped(address, wide(bytes)) {
             let _errno = KeepErrno::new();
             ranges::export(base_of(address));
@@ -91,8 +91,8 @@ hooks! {
     }
 }
 
-/// What stands for an endpoint among handles, which are addresses: with its end all that this process bound is unbound, whoever else has
-/// it.
+/// What stands for an endpoint among handles, which are addresses: with its end all that this process bound is unbound, even
+/// if another process has it.
 fn endpoint(id: u32) -> u64 {
     1 << 62 | u64::from(id)
 }

@@ -250,7 +250,7 @@ fn as_granted(card: Handle, total: u64, free: u64) -> Option<Memory> {
 
 type List<E> = fn(*mut c_void, *mut u32, *mut E) -> i32;
 
-/// The processes that compute: those of the books, which know what the container's processes hold also where the driver names
+/// The processes that compute: those of accounting, which know what the container's processes hold also where the driver names
 /// them by other numbers, or not at all.
 fn computing<E: Booked>(card: Handle, count: *mut u32, list: *mut E, real: List<E>) -> i32 {
     match monitored::account(card) {
@@ -319,7 +319,7 @@ fn ours_alone<E: Entry>(card: Handle, places: &Places<E>, ask: &dyn Fn(*mut u32,
     let (kept, answer) = if answer == SUCCESS && (found == 0 || !places.list.is_null()) {
         (processes::keep_ours(ledger, found, places.list), answer)
     } else {
-        // NVML said how many there are of everybody.
+        // NVML counted all processes.
         processes::read_ours(ledger, found, (places.room, places.list), ask)
     };
     // SAFETY: as above.
@@ -338,6 +338,6 @@ fn work_of_ours<E: Entry>(card: Handle, places: &Places<E>, ask: &dyn Fn(*mut u3
     if let Standing::Granted(grant) = monitored::standing(card) {
         processes::show_as_share(&grant.limits(), found, places.list);
     }
-    // NVML's way to say that nobody did anything.
+    // NVML's way to say that no process did anything.
     if found == 0 && !matches!(monitored::account(card), Account::Uncounted) { NOT_FOUND } else { answer }
 }

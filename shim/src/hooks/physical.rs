@@ -1,4 +1,4 @@
-//! Physical memory and who holds it: `cuMemCreate`, `cuMemRelease`, `cuMemMap`, `cuMemUnmap`, `cuMemRetainAllocationHandle`,
+//! Physical memory and its holders: `cuMemCreate`, `cuMemRelease`, `cuMemMap`, `cuMemUnmap`, `cuMemRetainAllocationHandle`,
 //! `cuMemExportToShareableHandle`, `cuMemImportFromShareableHandle`, `cuMemMapArrayAsync`.
 
 // UNSAFETY: out-parameters and a structure of the caller.
@@ -87,7 +87,7 @@ hooks! {
         answer(handle, physical::retain(u64::try_from(address.addr()).unwrap_or(0), call))
     }
     fn cuMemExportToShareableHandle(shareable: *mut c_void, handle: u64, kind: u32, flags: u64) {
-        // Before anybody can have it.
+        // Before any caller can have it.
         Number::of(handle).share();
         if kind != DESCRIPTOR || shareable.is_null() {
             let answer = cuMemExportToShareableHandle::real(shareable, handle, kind, flags);

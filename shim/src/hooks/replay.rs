@@ -25,7 +25,7 @@ hooks! {
     }
 }
 
-/// Whether a grant limits compute, which stays as it was found: 0 nobody looked, 1 none does, 2 one does.
+/// Whether a grant limits compute, which stays as it was found: 0 no caller looked, 1 none does, 2 one does.
 static PACED: AtomicU32 = AtomicU32::new(0);
 
 fn is_paced() -> bool {

@@ -67,7 +67,7 @@ impl Width for u32 {
 
 fn show<W: Width>(device: Option<Device>, free: *mut W, total: *mut W) {
     let Some(device) = device.filter(|_| !free.is_null() && !total.is_null()) else { return };
-    // Pools shrink when somebody synchronises: what they gave back is free.
+    // Pools shrink when a caller synchronises: what they gave back is free.
     pools::refresh();
     // SAFETY: not null, and the driver has just written both.
     let card = unsafe { Memory { total: total.read().bytes(), free: free.read().bytes() } };

@@ -2,7 +2,7 @@
 //!
 //! The vendor's library is the one that goes by its name (`DT_SONAME`), wherever it was loaded from; of several copies, as
 //! `dlmopen` makes them, the first that gave a function. A function of the same name in any other library is that library's
-//! affair: whoever asks for it gets it.
+//! affair: the caller that asks for it gets it.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -70,7 +70,7 @@ fn stem(library: Library) -> &'static CStr {
 fn loaded(library: Library) -> Option<Object> {
     let copy = Copy::of(library);
     copy.get().or_else(|| {
-        // Who is linked to it may be a plugin, with which it would go.
+        // A caller that is linked to it may be a plugin, with which it would go.
         if elf::is_late(stem(library)) {
             keep(library);
         }
@@ -111,7 +111,7 @@ pub(crate) fn keep(library: Library) {
         Library::Nvml => c"libnvidia-ml.so.1",
     };
     if open(name).is_null() {
-        // It goes by another name, or lies in another namespace: then who loaded it keeps it.
+        // It goes by another name, or lies in another namespace: then the library that loaded it keeps it.
         forget_error();
     }
 }

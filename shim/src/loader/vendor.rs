@@ -216,8 +216,8 @@ pub(crate) fn current_device() -> Option<Device> {
     (cuCtxGetDevice(&raw mut device)? == SUCCESS).then_some(Device(device))
 }
 
-/// The card that has memory of such a location; `None`: none of this machine's. Of none, and of a kind that is not known, it is the
-/// current card, or the first.
+/// The card that has memory of such a location; `None`: none of this machine's. Of none, and of a kind that is not known, it
+/// is the current card, or the first.
 #[inline(never)]
 pub(crate) fn card_of(kind: u32, number: i32) -> Option<Device> {
     match kind {

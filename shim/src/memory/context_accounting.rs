@@ -1,8 +1,8 @@
-//! Contexts: what they take from the card is in the books before they are made, and leaves them when they are gone.
+//! Contexts: what they take from the card is in accounting before they are made, and leaves them when they are gone.
 //!
-//! How large one is says [`crate::memory::sizes`]; where nobody knows, what is presumed is reserved, and the first one is taken away again
-//! where it does not fit. A primary context that a runtime library got past the hooks is charged when memory is first asked for in
-//! it; that one ended so is found out before anybody is refused.
+//! How large one is says [`crate::memory::sizes`]; where it is unknown, what is presumed is reserved, and the first one is
+//! taken away again where it does not fit. A primary context that a runtime library got past the hooks is charged when memory
+//! is first asked for in it; that one ended so is found out before any thread is refused.
 
 mod attached;
 mod primary;
@@ -41,7 +41,7 @@ fn is_active(device: Device) -> Option<bool> {
     (answer == SUCCESS).then_some(active != 0)
 }
 
-/// It is there and stays; `None`: it is not, or who knows.
+/// It is there and stays; `None`: it is not, or unknown.
 fn stays(device: Device) -> Option<Relying> {
     let relying = primary(device)?.retention.rely()?;
     (is_active(device) == Some(true)).then_some(relying)
@@ -53,7 +53,7 @@ pub(crate) fn primary_bytes(device: Device) -> Option<Bytes> {
     if is_active(device)? { sizes::known(ledger) } else { Some(Bytes(0)) }
 }
 
-/// Who retains a primary context.
+/// Holders of a primary context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// The program, which releases it.
@@ -97,7 +97,7 @@ pub(crate) fn retain(
         Account::Closed => return closed::refuse_handle(device, context, real, undo),
     };
     let meter = Meter::Primary(device);
-    // Its turn, where it has one, ends when the books are right.
+    // Its turn, where it has one, ends when accounting is right.
     let foreseen = Foreseen::of(ledger);
     let relying = stays(device);
     let worst = if relying.is_some() { Bytes(0) } else { foreseen.bytes() };
@@ -167,7 +167,7 @@ pub(crate) fn join_primary(device: Device, context: u64) {
     }
 }
 
-/// The driver tells it only to who retains it, which is not to make one.
+/// The driver tells it only to the thread that retains it, which is not to make one.
 fn primary_handle(device: Device) -> Option<u64> {
     let _relying = stays(device)?;
     let mut handle = 0;
@@ -199,7 +199,8 @@ fn is_on(ledger: Ledger, device: Device) -> bool {
     matches!(account::of(device), Account::Counted(its) if its.number() == ledger.number())
 }
 
-/// Memory of a grant is short: what went with primary contexts that ended past the hooks, as they were had, is not there any more.
+/// Memory of a grant is short: what went with primary contexts that ended past the hooks, as they were had, is not there any
+/// more.
 #[cold]
 pub(crate) fn find_ended(ledger: Ledger) {
     for (number, primary) in (0_i32..).zip(&PRIMARY) {
@@ -227,7 +228,7 @@ impl Now {
             Some(false) => Self::None,
             Some(true) => {
                 let handle = vendor::relaxed(|| primary_handle(device));
-                // It may have been held by nobody else than who asked.
+                // The caller may have been its only holder.
                 match is_active(device) {
                     Some(false) => Self::None,
                     _ => handle.map_or(Self::Unknown, Self::Handle),
@@ -237,7 +238,7 @@ impl Now {
         }
     }
 
-    /// Whether one of this handle has certainly ended. A new one may have its handle: then nobody can tell.
+    /// Whether one of this handle has certainly ended. A new one may have its handle: then it is unknown.
     fn is_without(self, handle: u64) -> bool {
         match self {
             Self::None => true,
@@ -252,7 +253,7 @@ fn end_if_gone(device: Device, primary: &Primary, handle: u64) {
     if handle == 0 || !Now::of(device).is_without(handle) {
         return;
     }
-    // After the question, which has it for a moment: who let it go in that has put back its number.
+    // After the question, which has it for a moment: a thread that let it go in that has put back its number.
     let tie = primary.tie_at(handle);
     let going = contexts::going_as(handle, End::Was, tie);
     // What has the old number from here on is not there, if the answer is still the same: what begins anew has another one.
@@ -283,7 +284,7 @@ fn uncounted(device: Device, (holder, context): (Holder, Place), real: impl Fn()
 /// How a primary context is let go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Letting {
-    /// By one who retained it.
+    /// By one that retained it.
     Release,
     /// By a green context.
     Green,
@@ -292,7 +293,7 @@ pub(crate) enum Letting {
 }
 
 impl Letting {
-    /// Who has it no more; `None`: nobody has.
+    /// A thread that has it no more; `None`: no thread has.
     fn holder(self) -> Option<Holder> {
         match self {
             Self::Release => Some(Holder::Program),
@@ -339,7 +340,7 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
         }
         Some(going) => {
             going.stays();
-            // Whoever ended it meanwhile saw it without its number.
+            // A thread that ended it meanwhile saw it without its number.
             if primary.handle.load(Ordering::Acquire) != handle {
                 contexts::going_as(handle, End::Was, tie).gone();
             } else if is_active(device) == Some(false) {

@@ -1,11 +1,11 @@
-//! What leaves the books when a stream is there: holds on physical memory, and memory that is freed in the order of a stream.
+//! What leaves accounting when a stream is there: holds on physical memory, and memory that is freed in the order of a stream.
 //!
 //! ```text
 //!   unmapped, or freed ─▶ an event behind it in the stream ─▶ settle: the event is reached ─▶ it leaves
 //! ```
 //!
-//! Whoever is about to be refused, or asks for memory information, settles first. An event is the driver's for as long as its
-//! context is: before a context ends its events are set aside.
+//! A thread that is about to be refused, or asks for memory information, settles first. An event is the driver's for as long
+//! as its context is: before a context ends its events are set aside.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -58,13 +58,13 @@ struct Event {
     order: AtomicU64,
 }
 
-/// Nobody's.
+/// Free.
 const FREE: u32 = 0;
 /// A thread is at it.
 const BUSY: u32 = 1;
 /// The stream is on its way to it.
 const AWAITED: u32 = 2;
-/// Its context is about to end: nobody asks the driver about it any more.
+/// Its context is about to end: no thread asks the driver about it any more.
 const GOING: u32 = 3;
 /// The stream has reached it, and it is destroyed.
 const REACHED: u32 = 4;
@@ -99,7 +99,7 @@ impl Event {
         self.state.compare_exchange(from, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes it out of everybody's hands where it is of this context.
+    /// Takes it out of every thread's hands where it is of this context.
     fn set_aside(&self, tie: Tie) {
         // Past the bound the thread that has it was cancelled, or a handler of a signal runs on top of it.
         for _ in 0..ASKING_TURNS_MAX {
@@ -157,7 +157,7 @@ impl Behind {
     /// Behind what a stream of the current context has to do; `None`: there is no event to be had.
     pub(crate) fn of(stream: u64, mode: StreamMode, tie: Tie) -> Option<Self> {
         if tie == Tie(0) {
-            // Nobody will say when its context ends.
+            // No thread will say when its context ends.
             return None;
         }
         // Another stream may have the handle of one that was destroyed with work to do.
@@ -222,8 +222,8 @@ impl Behind {
     }
 }
 
-/// Memory was freed in the order of a stream: it leaves the books at once where the stream is there, else when it is. Where nobody
-/// can tell when that is it stays until its address comes again, or its context ends.
+/// Memory was freed in the order of a stream: it leaves accounting at once where the stream is there, else when it is. Where
+/// no thread can tell when that is it stays until its address comes again, or its context ends.
 #[cold]
 pub(crate) fn freed(freeing: Freeing, stream: u64, mode: StreamMode) {
     let _errno = KeepErrno::new();
@@ -267,7 +267,7 @@ pub(crate) fn settle() {
     end_all(|event| event.becomes(REACHED, BUSY));
 }
 
-/// Lets go of what waits for these events, which are the caller's and nobody's then.
+/// Lets go of what waits for these events, which are the caller's then.
 fn end_all(take: impl Fn(&Event) -> bool) {
     let mut taken = [false; EVENTS_MAX];
     for (taken, event) in taken.iter_mut().zip(&EVENTS) {
@@ -313,7 +313,7 @@ fn drop_all(wanted: impl Fn(&Leaving) -> bool) {
     }
 }
 
-/// A context is about to end: who is asking about one of its events ends first, and nobody begins.
+/// A context is about to end: a thread that is asking about one of its events ends first, and no thread begins.
 fn context_going(tie: Tie) {
     EVENTS.iter().for_each(|event| event.set_aside(tie));
 }

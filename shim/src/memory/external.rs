@@ -1,5 +1,5 @@
-//! Memory that another interface to the card made (`cuImportExternalMemory`): nobody else can have charged it, so who imports it
-//! pays.
+//! Memory that another interface to the card made (`cuImportExternalMemory`): no other process can have charged it, so a
+//! process that imports it pays.
 //!
 //! ```text
 //!   object (handle) ────────────────┐
@@ -10,7 +10,8 @@
 //! The vendor says that what is mapped of an object has to be freed on its own, the object being destroyed or not. Where it gives
 //! the same address twice, that is two holds.
 //!
-//! The card has the memory before, and perhaps after: the books change and free memory does not. So nobody measures meanwhile.
+//! The card has the memory before, and perhaps after: accounting changes and free memory does not. So no process measures
+//! meanwhile.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -66,7 +67,7 @@ impl Mapping {
     }
 }
 
-/// Nobody measures while this is held; `None`: nothing is charged in the current context.
+/// No process measures while this is held; `None`: nothing is charged in the current context.
 fn turn() -> Option<Turn> {
     let _errno = KeepErrno::new();
     match account::of(contexts::current()?.device) {

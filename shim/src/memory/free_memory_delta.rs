@@ -1,23 +1,24 @@
-//! What a call took from the card or gave back: free memory before less free memory after, corrected by what the books moved.
+//! What a call took from the card or gave back: free memory before less free memory after, corrected by what accounting moved.
 //!
 //! ```text
-//!   take turns ─▶ wait until nobody else moves memory ─▶ free memory and books ─▶ the call
-//!              ─▶ wait until nobody else does ─▶ free memory and books ─▶ the next one's turn
+//!   take turns ─▶ wait until no other process moves memory ─▶ free memory and accounting ─▶ the call
+//!              ─▶ wait until no other process does ─▶ free memory and accounting ─▶ the next one's turn
 //! ```
 //!
 //! Each process of the container says in its slot which of its calls are under way. While there is none but the measured one,
-//! books and card differ by what nobody booked, so two such moments tell what the call took, whatever came and went between
-//! them; unless another process has pools or graphs, whose memory comes back to the card before its books say so. Both waits
-//! have an end: whoever is in the driver for long makes a reading doubtful and nobody wait for him. A turn that somebody died in
-//! is over after [`TURN_MILLIS_MAX`]. Other tenants of the card cannot be seen.
+//! accounting and card differ by what no process booked, so two such moments tell what the call took, whatever came and went
+//! between them; unless another process has pools or graphs, whose memory comes back to the card before its accounting says
+//! so. Both waits have an end: the process that is in the driver for long makes a reading doubtful and no process wait for
+//! him. A turn that a process died in is over after [`TURN_MILLIS_MAX`]. Other tenants of the card cannot be seen.
 //!
 //! The card is read in the current context where that is its own, else in its primary one ([`Place`]).
 //!
 //! What would be credited by what is read has to be certain ([`Watched`]): no call but the measured one is under way or began, no
-//! other process has pools or graphs, and all of them are seen to live *after* the card was read, so that none of it came back by a
-//! death. That comes to pass beside others at work as the turn has a door, which is shut for such a call: who is about to move
-//! memory waits before it, as long as [`SHUT_MILLIS_MAX`]. Other tenants are told by the card's free memory alone: it has to
-//! rise by just what is asked about, by less than a context where another process has one past the hooks, and nobody is to be seen who moves as much, for longer behind the call than that took.
+//! other process has pools or graphs, and all of them are seen to live *after* the card was read, so that none of it came back
+//! by a death. That comes to pass beside others at work as the turn has a gate, which is shut for such a call: a process that
+//! is about to move memory waits before it, as long as [`SHUT_MILLIS_MAX`]. Other tenants are told by the card's free memory
+//! alone: it has to rise by just what is asked about, by less than a context where another process has one past the hooks, and
+//! no process is to be seen that moves as much, for longer behind the call than that took.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -31,29 +32,29 @@ use crate::memory::sizes::{self, free_now};
 use crate::memory::sparse;
 use crate::sys::{self, KeepErrno};
 
-/// Longest wait for others who measure, in milliseconds: after it their turn is over.
+/// Longest wait for others that measure, in milliseconds: after it their turn is over.
 const TURN_MILLIS_MAX: u32 = 1_000;
 /// Longest sleep before the turn is looked at again.
 const TURN_STEP_NANOS: u64 = 5_000_000;
-/// Longest time for which a door is shut to anybody, in milliseconds.
+/// Longest time for which a gate is shut to any process, in milliseconds.
 const SHUT_MILLIS_MAX: u32 = 200;
 /// Longest wait behind it until all others are outside; it halves with each that was in vain, so many times at most.
 const OUTSIDE_NANOS: u64 = 100 * MILLI;
 const OUTSIDE_HALVES_MAX: u32 = 5;
-/// How long after it is known that a process died the card is not trusted: a driver may let go of its memory later than it is found
-/// dead.
+/// How long after it is known that a process died the card is not trusted: a driver may let go of its memory later than it is
+/// found dead.
 const AFTER_DEATH_NANOS: u64 = 5 * MILLI;
 /// How much longer than a call took the card is watched behind it, and for how long at most.
 const WATCHED_TIMES: u64 = 4;
 const WATCHED_NANOS_MAX: u64 = 2 * MILLI;
-/// First and longest sleep before a look whether somebody still moves memory.
+/// First and longest sleep before a look whether a process still moves memory.
 const STEP_NANOS: u64 = 50_000;
 const STEP_NANOS_MAX: u64 = 2_000_000;
 const MILLI: u64 = 1_000_000;
 
 /// 1: the last reading waited in vain, so the next ones wait little.
 static IS_TIRED: AtomicU32 = AtomicU32::new(0);
-/// Waits behind a shut door that were in vain, one after the other.
+/// Waits behind a shut gate that were in vain, one after the other.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 
 /// How many processes of a container died, plus one, and since when this one knows, in nanoseconds of the monotonic clock.
@@ -83,7 +84,7 @@ impl Patience {
     }
 }
 
-/// Free memory and the books at a moment.
+/// Free memory and accounting at a moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
     free: u64,
@@ -97,9 +98,9 @@ pub(crate) struct Reading {
 pub(crate) enum Taken {
     /// So much, by all that can be seen.
     Sure(Bytes),
-    /// That, by the books of all processes of the container; one that ended may have hidden some.
+    /// That, by accounting of all processes of the container; one that ended may have hidden some.
     Likely(Bytes),
-    /// That, or somebody else's.
+    /// That, or another process's.
     Doubtful(Bytes),
     /// It gave so much back, by all that can be seen.
     Given(Bytes),
@@ -109,7 +110,7 @@ pub(crate) enum Taken {
 #[must_use]
 pub(crate) struct Turn {
     word: &'static AtomicU32,
-    /// When it began; `None`: somebody else's goes on.
+    /// When it began; `None`: another process's goes on.
     own: Option<u32>,
 }
 
@@ -120,7 +121,7 @@ enum Door {
     Shut,
 }
 
-/// Bit of the turn's word: its door is shut.
+/// Bit of the turn's word: its gate is shut.
 const SHUT: u32 = 1;
 
 fn millis() -> u32 {
@@ -167,15 +168,15 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let Some(own) = self.own else { return };
         if self.word.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            // Of those before a shut door nobody is next.
+            // Of those before a shut gate no process is next.
             if own & SHUT == 0 { sys::wake_one(self.word) } else { sys::wake_all(self.word) }
         }
     }
 }
 
-/// Before a call that moves memory, by a thread that has begun none: where the door is shut it waits, not for long.
+/// Before a call that moves memory, by a thread that has begun none: where the gate is shut it waits, not for long.
 #[inline]
-pub(crate) fn wait_at_door(ledger: Ledger) {
+pub(crate) fn pass_admission_gate(ledger: Ledger) {
     let word = ledger.usage().view.measuring();
     if word.load(Ordering::Relaxed) & SHUT != 0 {
         wait_outside(word);
@@ -188,7 +189,7 @@ fn wait_outside(word: &AtomicU32) {
     let begun = millis();
     loop {
         let (seen, now) = (word.load(Ordering::Acquire), millis());
-        // A door that was shut for longer was left so.
+        // A gate that was shut for longer was left so.
         let is_shut = seen & SHUT != 0 && now.wrapping_sub(seen) <= SHUT_MILLIS_MAX;
         if !is_shut || now.wrapping_sub(begun) > SHUT_MILLIS_MAX {
             return;
@@ -217,7 +218,7 @@ pub(crate) fn read(ledger: Ledger, patience: Patience) -> Option<Reading> {
             return Some(Reading { free: free_now()?, still, is_settled: false });
         }
         if step == 0 {
-            // Who died in a call is at nothing any more.
+            // A process that died in a call is at nothing any more.
             let _done_or_elsewhere = ledger.look();
         } else {
             sys::wait_while(&AtomicU32::new(0), 0, step);
@@ -247,8 +248,8 @@ pub(crate) fn taken(before: &Reading, after: &Reading) -> Taken {
     }
 }
 
-/// What the card got back between two readings beside what the books moved, where both were settled; `None`: nothing, or who knows.
-/// It may be somebody's who has pools or graphs, or has ended.
+/// What the card got back between two readings beside what accounting moved, where both were settled; `None`: nothing, or
+/// unknown. It may be a process's that has pools or graphs, or has ended.
 pub(crate) fn given(before: &Reading, after: &Reading) -> Option<Bytes> {
     let card = i128::from(after.free) - i128::from(before.free);
     let booked = i128::from(after.still.total.0) - i128::from(before.still.total.0);
@@ -291,13 +292,13 @@ impl Place {
     }
 }
 
-/// A call that is watched, from before it until the books have what it moved.
+/// A call that is watched, from before it until accounting has what it moved.
 #[must_use]
 pub(crate) struct Watched {
     ledger: Ledger,
     before: Option<(Place, Reading)>,
     begun: u64,
-    // The books are right before others look.
+    // Accounting is right before others look.
     moving: Moving,
     shut: Option<Turn>,
 }
@@ -310,7 +311,7 @@ impl Watched {
         let is_close = watch == Watch::Closely && place.is_some();
         let shut = is_close.then(|| Turn::take_with(ledger, Door::Shut));
         if shut.is_none() {
-            wait_at_door(ledger);
+            pass_admission_gate(ledger);
         }
         let moving = ledger.moving();
         let is_own = shut.as_ref().is_some_and(|turn| turn.own.is_some());
@@ -318,7 +319,7 @@ impl Watched {
         Self { ledger, before, begun: sys::now(), moving, shut }
     }
 
-    /// After it: what the card got back by it; `None`: nothing, or perhaps somebody else's.
+    /// After it: what the card got back by it; `None`: nothing, or perhaps another process's.
     pub(crate) fn end(self, answer: i32) -> (Option<Bytes>, Moving) {
         let _errno = KeepErrno::new();
         let given = self.before.filter(|_| answer == SUCCESS).and_then(|before| self.given(before));
@@ -341,7 +342,7 @@ impl Watched {
     }
 }
 
-/// A reading that is certain, as soon as all others are outside; where the door is not ours, at once.
+/// A reading that is certain, as soon as all others are outside; where the gate is not ours, at once.
 fn outside(ledger: Ledger, place: Place, is_own: bool) -> Option<Reading> {
     let halves = IN_VAIN.load(Ordering::Relaxed).min(OUTSIDE_HALVES_MAX);
     let until = sys::now().saturating_add(if is_own { OUTSIDE_NANOS >> halves } else { 0 });
@@ -360,7 +361,7 @@ fn outside(ledger: Ledger, place: Place, is_own: bool) -> Option<Reading> {
             return None;
         }
         if step == 0 {
-            // Who died is at nothing any more.
+            // A process that died is at nothing any more.
             let _done_or_elsewhere = ledger.look();
         } else {
             sys::wait_while(&AtomicU32::new(0), 0, step);
@@ -369,9 +370,9 @@ fn outside(ledger: Ledger, place: Place, is_own: bool) -> Option<Reading> {
     }
 }
 
-/// The books while nothing can move but by the measured call.
+/// Accounting while nothing can move but by the measured call.
 fn quiet(ledger: Ledger) -> Option<Still> {
-    // What pools of this process have given back is in the books by now.
+    // What pools of this process have given back is in accounting by now.
     pools::refresh();
     let still = ledger.still();
     let is_quiet = still.calls.under_way == 1 && still.calls.loose == 0 && sparse::none();
@@ -395,14 +396,14 @@ fn is_after_deaths(ledger: Ledger, reaped: u64) -> bool {
     let Some(dead) = DEAD.get(ledger.number()) else { return false };
     let (now, count) = (sys::now(), reaped.wrapping_add(1));
     if dead.count.load(Ordering::Acquire) != count {
-        // In this order: who finds the count finds the time as well.
+        // In this order: a process that finds the count finds the time as well.
         dead.since.store(now, Ordering::Release);
         dead.count.store(count, Ordering::Release);
     }
     now.saturating_sub(dead.since.load(Ordering::Acquire)) >= AFTER_DEATH_NANOS
 }
 
-/// Whether for some time behind a call nobody is seen who takes or gives back just as much of the card.
+/// Whether for some time behind a call no process is seen that takes or gives back just as much of the card.
 fn is_nobody_elses(now: impl Fn() -> Option<u64>, (free, given): (u64, Bytes), took: u64) -> bool {
     let until = sys::now().saturating_add(took.saturating_mul(WATCHED_TIMES).min(WATCHED_NANOS_MAX));
     let mut seen = free;

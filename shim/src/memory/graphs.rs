@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   instantiate: what do its nodes want ─▶ noted (execs)
-//!   launch, upload: has it that? ─yes─▶ vendor call ─▶ the store's size into the books
+//!   launch, upload: has it that? ─yes─▶ vendor call ─▶ the store's size into accounting
 //!                        └─no─▶ reserve it ─▶ does not fit: trim all pools, once more ─▶ the vendor's out-of-memory
 //! ```
 //!
 //! A node costs nothing while it is written down, captured or copied. The store grows when a graph is uploaded or launched, and
-//! with some drivers when it is instantiated, and shrinks when it is trimmed: so the books follow it. Until it was seen which
+//! with some drivers when it is instantiated, and shrinks when it is trimmed: so accounting follows it. Until it was seen which
 //! driver this is, an instantiation reserves as well, and for good where the driver did not keep to what was seen. Growth that
-//! nobody foresaw is charged, and nothing more is granted until it fits; an instantiation is undone.
+//! no thread foresaw is charged, and nothing more is granted until it fits; an instantiation is undone.
 
 mod execs;
 mod flight;
@@ -82,8 +82,8 @@ pub(crate) fn watch(device: Device) -> bool {
     Meter::Graphs(device).note(device, State::Charged)
 }
 
-/// Brings the books to what the driver says of its stores; the ledger that holds more now than its limit leaves, and whether any
-/// store has grown by what nobody reserved.
+/// Brings accounting to what the driver says of its stores; the ledger that holds more now than its limit leaves, and whether any
+/// store has grown by what no thread reserved.
 fn settle() -> (Option<Ledger>, Ended) {
     let (mut over, mut how) = (None, Ended::Fits);
     meter::each_charged(|meter, _, ledger| {
@@ -125,7 +125,7 @@ fn held(wanted: &Wanted) -> Held {
     held
 }
 
-/// By how much that has grown of a card which had `before`; `None`: nobody can tell.
+/// By how much that has grown of a card which had `before`; `None`: unknown.
 fn grown(card: i32, before: u64) -> Option<u64> {
     let after = held_of(card);
     if before == UNTOLD || after == UNTOLD { None } else { after.checked_sub(before) }
@@ -147,8 +147,8 @@ pub(crate) fn upload(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
     if Kind::Graphs.is_there() { run(exec, target, Does::Upload, &real) } else { real() }
 }
 
-/// A graph that is to be launched for the first time is uploaded, into a stream at rest: what the driver takes for that is no time of
-/// the card. One with memory of its own has that by its launch alone. What is wrong with it the launch says.
+/// A graph that is to be launched for the first time is uploaded, into a stream at rest: what the driver takes for that is no
+/// time of the card. One with memory of its own has that by its launch alone. What is wrong with it the launch says.
 #[cold]
 pub(crate) fn bring(exec: u64, target: Target) {
     let _errno = KeepErrno::new();
@@ -247,7 +247,7 @@ enum Made {
     Not(i32),
 }
 
-/// Instantiates with what that may take in the books.
+/// Instantiates with what that may take in accounting.
 #[inline(never)]
 fn make(exec: Place, flight: &mut Flight, upload: Option<Target>, real: &dyn Fn() -> i32) -> Made {
     let mut reserved = NOTHING;

@@ -1,4 +1,4 @@
-//! What an image says that its module takes of the card at least: its variables, before anybody loads it.
+//! What an image says that its module takes of the card at least: its variables, before any caller loads it.
 //!
 //! Images come without a length, and from anywhere: they are read through the kernel, which answers where nothing is, and never
 //! further than they say. An ELF image says it in the sizes of its sections of variables, PTX in its `.global` definitions. Of

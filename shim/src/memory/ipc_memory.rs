@@ -1,27 +1,28 @@
 //! Memory that its maker lets other processes open (`cuIpcGetMemHandle`). A driver keeps it until the maker has freed it and
-//! every opener has closed it, or died; whoever dies first.
+//! every opener has closed it, or exited, in any order.
 //!
 //! ```text
 //!   maker:  export ─▶ a slot of its own: the bytes move there from the maker's slot, with a tag of the handle
-//!                └─ slots are short ─▶ the maker's crowd ([`shared_slot`])
-//!   opener: open   ─▶ the slot with the handle's tag, else all crowds
+//!                └─ slots are short ─▶ the maker's shared slot ([`shared_slot`])
+//!   opener: open   ─▶ the slot with the handle's tag, else all shared slots
 //!   both hold a shared record lock on a byte that belongs to this slot and owner word; the kernel drops it at their death
 //! ```
 //!
-//! So the books have the bytes once, and as long as the driver does, whoever is killed and when: a slot whose lock nobody holds
-//! is dead, and goes back as a process's does ([`crate::accounting::life`]). An opener locks before it asks the vendor and unlocks after
-//! the vendor closed; the maker unlocks after the vendor freed. Whoever unlocks last, of those who let go, empties the slot; of
-//! two at once, who see each other, neither does, and the slot is dead.
+//! So accounting has the bytes once, and as long as the driver does, whichever process is killed: a slot whose lock no process
+//! holds is dead, and goes back as a process's does ([`crate::accounting::life`]). An opener locks before it asks the vendor
+//! and unlocks after the vendor closed; the maker unlocks after the vendor freed. A process that unlocks last, of those that
+//! let go, empties the slot; of two at once, which see each other, neither does, and the slot is dead.
 //!
-//! Nobody can look whether there is a lock and act by it at one moment. So who has locked counts itself in the owner word, and who
-//! found no lock (a reaper, or the last who lets go) marks that word only as it was before it looked: one of the two fails, and knows.
-//! Who sees the maker's own lock behind its own, and no free by it, counts nothing: nobody looked in vain before. So a maker of a
-//! library that does not know the count finds its word as it wrote it, and what it lends leaves the books when the last has let go.
+//! No process can look whether there is a lock and act by it at one moment. So a process that has locked counts itself in the
+//! owner word, and a process that found no lock (a reaper, or the last that lets go) marks that word only as it was before it
+//! looked: one of the two fails, and knows. A process that sees the maker's own lock behind its own, and no free by it, counts
+//! nothing: no process looked in vain before. So a maker of a library that does not know the count finds its word as it wrote
+//! it, and what it lends leaves accounting when the last has let go.
 //!
 //! Physical memory that was exported ([`descriptor`]) goes the same way, and its importers are openers.
 //!
 //! An opener whose grant has no such slot is of another grant, or the maker is: it pays nothing, and when the maker has freed
-//! the memory nobody does.
+//! the memory, no process pays.
 
 mod descriptor;
 mod opened;
@@ -47,7 +48,7 @@ use crate::memory::plain::{self, POINTERS};
 use crate::sys::process;
 use crate::sys::{self, KeepErrno};
 
-/// A slot of lent memory, under one owner word.
+/// A slot of IPC-shared memory, under one owner word.
 #[derive(Clone, Copy)]
 pub(crate) struct Lent {
     usage: Usage,
@@ -57,13 +58,13 @@ pub(crate) struct Lent {
     room: Room,
 }
 
-/// What a slot of lent memory is for.
+/// What a slot of IPC-shared memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     /// One allocation.
     One,
-    /// A crowd of them.
-    Crowd,
+    /// A shared slot of them.
+    Shared,
 }
 
 /// What this process made and lends, or has open.
@@ -118,7 +119,7 @@ impl Tag {
 // === impl Held ===
 
 impl Held {
-    /// What the vendor has freed goes back; what is lent, when nobody has it open.
+    /// What the vendor has freed goes back; what is shared, when no process has it open.
     pub(crate) fn give_back(self, key: Key) {
         if self.is_apart() {
             give_back(key);
@@ -133,8 +134,8 @@ impl Held {
 impl Lent {
     /// The slot of this number, which has this owner word.
     fn of(usage: Usage, number: usize, owner: u64) -> Option<Self> {
-        let is_crowd = usage.view.slot(number)?.tag().load(Ordering::Acquire) == CROWD;
-        let room = if is_crowd { Room::Crowd } else { Room::One };
+        let is_shared = usage.view.slot(number)?.tag().load(Ordering::Acquire) == CROWD;
+        let room = if is_shared { Room::Shared } else { Room::One };
         Some(Self { usage, number: u32::try_from(number).ok()?, owner: freed(owner), room })
     }
 
@@ -150,9 +151,9 @@ impl Lent {
         Place { bytes, grant, tie, number, references: 1, owner, room, books: Books::Apart }
     }
 
-    /// The byte whose lock says that somebody has it.
+    /// The byte whose lock says that a process has it.
     pub(crate) fn lock(self) -> u64 {
-        lock_of_lent(self.number, self.owner, if self.room == Room::Crowd { CROWD } else { 0 })
+        lock_of_lent(self.number, self.owner, if self.room == Room::Shared { CROWD } else { 0 })
     }
 
     fn key(self) -> Key {
@@ -215,14 +216,14 @@ impl Lent {
             if !self.is_last_hold() {
                 return false;
             }
-            // While the lock is held nobody takes the slot for dead, so that it is emptied once.
+            // While the lock is held no process takes the slot for dead, so that it is emptied once.
             if had == Had::Memory && self.is_let_go() && self.closes() {
                 self.empty(ledger);
             }
             self.unlock();
             true
         });
-        // Somebody else let go at the same time.
+        // Another process let go at the same time.
         if is_last && self.is_let_go() && !self.is_held_elsewhere() {
             let _done_or_elsewhere = ledger.look();
         }
@@ -230,17 +231,17 @@ impl Lent {
 
     /// Its maker does not have it any more.
     fn let_go(self, ledger: Ledger) {
-        if self.room == Room::Crowd {
+        if self.room == Room::Shared {
             return;
         }
-        // None: it was taken for dead, and what was in it is off the shared books.
+        // None: it was taken for dead, and what was in it is off shared accounting.
         if let Some(slot) = self.slot() {
             slot.kind().store(LET_GO, Ordering::SeqCst);
         }
         self.drop_hold(ledger, Had::Memory);
     }
 
-    /// Whether this process, which has the lock, is the last who had it: then nobody takes hold of it any more.
+    /// Whether this process, which has the lock, is the last that had it: then no process takes hold of it any more.
     fn closes(self) -> bool {
         let Some((slot, word)) = self.slot_and_word() else { return false };
         let close =
@@ -262,8 +263,9 @@ impl Lent {
         slot.owner().fetch_update(Ordering::SeqCst, Ordering::SeqCst, counted).is_ok()
     }
 
-    /// Whether its maker has its lock, and did not say that it lets go, after this process locked: nobody found no lock before, and
-    /// who looks from here on finds one. Of several who have it the kernel names one, who may be another: then nobody can tell.
+    /// Whether its maker has its lock, and did not say that it lets go, after this process locked: no process found no lock
+    /// before, and each that looks from here on finds one. Of several that have it the kernel names one, which may be another:
+    /// then it is unknown.
     fn is_with_maker(self, slot: SlotView<'_>, word: u64) -> bool {
         let is_its = |file| match sys::locker(file, self.lock()) {
             Some(Some(pid)) => u32::try_from(pid) == Ok(pid_in(word)),
@@ -284,12 +286,12 @@ impl Lent {
         self.usage.file().is_none_or(|file| sys::locked_by_another(file, self.lock()))
     }
 
-    /// Nobody has it any more: its bytes go back, and others may have the slot. What cannot be done while the books are closed
-    /// is left to whoever looks for the dead.
+    /// No process has it any more: its bytes go back, and others may have the slot. What cannot be done while accounting is
+    /// closed is left to the process that looks for exited processes.
     fn empty(self, ledger: Ledger) {
         let Some((slot, word)) = self.slot_and_word() else { return };
         if ledger.take_back(slot.used()) {
-            // Written over by somebody: it is his.
+            // Another process wrote over it, and owns it.
             let _freed = slot.owner().compare_exchange(word, self.owner, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
@@ -337,7 +339,7 @@ impl Place {
             Books::Joined => ledger.release(self.bytes),
         }
         lent.let_go(ledger);
-        if self.room == Room::Crowd && self.books == Books::Apart {
+        if self.room == Room::Shared && self.books == Books::Apart {
             shared_slot::leave(lent, self.bytes);
         }
     }
@@ -347,7 +349,7 @@ impl Place {
 pub(crate) trait Entry {
     /// Its bytes move to a slot of their own. False: another thread was faster, or it is gone.
     fn set_apart(&self) -> bool;
-    /// They come back. False: it was freed meanwhile, by who took it for lent.
+    /// They come back. False: it was freed meanwhile, by the process that took it for lent.
     fn join(&self) -> bool;
     /// Whether it is there, and its bytes are not in the process's slot.
     fn is_apart(&self) -> bool;
@@ -390,7 +392,7 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
     move_out(&Pointer(key, held), key, (ledger, lent), place)
 }
 
-/// A slot under this tag, held by this process; its crowd, where there is no tag or no slot.
+/// A slot under this tag, held by this process; its shared slot, where there is no tag or no slot.
 fn take_any(ledger: Ledger, tag: Option<Tag>) -> Option<Lent> {
     shared_slot::settle();
     let own = || tag.and_then(|tag| life::one_at_a_time(|| take_slot(ledger.usage(), tag)));
@@ -441,7 +443,7 @@ fn move_bytes(ledger: Ledger, lent: Lent, bytes: Bytes) -> bool {
     lent.slot().is_some_and(|slot| ledger.set_apart(bytes, slot.used()))
 }
 
-/// A slot for memory that is lent, held by this process.
+/// A slot for IPC-shared memory, held by this process.
 fn take_slot(usage: Usage, tag: Tag) -> Option<Lent> {
     // Without a descriptor there are no locks.
     usage.file()?;
@@ -464,8 +466,8 @@ fn take_slot(usage: Usage, tag: Tag) -> Option<Lent> {
     }
 }
 
-/// This process takes a slot anew: what it lends of this grant, and has no slot of its own any more, goes there, too. `join` is told
-/// of each once.
+/// This process takes a slot anew: what it lends of this grant, and has no slot of its own any more, goes there, too. `join`
+/// is told of each once.
 pub(crate) fn each_without_slot(ledger: Ledger, join: &dyn Fn(Bytes)) {
     let is_without = |place: &Place| {
         let is_its = usize::try_from(place.grant) == Ok(ledger.number()) && place.books == Books::Apart;

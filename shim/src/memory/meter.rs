@@ -1,4 +1,4 @@
-//! Memory of which only the driver knows the size, in the books: the pools of [`crate::memory::pools`], the graphs of
+//! Memory of which only the driver knows the size, in accounting: the pools of [`crate::memory::pools`], the graphs of
 //! [`crate::memory::graphs`].
 //!
 //! ```text
@@ -18,7 +18,7 @@ use aliquot_enforce::growth::{Growth, Operation, Promise, Size, Stamp};
 use crate::accounting::account::{self, Account, Bytes, Ledger, Loose, Moving};
 use crate::grants::DEVICES_MAX;
 use crate::loader::vendor::{self, Device, SUCCESS};
-use crate::memory::free_memory_delta::wait_at_door;
+use crate::memory::free_memory_delta::pass_admission_gate;
 use crate::sys::fork_private::{Empty, Kept, Table};
 
 pub(crate) use walk::{each, each_changed, each_charged};
@@ -83,10 +83,10 @@ struct Meters {
 #[expect(unsafe_code, reason = "zeros are promised to be a value")]
 unsafe impl Empty for Meters {}
 
-/// What the books are to follow without being told; counted, because most programs have none.
+/// What accounting is to follow without being told; counted, because most programs have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Graphs, and pools with something in the books: they grow or shrink on their own.
+    /// Graphs, and pools with something in accounting: they grow or shrink on their own.
     Follows = 0,
     /// Graphs.
     Graphs = 1,
@@ -99,7 +99,7 @@ pub(crate) enum Kind {
 const KINDS: usize = 4;
 
 static METERS: Kept<Meters> = Kept::new();
-/// [`Meters::tally`] for who looks without the lock; after a fork too high until the first change.
+/// [`Meters::tally`] for the thread that looks without the lock; after a fork too high until the first change.
 static TALLY: [AtomicU32; KINDS] = [const { AtomicU32::new(0) }; KINDS];
 static UNIT: AtomicU64 = AtomicU64::new(UNIT_FIRST);
 
@@ -129,7 +129,7 @@ pub(crate) enum Ended {
     Fits,
     /// It took more than was reserved, and the limit leaves that.
     Grew,
-    /// It took more than the limit leaves. The books hold it until it is given back.
+    /// It took more than the limit leaves. Accounting holds it until it is given back.
     Over,
 }
 
@@ -182,7 +182,7 @@ impl Meter {
         self.change_known(|known| known.state = state);
     }
 
-    /// Forgets it, and gives back what the books hold for it.
+    /// Forgets it, and gives back what accounting holds for it.
     pub(crate) fn forget(self) {
         let taken = |meters: &mut Meters| {
             let known = meters.table.take(self.key())?;
@@ -255,11 +255,11 @@ impl Meter {
         (answer? == SUCCESS).then_some(value)
     }
 
-    /// A call begins that takes `bytes` of a pool of this card, if the pool is known and charged and the books have room for the
+    /// A call begins that takes `bytes` of a pool of this card, if the pool is known and charged and accounting has room for the
     /// worst. `None`: otherwise; nothing has changed.
     pub(crate) fn enter_at_once(self, device: Device, ledger: Ledger, bytes: Bytes) -> Option<Running> {
         let (_, worst) = worst_of(bytes)?;
-        wait_at_door(ledger);
+        pass_admission_gate(ledger);
         let moving = ledger.moving();
         // Nothing is reserved for what may cost nothing: it would be missing elsewhere for a moment.
         if Kind::Free.is_there() || !ledger.reserve_at_once(Bytes(worst)) {
@@ -272,7 +272,7 @@ impl Meter {
     /// A call that takes `bytes` begins. `None`: they do not fit, and trimming all pools does not help.
     pub(crate) fn enter(self, ledger: Ledger, bytes: Bytes) -> Option<Running> {
         let (need, worst) = worst_of(bytes)?;
-        wait_at_door(ledger);
+        pass_admission_gate(ledger);
         let moving = ledger.moving();
         if ledger.reserve_now(Bytes(worst)).is_ok() {
             return self.begin((ledger, moving), worst, |_| true);
@@ -300,7 +300,7 @@ impl Meter {
         Running { meter: self, operation, ledger, begun: None, moving: Moving::NOTHING }
     }
 
-    /// The same, where nobody is asked to give anything back.
+    /// The same, where no thread is asked to give anything back.
     pub(crate) fn enter_now(self, ledger: Ledger, worst: Bytes) -> Option<Waiting> {
         let moving = ledger.moving();
         ledger.reserve_now(worst).ok()?;
@@ -328,7 +328,7 @@ impl Meter {
         Some(self.running((ledger, moving), stamp, operation))
     }
 
-    /// `moving` is from before the books changed, as whoever measures looks at both.
+    /// `moving` is from before accounting changed, as the thread that measures looks at both.
     fn running(self, (ledger, moving): (Ledger, Moving), stamp: Stamp, operation: Operation) -> Running {
         Running { meter: self, operation, ledger, begun: Some(stamp), moving }
     }
@@ -357,15 +357,15 @@ impl Meter {
         None
     }
 
-    /// Whether the books have what the driver says now, where `known` was copied a moment ago; takes no lock.
+    /// Whether accounting has what the driver says now, where `known` was copied a moment ago; takes no lock.
     fn is_still(self, known: &Known) -> bool {
         known.state == State::Charged
             && self.reserved().is_some_and(|reserved| known.growth.is_settled_at(reserved))
     }
 
-    /// Puts into the books what the driver says now.
+    /// Puts into accounting what the driver says now.
     pub(crate) fn refresh(self, ledger: Ledger) -> Ended {
-        // More than the books say is charged, whatever the limit: it is held.
+        // More than accounting says is charged, whatever the limit: it is held.
         self.adopt(ledger, Bytes(0)).end(SUCCESS)
     }
 }
@@ -412,7 +412,7 @@ impl Kind {
 }
 
 impl Known {
-    /// Bytes in the books for it.
+    /// Bytes in accounting for it.
     pub(crate) fn in_books(&self) -> u64 {
         self.growth.in_books()
     }

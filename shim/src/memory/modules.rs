@@ -13,14 +13,14 @@
 //! | sure, likely | the difference, or what its variables take, where that is more | the difference |
 //! | doubtful | what its variables take; where the image does not say, the difference | nothing; of a limit, see `limits` |
 //!
-//! What is got a second time takes nothing and is not measured (see [`crate::memory::lazy_load`]), nor is what is got from a module that an eager
-//! driver has loaded. What could not be noted could never be
+//! What is got a second time takes nothing and is not measured (see [`crate::memory::lazy_load`]), nor is what is got from a
+//! module that an eager driver has loaded. What could not be noted could never be
 //! credited: without a place nothing is got, and what was loaded is unloaded.
 //!
-//! A driver that loads lazily may load a kernel of a library at its first launch, where nobody looks: so it is made ready when it is
-//! got, while that is measured, and so are all of a short list of functions or kernels; a kernel in another context than it was got in,
-//! and what comes from a long list, before a launch that is looked at (see `later`). What local memory a function needs is charged
-//! then, too (see `limits`).
+//! A driver that loads lazily may load a kernel of a library at its first launch, where no thread looks: so it is made ready
+//! when it is got, while that is measured, and so are all of a short list of functions or kernels; a kernel in another context
+//! than it was got in, and what comes from a long list, before a launch that is looked at (see `later`). What local memory a
+//! function needs is charged then, too (see `limits`).
 
 mod limits;
 mod loaded_functions;
@@ -100,7 +100,7 @@ struct Watched {
     is_known: bool,
     patience: Patience,
     before: Option<Reading>,
-    // The books are right before others look, and look before they have their turn.
+    // Accounting is right before others look, and look before they have their turn.
     _moving: Moving,
     _turn: Turn,
 }
@@ -304,7 +304,7 @@ impl Watched {
                 return Ok(None);
             }
         }
-        // Who had the turn before may have loaded it.
+        // A thread that had the turn before may have loaded it.
         let _turn = Turn::take(ledger);
         let stage = asking.stage(current);
         let least = match asking {

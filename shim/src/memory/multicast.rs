@@ -4,9 +4,9 @@
 //!   object (handle) ─▶ a record without bytes ([`crate::memory::physical`]) ─▶ Bound {place, number} ─▶ a hold on the memory's record
 //! ```
 //!
-//! An object that was exported or imported may be others' as well when its last hold of this process goes. What is bound to it then
-//! stays charged, unless the card is seen to give it back ([`crate::memory::free_memory_delta`]): nobody can unbind it here any more, as a handle of
-//! the same value is another object's.
+//! An object that was exported or imported may be others' as well when its last hold of this process goes. What is bound to it
+//! then stays charged, unless the card is seen to give it back ([`crate::memory::free_memory_delta`]): no process can unbind
+//! it here any more, as a handle of the same value is another object's.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ struct Bound {
     /// The grant of the memory's card: two cards bind at the same place.
     grant: u32,
     number: Number,
-    /// 0: nobody; else who lets go of it.
+    /// 0: no thread; else the thread that lets go of it.
     leaving: u64,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn ended(object: Number, seen: Seen) {
     }
 }
 
-/// It did not, or somebody else may have it.
+/// It did not, or another process may have it.
 pub(crate) fn stays(object: Number) {
     if !none() {
         keep(ends_with(object));

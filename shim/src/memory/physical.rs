@@ -8,16 +8,16 @@
 //! ```
 //!
 //! A hold is added before the vendor adds one and dropped from `holds` before the vendor drops one, from `live` only after: so
-//! the bytes are credited when the vendor has let go of all, and nobody adds a hold to what is on its way out.
+//! the bytes are credited when the vendor has let go of all, and no process adds a hold to what is on its way out.
 //!
 //! A handle is the memory's name for as long as the memory is held here, also while no reference to it is left. With the last
 //! hold the name goes *before* the vendor is asked: the driver may give its value to something else at once. What is imported of
 //! another process has a record without bytes: its owner pays.
 //!
-//! Memory that was exported has a slot of its own, which importers hold beside its maker ([`crate::memory::ipc_memory`]): it outlives that there, too.
-//! It may be held elsewhere when the last hold of this process goes, and no driver tells by whom. Then
-//! the record is *kept*, without holds, until the card is seen to give the memory back ([`crate::memory::free_memory_delta`]), until it is
-//! imported again under its name, or until the process ends.
+//! Memory that was exported has a slot of its own, which importers hold beside its maker ([`crate::memory::ipc_memory`]): it
+//! outlives that there, too. It may be held elsewhere when the last hold of this process goes, and no driver tells by whom. Then
+//! the record is *kept*, without holds, until the card is seen to give the memory back ([`crate::memory::free_memory_delta`]),
+//! until it is imported again under its name, or until the process ends.
 
 mod exported;
 mod mapped;
@@ -46,7 +46,7 @@ struct Record {
     grant: u32,
     /// What the driver calls it.
     handle: u64,
-    /// References, mappings and places in arrays that nobody has begun to drop.
+    /// References, mappings and places in arrays that no process has begun to drop.
     holds: u32,
     /// Those that the vendor has not dropped.
     live: u32,
@@ -64,13 +64,13 @@ enum Books {
     Apart = 1,
 }
 
-/// Who can have it.
+/// The processes that can have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Reach {
     /// This process alone.
     Own = 0,
-    /// Whoever has a shared handle, too.
+    /// A process that has a shared handle, too.
     Shared = 1,
 }
 
@@ -91,11 +91,11 @@ static KEPT: AtomicU64 = AtomicU64::new(0);
 /// Bytes of which a call drops the last holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Going {
-    /// Nobody else can have them.
+    /// No other process can have them.
     own: u64,
-    /// Somebody else may.
+    /// Another process may.
     shared: u64,
-    /// Who has what they are bound to may have them as well.
+    /// A process that has what they are bound to may have them as well.
     bound: bool,
     grant: Option<u32>,
 }
@@ -120,7 +120,7 @@ enum Asked {
 // === impl Record ===
 
 impl Record {
-    /// Nobody here holds it any more, and somebody elsewhere may.
+    /// No process here holds it any more, and a process elsewhere may.
     fn is_kept(&self) -> bool {
         self.live == 0 && self.holds == 0 && self.reach == Reach::Shared
     }
@@ -171,7 +171,7 @@ impl Going {
         if watch == Watch::Closely || KEPT.load(Ordering::Acquire) > 0 {
             return Asked::Watched(ledger, Watched::begin(ledger, watch));
         }
-        free_memory_delta::wait_at_door(ledger);
+        free_memory_delta::pass_admission_gate(ledger);
         Asked::Moving(ledger.moving())
     }
 
@@ -195,7 +195,7 @@ impl Going {
     }
 }
 
-/// Whose books the current card's memory is in.
+/// Whose accounting the current card's memory is in.
 pub(crate) fn current_ledger() -> Option<Ledger> {
     match account::of(contexts::current()?.device) {
         Account::Counted(ledger) => Some(ledger),
@@ -236,7 +236,7 @@ impl Number {
         Key(self.0)
     }
 
-    /// By what it is lent, or was imported; no address is one.
+    /// By what it is shared, or was imported; no address is one.
     fn lent(self) -> Key {
         Key(self.0 | 1 << 63)
     }
@@ -301,7 +301,7 @@ impl Number {
         });
         // A range has none.
         if let Some(handle) = handle.filter(|handle| *handle != 0 && NAMES.get(Key(*handle)).is_none()) {
-            // Without a place for its name the next release is nobody's, and it stays charged.
+            // Without a place for its name the next release is free, and it stays charged.
             let _named = NAMES.insert(Key(handle), Name { number: self, references: 0 });
         }
     }
@@ -370,7 +370,7 @@ pub(crate) fn create(
         Account::Closed => return Err(OUT_OF_MEMORY),
         Account::Counted(ledger) => ledger,
     };
-    free_memory_delta::wait_at_door(ledger);
+    free_memory_delta::pass_admission_gate(ledger);
     let _moving = ledger.moving();
     ledger.reserve(first).map_err(|_| ledger.refuse())?;
     let handle = make().inspect_err(|_| ledger.release(first))?;

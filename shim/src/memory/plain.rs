@@ -11,7 +11,7 @@ use crate::accounting::listeners::OnContextEnd;
 use crate::accounting::pages::{self, Cover, Edges};
 use crate::loader::vendor::{OUT_OF_MEMORY, SUCCESS};
 use crate::memory::external::{self, IMPORTED};
-use crate::memory::free_memory_delta::wait_at_door;
+use crate::memory::free_memory_delta::pass_admission_gate;
 
 /// Device pointers.
 pub(crate) static POINTERS: AllocMap = AllocMap::new();
@@ -91,7 +91,7 @@ pub(crate) fn make(
     };
     let most = most.and_then(|most| charge.most(ledger, most));
     let Some(most) = most else { return Err(ledger.refuse()) };
-    wait_at_door(ledger);
+    pass_admission_gate(ledger);
     let _moving = ledger.moving();
     ledger.reserve_beside(most).map_err(|_| ledger.refuse())?;
     let made = make().inspect_err(|_| ledger.release(most))?;
@@ -175,7 +175,7 @@ pub(crate) struct Freeing {
 pub(crate) fn before_free(map: &'static AllocMap, key: Key) -> Option<Freeing> {
     let held = map.take(key)?;
     let ledger = held.ledger();
-    ledger.into_iter().for_each(wait_at_door);
+    ledger.into_iter().for_each(pass_admission_gate);
     Some(Freeing { map, key, held, _moving: ledger.map(Ledger::moving) })
 }
 

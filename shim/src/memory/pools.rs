@@ -1,8 +1,9 @@
 //! Stream-ordered pools: what a pool takes from the card is charged, not the blocks in it.
 //!
-//! A pool grows with an allocation and shrinks to its release threshold when somebody synchronises; the books follow at the
-//! next allocation, `cuMemFree`, trim, question for memory, or refusal. An allocation in a capture takes nothing: it becomes a node
-//! of the graph (see [`crate::memory::graphs`]). An imported pool is its exporter's, who pays; nothing can be allocated from it.
+//! A pool grows with an allocation and shrinks to its release threshold when a thread synchronises; accounting follows at the
+//! next allocation, `cuMemFree`, trim, question for memory, or refusal. An allocation in a capture takes nothing: it becomes a
+//! node of the graph (see [`crate::memory::graphs`]). An imported pool is its exporter's, which pays; nothing can be allocated
+//! from it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,7 +42,7 @@ pub(crate) struct Place(pub(crate) *mut u64);
 /// Whose business an allocation is.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
-    /// Nobody's: it is handed to the vendor.
+    /// Free: it is handed to the vendor.
     Vendors,
     /// It is refused.
     Closed,
@@ -71,8 +72,8 @@ pub(crate) struct Current {
 }
 
 impl Location {
-    /// The card that has the memory, and how a pool there stands. Managed memory that prefers the host is on a card as well as soon
-    /// as a kernel there uses it: it is the current card's, as that of `cuMemAllocManaged` is.
+    /// The card that has the memory, and how a pool there stands. Managed memory that prefers the host is on a card as well as
+    /// soon as a kernel there uses it: it is the current card's, as that of `cuMemAllocManaged` is.
     fn stands(self) -> (Device, State) {
         let is_managed = self.allocation == vendor::ALLOCATION_MANAGED;
         let device = vendor::card_of(self.kind, self.number);
@@ -94,7 +95,7 @@ pub(crate) fn created(handle: u64, location: Location) {
     Meter::Pool(handle).note(device, state);
 }
 
-/// What the driver says about a pool that nobody here saw made; drivers before 13.0 do not.
+/// What the driver says about a pool that no thread here saw made; drivers before 13.0 do not.
 fn location_of(handle: u64) -> Option<Location> {
     let ask = |attribute| {
         let mut value = 0_u64;
@@ -108,7 +109,7 @@ fn location_of(handle: u64) -> Option<Location> {
     Some(Location { kind, number, allocation })
 }
 
-/// The card whose own or current pool it is; of a pool that nobody here saw made, drivers before 13.0 say nothing else.
+/// The card whose own or current pool it is; of a pool that no thread here saw made, drivers before 13.0 say nothing else.
 #[cold]
 fn owner(handle: u64) -> Option<Device> {
     let mut cards = vendor::devices();
@@ -207,7 +208,7 @@ pub(crate) fn allocate(
             if answer != SUCCESS {
                 return answer;
             }
-            // Of a pool that nobody counts.
+            // Of a pool that no thread counts.
             let _freed = back(request.address.read());
             request.address.write(before);
             OUT_OF_MEMORY
@@ -231,7 +232,7 @@ impl Request {
     }
 }
 
-/// The vendor's call, whose worst is in the books.
+/// The vendor's call, whose worst is in accounting.
 fn run(running: Running, request: Request, real: impl Fn() -> i32, back: impl Fn(u64) -> i32) -> i32 {
     let (meter, ledger) = (running.meter(), running.ledger());
     let before = request.address.read();
@@ -276,7 +277,7 @@ pub(crate) fn trim_kept(ledger: Ledger) {
     });
 }
 
-/// Brings the books to what the driver says of every pool that holds something, and of graphs.
+/// Brings accounting to what the driver says of every pool that holds something, and of graphs.
 pub(crate) fn refresh() {
     crate::memory::deferred_free::settle();
     crate::memory::ipc_memory::settle();
@@ -299,7 +300,7 @@ pub(crate) fn freed_in_order() {
     }
 }
 
-/// A thread buries pools; nobody waits for it.
+/// A thread buries pools; no thread waits for it.
 static BURYING: AtomicU32 = AtomicU32::new(0);
 
 fn settle(meter: Meter, known: &Known, ledger: Ledger) {
@@ -362,7 +363,7 @@ pub(crate) fn destroy(handle: u64, real: impl Fn() -> i32) -> i32 {
     }
 }
 
-/// A pool that goes is nobody's current pool any more, and keeps nothing.
+/// A pool that goes is no card's current pool any more, and keeps nothing.
 fn leave(handle: u64, device: Device) -> bool {
     let mut nothing = 0_u64;
     let set = vendor::cuMemPoolSetAttribute(handle, vendor::POOL_THRESHOLD, &raw mut nothing);
@@ -393,8 +394,8 @@ impl Place {
         self.0.is_null()
     }
 
-    /// What stands there before a call that may be wrong in other ways, too: of a place that is none the vendor knows what to say,
-    /// and this is 0.
+    /// What stands there before a call that may be wrong in other ways, too: of a place that is none the vendor knows what to
+    /// say, and this is 0.
     #[inline(never)]
     pub(crate) fn before(self) -> u64 {
         if sys::is_list(self.0, 1) { self.read() } else { 0 }

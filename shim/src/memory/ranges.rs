@@ -1,5 +1,5 @@
-//! Plain memory of which somebody else may have a range (`cuMemGetHandleForAddressRange`): freed, it is on the card as long as he
-//! does, and no driver tells how long. So it is charged as exported physical memory is ([`crate::memory::physical`]).
+//! Plain memory of which another process may have a range (`cuMemGetHandleForAddressRange`): freed, it is on the card as long
+//! as it does, and no driver tells how long. So it is charged as exported physical memory is ([`crate::memory::physical`]).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,7 +19,7 @@ static RANGES: AllocMap<Range> = AllocMap::new();
 /// 1: there was one, which most programs never have.
 static ANY: AtomicU32 = AtomicU32::new(0);
 
-/// A range of the allocation at this address was exported. What is lent as well stays in its own slot.
+/// A range of the allocation at this address was exported. What is shared as well stays in its own slot.
 pub(crate) fn export(base: u64) {
     let key = Key(base);
     if POINTERS.get(key).is_none_or(Held::is_apart) {
@@ -71,7 +71,7 @@ impl Range {
         answer
     }
 
-    /// It is gone here, and nobody saw whether elsewhere.
+    /// It is gone here, and no process saw whether elsewhere.
     fn ended(self) {
         self.number.unhold();
     }

@@ -1,4 +1,4 @@
-//! How large a context is: what the host says, what this container found, or what is presumed until somebody finds it.
+//! How large a context is: what the host says, what this container found, or what is presumed until a process finds it.
 //!
 //! ```text
 //!   limits page ─or─ this process ─or─ word of the usage file ─▶ known: reserved before a context is made
@@ -9,11 +9,12 @@
 //! ```
 //!
 //! So neither the first context nor the second is made where the grant has no room for what is presumed. What was the same twice,
-//! while nothing of the container moved, is written into the usage file for all its processes. Where there is no room to measure, or
-//! what came was never what went, a context stays in the books with what is presumed, or with all that is in use on the card where that is less: it takes no more.
-//! In a grant that is smaller than what is presumed a context is kept only where that shows that it fits.
+//! while nothing of the container moved, is written into the usage file for all its processes. Where there is no room to
+//! measure, or what came was never what went, a context stays in accounting with what is presumed, or with all that is in use
+//! on the card where that is less: it takes no more. In a grant that is smaller than what is presumed a context is kept only
+//! where that shows that it fits.
 //!
-//! A turn has an end: whoever waited [`TURN_MILLIS_MAX`] goes on without it, reserves as much, and measures nothing.
+//! A turn has an end: the process that waited [`TURN_MILLIS_MAX`] goes on without it, reserves as much, and measures nothing.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -24,14 +25,14 @@ use crate::grants::GRANTS_MAX;
 use crate::loader::vendor::{self, Device, SUCCESS};
 use crate::sys::{self, KeepErrno};
 
-/// Tries to measure while somebody else moves memory on the card.
+/// Tries to measure while another process moves memory on the card.
 const TRIES_MAX: u32 = 3;
 /// Longest turn, and longest wait for one, in milliseconds: making a context takes a driver some hundreds.
 const TURN_MILLIS_MAX: u32 = 5_000;
-/// Sleep before a look whether who has the turn died in it.
+/// Sleep before a look whether the turn's owner exited in it.
 const TURN_STEP_NANOS: u64 = 10_000_000;
 const MILLI: u64 = 1_000_000;
-/// What is larger is no context's size: somebody wrote over the word.
+/// What is larger is no context's size: a process wrote over the word.
 const LARGEST: u64 = 1 << 40;
 
 /// Bytes of a context plus one, by grant; 0: not known.
@@ -79,11 +80,11 @@ fn memory_now() -> Option<(u64, u64)> {
 pub(crate) enum Foreseen {
     /// It takes so much.
     Known(Bytes),
-    /// Nobody knows.
+    /// Unknown.
     Presumed(First),
 }
 
-/// A context of which nobody knows the size.
+/// A context of unknown size.
 pub(crate) struct First {
     ledger: Ledger,
     presumed: Bytes,
@@ -95,7 +96,7 @@ pub(crate) struct First {
 struct Turn {
     word: &'static AtomicU32,
     begun: u32,
-    /// From before the turn begins until it is over: who waits sees that somebody is at it.
+    /// From before the turn begins until it is over: a process that waits sees that a process is at it.
     _moving: Moving,
 }
 
@@ -105,14 +106,14 @@ enum Seen {
     Sure(Bytes),
     /// The same twice, while the container moved memory.
     Likely(Bytes),
-    /// No less than that: what came and went was never the same, as somebody else moved memory.
+    /// No less than that: what came and went was never the same, as another process moved memory.
     Least(Bytes),
 }
 
 // === impl Foreseen ===
 
 impl Foreseen {
-    /// Waits for its turn where nobody knows, and for whose books are not right yet who has it; not for ever.
+    /// Waits for its turn where the size is unknown, and while the turn's owner settles accounting; not for ever.
     pub(crate) fn of(ledger: Ledger) -> Self {
         let is_at_it = || ledger.usage().view.making().load(Ordering::Acquire) != 0;
         match known(ledger) {
@@ -137,7 +138,7 @@ impl Foreseen {
         }
     }
 
-    /// What the context takes that is there now, with `reserved` in the books for it. `None`: perhaps more than the limit, and
+    /// What the context takes that is there now, with `reserved` in accounting for it. `None`: perhaps more than the limit, and
     /// nothing tells.
     pub(crate) fn settle(&self, device: Device, context: u64, reserved: Bytes) -> Option<Bytes> {
         match self {
@@ -146,7 +147,7 @@ impl Foreseen {
         }
     }
 
-    /// The same of one that nobody can take away again.
+    /// The same of one that no process can take away again.
     pub(crate) fn settle_anyway(&self, device: Device, context: u64) {
         if let Self::Presumed(first) = self
             && first.settle(device, context, Bytes(0)).is_none()
@@ -263,7 +264,7 @@ impl Drop for Turn {
     }
 }
 
-/// Whether who has the turn died in it: nobody who lives is in a call that moves memory.
+/// Whether the turn's owner exited in it: no live process is in a call that moves memory.
 fn is_left(ledger: Ledger) -> bool {
     let _done_or_elsewhere = ledger.look();
     ledger.still().calls.under_way == 0

@@ -108,7 +108,7 @@ pub(crate) fn change(
             return error;
         }
     }
-    // What is there leaves the card when its stream says so, and the books when this process looks.
+    // What is there leaves the card when its stream says so, and accounting when this process looks.
     handles
         .clone()
         .filter_map(|handle| Number::of(handle).grant().and_then(credit::ledger))

@@ -1,4 +1,4 @@
-//! Lists of processes: the living processes of the grant that this process can name, each with what the books say it holds.
+//! Lists of processes: the living processes of the grant that this process can name, each with what accounting says it holds.
 
 // UNSAFETY: the caller's lists are written.
 #![expect(unsafe_code, reason = "lists of the caller are raw")]
@@ -94,7 +94,7 @@ const _: () = assert!(size_of::<ProcessDetail>() == 32);
 pub(crate) trait Entry: Copy {
     /// The process.
     fn pid(&self) -> Pid;
-    /// The same entry with what the books say, where it tells memory.
+    /// The same entry with what accounting says, where it tells memory.
     fn holding(self, _bytes: u64) -> Self {
         self
     }
@@ -115,9 +115,9 @@ impl Entry for Named {
     }
 }
 
-/// An entry that the books alone can make.
+/// An entry that accounting alone can make.
 pub(crate) trait Booked: Entry {
-    /// One for a process of the books, on a card that is these instances.
+    /// One for a process of accounting, on a card that is these instances.
     fn of(holder: Holder, instances: Instances) -> Self;
 }
 
@@ -183,10 +183,10 @@ impl Entry for Sample {
     }
 }
 
-/// The grant's processes that hold something, the dead left out.
+/// The grant's processes that hold something, exited processes left out.
 fn holders(ledger: Option<Ledger>) -> impl Iterator<Item = Holder> + Clone {
     if let Some(ledger) = ledger {
-        // Somebody else at it is as good.
+        // Another process at it is as good.
         let _done_or_elsewhere = ledger.look();
     }
     ledger.into_iter().flat_map(|ledger| life::holders(ledger.usage()))

@@ -2,7 +2,7 @@
 //!
 //! | the card | total | free |
 //! |---|---|---|
-//! | has a grant with a memory limit | the limit | what the books leave of it |
+//! | has a grant with a memory limit | the limit | what accounting leaves of it |
 //! | may not be used: no grant names it | the card's | 0: nothing can be had |
 //! | anything else | the card's | the card's |
 //!
@@ -38,8 +38,8 @@ impl Memory {
     }
 }
 
-/// Percent of a card's time as percent of the granted time: who uses all of his share is fully used. More than the share, as
-/// one may have for a moment, is shown as all of it. Best effort has no share, and shows the card's.
+/// Percent of a card's time as percent of the granted time: a process that uses all of its share is fully used. More than the
+/// share, as one may have for a moment, is shown as all of it. Best effort has no share, and shows the card's.
 pub(crate) fn of_share(limits: &Limits, percent: u32) -> u32 {
     match (limits.policy, limits.granted_ppm) {
         (ComputePolicy::Unlimited | ComputePolicy::BestEffort, _) | (_, 0) => percent,

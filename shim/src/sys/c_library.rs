@@ -33,7 +33,7 @@ static DLADDR1: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 static DLERROR: Real = Real(AtomicPtr::new(core::ptr::null_mut()));
 
 impl Real {
-    /// The function of this name; null where nobody has it.
+    /// The function of this name; null where no process has it.
     pub(crate) fn get(&self, name: &CStr) -> *const () {
         let real = self.0.load(Ordering::Acquire);
         if !real.is_null() {

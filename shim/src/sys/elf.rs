@@ -125,7 +125,7 @@ pub(crate) fn behind_us(name: &CStr) -> Option<*const ()> {
     }
 }
 
-/// The C library's own function of this name, whoever stands in for it; for names as above.
+/// The C library's own function of this name, even if another library stands in for it; for names as above.
 pub(crate) fn of_c_library(name: &CStr) -> Option<*const ()> {
     let mut map = debug()?.first;
     loop {

@@ -88,8 +88,8 @@ impl<T> Locked<T> {
         self.waiting.fetch_sub(1, Ordering::Release);
     }
 
-    /// A store and a load, which the processor may exchange: who begins to wait in between finds the lock open, or sleeps once
-    /// for nothing. A read-modify-write instead would cost every call what waiting costs hardly any.
+    /// A store and a load, which the processor may exchange: a thread that begins to wait in between finds the lock open, or
+    /// sleeps once for nothing. A read-modify-write instead would cost every call what waiting costs hardly any.
     #[inline]
     fn open(&self) {
         self.lock.store(OPEN, Ordering::Release);
@@ -204,8 +204,8 @@ impl<V: Copy, const N: usize> Table<V, N> {
         None
     }
 
-    /// The last entry before a place, and where it lies: for walks from the end that let the lock go in between. What is taken out
-    /// meanwhile is replaced by an entry from behind, so a walk may meet one twice and misses none that stays.
+    /// The last entry before a place, and where it lies: for walks from the end that let the lock go in between. What is taken
+    /// out meanwhile is replaced by an entry from behind, so a walk may meet one twice and misses none that stays.
     pub(crate) fn before(&self, place: usize) -> Option<(usize, u64, V)> {
         let at = place.min(self.count).checked_sub(1)?;
         let entry = self.entries.get(at)?;

@@ -44,15 +44,15 @@ fn proc_counts_as_we_do() -> bool {
     number.and_then(decimal) == Some(u64::from(sys::pid()))
 }
 
-/// Whether the kernel says of a process, which began then, that it runs and has not begun to end: it says so before it takes away what the process has
-/// mapped and open. What was mapped may stay, where somebody else has its memory.
+/// Whether the kernel says of a process, which began then, that it runs and has not begun to end: it says so before it takes
+/// away what the process has mapped and open. What was mapped may stay, where another process has its memory.
 pub(crate) fn runs(pid: Pid, start: Start) -> bool {
     let mut path = [0; 32];
     let facts = path_of(pid, b"/stat", &mut path).filter(|_| proc_counts_as_we_do()).and_then(facts);
     facts.is_some_and(|facts| !facts.ended && facts.flags & EXITING == 0 && facts.start == start)
 }
 
-/// This process's beginning; `None` where nobody tells.
+/// This process's beginning; `None` where it is unknown.
 pub(crate) fn own_start() -> Option<Start> {
     facts(c"/proc/self/stat").map(|facts| facts.start)
 }
@@ -87,8 +87,8 @@ fn facts(path: &CStr) -> Option<Facts> {
     parse_facts(text.get(..length)?)
 }
 
-/// The third, ninth, twentieth and 22nd field: state, flags, threads, beginning. The name, which may hold anything, ends with the last
-/// bracket.
+/// The third, ninth, twentieth and 22nd field: state, flags, threads, beginning. The name, which may hold anything, ends with
+/// the last bracket.
 fn parse_facts(text: &[u8]) -> Option<Facts> {
     let after = text.iter().rposition(|byte| *byte == b')')?;
     let mut fields = text.get(after + 2..)?.split(|byte| *byte == b' ');
@@ -119,8 +119,8 @@ pub(crate) fn path_of_file(file: u32, into: &mut [u8; 32]) -> Option<&CStr> {
     numbered(b"/proc/self/fd/", file, b"", into)
 }
 
-/// The first byte of a lock that the open file description of a descriptor has, of this range; `None` where there is none, and where
-/// the kernel does not tell.
+/// The first byte of a lock that the open file description of a descriptor has, of this range; `None` where there is none, and
+/// where the kernel does not tell.
 pub(crate) fn lock_of(file: i32, range: core::ops::Range<u64>) -> Option<u64> {
     let mut path = [0; 32];
     let path = numbered(b"/proc/self/fdinfo/", u32::try_from(file).ok()?, b"", &mut path)?;
@@ -158,8 +158,8 @@ struct Mapped {
     inode: u64,
 }
 
-/// Whether another process maps the file that this one maps at `address`; `None` where the kernel does not tell, and where it maps
-/// nothing at all: then it is about to end, and what it has open is not closed yet.
+/// Whether another process maps the file that this one maps at `address`; `None` where the kernel does not tell, and where it
+/// maps nothing at all: then it is about to end, and what it has open is not closed yet.
 pub(crate) fn maps(pid: Pid, address: usize) -> Option<bool> {
     let address = u64::try_from(address).ok()?;
     let mut file = None;
@@ -222,7 +222,7 @@ impl Line {
     }
 }
 
-/// This process's pid namespace; 0 where nobody tells.
+/// This process's pid namespace; 0 where it is unknown.
 pub(crate) fn namespace() -> u64 {
     sys::inode(c"/proc/self/ns/pid").unwrap_or(0)
 }

@@ -1,9 +1,9 @@
-//! Locks that are held for some loads and stores, and waited for by nobody in vain.
+//! Locks that are held for some loads and stores, and waited for by no thread in vain.
 //!
 //! A handler of a signal may call the driver while its own thread has such a lock, and may jump out of what it interrupted; a
-//! thread may be cancelled anywhere. So the lock holds a mark of the thread that has it. Who finds its own mark, or one that
-//! stays for long, does without the lock. Nobody takes it from its holder, who may only be slow: what lies under it may be half
-//! changed. Who cannot do without waits on.
+//! thread may be cancelled anywhere. So the lock holds a mark of the thread that has it. A thread that finds its own mark, or
+//! one that stays for long, does without the lock. No thread takes it from its holder, which may only be slow: what lies under
+//! it may be half changed. A thread that cannot do without waits on.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -86,7 +86,7 @@ impl Short {
                 sleeps += 1;
                 sys::wait_while(&self.0, holder, SLEEP_NANOS);
             } else {
-                // Not where somebody else has it by now.
+                // Not where another thread has it by now.
                 let left = self.0.compare_exchange(holder, LEFT, Ordering::Relaxed, Ordering::Relaxed);
                 if left.is_ok() {
                     return false;

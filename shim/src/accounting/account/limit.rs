@@ -9,7 +9,7 @@ use crate::grants::GRANTS_MAX;
 
 /// Limits as last read: decoding the page takes longer than an allocation may.
 struct Seen {
-    /// Odd while somebody writes the other two.
+    /// Odd while a process writes the other two.
     version: AtomicU32,
     generation: AtomicU64,
     memory: AtomicU64,

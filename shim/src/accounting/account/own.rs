@@ -1,4 +1,4 @@
-//! The slot of this process in a grant, and its books.
+//! The slot of this process in a grant, and its accounting.
 
 use core::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::sys::{self, KeepErrno};
 const REGISTERING_TURNS_MAX: u32 = 100_000;
 
 impl Ledger {
-    /// The books of this process in this grant; `None` while it can have none.
+    /// Accounting of this process in this grant; `None` while it can have none.
     pub(super) fn books(self) -> Option<Books<'static>> {
         Some(self.books_in(private(self.grant.number)?, self.slot()?))
     }

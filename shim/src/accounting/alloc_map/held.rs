@@ -21,7 +21,8 @@ const TIE_BITS: u32 = 17;
 const GRANT_BITS: u32 = 5;
 /// The bytes are in a slot of their own ([`crate::memory::ipc_memory`]).
 const APART: u64 = 1 << (TIE_BITS + GRANT_BITS);
-/// It shares its first page with other allocations ([`crate::accounting::pages`]), or its last one: their bytes are not among its own.
+/// It shares its first page with other allocations ([`crate::accounting::pages`]), or its last one: their bytes are not among
+/// its own.
 const FIRST: u64 = APART << 1;
 const LAST: u64 = APART << 2;
 const BYTES_AT: u32 = TIE_BITS + GRANT_BITS + 3;

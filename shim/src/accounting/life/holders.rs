@@ -1,4 +1,4 @@
-//! The processes of a container, and what the books say of each.
+//! The processes of a container, and what accounting says of each.
 
 use core::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::sys::process::{self, Pid};
 /// Readings of what a process has and lends, until nothing moves meanwhile.
 const BOTH_TRIES: u32 = 8;
 
-/// A process of this pid namespace, and what the books say it holds.
+/// A process of this pid namespace, and what accounting says it holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
     pub(crate) pid: Pid,
@@ -41,8 +41,8 @@ pub(crate) fn holders(usage: Usage) -> impl Iterator<Item = Holder> + Clone {
     })
 }
 
-/// What a process has and what it lends together: what goes from the one to the other meanwhile is in the sum once, or, where that
-/// goes on and on, in none of both, as in the slots for a moment.
+/// What a process has and what it lends together: what goes from the one to the other meanwhile is in the sum once, or, where
+/// that goes on and on, in none of both, as in the slots for a moment.
 fn both(own: impl Fn() -> u64, lent: impl Fn() -> u64) -> u64 {
     let (mut before, mut sum) = (own(), 0);
     for _ in 0..BOTH_TRIES {

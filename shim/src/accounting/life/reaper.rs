@@ -1,14 +1,14 @@
-//! Who looks for the dead, and gives back what they held.
+//! The reaper: finds exited processes, and gives back what they held.
 //!
 //! ```text
-//!   look: a slot whose owner is dead is marked so, for good ─▶ any marked, or books closed, or too high?
-//!        └─▶ manners: the lock of all reapers, or a wait for who has it, not for long
-//!             └─▶ close the books ─▶ recount: marked slots are free ─▶ open
+//!   look: a slot whose owner is dead is marked so, for good ─▶ any marked, or accounting closed, or too high?
+//!        └─▶ manners: the lock of all reapers, or a wait for the process that has it, not for long
+//!             └─▶ close accounting ─▶ recount: marked slots are free ─▶ open
 //! ```
 //!
-//! Whoever is at it may be stopped anywhere, and go on at any time: others do the same work over, and nothing that he does then
-//! harms them ([`aliquot_enforce::reap`]). The lock keeps two from doing it at once, no more. A mark is put on the word that was
-//! looked at before the owner was: a holder of lent memory who came since has changed it.
+//! A process that is at it may be stopped anywhere, and go on at any time: others do the same work over, and nothing that it
+//! does then harms them ([`aliquot_enforce::reap`]). The lock keeps two from doing it at once, no more. A mark is put on the
+//! word that was looked at before the owner was: a holder of IPC-shared memory that came since has changed it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,19 +30,20 @@ use crate::sys;
 const REAPER: u64 = 0;
 /// Longest wait for a living thread inside; it is there for some nanoseconds, unless it was stopped or has no processor.
 const BUSY_NANOS_MAX: u64 = 5_000_000;
-/// The same for who does another's work over, who waited already: less than anybody waits for him, or none would end.
+/// The same for the process that does another's work over, which waited already: less than any process waits for it, or none
+/// would end.
 const BUSY_AGAIN_NANOS_MAX: u64 = 1_000_000;
 
-/// What came of a look at the dead.
+/// What came of a look at exited processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaped {
-    /// The books are right, as far as anybody can tell.
+    /// Accounting is right, as far as any process can tell.
     Done,
-    /// Somebody else is at it.
+    /// Another process is at it.
     Elsewhere,
 }
 
-/// What is done where somebody else is at it.
+/// What is done where another process is at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manners {
     /// It is left to him.
@@ -51,8 +52,8 @@ pub(crate) enum Manners {
     Goes,
 }
 
-/// Gives back what the dead held, bills what they left on the card, of which `part` is the tenant's, and opens books that a
-/// reaper left closed. `reaping` keeps the threads of this process apart, which record locks do not.
+/// Gives back what exited processes held, bills what they left on the card, of which `part` is the tenant's, and opens
+/// accounting that a reaper left closed. `reaping` keeps the threads of this process apart, which record locks do not.
 pub(crate) fn reap(usage: Usage, part: Ppm, own: Own, (reaping, manners): (&AtomicU32, Manners)) -> Reaped {
     let Some(file) = usage.file() else { return Reaped::Done };
     if reaping.swap(1, Ordering::AcqRel) != 0 && manners == Manners::Waits {
@@ -99,7 +100,7 @@ fn look(usage: Usage, part: Ppm, (file, manners): (i32, Manners), own: Own) -> R
 /// What is to become of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Nobody's, or of somebody who lives.
+    /// Free, or of a process that lives.
     Stays,
     /// Its owner is dead, and the memory is where it was.
     Left,
@@ -122,7 +123,8 @@ fn fate(usage: Usage, file: i32, (number, slot): (usize, SlotView<'_>), me: Iden
         // Of a slot that another has by now nothing was found out.
         return if slot.owner().load(Ordering::SeqCst) == owner { Fate::Left } else { Fate::Stays };
     }
-    // Who took hold of lent memory since has changed the word; so has who freed it, and who has it now.
+    // A process that took hold of IPC-shared memory since has changed the word; so has the process that freed it, and the one
+    // that has it now.
     let marked = slot.owner().compare_exchange(owner, owner | GONE, Ordering::SeqCst, Ordering::SeqCst);
     if marked.is_ok() { Fate::Gone } else { Fate::Stays }
 }
@@ -154,7 +156,7 @@ fn settle(usage: Usage, part: Ppm, (file, manners, me): (i32, Manners, Identity)
             Recount::Busy => {}
         }
         if sys::now().saturating_sub(begun) > busy_max {
-            // Somebody was stopped inside: what the dead had recorded goes back all the same.
+            // A process was stopped inside: what exited processes had recorded goes back all the same.
             closing.give_back(total, all);
             return Reaped::Done;
         }
@@ -162,8 +164,8 @@ fn settle(usage: Usage, part: Ppm, (file, manners, me): (i32, Manners, Identity)
     }
 }
 
-/// Counts the dead, and puts onto the books what they left on the card. Before their slots are free: who finds one so finds that
-/// somebody died.
+/// Counts exited processes, and puts into accounting what they left on the card. Before their slots are free: a process that
+/// finds one so finds that a process died.
 fn bill_gone(usage: Usage, part: Ppm) {
     let (mut pass, books, mut count) = (unbilled::Pass::new(Nanos(sys::now())), billed(usage), 0);
     for (_, slot) in slots(usage) {
@@ -202,7 +204,8 @@ fn leaves_files(file: i32, slot: SlotView<'_>) -> bool {
         && (liveness::has_files(file, sign) || liveness::is_shown(file, sign))
 }
 
-/// Whether the total is more than all slots together, while nobody is on the way: a reaper gave up once, or somebody wrote there.
+/// Whether the total is more than all slots together, while no process is on the way: a reaper gave up once, or a process
+/// wrote there.
 fn is_too_high(usage: Usage) -> bool {
     let total = usage.view.total().load(Ordering::SeqCst);
     let mut sum = 0_u64;

@@ -20,7 +20,7 @@ pub(super) struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// Whether nobody has markers of this context: it has no place, or nothing may be asked.
+    /// Whether no thread has markers of this context: it has no place, or nothing may be asked.
     pub(super) fn lacks_markers(&self) -> bool {
         self.lack == Lack::Context
     }

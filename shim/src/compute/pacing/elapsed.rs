@@ -1,13 +1,14 @@
-//! Since when there is work that is not on the books, as others see it: threads that launch and wait, and who reaps the process.
+//! Since when there is work that is not charged, as others see it: threads that launch and wait, and a thread that reaps the
+//! process.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Since when there is work that is not on the books; 0: there is none.
+/// Since when there is work that is not charged; 0: there is none.
 #[repr(C)]
 pub(super) struct Since {
     /// Of any kind.
     pub(super) any: AtomicU64,
-    /// Of a length that nobody knew.
+    /// Of a length that no thread knew.
     pub(super) owed: AtomicU64,
 }
 

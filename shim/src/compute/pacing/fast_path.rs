@@ -19,7 +19,7 @@ static SOLE: AtomicPtr<Paced> = AtomicPtr::new(core::ptr::null_mut());
 static OF_CARD: [AtomicPtr<Paced>; DEVICES_MAX] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; DEVICES_MAX];
 
-/// Cards that the process sees; 0: nobody asked yet.
+/// Cards that the process sees; 0: no thread asked yet.
 static CARDS: AtomicU32 = AtomicU32::new(0);
 
 /// What becomes of launches on a card.

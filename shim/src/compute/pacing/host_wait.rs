@@ -17,7 +17,7 @@ use crate::sys::{self, KeepErrno};
 /// Turns given away for another thread that is at the markers.
 const MARKER_TURNS_MAX: u32 = 100;
 
-/// The meter of a stream's card, where this process has work on it that is not on the books.
+/// The meter of a stream's card, where this process has work on it that is not charged.
 #[inline(never)]
 fn unbilled(lane: u64) -> Option<Meter> {
     paced(lane).and_then(with_work)

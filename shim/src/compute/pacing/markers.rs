@@ -36,7 +36,7 @@ const LEGACY: u64 = 1;
 /// The markers of one context, lent to the thread that holds `busy`.
 pub(super) struct Context {
     busy: AtomicU32,
-    /// 0: nobody's.
+    /// 0: free.
     handle: AtomicU64,
     /// What tells it from another context of that handle; 0: nothing does, or there are no markers.
     id: AtomicU64,
@@ -129,7 +129,7 @@ impl Lent<'_> {
         let id = vendor::current_id().unwrap_or(0);
         let before = self.context.id.load(Ordering::Acquire);
         if before != id && before != 0 {
-            // The one before it ended where nobody saw it.
+            // The one before it ended where no thread saw it.
             pace.ends(Nanos(sys::now()), Waits::OnAll, Some(self.marks));
             self.end(Alive::No);
         }
@@ -148,10 +148,10 @@ pub(super) fn destroy(events: &mut [u64; EVENTS]) {
 }
 
 impl Context {
-    /// Puts markers where none were: before anybody else can see the place.
+    /// Puts markers where none were: before any other thread can see the place.
     ///
     /// # Safety
-    /// Nobody else touches the place.
+    /// No other thread touches the place.
     pub(super) unsafe fn make(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.marks.get().write(Marks::new()) };
@@ -171,7 +171,7 @@ impl Context {
         Some(Lent { context: self, marks, events })
     }
 
-    /// Waits for who has them; `None`: that thread does not give them back.
+    /// Waits for the thread that has them; `None`: that thread does not give them back.
     fn lend_soon(&self) -> Option<Lent<'_>> {
         for _ in 0..GOING_TURNS_MAX {
             if let Some(lent) = self.lend() {
@@ -203,11 +203,11 @@ impl Meter {
         let Some((context, handle)) = place else {
             return inside(None, &mut self.without_markers(0, Lack::Context, &mut [0; EVENTS]));
         };
-        // The place may have become another's meanwhile, or its context have ended: who ends one waits for its markers.
+        // The place may have become another's meanwhile, or its context have ended: a thread that ends one waits for its markers.
         let Some(mut lent) = context.lend().filter(|lent| lent.context.is_of(handle)) else {
             return inside(None, &mut self.without_markers(handle, Lack::Nothing, &mut [0; EVENTS]));
         };
-        // Ends before the markers are given back: who ends the context waits for them.
+        // Ends before the markers are given back: a thread that ends the context waits for them.
         let Some(_inside) = Inside::of(handle, current) else {
             return inside(None, &mut self.without_markers(0, Lack::Context, &mut [0; EVENTS]));
         };
@@ -234,7 +234,7 @@ impl Meter {
                 let place = self.paced.context(handle).or_else(|| self.evict(handle))?;
                 Some((place, handle))
             }
-            // None of this card's is current: one that has work. It may end at any moment, so nobody's place is taken for it.
+            // None of this card's is current: one that has work. It may end at any moment, so no other's place is taken for it.
             None => {
                 let mut places = self.paced.contexts.iter().zip(&self.paced.each);
                 let (place, _) = places.find(|(_, since)| since.any.load(Ordering::Acquire) != 0)?;
@@ -248,7 +248,7 @@ impl Meter {
         Driver { usage: self.usage, context, lack, alive: Alive::No, events: none }
     }
 
-    /// Says since when there is work that is not on the books.
+    /// Says since when there is work that is not charged.
     fn publish(&self, lent: &mut Lent<'_>) {
         let (paced, pace) = (self.paced, &self.paced.pace);
         let word = |since: Option<Nanos>| since.map_or(0, |since| since.0);
@@ -356,7 +356,7 @@ impl Meter {
         let waits = Waits::On(lane);
         self.paced.pace.stream_ends(lane);
         for context in self.paced.contexts.iter().filter(|context| !context.is_of(0)) {
-            // Who has them now may be putting a marker into the stream.
+            // A thread that has them now may be putting a marker into the stream.
             let Some(mut lent) = context.lend_soon() else {
                 self.paced.pace.ends(Nanos(sys::now()), waits, None);
                 continue;

@@ -44,14 +44,14 @@ impl Primary {
         let _none_before = self.count(holder).fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
     }
 
-    /// Nobody has it any more.
+    /// No thread has it any more.
     pub(super) fn has_nobody(&self) {
         for holder in [Holder::Program, Holder::Green] {
             self.count(holder).store(0, Ordering::Release);
         }
     }
 
-    /// Whether somebody has it, or is about to.
+    /// Whether a thread has it, or is about to.
     pub(super) fn is_held(&self) -> bool {
         self.is_held_beside(None)
     }
@@ -87,7 +87,7 @@ impl Primary {
 
 /// A context that is no primary one was made, and the driver gave it this handle: a primary one that had it has ended.
 pub(crate) fn begins(handle: u64) {
-    // Before anything can be allocated in it: who finds the earlier one gone is not to take this one's number.
+    // Before anything can be allocated in it: a thread that finds the earlier one gone is not to take this one's number.
     for primary in &PRIMARY {
         primary.leaves(handle, 0);
     }

@@ -1,15 +1,16 @@
-//! Who relies on a primary context being there, and who lets it go: never both at once.
+//! Threads that rely on a primary context, and threads that release it: never both at once.
 //!
-//! A call that retains a context which is there takes nothing of the card; one that finds it gone makes one. So nothing is reserved
-//! only where nobody lets it go meanwhile:
+//! A call that retains a context which is there takes nothing of the card; one that finds it gone makes one. So nothing is
+//! reserved only where no thread lets it go meanwhile:
 //!
 //! ```text
-//!   relies ─▶ nobody lets go? ─▶ it is there ─▶ vendor call retains it ─▶ relies no more
-//!   lets go ─▶ nobody relies?                ─▶ vendor call releases it ─▶ lets go no more
+//!   relies ─▶ no thread lets go? ─▶ it is there ─▶ vendor call retains it ─▶ relies no more
+//!   lets go ─▶ no thread relies?                ─▶ vendor call releases it ─▶ lets go no more
 //! ```
 //!
-//! Each says first what it does and looks then, so of two at once one sees the other. No lock is held while the vendor is called: who
-//! sees the other waits until that is done, and not for ever. One that releases it past the hooks is not seen.
+//! Each says first what it does and looks then, so of two at once one sees the other. No lock is held while the vendor is
+//! called: a thread that sees the other waits until that is done, and not for ever. One that releases it past the hooks is not
+//! seen.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,11 +28,11 @@ pub(super) struct Retention {
     letting: AtomicU32,
 }
 
-/// Nobody lets it go while this is there.
+/// No thread lets it go while this is there.
 #[must_use]
 pub(super) struct Relying(&'static Retention);
 
-/// Nobody relies on it while this is there.
+/// No thread relies on it while this is there.
 #[must_use]
 pub(super) struct Letting(&'static Retention);
 
@@ -40,7 +41,7 @@ impl Retention {
         Self { relying: AtomicU32::new(0), letting: AtomicU32::new(0) }
     }
 
-    /// Relies on what is there; `None`: somebody lets it go, and has for long.
+    /// Relies on what is there; `None`: a thread lets it go, and has for long.
     pub(super) fn rely(&'static self) -> Option<Relying> {
         for look in 0..LOOKS_MAX {
             self.relying.fetch_add(1, Ordering::SeqCst);
@@ -54,7 +55,7 @@ impl Retention {
         None
     }
 
-    /// Lets it go, when nobody relies on it any more, or has for long.
+    /// Lets it go, when no thread relies on it any more, or has for long.
     pub(super) fn let_go(&'static self) -> Letting {
         self.letting.fetch_add(1, Ordering::SeqCst);
         for look in 0..LOOKS_MAX {

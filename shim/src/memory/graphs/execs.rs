@@ -35,9 +35,9 @@ struct Backed {
     number: u64,
     /// Its cards.
     cards: [i32; CARDS_MAX],
-    /// By how much their stores would grow if somebody took its memory.
+    /// By how much their stores would grow if a thread took its memory.
     worst: Amounts,
-    /// For which of these cards somebody has reserved that for it, a bit each.
+    /// For which of these cards a thread has reserved that for it, a bit each.
     covered: u32,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Flight {
     beside: Amounts,
 }
 
-/// What a flight does with allocations that nobody frees in the graph.
+/// What a flight does with allocations that no thread frees in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
     /// A launch leaves them.
@@ -135,7 +135,7 @@ impl Execs {
 
     /// What those count on that have reserved nothing, of the cards of this flight.
     fn find_uncovered(&self, flight: &mut Flight) {
-        // Where memory is there from the instantiation on, nobody takes another one's.
+        // Where memory is there from the instantiation on, no thread takes another one's.
         if self.history.taken() == Taken::AtInstantiation {
             return;
         }
@@ -264,7 +264,7 @@ pub(super) fn cancel(flight: &Flight) -> Amounts {
     EXECS.with(cancelled).unwrap_or(NONE)
 }
 
-/// What it wants is in the books, and what others under way count on; that becomes theirs, and is no part of its own any more.
+/// What it wants is in accounting, and what others under way count on; that becomes theirs, and is no part of its own any more.
 pub(super) fn cover(flight: &Flight) -> Amounts {
     if flight.beside.iter().all(|bytes| *bytes == 0) {
         return NONE;
@@ -332,7 +332,7 @@ pub(super) fn learn(taken: Taken) {
     EXECS.with(|execs| execs.history.learn(taken));
 }
 
-/// Now; `None`: nobody can tell.
+/// Now; `None`: unknown.
 pub(super) fn moment() -> Option<Moment> {
     EXECS.with(|execs| execs.history.moment())
 }

@@ -27,7 +27,7 @@ impl Refusal {
     }
 }
 
-/// Reserves what a flight may take, in the books of `into`.
+/// Reserves what a flight may take, in `into`.
 #[inline(never)]
 fn enter(flight: &Flight, into: &mut Reserved) -> Result<(), Refusal> {
     for (place, (card, worst)) in into.iter_mut().zip(flight.each()) {
@@ -72,7 +72,7 @@ fn give_back(flight: &Flight, amounts: &Amounts) {
     }
 }
 
-/// What it may take is in the books from now on, and what others count on becomes theirs.
+/// What it may take is in accounting from now on, and what others count on becomes theirs.
 fn take_room(flight: &Flight, reserved: &mut Reserved) -> Result<(), Refusal> {
     match enter(flight, reserved) {
         Ok(()) => {
@@ -87,7 +87,7 @@ fn take_room(flight: &Flight, reserved: &mut Reserved) -> Result<(), Refusal> {
     }
 }
 
-/// A flight begins, with what it may take in the books: at once, or in memory that another graph has, or when pools have given
+/// A flight begins, with what it may take in accounting: at once, or in memory that another graph has, or when pools have given
 /// back what they only keep. `Ok(false)`: `begin` knows nothing of it.
 #[inline(never)]
 pub(super) fn take_off(
@@ -129,7 +129,7 @@ pub(super) fn end_all(flight: &Flight, reserved: &mut Reserved, answer: i32) -> 
     (over, how)
 }
 
-/// The vendor's call, with what it may take in the books.
+/// The vendor's call, with what it may take in accounting.
 #[inline(never)]
 pub(super) fn fly(flight: &Flight, reserved: &mut Reserved, real: &dyn Fn() -> i32) -> Flown {
     let before = {

@@ -1,15 +1,15 @@
-//! Physical memory that others may have by descriptors (`cuMemExportToShareableHandle`). A driver keeps it until its maker has let
-//! go of it, every importer has, and the last copy of each descriptor is closed; whoever dies first.
+//! Physical memory that others may have by descriptors (`cuMemExportToShareableHandle`). A driver keeps it until its maker has
+//! let go of it, every importer has, and the last copy of each descriptor is closed, in any order.
 //!
 //! ```text
-//!   export ─▶ a slot of its own, as for memory that is lent by a handle; and a mark on the descriptor
+//!   export ─▶ a slot of its own, as for IPC-shared memory by a handle; and a mark on the descriptor
 //!   import ─▶ the mark says which slot: held until the import ends
-//!        └──▶ no such slot, though of this grant: its maker is gone, nobody had it: charged anew, in a slot of its own
+//!        └──▶ no such slot, though of this grant: its maker is gone, no process had it: charged anew, in a slot of its own
 //! ```
 //!
 //! The mark is a lock of the descriptor's open file description, on a byte far behind every file: it goes wherever copies of the
-//! descriptor go, and the kernel tells of it in `/proc/self/fdinfo`. Where a descriptor takes no lock, or is none (a fabric handle),
-//! the memory is one of a crowd, and an importer of what has no mark holds all crowds.
+//! descriptor go, and the kernel tells of it in `/proc/self/fdinfo`. Where a descriptor takes no lock, or is none (a fabric
+//! handle), the memory is one of a shared slot, and an importer of what has no mark holds all shared slots.
 
 use core::ffi::c_int;
 
@@ -20,7 +20,7 @@ use crate::accounting::credit;
 use crate::accounting::life::{self, Turns};
 use crate::grants::Usage;
 use crate::loader::vendor::OUT_OF_MEMORY;
-use crate::memory::free_memory_delta::wait_at_door;
+use crate::memory::free_memory_delta::pass_admission_gate;
 use crate::sys::process;
 use crate::sys::{self, KeepErrno};
 
@@ -41,7 +41,7 @@ const UNITS_MAX: u64 = (1 << 26) - 1;
 const ADOPTED_ELSEWHERE_MAX: u32 = 10_000;
 const ADOPTED_STEP_NANOS: u64 = 100_000;
 
-/// A thread of this process pays for what the dead exported: record locks do not keep threads apart.
+/// A thread of this process pays for what exited processes exported: record locks do not keep threads apart.
 static ADOPTING: Turns = Turns::new();
 
 /// Turns given away for a thread that exports the same memory for the first time.
@@ -92,7 +92,8 @@ fn takes_marks(descriptor: c_int) -> bool {
     takes
 }
 
-/// Physical memory of this process that others may import from now on, by a descriptor if it is one. An error: that cannot be written down.
+/// Physical memory of this process that others may import from now on, by a descriptor if it is one. An error: that cannot be
+/// written down.
 pub(crate) fn lend_physical(
     entry: &impl Entry,
     key: Key,
@@ -102,7 +103,7 @@ pub(crate) fn lend_physical(
     let _errno = KeepErrno::new();
     let Some(ledger) = credit::ledger(grant) else { return Ok(()) };
     let has_mark = descriptor.is_some_and(takes_marks);
-    // Nobody finds it by this: the slot's own comes once it is known which.
+    // No process finds it by this: the slot's own comes once it is known which.
     let first = has_mark.then_some(Tag(MARKED));
     let Some(lent) = take_any(ledger, first) else { return Err(ledger.refuse()) };
     if let (Room::One, Some(slot)) = (lent.room, lent.slot()) {
@@ -112,7 +113,7 @@ pub(crate) fn lend_physical(
     mark_again(key, descriptor)
 }
 
-/// One more descriptor of what is lent under this key.
+/// One more descriptor of what is shared under this key.
 pub(crate) fn mark_again(key: Key, descriptor: Option<c_int>) -> Result<(), i32> {
     let Some(descriptor) = descriptor else { return Ok(()) };
     let _errno = KeepErrno::new();
@@ -132,13 +133,14 @@ pub(crate) fn mark_again(key: Key, descriptor: Option<c_int>) -> Result<(), i32>
     }
 }
 
-/// Memory of this container that nobody had when its maker ended: who imports it pays. `None`: it is of another one.
+/// Memory of this container that no process had when its maker ended: a process that imports it pays. `None`: it is of another
+/// one.
 pub(super) fn adopt(
     mark: Mark,
     mut ledgers: impl Iterator<Item = Ledger>,
 ) -> Result<Option<(Lent, Ledger)>, i32> {
     let Some(ledger) = ledgers.find(|ledger| mark.is_of(ledger.usage())) else { return Ok(None) };
-    wait_at_door(ledger);
+    pass_admission_gate(ledger);
     let _moving = ledger.moving();
     // A slot for this process is taken before other threads are kept from taking one.
     if !ledger.has_books() {
@@ -184,7 +186,7 @@ fn adopt_alone(mark: Mark, ledger: Ledger) -> Adopted {
 
 fn pay(mark: Mark, ledger: Ledger) -> Option<Lent> {
     ledger.reserve_now(mark.bytes()).ok()?;
-    // Nobody finds it before it has the bytes.
+    // No process finds it before it has the bytes.
     let lent = life::one_at_a_time(|| take_slot(ledger.usage(), Tag(MARKED)));
     let Some(lent) = lent.filter(|lent| move_bytes(ledger, *lent, mark.bytes())) else {
         ledger.release(mark.bytes());

@@ -7,7 +7,7 @@ use crate::accounting::alloc_map::{AllocMap, Fate, Key, NoRoom, Tie};
 use crate::accounting::contexts;
 use crate::accounting::credit;
 use crate::loader::vendor::{OUT_OF_MEMORY, SUCCESS};
-use crate::memory::free_memory_delta::wait_at_door;
+use crate::memory::free_memory_delta::pass_admission_gate;
 use crate::sys::KeepErrno;
 
 /// By the opener's address.
@@ -18,7 +18,7 @@ static OPENED: AllocMap<Place> = AllocMap::new();
 pub(crate) enum Hold {
     /// The memory's own slot.
     One(Lent, Ledger),
-    /// The crowds of all grants: one of them may have it.
+    /// The shared slots of all grants: one of them may have it.
     Crowds,
 }
 
@@ -50,7 +50,7 @@ impl Hold {
             Self::One(lent, ledger) => {
                 (lent.number, u32::try_from(ledger.number()).unwrap_or(u32::MAX), lent.owner, Room::One)
             }
-            Self::Crowds => (u32::MAX, u32::MAX, 0, Room::Crowd),
+            Self::Crowds => (u32::MAX, u32::MAX, 0, Room::Shared),
         };
         Place { bytes: Bytes(0), grant, tie, number, references: 1, owner, room, books: Books::Apart }
     }
@@ -66,7 +66,7 @@ impl Place {
     fn closed(self) {
         let _errno = KeepErrno::new();
         match (self.room, self.lent()) {
-            (Room::Crowd, _) => shared_slot::drop_all(),
+            (Room::Shared, _) => shared_slot::drop_all(),
             (Room::One, Some((lent, ledger))) => lent.drop_hold(ledger, Had::Memory),
             (Room::One, None) => {}
         }
@@ -154,7 +154,7 @@ pub(crate) fn close(address: u64, call: impl FnOnce() -> i32) -> i32 {
     // What is known of no grant lies on the current card.
     let known = closing.and_then(|(_, place)| credit::ledger(place.grant));
     let ledger = known.or_else(crate::memory::physical::current_ledger);
-    ledger.into_iter().for_each(wait_at_door);
+    ledger.into_iter().for_each(pass_admission_gate);
     let _moving = ledger.map(Ledger::moving);
     let answer = call();
     let Some((fate, place)) = closing else { return answer };

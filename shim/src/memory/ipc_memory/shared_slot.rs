@@ -1,13 +1,13 @@
 //! What a process lends while slots are short: one slot for all of it, so that processes still find some.
 //!
 //! ```text
-//!   export ─▶ the bytes move into the maker's crowd, which lives as long as the maker and as anybody has some of a crowd open
+//!   export ─▶ the bytes move into the maker's shared slot, which lives as long as the maker and as any process has some of a shared slot open
 //!   open, of what has no slot of its own ─▶ a shared lock on one byte, which the maker does not take
-//!   free   ─▶ left in the crowd ─▶ once nobody has that lock: off the books, when the maker looks
+//!   free   ─▶ left in the shared slot ─▶ once no process has that lock: credited, when the maker looks
 //! ```
 //!
-//! Nobody can tell which memory of a crowd an opener has: what was freed stays charged while anybody has some of it open, and
-//! then until its maker is about to be refused, asks what is free, frees or lends some more, or ends.
+//! It is unknown which memory of a shared slot an opener has: what was freed stays charged while any process has some of it
+//! open, and then until its maker is about to be refused, asks what is free, frees or lends some more, or ends.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,9 +20,9 @@ use crate::accounting::life::{self, Taken};
 use crate::grants;
 use crate::sys::KeepErrno;
 
-/// The crowd of this process in a grant.
+/// The shared slot of this process in a grant.
 #[derive(Clone, Copy, Debug)]
-struct Crowd {
+struct SharedSlot {
     owner: u64,
     /// In it, and freed.
     left: Bytes,
@@ -30,11 +30,11 @@ struct Crowd {
 }
 
 /// By the number of the grant.
-static CROWDS: AllocMap<Crowd> = AllocMap::new();
-/// 1: something is left in one; after a fork for as long as nobody looked.
+static SHARED_SLOTS: AllocMap<SharedSlot> = AllocMap::new();
+/// 1: something is left in one; after a fork for as long as no process looked.
 static IS_LEFT: AtomicU32 = AtomicU32::new(0);
 
-/// The books of this process.
+/// Accounting of this process.
 pub(super) fn ledgers() -> impl Iterator<Item = Ledger> {
     grants::all().filter_map(|grant| match account::of_grant(grant) {
         Account::Counted(ledger) => Some(ledger),
@@ -46,58 +46,59 @@ fn key(ledger: Ledger) -> Key {
     Key(u64::try_from(ledger.number()).unwrap_or(u64::MAX - 1))
 }
 
-impl Crowd {
+impl SharedSlot {
     fn lent(&self, ledger: Ledger) -> Lent {
-        Lent { usage: ledger.usage(), number: self.number, owner: self.owner, room: Room::Crowd }
+        Lent { usage: ledger.usage(), number: self.number, owner: self.owner, room: Room::Shared }
     }
 }
 
-/// Whether a slot is this process's crowd.
+/// Whether a slot is this process's shared slot.
 pub(super) fn is_own(lent: Lent) -> bool {
-    let its = CROWDS.get(Key(lent.usage.number()));
-    lent.room == Room::Crowd
-        && its.is_some_and(|crowd| (crowd.number, crowd.owner) == (lent.number, lent.owner))
+    let its = SHARED_SLOTS.get(Key(lent.usage.number()));
+    lent.room == Room::Shared
+        && its.is_some_and(|shared| (shared.number, shared.owner) == (lent.number, lent.owner))
 }
 
 /// Whether this process has one.
 pub(super) fn is_there(ledger: Ledger) -> bool {
-    CROWDS.get(key(ledger)).is_some_and(|crowd| crowd.lent(ledger).slot().is_some())
+    SHARED_SLOTS.get(key(ledger)).is_some_and(|shared| shared.lent(ledger).slot().is_some())
 }
 
-/// This process's crowd, which begins if there is none; the caller keeps other threads out. `None`: there is no slot for it.
+/// This process's shared slot, which begins if there is none; the caller keeps other threads out. `None`: there is no slot for
+/// it.
 pub(super) fn of(ledger: Ledger) -> Option<Lent> {
     // Openers are seen by their locks.
     ledger.usage().file()?;
-    if let Some(known) = CROWDS.get(key(ledger)).map(|crowd| crowd.lent(ledger))
+    if let Some(known) = SHARED_SLOTS.get(key(ledger)).map(|shared| shared.lent(ledger))
         && known.slot().is_some()
     {
         return Some(known);
     }
-    // Noted before anybody sees the slot, as its own process's reaper knows it by this alone. What an earlier one had left was
-    // taken away with it.
+    // Noted before any process sees the slot, as its own process's reaper knows it by this alone. What an earlier one had left
+    // was taken away with it.
     let mut note = |taken: Taken| {
-        let crowd = Crowd { owner: freed(taken.owner), left: Bytes(0), number: taken.number };
-        CROWDS.insert(key(ledger), crowd).is_ok()
+        let shared = SharedSlot { owner: freed(taken.owner), left: Bytes(0), number: taken.number };
+        SHARED_SLOTS.insert(key(ledger), shared).is_ok()
     };
     let taken = life::take_for_lent(ledger.usage(), CROWD, &mut note);
     if taken.is_none() {
-        CROWDS.take(key(ledger));
+        SHARED_SLOTS.take(key(ledger));
     }
-    taken.and_then(|_| Some(CROWDS.get(key(ledger))?.lent(ledger)))
+    taken.and_then(|_| Some(SHARED_SLOTS.get(key(ledger))?.lent(ledger)))
 }
 
-/// The vendor freed what was in a crowd of this process.
+/// The vendor freed what was in a shared slot of this process.
 pub(super) fn leave(lent: Lent, bytes: Bytes) {
-    CROWDS.update(Key(lent.usage.number()), |crowd| {
-        if (crowd.number, crowd.owner) == (lent.number, lent.owner) {
-            crowd.left.0 = crowd.left.0.saturating_add(bytes.0);
+    SHARED_SLOTS.update(Key(lent.usage.number()), |shared| {
+        if (shared.number, shared.owner) == (lent.number, lent.owner) {
+            shared.left.0 = shared.left.0.saturating_add(bytes.0);
         }
     });
     IS_LEFT.store(1, Ordering::Release);
     settle();
 }
 
-/// What was left in this process's crowds goes back, where nobody has any crowd open.
+/// What was left in this process's shared slots goes back, where no process has any shared slot open.
 #[inline]
 pub(crate) fn settle() {
     if IS_LEFT.load(Ordering::Acquire) != 0 {
@@ -111,7 +112,7 @@ fn settle_all() {
     IS_LEFT.store(0, Ordering::Release);
     for ledger in ledgers() {
         // A slot for this process is taken before other threads are kept from taking one.
-        if CROWDS.get(key(ledger)).is_some() && (!ledger.has_books() || !settle_in(ledger)) {
+        if SHARED_SLOTS.get(key(ledger)).is_some() && (!ledger.has_books() || !settle_in(ledger)) {
             IS_LEFT.store(1, Ordering::Release);
         }
     }
@@ -120,29 +121,30 @@ fn settle_all() {
 /// False: something stays.
 fn settle_in(ledger: Ledger) -> bool {
     life::one_at_a_time(|| {
-        let Some(crowd) = CROWDS.get(key(ledger)) else { return true };
-        let lent = crowd.lent(ledger);
-        // Taken out before the lock is looked at: who opened any of it did so before it was freed, and still has the lock.
-        let left = CROWDS.update(key(ledger), |crowd| core::mem::replace(&mut crowd.left, Bytes(0)));
+        let Some(shared) = SHARED_SLOTS.get(key(ledger)) else { return true };
+        let lent = shared.lent(ledger);
+        // Taken out before the lock is looked at: a process that opened any of it did so before it was freed, and still has
+        // the lock.
+        let left = SHARED_SLOTS.update(key(ledger), |shared| core::mem::replace(&mut shared.left, Bytes(0)));
         let left = left.unwrap_or(Bytes(0));
         let is_back = left.0 == 0
             || lent
                 .slot()
                 .is_none_or(|slot| !lent.is_held_elsewhere() && ledger.take_part(left, slot.used()));
         if !is_back {
-            CROWDS.update(key(ledger), |crowd| crowd.left.0 = crowd.left.0.saturating_add(left.0));
+            SHARED_SLOTS.update(key(ledger), |shared| shared.left.0 = shared.left.0.saturating_add(left.0));
         }
         is_back
     })
 }
 
-/// The lock of all crowds of a grant.
+/// The lock of all shared slots of a grant.
 fn lock_in(ledger: Ledger) -> Lent {
-    Lent { usage: ledger.usage(), number: u32::MAX, owner: 0, room: Room::Crowd }
+    Lent { usage: ledger.usage(), number: u32::MAX, owner: 0, room: Room::Shared }
 }
 
-/// Holds the crowds of all grants, if there is any: memory without a slot of its own may be in each. False: there is none, or it
-/// cannot be held.
+/// Holds the shared slots of all grants, if there is any: memory without a slot of its own may be in each. False: there is
+/// none, or it cannot be held.
 pub(super) fn hold_all() -> bool {
     if !ledgers().any(|ledger| life::lent(ledger.usage(), CROWD).is_some()) {
         return false;

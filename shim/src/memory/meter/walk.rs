@@ -1,5 +1,5 @@
-//! Walks over what is metered. Nothing is locked while something is visited, so the table may change meanwhile: what stays is met,
-//! some of it perhaps twice.
+//! Walks over what is metered. Nothing is locked while something is visited, so the table may change meanwhile: what stays is
+//! met, some of it perhaps twice.
 
 use super::{Known, METERS, Meter, State};
 use crate::accounting::account::{self, Account, Ledger};
@@ -27,7 +27,7 @@ pub(crate) fn each_charged(mut visit: impl FnMut(Meter, Known, Ledger)) {
     walk(|_, known| known.state != State::Free, visit_if_counted);
 }
 
-/// The same for what may grow or shrink on its own, and is not what the books say: mostly nothing is.
+/// The same for what may grow or shrink on its own, and is not what accounting says: mostly nothing is.
 pub(crate) fn each_changed(mut visit: impl FnMut(Meter, Known, Ledger)) {
     let visit_if_changed = |meter: Meter, known: &Known| {
         if !meter.is_still(known)

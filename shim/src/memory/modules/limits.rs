@@ -7,7 +7,8 @@
 //! charged, and the next larger ones take that first. Heaps and the buffers of `printf` are made with the first module that needs
 //! them (the guide, dynamic global memory allocation), and take nothing here unless that is seen.
 //!
-//! Local memory that kernels need is the same memory: of the limit and of what the kernels got in a context need, the most counts.
+//! Local memory that kernels need is the same memory: of the limit and of what the kernels got in a context need, the most
+//! counts.
 
 use super::{Asking, Charged, Object, Stage, Watched};
 use crate::accounting::account::{self, Account, Bytes, Ledger};
@@ -61,14 +62,14 @@ enum Expected {
     Less(Bytes),
     /// Nothing yet.
     Nothing,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
 /// What the stacks of a context take beside its own size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stacks {
-    /// The limit that was there first; 0: nobody looked yet.
+    /// The limit that was there first; 0: no thread looked yet.
     first: usize,
     /// What each thread of a kernel needs, of those got in it: the most.
     kernels: usize,
@@ -124,7 +125,8 @@ impl Step {
         self.to(self.change.value.min(STACK_MAX.max(self.from.unwrap_or(0))))
     }
 
-    /// What was read of it. What kernels need is charged before it is there: the stacks have that first, which the card gives now.
+    /// What was read of it. What kernels need is charged before it is there: the stacks have that first, which the card gives
+    /// now.
     fn seen(self, taken: Taken) -> Taken {
         if self.from.is_some_and(|from| self.kernels <= from) { taken } else { Taken::Doubtful(Bytes(0)) }
     }
@@ -156,7 +158,7 @@ impl Stacks {
         self.charged
     }
 
-    /// The limit is this; where nobody looked before it was so from the first.
+    /// The limit is this; where no thread looked before it was so from the first.
     fn begin(&mut self, limit: usize) {
         if self.first == 0 {
             self.first = limit;
@@ -232,8 +234,8 @@ impl Object {
 }
 
 /// Local memory of a kernel, for all threads that the card can run at once, which a driver makes at the first launch that needs
-/// it, where nobody looks for memory, and keeps for the context: charged as soon as the kernel can be launched there. What does
-/// not fit is not charged.
+/// it, where no thread looks for memory, and keeps for the context: charged as soon as the kernel can be launched there. What
+/// does not fit is not charged.
 #[inline(never)]
 pub(super) fn need(function: u64) -> i32 {
     let _errno = KeepErrno::new();
@@ -281,7 +283,7 @@ pub(super) fn need(function: u64) -> i32 {
 }
 
 impl Watched {
-    /// What a change of a limit took, by what was read; `came_back`: what the card got back, if nobody else moved anything.
+    /// What a change of a limit took, by what was read; `came_back`: what the card got back, if no other thread moved anything.
     pub(super) fn took_by_limit(
         &self,
         context: Object,

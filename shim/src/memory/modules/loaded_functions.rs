@@ -11,8 +11,8 @@ use crate::loader::vendor::{self, OUT_OF_MEMORY, SUCCESS};
 use crate::memory::lazy_load::{Asked, What};
 use crate::memory::pools::Place;
 
-/// Functions of a list that are made ready when it is had. Of a longer one none is: most of them nobody launches, and to load them all
-/// may take more than there is.
+/// Functions of a list that are made ready when it is had. Of a longer one none is: most of them no thread launches, and to
+/// load them all may take more than there is.
 const LISTED_MAX: usize = 64;
 
 /// When the driver loads what is got.
@@ -86,8 +86,8 @@ fn with_local(place: Place, got: impl FnOnce() -> i32, need: impl FnOnce(u64) ->
     answer
 }
 
-/// A list of functions or kernels is had, with room for so many, of which there are `there`. The driver may load each at its first
-/// launch: `load` makes one ready now.
+/// A list of functions or kernels is had, with room for so many, of which there are `there`. The driver may load each at its
+/// first launch: `load` makes one ready now.
 pub(crate) fn get_list(
     (list, room, listed): (Place, u32, Listed),
     there: impl Fn(&mut u32) -> Option<i32>,

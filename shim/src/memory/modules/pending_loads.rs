@@ -1,5 +1,6 @@
-//! What a driver may load at a launch, where nobody looks for memory: kernels, in contexts in which they were not got, and what comes
-//! from a long list. Where launches are looked at, as compute is limited, it is made ready before its first one in a context.
+//! What a driver may load at a launch, where no thread looks for memory: kernels, in contexts in which they were not got, and
+//! what comes from a long list. Where launches are looked at, as compute is limited, it is made ready before its first one in
+//! a context.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 

@@ -8,7 +8,7 @@ use crate::accounting::account::Bytes;
 use crate::memory::ipc_memory::{self, Mark};
 
 impl Number {
-    /// Somebody else may have it from now on.
+    /// Another process may have it from now on.
     pub(crate) fn share(self) {
         RECORDS.update(self.key(), |record| record.reach = Reach::Shared);
     }
@@ -42,7 +42,7 @@ impl ipc_memory::Entry for Number {
     }
 }
 
-/// cuMemExportToShareableHandle, which has answered a descriptor or something else. An error: nobody may have it.
+/// cuMemExportToShareableHandle, which has answered a descriptor or something else. An error: no process may have it.
 pub(crate) fn exported_as(handle: u64, descriptor: Option<c_int>) -> Result<(), i32> {
     let number = Number::of(handle);
     let Some(record) = RECORDS.get(number.key()).filter(|record| record.bytes.0 > 0) else { return Ok(()) };
@@ -54,8 +54,8 @@ pub(crate) fn exported_as(handle: u64, descriptor: Option<c_int>) -> Result<(), 
     }
 }
 
-/// cuMemImportFromShareableHandle: something of this process under its name; or another's, which pays for it as long as it lives: an
-/// object may have memory of this process bound, so it is known by a number.
+/// cuMemImportFromShareableHandle: something of this process under its name; or another's, which pays for it as long as it
+/// lives: an object may have memory of this process bound, so it is known by a number.
 pub(crate) fn import(mark: Option<Mark>, call: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
     let hold = ipc_memory::importing(mark)?;
     let unneeded = |is_there| hold.into_iter().for_each(|hold| hold.unneeded(is_there));
