@@ -17,13 +17,14 @@
 
 use core::ffi::{CStr, c_char, c_void};
 
+use crate::grants;
 use crate::hooks::hook::Hook;
+use crate::hooks::symbols;
 use crate::loader::library::Library;
 use crate::loader::resolve::{self, Behind};
 use crate::sys::KeepErrno;
 use crate::sys::c_library;
 use crate::sys::elf::{self, Caller};
-use crate::{grants, symbols};
 
 /// What a look-up comes to, in two registers.
 #[repr(C)]
