@@ -9,6 +9,7 @@
 //!
 //! The expected result is recorded beside each manifest. A difference is shown, and the command exits with 1.
 
+mod on_cluster;
 mod processes;
 mod scenes;
 pub(super) mod tenant;
@@ -38,13 +39,16 @@ use super::plan::takes;
 use super::prepare::cdi_file_name;
 use crate::error_text::chain;
 use crate::hardware::node_spec;
+use on_cluster::Move;
 use scenes::{CLOSENESS, SCENES, Scene, read};
 
 const EXAMPLES: &str = "\
 Examples:
   aliquot demo
   aliquot demo --state /tmp/demo
-  aliquot demo -o json";
+  aliquot demo -o json
+  aliquot demo --cluster
+  aliquot demo --cluster --down";
 
 /// Longest wait for the runs of a demo that was ended on the way.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
@@ -66,6 +70,16 @@ pub(super) struct Args {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Format,
+
+    /// Start a real Kubernetes on this machine, run this program as its node agent and show Pods: 1/4 of an NPU, and two
+    /// that share a GPU. The cluster stays. Needs root, a checkout of Aliquot as current directory, and what
+    /// tests/cluster/README.md lists
+    #[arg(long, conflicts_with_all = ["state", "output"])]
+    cluster: bool,
+
+    /// Take the cluster of --cluster down
+    #[arg(long, requires = "cluster")]
+    down: bool,
 }
 
 /// What the demo found, and where it differs from what must come out.
@@ -79,6 +93,9 @@ struct Record {
 struct Nothing;
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    if args.cluster {
+        return on_cluster::run(if args.down { Move::Down } else { Move::Up });
+    }
     let Some(state) = &args.state else { return in_a_directory_of_its_own(terminal) };
     let mut record = Record::default();
     if args.output == Format::Table {
