@@ -102,6 +102,12 @@ impl Cluster {
         self.name.to_string()
     }
 
+    /// Host and port of the API server.
+    #[must_use]
+    pub fn server(&self) -> (String, String) {
+        self.components.server()
+    }
+
     /// Starts a process on the node: inside the namespaces, with the cluster's directories.
     ///
     /// # Errors
@@ -167,13 +173,21 @@ impl Cluster {
     /// # Errors
     /// It ends with an exit code other than 0.
     pub fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String, ClusterError> {
+        let output = self.kubectl_output(arguments, input)?;
+        expect_success(&format!("kubectl {}", arguments.join(" ")), &output)?;
+        Ok(output.out)
+    }
+
+    /// Runs kubectl with all rights; its exit code is part of the output.
+    ///
+    /// # Errors
+    /// It cannot be run or does not end.
+    pub fn kubectl_output(&self, arguments: &[&str], input: &str) -> Result<Output, ClusterError> {
         let kubeconfig = format!("--kubeconfig={}", self.place.kubeconfig().display());
         let kubectl = self.components.kubectl();
         let argv: Vec<&str> =
             [kubectl.as_str(), kubeconfig.as_str()].into_iter().chain(arguments.iter().copied()).collect();
-        let output = self.run(&argv, input, PATIENCE)?;
-        expect_success(&format!("kubectl {}", arguments.join(" ")), &output)?;
-        Ok(output.out)
+        self.run(&argv, input, PATIENCE)
     }
 
     /// Makes an image known to the node.
@@ -195,6 +209,24 @@ impl Cluster {
             }
             return expect_success("ctr images import", &output);
         }
+    }
+
+    /// Ends all containers on the node, as a reboot does.
+    ///
+    /// # Errors
+    /// containerd does not answer.
+    pub fn end_containers(&self) -> Result<(), ClusterError> {
+        let tasks = self.line.run(self.components.ctr(&["tasks", "list", "--quiet"]), "", PATIENCE)?;
+        expect_success("ctr tasks list", &tasks)?;
+        for task in tasks.out.lines() {
+            let kill = self.line.run(
+                self.components.ctr(&["tasks", "kill", "--signal=KILL", task]),
+                "",
+                PATIENCE,
+            )?;
+            expect_success("ctr tasks kill", &kill)?;
+        }
+        Ok(())
     }
 
     /// The end of the log of a component or process.

@@ -57,6 +57,11 @@ impl Components {
         Ok(Self { parts: parts.clone(), place: Place::new(name), name: name.clone(), ports })
     }
 
+    /// Host and port of the API server.
+    pub(crate) fn server(&self) -> (String, String) {
+        ("127.0.0.1".to_owned(), self.ports.api.to_string())
+    }
+
     /// Writes what the components read. The keys are there already.
     pub(crate) fn write_files(&self) -> Result<(), ClusterError> {
         let tokens = [
@@ -88,7 +93,8 @@ impl Components {
     }
 
     fn kubeconfig(&self, token: &str) -> Value {
-        let server = format!("https://127.0.0.1:{}", self.ports.api);
+        let (host, port) = self.server();
+        let server = format!("https://{host}:{port}");
         let cluster = json!({"server": server, "certificate-authority": self.place.text("keys/ca.crt")});
         json!({
             "apiVersion": "v1",

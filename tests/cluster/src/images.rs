@@ -17,6 +17,9 @@ const LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar";
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 
+/// The first process of a container gets no signal that it does not ask for.
+const UNTIL_SIGTERM: &str = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done";
+
 /// An image of one layer.
 #[derive(Debug)]
 pub struct Image {
@@ -53,6 +56,22 @@ impl Image {
         Ok(image)
     }
 
+    /// A busybox with the tenant's program `/bin/tenant` (`tests/cluster/tenant.c`) and what driver libraries of `aliquot`
+    /// are linked to. Its containers do nothing until SIGTERM.
+    ///
+    /// # Errors
+    /// [`ClusterError::Missing`] without a busybox, [`ClusterError::Failed`] without a C compiler.
+    pub fn tenant(name: &str, aliquot: &Path) -> Result<Self, ClusterError> {
+        let image = Self::busybox(name, &["sh", "-c", UNTIL_SIGTERM])?;
+        let directory = TempDir::new().map_err(|error| ClusterError::failed("image", error))?;
+        let program = directory.path().join("tenant");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tenant.c");
+        output(Command::new("cc").arg("-o").arg(&program).arg(source).arg("-ldl"))?;
+        image.program(&program, "/bin/tenant")?;
+        image.libraries_of(aliquot)?;
+        Ok(image)
+    }
+
     /// Adds a file of this machine.
     ///
     /// # Errors
@@ -78,7 +97,11 @@ impl Image {
     /// It cannot be copied, or `ldd` does not know it.
     pub fn program(&self, from: &Path, to: &str) -> Result<(), ClusterError> {
         self.copy(from, to)?;
-        for line in output(Command::new("ldd").arg(from))?.lines() {
+        self.libraries_of(from)
+    }
+
+    fn libraries_of(&self, program: &Path) -> Result<(), ClusterError> {
+        for line in output(Command::new("ldd").arg(program))?.lines() {
             let library = line.split_whitespace().find(|word| word.starts_with('/'));
             if let Some(library) = library {
                 self.copy(Path::new(library), library)?;

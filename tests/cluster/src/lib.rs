@@ -11,21 +11,27 @@
 //! the process that started it, so a killed test leaves nothing behind; a cluster sees its own `/var/lib/kubelet`,
 //! `/run/cdi`, `/run/aliquot` and so on, never those of the machine.
 
+mod agent;
 mod api;
 mod cluster;
 mod components;
+mod demo;
 mod error;
 mod images;
 mod init;
+mod namespace;
 mod parts;
 mod place;
 mod wire;
 
+pub use agent::{Agent, AgentOptions};
 pub use api::{Api, ApiError};
 pub use cluster::{Cluster, Options, Scope};
+pub use demo::{EXAMPLE_IMAGE, install_examples, show, start_agent};
 pub use error::ClusterError;
 pub use images::Image;
 pub use init::{hold, serve_namespace};
+pub use namespace::Namespace;
 pub use parts::Parts;
 pub use place::{Name, Place};
 pub use wire::{Output, Start};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use aliquot_cluster::{Cluster, ClusterError, Name, Options, Place, Scope};
+use aliquot_cluster::{Cluster, ClusterError, Name, Options, Parts, Place, Scope, start_agent};
 use clap::{Parser, Subcommand};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
@@ -24,6 +24,8 @@ struct Arguments {
 enum Verb {
     /// Start a cluster in the background and print its kubeconfig
     Up(Up),
+    /// Start a cluster with an agent, and show Pods with parts of cards
+    Demo(Up),
     /// Take a cluster down
     Down {
         /// The cluster
@@ -62,11 +64,15 @@ struct Up {
     /// Start no node: neither containerd nor kubelet
     #[arg(long)]
     control_plane: bool,
+    /// Start this program as the node's agent, on simulated cards, with the classes and the image of deploy/examples
+    #[arg(long, value_name = "ALIQUOT", conflicts_with = "control_plane")]
+    agent: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Verb::Up(up) => start(&up),
+        Verb::Demo(up) => demo(&up),
         Verb::Down { name } => stop(&name),
         Verb::Serve(up) => serve(&up),
         Verb::Enter { name, command } => return enter(&name, &command),
@@ -108,6 +114,9 @@ fn start(up: &Up) -> Result<(), ClusterError> {
     if up.control_plane {
         command.arg("--control-plane");
     }
+    if let Some(agent) = &up.agent {
+        command.arg("--agent").arg(agent);
+    }
     command.stdin(std::process::Stdio::null()).stdout(file).stderr(errors);
     let mut child = command.spawn().map_err(|error| failed("setsid", error))?;
     let until = Instant::now() + PATIENCE;
@@ -120,6 +129,18 @@ fn start(up: &Up) -> Result<(), ClusterError> {
     }
     println!("{}", place.kubeconfig().display());
     Ok(())
+}
+
+/// Starts a cluster with an agent and shows the demo's Pods. One that fails is taken down.
+fn demo(up: &Up) -> Result<(), ClusterError> {
+    println!("Starting Kubernetes on this machine; the first time builds it, which takes some minutes.");
+    let parts = Parts::find()?;
+    start(up)?;
+    aliquot_cluster::show(&Place::new(&up.name), &parts).inspect_err(|_| {
+        if let Err(error) = stop(&up.name) {
+            eprintln!("{error}");
+        }
+    })
 }
 
 /// The process that serves a cluster.
@@ -136,6 +157,7 @@ fn serve(up: &Up) -> Result<(), ClusterError> {
     signals.thread_block().map_err(|error| failed("signals", error))?;
     let scope = if up.control_plane { Scope::ControlPlane } else { Scope::Node };
     let cluster = Cluster::start(&Options { name: up.name.clone(), scope, program: program()? })?;
+    let _agent = up.agent.as_deref().map(|agent| start_agent(&cluster, agent)).transpose()?;
     let ready = cluster.place().path("ready");
     fs::write(&ready, std::process::id().to_string()).map_err(|error| failed("ready", error))?;
     signals.wait().map_err(|error| failed("signals", error))?;

@@ -4,7 +4,29 @@
 
 #[path = "scenarios/agreement.rs"]
 mod agreement;
+#[path = "scenarios/daemonset.rs"]
+mod daemonset;
+#[path = "scenarios/demo.rs"]
+mod demo;
+#[path = "scenarios/disruptions.rs"]
+mod disruptions;
+#[path = "scenarios/examples.rs"]
+mod examples;
+#[path = "scenarios/figures.rs"]
+mod figures;
+#[path = "scenarios/health.rs"]
+mod health;
+#[path = "scenarios/leftovers.rs"]
+mod leftovers;
+#[path = "scenarios/partitions.rs"]
+mod partitions;
+#[path = "scenarios/quarters.rs"]
+mod quarters;
+#[path = "scenarios/requests.rs"]
+mod requests;
 #[path = "scenarios/shares.rs"]
 mod shares;
+#[path = "scenarios/stage.rs"]
+mod stage;
 #[path = "scenarios/world.rs"]
 mod world;

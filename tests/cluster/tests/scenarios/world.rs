@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use aliquot_cluster::{Api, Cluster, ClusterError, Options, Scope};
+use aliquot_cluster::{Api, Cluster, ClusterError, Options, Parts, Scope};
 
 /// A cluster to run scenarios on.
 pub(crate) enum World {
@@ -16,18 +16,16 @@ impl World {
     /// A cluster, or `None` on a machine that cannot run one; the reason is printed, and a failure with
     /// `ALIQUOT_STRICT=1`.
     pub(crate) fn start(name: &str, scope: Scope) -> Option<Self> {
-        if let Some(kubeconfig) = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) {
-            return Some(Self::Given(Api::connect(Path::new(&kubeconfig)).unwrap()));
+        if let Some(kubeconfig) = given() {
+            return Some(Self::Given(Api::connect(&kubeconfig).unwrap()));
         }
         let program = PathBuf::from(env!("CARGO_BIN_EXE_aliquot_cluster"));
         match Cluster::start(&Options { name: name.parse().unwrap(), scope, program }) {
             Ok(cluster) => Some(Self::Own(Box::new(cluster))),
-            Err(error @ ClusterError::Missing(_)) => {
-                assert!(std::env::var("ALIQUOT_STRICT").as_deref() != Ok("1"), "{error}");
-                println!("stood aside: {error}");
+            Err(error) => {
+                stand_aside(&error);
                 None
             }
-            Err(error) => panic!("{error}"),
         }
     }
 
@@ -38,4 +36,30 @@ impl World {
             Self::Given(api) => api,
         }
     }
+}
+
+/// The kubeconfig of a given cluster.
+fn given() -> Option<PathBuf> {
+    let path = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty());
+    path.map(|path| Path::new(&path).to_owned())
+}
+
+/// Whether a scenario that needs a cluster of its own cannot play; the reason is printed.
+pub(crate) fn needs_own() -> bool {
+    if given().is_some() {
+        println!("stood aside: this scenario starts a simulated node of its own, and KUBECONFIG is set");
+        return true;
+    }
+    match Parts::find() {
+        Ok(_) if nix::unistd::geteuid().is_root() => return false,
+        Ok(_) => println!("stood aside: found an ordinary user, expected root"),
+        Err(error) => stand_aside(&error),
+    }
+    true
+}
+
+fn stand_aside(error: &ClusterError) {
+    let ClusterError::Missing(_) = error else { panic!("{error}") };
+    assert!(std::env::var("ALIQUOT_STRICT").as_deref() != Ok("1"), "{error}");
+    println!("stood aside: {error}");
 }

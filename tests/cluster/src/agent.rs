@@ -1,0 +1,141 @@
+//! The node agent on the node of a cluster, over simulated cards.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::{Cluster, ClusterError, Start};
+
+/// How long an agent may take to be ready; many times what it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The name of the agent's process and log.
+const PROCESS: &str = "agent";
+/// Answers that are longer are no answers of an agent.
+const ANSWER_MAX: u64 = 16 << 20;
+
+/// An agent to start.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// The program `aliquot`.
+    pub program: PathBuf,
+    /// Simulated node: built-in name or node file.
+    pub node: String,
+    /// Layout policy.
+    pub policy: Option<PathBuf>,
+    /// Its state directory, below `/var/lib/aliquot` of the node.
+    pub state: String,
+}
+
+/// A running agent: where it answers.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    options: AgentOptions,
+    port: u16,
+}
+
+impl Agent {
+    /// Starts an agent on the node and waits until it is registered and its slices are published.
+    ///
+    /// # Errors
+    /// It ends or is not ready in time; the message has the end of its log.
+    pub fn start(cluster: &Cluster, options: AgentOptions) -> Result<Self, ClusterError> {
+        let agent = Self { options, port: free_port()? };
+        agent.start_again(cluster)?;
+        agent.wait_until_ready(cluster)?;
+        Ok(agent)
+    }
+
+    /// Starts the agent with the same options, after it ended, and does not wait.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn start_again(&self, cluster: &Cluster) -> Result<(), ClusterError> {
+        let mut argv = vec![self.options.program.display().to_string(), "plugin".to_owned()];
+        let mut flag = |name: &str, value: String| argv.extend([format!("--{name}"), value]);
+        flag("node-name", cluster.node());
+        flag("node", self.options.node.clone());
+        flag("kubeconfig", cluster.place().kubeconfig().display().to_string());
+        flag("state", self.state());
+        flag("metrics-address", format!("{}:{}", Ipv4Addr::LOCALHOST, self.port));
+        if let Some(policy) = &self.options.policy {
+            flag("policy", policy.display().to_string());
+        }
+        cluster.start_process(Start { name: PROCESS.to_owned(), argv, ..Start::default() })
+    }
+
+    /// Waits until the agent is registered with the kubelet and its slices are published.
+    ///
+    /// # Errors
+    /// It ends or is not ready in time; the message has the end of its log.
+    pub fn wait_until_ready(&self, cluster: &Cluster) -> Result<(), ClusterError> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let said = self.read("/readyz").unwrap_or_else(|error| error);
+            if said.starts_with("HTTP/1.1 200") && said.contains("slices: in sync") {
+                return Ok(());
+            }
+            if Instant::now() > until || !cluster.runs(PROCESS)? {
+                let log = cluster.log(PROCESS, 20);
+                return Err(ClusterError::failed(PROCESS, format!("not ready: {}\n{log}", said.trim())));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Ends the agent and returns its exit code.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn end(&self, cluster: &Cluster, signal: Signal) -> Result<i32, ClusterError> {
+        cluster.end_process(PROCESS, signal)
+    }
+
+    /// The value of a metric that has one sample, a whole number.
+    ///
+    /// # Errors
+    /// The agent does not answer, or has no such metric.
+    pub fn metric(&self, name: &str) -> Result<u64, ClusterError> {
+        let text = self.read("/metrics").map_err(|error| ClusterError::failed(PROCESS, error))?;
+        let value = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let found = value.filter_map(|value| value.trim().parse().ok()).next();
+        found.ok_or_else(|| {
+            ClusterError::failed(PROCESS, format!("metric {name}: found no sample, expected one"))
+        })
+    }
+
+    /// The state directory, as the node sees it.
+    #[must_use]
+    pub fn state(&self) -> String {
+        format!("/var/lib/aliquot/{}", self.options.state)
+    }
+
+    /// The end of its log.
+    #[must_use]
+    pub fn log(&self, cluster: &Cluster, lines: usize) -> String {
+        cluster.log(PROCESS, lines)
+    }
+
+    /// An HTTP answer with its head. The cluster has the machine's network.
+    fn read(&self, path: &str) -> Result<String, String> {
+        let answered = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+            let mut text = String::new();
+            stream.take(ANSWER_MAX).read_to_string(&mut text)?;
+            Ok(text)
+        };
+        answered().map_err(|error| format!("{path}: {error}"))
+    }
+}
+
+/// A port on 127.0.0.1 that is free now.
+fn free_port() -> Result<u16, ClusterError> {
+    let failed = |error| ClusterError::failed("127.0.0.1", error);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+    Ok(listener.local_addr().map_err(failed)?.port())
+}

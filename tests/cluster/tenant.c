@@ -1,0 +1,107 @@
+// A tenant's program: it opens the driver library and calls it, as any program does, and knows nothing of limits.
+//
+//   fill                 allocates on the first card until the driver refuses: `total BYTES got BYTES code CODE`
+//   work FROM UNTIL      launches kernels of a millisecond until the second time: `done COUNT`, of those between the two
+//   smi                  the cards that NVML reports: `INDEX NAME UUID total BYTES used BYTES`
+//   hold                 makes a context and sleeps
+// Times are milliseconds since 1970.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void *driver;
+
+static void *symbol(const char *name) {
+  void *found = dlsym(driver, name);
+  if (!found) { printf("missing %s\n", name); exit(3); }
+  return found;
+}
+
+static void open_library(const char *name) {
+  driver = dlopen(name, RTLD_NOW);
+  if (!driver) { puts(dlerror()); exit(1); }
+}
+
+static void must(int code, const char *call) {
+  if (code) { printf("no card: %s: %d\n", call, code); exit(2); }
+}
+
+static void start(void) {
+  void *context;
+  int device;
+  open_library("libcuda.so.1");
+  must(((int (*)(unsigned))symbol("cuInit"))(0), "cuInit");
+  must(((int (*)(int *, int))symbol("cuDeviceGet"))(&device, 0), "cuDeviceGet");
+  must(((int (*)(void **, unsigned, int))symbol("cuCtxCreate_v2"))(&context, 0, device), "cuCtxCreate");
+}
+
+static int fill(void) {
+  size_t free, total, got = 0, step = 64u << 20;
+  unsigned long long pointer;
+  int code, (*alloc)(unsigned long long *, size_t);
+  start();
+  alloc = symbol("cuMemAlloc_v2");
+  must(((int (*)(size_t *, size_t *))symbol("cuMemGetInfo_v2"))(&free, &total), "cuMemGetInfo");
+  while ((code = alloc(&pointer, step)) == 0) got += step;
+  printf("total %zu got %zu code %d\n", total, got, code);
+  return 0;
+}
+
+static long long now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_REALTIME, &time);
+  return time.tv_sec * 1000LL + time.tv_nsec / 1000000;
+}
+
+static int work(long long from, long long until) {
+  void *module, *kernel;
+  long long done = 0;
+  start();
+  must(((int (*)(void **, const void *))symbol("cuModuleLoadData"))(&module, ""), "cuModuleLoadData");
+  must(((int (*)(void **, void *, const char *))symbol("cuModuleGetFunction"))(&kernel, module, "k_1000000"), "kernel");
+  int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+  launch = symbol("cuLaunchKernel");
+  // Never waits for a kernel: a tenant that waits leaves of its share what it waits. The driver blocks when its queue is
+  // full, before the first time and at the second one alike.
+  for (;;) {
+    must(launch(kernel, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0), "cuLaunchKernel");
+    long long time = now();
+    if (time >= until) break;
+    if (time >= from) done++;
+  }
+  printf("done %lld\n", done);
+  return 0;
+}
+
+static int smi(void) {
+  unsigned count;
+  open_library("libnvidia-ml.so.1");
+  must(((int (*)(void))symbol("nvmlInit_v2"))(), "nvmlInit");
+  must(((int (*)(unsigned *))symbol("nvmlDeviceGetCount_v2"))(&count), "nvmlDeviceGetCount");
+  for (unsigned index = 0; index < count; index++) {
+    void *device;
+    char name[96], uuid[96];
+    struct { unsigned long long total, free, used; } memory;
+    must(((int (*)(unsigned, void **))symbol("nvmlDeviceGetHandleByIndex_v2"))(index, &device), "nvmlDeviceGetHandle");
+    must(((int (*)(void *, char *, unsigned))symbol("nvmlDeviceGetName"))(device, name, sizeof name), "nvmlDeviceGetName");
+    must(((int (*)(void *, char *, unsigned))symbol("nvmlDeviceGetUUID"))(device, uuid, sizeof uuid), "nvmlDeviceGetUUID");
+    must(((int (*)(void *, void *))symbol("nvmlDeviceGetMemoryInfo"))(device, &memory), "nvmlDeviceGetMemoryInfo");
+    for (char *c = name; *c; c++) if (*c == ' ') *c = '-';
+    printf("%u %s %s total %llu used %llu\n", index, name, uuid, memory.total, memory.used);
+  }
+  return 0;
+}
+
+int main(int count, char **words) {
+  const char *what = count > 1 ? words[1] : "";
+  if (!strcmp(what, "fill")) return fill();
+  if (!strcmp(what, "work") && count == 4) return work(atoll(words[2]), atoll(words[3]));
+  if (!strcmp(what, "smi")) return smi();
+  if (!strcmp(what, "hold")) { start(); puts("holds"); fflush(stdout); for (;;) pause(); }
+  puts("expected fill, work FROM UNTIL, smi or hold");
+  return 4;
+}

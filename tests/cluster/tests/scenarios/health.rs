@@ -1,0 +1,107 @@
+//! Scenario 7: what a card reports of itself reaches its slice, the Pods that use it and the scheduler.
+
+use std::time::Duration;
+
+use aliquot_cluster::{ClusterError, Namespace};
+use aliquot_sim_device::{Card, Health};
+use serde_json::{Value, json};
+
+use crate::shares::share;
+use crate::stage::{BRIEFLY, PATIENCE, Stage, built, pod, template};
+
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+const UNHEALTHY: &str = "aliquot.dev/unhealthy";
+/// An error of the card's memory, and one of a program.
+const OF_THE_CARD: u64 = 48;
+const OF_A_PROGRAM: u64 = 13;
+
+/// The simulated card below the agent's state, as hardware that breaks.
+fn card(stage: &Stage, index: usize) -> Card {
+    let directory = stage.cluster().place().path("aliquot/health/cards");
+    aliquot_sim_device::open(&directory).unwrap().card(index).unwrap().clone()
+}
+
+/// Waits until so many devices have the taint.
+fn tainted(stage: &Stage, count: usize, patience: Duration) -> Result<(), ClusterError> {
+    let condition = format!("{count} devices have the taint {UNHEALTHY}");
+    let unhealthy = |device: &&Value| {
+        device["taints"]
+            .as_array()
+            .is_some_and(|taints| taints.iter().any(|taint| taint["key"] == json!(UNHEALTHY)))
+    };
+    Ok(stage.api().wait(SLICES, &condition, patience, |slices| {
+        let devices: Vec<Value> = slices
+            .values()
+            .filter_map(|slice| slice["spec"]["devices"].as_array())
+            .flatten()
+            .cloned()
+            .collect();
+        (devices.iter().filter(unhealthy).count() == count).then_some(())
+    })?)
+}
+
+/// Waits until the kubelet reports this health of the Pod's device.
+fn reported(space: &Namespace<'_>, stage: &Stage, name: &str, health: &str) {
+    let path = format!("{}?fieldSelector=metadata.name={name}", space.core("pods"));
+    let condition = format!("the device of {name} is {health}");
+    let waited = stage.api().wait(&path, &condition, PATIENCE, |pods| {
+        let container = &pods.values().next()?["status"]["containerStatuses"][0];
+        let resources = container["allocatedResourcesStatus"].as_array()?.iter();
+        let mut devices = resources.filter_map(|resource| resource["resources"].as_array()).flatten();
+        devices.any(|device| device["health"] == json!(health)).then_some(())
+    });
+    waited.unwrap();
+}
+
+fn create(space: &Namespace<'_>, name: &str) -> String {
+    space.create_object(&space.core("pods"), &pod(name, &[("gpu", "share")])).unwrap();
+    space.running(name, 1, PATIENCE).unwrap();
+    let claims = space.allocations().unwrap();
+    let (_, results) = claims.into_iter().find(|(claim, _)| claim.starts_with(&format!("{name}-"))).unwrap();
+    results[0]["device"].as_str().unwrap().to_owned()
+}
+
+/// The documented end of a broken card's exclusion, after its reset.
+fn clear_notes(stage: &Stage) {
+    let program = built("aliquot").display().to_string();
+    let clear = [&program, "health", "--state", &stage.agent().state(), "--clear", "all"];
+    let cleared = stage.cluster().run(&clear, "", PATIENCE).unwrap();
+    assert_eq!(cleared.code, 0, "{cleared:?}");
+}
+
+#[test]
+fn broken_card_gets_no_new_pods_until_it_recovers() {
+    let Some(stage) = Stage::with_agent("health", "t4-2", "shared") else { return };
+    let space = stage.namespace("all");
+    space
+        .create_object(&space.devices("resourceclaimtemplates"), &template("share", &share(1 << 30, 10)))
+        .unwrap();
+    let first = create(&space, "first");
+    reported(&space, &stage, "first", "Healthy");
+    card(&stage, 0).raise_xid(OF_A_PROGRAM, None);
+    assert!(tainted(&stage, 1, BRIEFLY).is_err(), "an error of a program keeps others off the card");
+
+    card(&stage, 0).raise_xid(OF_THE_CARD, None);
+    tainted(&stage, 1, PATIENCE).unwrap();
+    reported(&space, &stage, "first", "Unhealthy");
+    let second = create(&space, "second");
+    assert_ne!(first, second, "a new Pod got the card that broke");
+    space.running("first", 1, PATIENCE).unwrap();
+    clear_notes(&stage);
+    tainted(&stage, 0, PATIENCE).unwrap();
+    reported(&space, &stage, "first", "Healthy");
+
+    card(&stage, 0).set_health(Health::Lost);
+    tainted(&stage, 1, PATIENCE).unwrap();
+    reported(&space, &stage, "first", "Unhealthy");
+    card(&stage, 0).set_health(Health::Well);
+    assert!(
+        tainted(&stage, 0, BRIEFLY).is_err(),
+        "a lost card takes new Pods although its notes were not cleared"
+    );
+    clear_notes(&stage);
+    tainted(&stage, 0, PATIENCE).unwrap();
+    assert_eq!(create(&space, "third"), first, "the card that recovered is not used");
+    space.delete().unwrap();
+    stage.finish();
+}

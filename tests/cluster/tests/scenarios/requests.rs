@@ -1,0 +1,122 @@
+//! Scenario 4: what the device API offers to requests, each with a Pod that runs.
+
+use std::fs;
+
+use aliquot_cluster::Namespace;
+use serde_json::{Value, json};
+
+use crate::shares::share;
+use crate::stage::{BRIEFLY, PATIENCE, Stage, checkout, pod, template};
+
+/// Nodes on which two NPUs are placed, and the alternative that they get.
+const CLOSENESS: [(&str, &str); 3] = [
+    ("ascend-310p-duo", "npu/same-card"),
+    ("ascend-910a-8", "npu/same-hccs"),
+    ("deploy/examples/nodes/pcie-pair.toml", "npu/same-pcie"),
+];
+
+/// Runs a Pod with a claim of `two-npus.yaml` and returns the alternative that it got.
+fn alternative(stage: &Stage, name: &str) -> Vec<Value> {
+    let space = stage.namespace(name);
+    space.apply(&fs::read_to_string(checkout("deploy/examples/two-npus.yaml")).unwrap()).unwrap();
+    let mut two = pod("two", &[]);
+    two["spec"]["resourceClaims"] = json!([{"name": "npu", "resourceClaimName": "two-npus"}]);
+    two["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "npu"}]});
+    space.create_object(&space.core("pods"), &two).unwrap();
+    space.running("two", 1, PATIENCE).unwrap();
+    let results = space.allocations().unwrap().remove("two-npus").unwrap();
+    space.delete().unwrap();
+    results.iter().map(|result| result["request"].clone()).collect()
+}
+
+#[test]
+fn two_npus_are_as_close_as_the_node_allows() {
+    for (node, expected) in CLOSENESS {
+        let file = checkout(node);
+        let node = if file.exists() { file.display().to_string() } else { node.to_owned() };
+        let Some(stage) = Stage::with_agent("closeness", &node, "whole") else { return };
+        assert_eq!(alternative(&stage, "pair"), [json!(expected), json!(expected)], "{node}");
+        stage.finish();
+    }
+    // Without a constraint the first alternative has a place everywhere: this test sees the difference.
+    let Some(stage) = Stage::with_agent("closeness", "ascend-910a-8", "whole") else { return };
+    assert_ne!(alternative(&stage, "broken"), [json!("npu/same-card"), json!("npu/same-card")]);
+    stage.finish();
+}
+
+/// Creates a template and a Pod that uses it.
+fn create(space: &Namespace<'_>, name: &str, mut spec: Value) {
+    let constraints = spec["constraints"].take();
+    let mut made = template(name, &spec["requests"]);
+    if !constraints.is_null() {
+        made["spec"]["spec"]["devices"]["constraints"] = constraints;
+    }
+    space.create_object(&space.devices("resourceclaimtemplates"), &made).unwrap();
+    space.create_object(&space.core("pods"), &pod(name, &[("gpu", name)])).unwrap();
+}
+
+/// The devices of a Pod's claim.
+fn devices(space: &Namespace<'_>, pod: &str) -> Vec<String> {
+    let all = space.allocations().unwrap();
+    let own = all.into_iter().filter(|(claim, _)| claim.starts_with(pod)).flat_map(|(_, results)| results);
+    own.map(|result| result["device"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn two_shares(constraint: &str) -> Value {
+    let half = share(1 << 30, 10)[0]["exactly"].clone();
+    json!({
+        "requests": [{"name": "a", "exactly": half}, {"name": "b", "exactly": half}],
+        "constraints": [{"requests": ["a", "b"], constraint: "aliquot.dev/uuid"}],
+    })
+}
+
+#[test]
+fn constraints_all_and_admin_access_reach_pods() {
+    let Some(stage) = Stage::with_agent("requests", "t4-2", "shared") else { return };
+    let space = stage.namespace("all");
+    create(&space, "same", two_shares("matchAttribute"));
+    create(&space, "apart", two_shares("distinctAttribute"));
+    space.running("same", 1, PATIENCE).unwrap();
+    space.running("apart", 1, PATIENCE).unwrap();
+    let (same, apart) = (devices(&space, "same"), devices(&space, "apart"));
+    assert!(same.len() == 2 && same[0] == same[1], "matchAttribute: found {same:?}, expected one card twice");
+    assert!(
+        apart.len() == 2 && apart[0] != apart[1],
+        "distinctAttribute: found {apart:?}, expected two cards"
+    );
+    let seen = space.exec("apart", &["tenant", "smi"]).unwrap().out;
+    assert_eq!(seen.lines().count(), 2, "{seen}");
+
+    // All cards: waits for the others, which hold shares of both.
+    let every = json!({"requests": [{"name": "gpu", "exactly": {
+        "deviceClassName": "card.aliquot.dev", "allocationMode": "All",
+    }}]});
+    create(&space, "every", every.clone());
+    space.unschedulable("every").unwrap();
+    // A monitor reads all cards while they are in use, if its namespace may.
+    let mut monitor = every;
+    monitor["requests"][0]["exactly"]["adminAccess"] = json!(true);
+    let refused = space
+        .create_object(&space.devices("resourceclaimtemplates"), &template("monitor", &monitor["requests"]));
+    assert!(refused.is_err(), "administrative access without the namespace's label");
+    let label = ["label", "namespace", space.name(), "resource.kubernetes.io/admin-access=true"];
+    stage.cluster().kubectl(&label, "").unwrap();
+    // The scheduler compares even such a request with the capacity that is left (docs/upstream/admin-access-capacity.md).
+    create(&space, "greedy", monitor.clone());
+    space.unschedulable("greedy").unwrap();
+    monitor["requests"][0]["exactly"]["capacity"] = json!({"requests": {"memory": "1Mi"}});
+    create(&space, "monitor", monitor);
+    space.running("monitor", 1, PATIENCE).unwrap();
+    assert_eq!(devices(&space, "monitor").len(), 2);
+    let seen = space.exec("monitor", &["tenant", "smi"]).unwrap().out;
+    assert_eq!(seen.lines().count(), 2, "{seen}");
+
+    assert!(space.running("every", 1, BRIEFLY).is_err(), "all cards were given while shares are held");
+    for pod in ["same", "apart", "greedy"] {
+        space.delete_pod(pod, None).unwrap();
+    }
+    space.running("every", 1, PATIENCE).unwrap();
+    assert_eq!(devices(&space, "every").len(), 2);
+    space.delete().unwrap();
+    stage.finish();
+}

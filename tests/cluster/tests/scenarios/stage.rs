@@ -1,0 +1,195 @@
+//! One cluster with a node, on which the scenarios of this process play one after the other.
+//!
+//! Each scenario has an agent with its own simulated node and state, and namespaces whose names begin with its own. After
+//! it the cluster is as before; a scenario that failed is cleaned up before the next one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::{Agent, AgentOptions, Api, Cluster, EXAMPLE_IMAGE, Namespace, Scope, install_examples};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::world::{World, needs_own};
+
+/// How long a Pod may take to start; many times what it takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for what must not come.
+pub(crate) const BRIEFLY: Duration = Duration::from_secs(3);
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+static CLUSTER: OnceLock<Option<Mutex<Box<Cluster>>>> = OnceLock::new();
+
+/// A scenario that plays.
+pub(crate) struct Stage {
+    cluster: MutexGuard<'static, Box<Cluster>>,
+    name: &'static str,
+    agent: Option<Agent>,
+}
+
+/// A file of the checkout.
+pub(crate) fn checkout(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file)
+}
+
+/// A program or library that cargo has built beside this test.
+pub(crate) fn built(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(2).unwrap().join(name);
+    let message = "found no such file; run cargo build --package aliquot_driver";
+    assert!(path.exists(), "{}: {message}", path.display());
+    path
+}
+
+/// The cluster of this process, with image and classes; `None`, with the reason printed: this machine has none.
+fn cluster() -> Option<MutexGuard<'static, Box<Cluster>>> {
+    let started = CLUSTER.get_or_init(|| {
+        if needs_own() {
+            return None;
+        }
+        let Some(World::Own(cluster)) = World::start("scenes", Scope::Node) else { return None };
+        install_examples(&cluster, &built("aliquot")).unwrap();
+        Some(Mutex::new(cluster))
+    });
+    started.as_ref().map(|cluster| cluster.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Stage {
+    /// Begins a scenario without an agent.
+    pub(crate) fn empty(name: &'static str) -> Option<Self> {
+        let cluster = cluster()?;
+        Some(Self { cluster, name, agent: None })
+    }
+
+    /// Begins a scenario with an agent on a simulated node, with one layout for all cards.
+    pub(crate) fn with_agent(name: &'static str, node: &str, layout: &str) -> Option<Self> {
+        let mut stage = Self::empty(name)?;
+        stage.start_agent(node, &format!("default = \"{layout}\"\n"));
+        Some(stage)
+    }
+
+    /// Starts an agent with a policy.
+    pub(crate) fn start_agent(&mut self, node: &str, policy: &str) {
+        let file = self.cluster.place().path("policy.toml");
+        fs::write(&file, policy).unwrap();
+        let options = AgentOptions {
+            program: built("aliquot"),
+            node: node.to_owned(),
+            policy: Some(file),
+            state: self.name.to_owned(),
+        };
+        self.agent = Some(Agent::start(&self.cluster, options).unwrap());
+    }
+
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    pub(crate) fn api(&self) -> &Api {
+        self.cluster.api()
+    }
+
+    pub(crate) fn agent(&self) -> &Agent {
+        self.agent.as_ref().unwrap()
+    }
+
+    /// A namespace of this scenario.
+    pub(crate) fn namespace(&self, name: &str) -> Namespace<'_> {
+        Namespace::create(&self.cluster, &format!("{}-{name}", self.name), &json!({"scenario": self.name}))
+            .unwrap()
+    }
+
+    /// Waits for a condition that has no event.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, condition: &str, mut holds: impl FnMut() -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !holds() {
+            let log = || self.cluster.log("agent", 20);
+            assert!(Instant::now() < until, "waited {} s for {condition}\n{}", PATIENCE.as_secs(), log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Shows that nothing is left of any claim, and ends the agent.
+    pub(crate) fn finish(mut self) {
+        if let Some(agent) = self.agent.take() {
+            self.wait_for("the agent holds no claim", || {
+                agent.metric("aliquot_dra_prepared_claims").is_ok_and(|count| count == 0)
+            });
+            let code = agent.end(&self.cluster, Signal::SIGTERM).unwrap();
+            assert_eq!(code, 0, "{}", agent.log(&self.cluster, 20));
+        }
+        assert_eq!(self.files("run-cdi"), Vec::<PathBuf>::new(), "CDI files of released claims");
+        let states = self.files("aliquot").into_iter().chain([self.cluster.place().path("aliquot")]);
+        let grants: Vec<PathBuf> = states.flat_map(|state| entries(&state.join("grants"))).collect();
+        assert_eq!(grants, Vec::<PathBuf>::new(), "grants of released claims");
+    }
+
+    /// What a directory of the node holds.
+    fn files(&self, directory: &str) -> Vec<PathBuf> {
+        entries(&self.cluster.place().path(directory))
+    }
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+impl Drop for Stage {
+    /// Removes what is left of the scenario, also of a failed one.
+    fn drop(&mut self) {
+        let selector = format!("--selector=scenario={}", self.name);
+        let delete = ["delete", "namespaces", &selector, "--wait=true", "--timeout=60s"];
+        if let Err(error) = self.cluster.kubectl(&delete, "") {
+            eprintln!("{error}");
+        }
+        if self.cluster.runs("agent").unwrap_or(false) {
+            // A failed scenario is the reason that it still runs; its failure is reported already.
+            drop(self.cluster.end_process("agent", Signal::SIGKILL));
+        }
+        if let Err(error) = self.api().delete(SLICES, None) {
+            eprintln!("{error}");
+        }
+        for directory in ["run-cdi", "aliquot"] {
+            for path in self.files(directory) {
+                let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                if let Err(error) = removed {
+                    eprintln!("{}: {error}", path.display());
+                }
+            }
+        }
+    }
+}
+
+/// A Pod with claims: (name in the Pod, template). The image is that of the examples; the container names every claim.
+pub(crate) fn pod(name: &str, claims: &[(&str, &str)]) -> Value {
+    let references: Vec<Value> = claims
+        .iter()
+        .map(|(name, template)| json!({"name": name, "resourceClaimTemplateName": template}))
+        .collect();
+    let named: Vec<Value> = claims.iter().map(|(name, _)| json!({"name": name})).collect();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "dnsPolicy": "Default",
+            "terminationGracePeriodSeconds": 1,
+            "resourceClaims": references,
+            "containers": [{"name": "main", "image": EXAMPLE_IMAGE, "resources": {"claims": named}}],
+        },
+    })
+}
+
+/// A template with these requests.
+pub(crate) fn template(name: &str, requests: &Value) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": {"requests": requests}}},
+    })
+}
