@@ -245,9 +245,10 @@ fn nothing_polls_for_a_run_that_limits_nothing() {
 fn standby_governor_sleeps_until_the_leader_ends() {
     let local = Local::new("t4-2");
     let mut first = local.tenant(&["--card", "0", "--memory", "1Gi"], &["fill", "256"]);
-    let office = || Some(std::fs::read_dir(local.state().join("governors")).ok()?.flatten().next()?.path());
+    let leader_lock =
+        || Some(std::fs::read_dir(local.state().join("governors")).ok()?.flatten().next()?.path());
     let is_held = || {
-        let file = office().and_then(|office| std::fs::OpenOptions::new().write(true).open(office).ok());
+        let file = leader_lock().and_then(|path| std::fs::OpenOptions::new().write(true).open(path).ok());
         file.is_some_and(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).is_err())
     };
     wait_for("a governor", is_held);

@@ -298,7 +298,7 @@ fn card_without_mig_mode_gives_no_partition_and_keeps_its_mode() {
     assert_eq!(refused.status.code(), Some(125), "{refused:?}");
     for words in [
         "--template 1g.10gb: found no card that gives partitions",
-        "card 0 (NVIDIA H100 80GB HBM3): its MIG mode is off, and nothing here switches it",
+        "card 0 (NVIDIA H100 80GB HBM3): its MIG mode is off, and Aliquot does not switch it",
         "its administrator may (nvidia-smi -i 1 -mig 1)",
         "ask for a share with --memory and --cores",
     ] {
@@ -327,7 +327,10 @@ fn missing_permission_for_instances_names_the_remedy() {
     };
     let refused = said("run", &["--template", "1g.10gb", "--", "true"]);
     assert_eq!(refused.status.code(), Some(125), "{refused:?}");
-    for words in ["this user may not make MIG instances, expected one who may: run as root", "nvidia-cap1"] {
+    for words in [
+        "this user may not create MIG instances, expected a user with that right: run as root",
+        "nvidia-cap1",
+    ] {
         assert!(err(&refused).contains(words), "{words}: {}", err(&refused));
     }
     // The card is shown all the same, with the size that its model has.

@@ -338,7 +338,7 @@ fn close_during_slot_reclaim_does_not_deadlock() {
     scene.soon(&mut maker, 0);
 }
 
-/// To show a sign of life drops all record locks: once there may be some, none is shown any more.
+/// Publishing the liveness byte drops all record locks: a process that may have some publishes none any more.
 #[test]
 fn import_survives_slot_reclaim_of_a_process_without_liveness() {
     let Some(scene) = Scene::new() else { return };

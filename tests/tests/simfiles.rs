@@ -46,7 +46,7 @@ impl Made {
         assert!(std::fs::read(self.path()).unwrap() == bytes, "it was changed: {told}");
         assert!(told.starts_with(&self.path().display().to_string()), "{told}");
         assert!(
-            told.ends_with("use the build that made it, or remove the directory once nobody uses it"),
+            told.ends_with("use the build that made it, or remove the directory once no process uses it"),
             "{told}"
         );
         told

@@ -206,7 +206,7 @@ fn sources(place: Place<'_>, raw: &text::File) -> Result<Vec<Source>, CatalogueE
             return Err(place.wrong(&format!("source[{i}].covers"), found, "parts not covered above", fix));
         }
         if source.text.trim().is_empty() {
-            let fix = "say who has seen or published the facts";
+            let fix = "name the observation or publication with these facts";
             return Err(place.wrong(&format!("source[{i}].text"), "empty", "where the facts are from", fix));
         }
     }

@@ -150,7 +150,7 @@ pub enum Refusal {
     },
     /// Something unknown is on the card.
     #[error(
-        "card {card}: `{found}` was found on it and is in no table, so nobody can say what is free; remove it or add it to the catalogue"
+        "card {card}: `{found}` was found on it and is in no table, so the free capacity is unknown; remove it or add it to the catalogue"
     )]
     Unaccountable {
         /// The card.
@@ -270,7 +270,7 @@ impl fmt::Display for Holder {
 impl fmt::Display for Holders<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return f.write_str("nobody");
+            return f.write_str("no claim");
         }
         for (i, holder) in self.0.iter().take(HOLDERS_NAMED_MAX).enumerate() {
             let comma = if i == 0 { "" } else { ", " };

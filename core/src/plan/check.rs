@@ -31,8 +31,8 @@ pub enum PlanProblem {
     /// A record is written for a share that is not granted.
     #[error("share {0} is written but not granted")]
     Ungranted(ShareName),
-    /// A partition is made that no grant is of.
-    #[error("{0} is made for nobody")]
+    /// A partition is created that no grant uses.
+    #[error("{0} is created without a grant")]
     Unused(PartitionAt),
     /// The order of steps hands out what does not exist yet.
     #[error("step `{0}` comes too late: partitions, then grants, then the CDI file")]

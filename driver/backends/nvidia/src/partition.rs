@@ -43,7 +43,7 @@ impl MigMode {
         match self {
             Self::None => Some("has no MIG".to_owned()),
             Self::Off => Some(format!(
-                "its MIG mode is off, and nothing here switches it: once nobody uses the card, its administrator may \
+                "its MIG mode is off, and Aliquot does not switch it: once no process uses the card, its administrator may \
                  (nvidia-smi -i {index} -mig 1)"
             )),
             Self::On(Ok(_)) => None,
@@ -55,8 +55,8 @@ impl MigMode {
 /// Why a card in MIG mode accepts no claims: its instances cannot be read.
 pub(crate) fn trouble(fault: &Fault) -> String {
     if fault.is_forbidden() {
-        return "MIG mode: found on, and this user may not make MIG instances, expected one who may: run as root, or let an \
-                administrator give this user read access to the device file of the capability mig/config \
+        return "MIG mode: found on, and this user may not create MIG instances, expected a user with that right: run as \
+                root, or let an administrator give this user read access to the device file of the capability mig/config \
                 (/dev/nvidia-caps/nvidia-cap1, see /proc/driver/nvidia/capabilities)"
             .to_owned();
     }

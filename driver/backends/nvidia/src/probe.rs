@@ -255,7 +255,10 @@ mod tests {
         let forbidden = Fault::Code { code: 4, text: "no".to_owned() };
         let silent = Facts { mig: Err(lost.clone()), ..facts("NVIDIA L4", 0x27b8_10de) };
         for (facts, words) in [
-            (on(forbidden.clone()), "this user may not make MIG instances, expected one who may"),
+            (
+                on(forbidden.clone()),
+                "this user may not create MIG instances, expected a user with that right",
+            ),
             (on(lost.clone()), "MIG instances: found no answer"),
             (silent, "MIG mode: found no answer"),
         ] {

@@ -55,7 +55,7 @@ pub enum OpenError {
     Node(#[from] NodeError),
     /// A card's file that another build made, or that is damaged.
     #[error(
-        "{path} is no card of this build: {fault}; use the build that made it, or remove the directory once nobody uses it"
+        "{path} is no card of this build: {fault}; use the build that made it, or remove the directory once no process uses it"
     )]
     Card {
         /// Which.
