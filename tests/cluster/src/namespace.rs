@@ -86,7 +86,7 @@ impl<'a> Namespace<'a> {
         Ok(self.cluster.api().get(&format!("{}/{name}", self.core("pods")))?)
     }
 
-    /// Waits until so many Pods, whose names begin so, are ready, and returns their names.
+    /// Waits until so many Pods with this name prefix are ready, and returns their names.
     ///
     /// # Errors
     /// They are not ready in time; the message has their conditions and Events.

@@ -95,7 +95,7 @@ fn pods_come_and_go_while_the_agent_is_killed() {
         stage.agent().start_again(stage.cluster()).unwrap();
     }
     stage.agent().wait_until_ready(stage.cluster()).unwrap();
-    // A Pod whose preparation failed is tried again by the kubelet after a minute at the latest.
+    // The kubelet retries a Pod after a failed preparation within a minute.
     space.running("pod-", 2, PATIENCE * 2).unwrap();
     held(&space, &format!("pod-{}", ROUNDS - 1));
     space.delete().unwrap();

@@ -1,4 +1,4 @@
-//! A cluster whose test is killed leaves no process, mount, cgroup, link or file.
+//! A cluster leaves no process, mount, cgroup, link or file after its test is killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -107,7 +107,7 @@ fn pods_with_shares_are_held_to_their_limits() {
     held_to_limit(&space, &rest, &["tenant", "fill"]).unwrap();
     converges(&space, [&quarter, &rest], [25.0, 75.0], ATTEMPTS).unwrap();
     assert!(converges(&space, [&quarter, &rest], [50.0, 50.0], 1).is_err(), "other shares passed");
-    // A manifest whose container does not name its claim has to be caught.
+    // A manifest with a container that does not name its claim has to be caught.
     space.delete_pod(&rest, None).unwrap();
     let mut broken = pod("broken", &[("gpu", "rest")]);
     broken["spec"]["containers"][0]["resources"] = json!({});

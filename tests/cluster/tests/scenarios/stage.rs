@@ -1,7 +1,7 @@
 //! One cluster with a node, on which the scenarios of this process play one after the other.
 //!
-//! Each scenario has an agent with its own simulated node and state, and namespaces whose names begin with its own. After
-//! it the cluster is as before; a scenario that failed is cleaned up before the next one.
+//! Each scenario has an agent with its own simulated node and state, and namespaces with its own name as
+//! prefix. After it the cluster is as before; a failed scenario is cleaned up before the next one.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use crate::node::ProcessSamples;
 use std::collections::BTreeMap;
 
 impl Card {
-    /// Percent of the last full utilisation window in which somebody ran.
+    /// Percent of the last full utilisation window in which a process ran.
     #[must_use]
     pub fn utilization(&self) -> u32 {
         let now = monotonic_nanos();
@@ -17,8 +17,8 @@ impl Card {
         })
     }
 
-    /// When the kept full utilisation windows ended, in nanoseconds of the monotonic clock, with the percent of each in which
-    /// somebody ran, oldest first.
+    /// The recorded full utilisation windows, oldest first: each window's end in nanoseconds of the monotonic
+    /// clock, and the percent of it in which a process ran.
     #[must_use]
     pub fn utilization_record(&self) -> Vec<(u64, u32)> {
         self.with(|state| {
@@ -28,7 +28,8 @@ impl Card {
         })
     }
 
-    /// Percent of the last full utilisation window by process: everybody on the card, and who ran in it and left since.
+    /// Percent of the last full utilisation window by process: present ones, and those that ran in it and
+    /// exited since.
     #[must_use]
     pub fn utilizations(&self) -> BTreeMap<u32, u32> {
         self.utilizations_at(monotonic_nanos(), 1)
