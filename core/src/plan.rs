@@ -24,6 +24,7 @@ pub use check::{PlanProblem, check};
 pub use step::{Step, Undo};
 
 use crate::card::{Card, Inventory};
+use crate::disposition::Disposition;
 use crate::dra::{DeviceId, Sharing};
 use crate::grant::{Grant, PartitionDemand, ShareSettings, isolation};
 use crate::id::{CardUuid, ClaimUid, ShareName};
@@ -196,6 +197,25 @@ pub enum Refusal {
         /// Which rule.
         problem: PlanProblem,
     },
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// What the caller does about it.
+    #[must_use]
+    pub const fn disposition(&self) -> Disposition {
+        match self {
+            Self::CardGone { .. } | Self::Unsound { .. } => Disposition::Broken,
+            Self::DeviceCount { .. }
+            | Self::UnknownDevice { .. }
+            | Self::Unhealthy { .. }
+            | Self::DuplicateShare { .. }
+            | Self::Memory { .. }
+            | Self::Isolation { .. }
+            | Self::Held { .. } => Disposition::Refuse,
+        }
+    }
 }
 
 /// A part before its card; the card itself goes without saying.

@@ -1,26 +1,32 @@
 //! The journal: what this node has promised, on disk before it is done.
 //!
 //! ```text
-//!   Journal (values) ──convert──▶ v1 (its own types) ──file──▶ one text file, replaced as a whole
+//!   Change ──convert──▶ v1 (its own types) ──frame──▶ one line ──log──▶ appended and synced ──▶ Journal (values)
 //! ```
 //!
-//! Each claim has a record with its whole plan and its phase; each partition that we made has one with the handle that
-//! hardware gave it. The record of a partition is there before the partition is, so nothing of ours can exist that the
-//! journal does not know, and nothing that it does not know is ever destroyed.
+//! Each claim has a record with its whole plan, its kind and its phase. Each partition of ours has a record with the handle
+//! that hardware gave it. The record of a partition is on disk before the partition exists, so nothing of ours exists
+//! that the journal does not know, and nothing that it does not know is ever destroyed.
 //!
-//! **Why the file is replaced as a whole.** A file that grows may end in a torn record after a kill, and a torn record
-//! looks like a damaged one: one of the two must be guessed at, and a wrong guess forgets a tenant. A file that is
-//! replaced by rename is never torn, so every missing or altered byte is damage, and is refused. The price is
-//! writing all records each time, twice a prepare and twice a release: 40 KB for 56 claims and 400 KB for 560, 1.6 and
-//! 11 ms with an unoptimized build on a disk that takes 0.5 ms for a sync.
+//! **One change, one line, one sync.** A change is appended as one line and synced; it counts from then on
+//! ([`JournalStore::commit`]). A log that has grown to several times its content is replaced by rename with a snapshot.
+//!
+//! **A torn line is told apart from a damaged one.** After each sync the log notes in its second line, the seal, how far it
+//! is acknowledged. A kill can cut short only the one line behind the seal, which no caller was told of: that line is cut.
+//! Every other missing or altered byte is damage. A power failure may lose the newest seal, never a synced line: a whole line
+//! behind the seal counts.
 //!
 //! **What cannot be read is kept.** A truncated, altered, foreign or newer file is refused with its name, the offset,
 //! what was found and what to do. Nothing is wiped; no claim is prepared until a person has decided.
 
+mod change;
 mod convert;
+mod error;
 mod file;
+mod frame;
 mod health;
 mod sizes;
+mod store;
 mod v1;
 
 use std::collections::BTreeMap;
@@ -29,13 +35,14 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::plan::Plan;
 use aliquot_core::ports::{PartitionAt, PartitionHandle};
 
+pub use change::{Change, Entry};
 pub use convert::ConvertError;
-pub use file::{
-    CLAIMS_MAX, FILE_BYTES_MAX, JournalError, JournalFile, MIN_READER, RECORD_BYTES_MAX, VERSION, decode,
-    encode,
-};
+pub use error::JournalError;
+pub use file::{CLAIMS_MAX, FILE_BYTES_MAX, JournalFile};
+pub use frame::{Decoded, MIN_READER, RECORD_BYTES_MAX, VERSION, decode, encode};
 pub use health::{CardHealth, CardHealthError};
 pub use sizes::{ContextSizes, FAILURE_KEPT, Ground};
+pub use store::JournalStore;
 
 /// Everything that the node has promised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,8 +60,19 @@ pub struct Journal {
 pub struct ClaimRecord {
     /// Everything that was decided for it.
     pub plan: Plan,
+    /// Whose processes use it.
+    pub kind: ClaimKind,
     /// How far it is.
     pub phase: Phase,
+}
+
+/// Whose processes use a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimKind {
+    /// Containers: their runtime reads the CDI file, also after a power failure.
+    Container,
+    /// Processes of a local run: no runtime asks for them, they load the shim from elsewhere, and a power failure ends them.
+    Run,
 }
 
 /// How far a claim is. Only a prepared claim was ever reported as such.
@@ -80,7 +98,7 @@ pub enum Making {
 /// The header of a newer version and its unknown fields, by record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    header: Option<file::Header>,
+    header: Option<frame::Header>,
     fields: BTreeMap<String, serde_json::Map<String, serde_json::Value>>,
 }
 
@@ -91,13 +109,5 @@ impl Journal {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.partitions.is_empty()
-    }
-
-    /// Drops the carried fields of records that are gone: they must not come back with a later record of the same name.
-    pub(crate) fn drop_carried_of_the_gone(&mut self) {
-        if !self.carried.fields.is_empty() {
-            let keys = convert::keys(self);
-            self.carried.fields.retain(|key, _| keys.contains(key));
-        }
     }
 }

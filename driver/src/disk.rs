@@ -135,6 +135,12 @@ impl Disk {
         self.seam.before(effect)
     }
 
+    /// How many of these bytes are written before the world stops; all of them, if it does not stop here.
+    #[must_use]
+    pub fn bytes(&self, effect: &str, length: usize) -> usize {
+        self.seam.bytes(effect, length)
+    }
+
     /// Puts `bytes` in place of the file; when this returns, they survive a power failure.
     ///
     /// # Errors

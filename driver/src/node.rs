@@ -1,27 +1,34 @@
-//! One node, put together: hardware, books, journal, files. What the kubelet plugin and the command line both hold.
+//! One node, put together: hardware, ledger, journal, files. The command line holds a [`Node`], the node agent a [`NodeService`].
 //!
 //! ```text
-//!   <state>/lock         one process at a time makes changes
-//!   <state>/journal      what is promised
-//!   <state>/grants/…     what tenants are shown, and the shim that their containers load
-//!   <state>/lib/…        the shim that commands of local runs load
-//!   <state>/contexts     how much of each card a context takes, as far as it was measured
-//!   <state>/health       what was seen of the cards, where anything was
-//!   <state>/measuring/…  one process at a time measures that on a card
-//!   <state>/cdi/…        what container runtimes read, unless another directory is named
-//!   <state>/hardware/…   the simulated hardware, where there is no real one
+//!   Site: fixed while open        hardware, directories, turns ─┐
+//!   State: promises and ledger ───┬─ alone ───▶ Node            ├─▶ Operation: prepare, release, repair
+//!                                 └─ locked ──▶ NodeService ────┘
 //! ```
 //!
-//! The books are not kept: each decision rebuilds them from the cards as they are and the journal, so they cannot
-//! drift from either. [`Node::invariants`] compares all four, and every test calls it after every action.
+//! | below the state directory | content |
+//! |---|---|
+//! | `lock` | one process at a time makes changes |
+//! | `journal` | what is promised |
+//! | `grants/…` | what tenants are shown, and the shim that their containers load |
+//! | `lib/…` | the shim that commands of local runs load |
+//! | `contexts`, `measuring/…` | how much of each card a context takes; one process at a time measures that |
+//! | `health` | what was observed of the cards |
+//! | `cdi/…` | what container runtimes read, unless another directory is named |
+//! | `hardware/…` | the simulated hardware, where there is no real one |
+//!
+//! [`Node::invariants`] compares ledger, journal, hardware and files, and every test calls it after every action.
 
 mod agree;
 mod amend;
-mod cards;
 mod contexts;
 mod lock;
 mod monitor;
-mod partitions;
+mod operate;
+mod service;
+mod site;
+mod state;
+mod turns;
 
 use std::fs::File;
 use std::io;
@@ -32,27 +39,30 @@ use std::time::Duration;
 use aliquot_cdi::CdiDir;
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::Catalogue;
+use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::grant::Grant;
+use aliquot_core::health::Era;
 use aliquot_core::id::{ClaimUid, NodeName};
 use aliquot_core::ledger::Ledger;
 use aliquot_core::offer::server::ServerVersion;
-use aliquot_core::offer::{HeldDevice, LayoutPolicy, Offers, UsageHint, offers};
-use aliquot_core::plan::{Step, Undo, plan, undo};
-use aliquot_core::ports::{BackendError, DeviceBackend, LivePartition, PartitionAt};
+use aliquot_core::offer::{LayoutPolicy, Offers};
+use aliquot_core::ports::{BackendError, DeviceBackend, PartitionAt};
 use nix::fcntl::Flock;
 
 pub use agree::Differs;
 pub use contexts::{Measured, Measuring};
 use lock::{lock, make_state, must_be_directory, must_be_own};
+use operate::{Fresh, Operation};
+pub use service::{NodeService, NodeSnapshot};
+use site::Site;
+use state::{Alone, State, ledger_of, offers_of};
 
-use crate::checkpoint::{ClaimRecord, Journal, JournalError, JournalFile, Making, Phase};
+use crate::checkpoint::{ClaimKind, ClaimRecord, JournalError, JournalFile, JournalStore, Making};
 use crate::contexts::Gauge;
 use crate::disk::Disk;
-use crate::health::HealthBook;
-use crate::prepare::{
-    Earlier, Hands, Outcome, PrepareError, PreparedClaim, Released, decode, run_steps, run_undo,
-};
+use crate::health::era;
+use crate::prepare::{Hands, Outcome, PrepareError, PreparedClaim, Released};
 use crate::recover::{Recovery, recover};
 use crate::region::close_to_others;
 
@@ -98,17 +108,10 @@ pub enum Access {
     ChangeWithin(Duration),
 }
 
-/// One node.
+/// One node, with one owner.
 pub struct Node {
-    parts: Parts,
-    grants_dir: PathBuf,
-    cdi: CdiDir,
-    file: JournalFile,
-    journal: Journal,
-    /// What was seen of the cards.
-    health: HealthBook,
-    /// What is published; fixed while the node is open.
-    offers: OnceLock<Arc<Offers>>,
+    site: Site,
+    state: State,
     /// What people are to be told of what was prepared.
     notes: Vec<String>,
     /// Keeps other processes out; none where the node was opened for reading.
@@ -177,6 +180,22 @@ pub enum OpenError {
     Recovery(#[source] Box<PrepareError>),
 }
 
+// === impl OpenError ===
+
+impl OpenError {
+    /// What the caller does about it.
+    #[must_use]
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            Self::Locked { .. } => Disposition::Retry,
+            Self::OtherNode { .. } => Disposition::Refuse,
+            Self::Journal(error) => error.disposition(),
+            Self::Recovery(error) => error.disposition(),
+            Self::State { .. } | Self::NotADirectory { .. } => Disposition::Broken,
+        }
+    }
+}
+
 // === impl Dirs ===
 
 impl Dirs {
@@ -196,8 +215,8 @@ impl Node {
     /// The directory or the journal cannot be used; nothing of them is lost.
     pub fn open(parts: Parts, dirs: &Dirs, access: Access) -> Result<(Self, Recovery), OpenError> {
         let state = make_state(&dirs.state)?;
-        let grants_dir = state.join("grants");
-        must_be_directory(&state, &grants_dir)?;
+        let grants = state.join("grants");
+        must_be_directory(&state, &grants)?;
         must_be_directory(&state, &state.join("lib"))?;
         let cdi = CdiDir::new(match &dirs.cdi {
             // It is named by a person, who may well name a link: /var/run is one.
@@ -212,32 +231,40 @@ impl Node {
         };
         let lock = lock(&state, access)?;
         let file = JournalFile::new(state.join("journal"), parts.disk.clone());
-        let journal = match file.load()? {
-            Some(journal) => journal,
-            None => {
-                file.check_missing(&grants_dir)?;
-                Journal::default()
-            }
-        };
-        must_be_own(&state, &parts.name, &journal)?;
-        let fresh = journal.is_empty() && !file.path().exists();
         let offers = parts.offers.clone().map_or_else(OnceLock::new, OnceLock::from);
-        let (health, notes) = (HealthBook::of(&state), Vec::new());
-        let mut node = Self { parts, grants_dir, cdi, file, journal, health, offers, notes, lock };
-        if node.lock.is_none() {
-            return Ok((node, Recovery::default()));
+        let server = parts.server;
+        let (disk, notes) = (parts.disk.clone(), Vec::new());
+        let found = match lock {
+            Some(_) => file.read()?,
+            None => file.load()?,
+        };
+        match &found {
+            Some(found) => must_be_own(&state, &parts.name, &found.journal)?,
+            None => file.check_missing(&grants)?,
         }
-        let disk = &node.parts.disk;
-        disk.remove_temp(node.file.path()).map_err(|e| failed("clean up", node.file.path(), e))?;
-        if fresh {
-            // From now on a missing journal is a loss, and not the first day.
-            node.file.store(&node.journal)?;
+        if lock.is_none() {
+            let store = JournalStore::to_look(file, found.map(|found| found.journal).unwrap_or_default());
+            let site = Site::new(parts, state.clone(), grants, cdi);
+            return Ok((
+                Self { site, state: State::new(store, offers, server), notes, lock },
+                Recovery::default(),
+            ));
         }
-        disk.make_dir(&node.grants_dir).map_err(|e| failed("make", &node.grants_dir, e))?;
-        close_to_others(&node.grants_dir).map_err(|e| failed("close to others", &node.grants_dir, e))?;
+        disk.remove_temp(file.path()).map_err(|e| failed("clean up", file.path(), e))?;
+        let store = JournalStore::resume(file, found)?;
+        disk.make_dir(&grants).map_err(|e| failed("make", &grants, e))?;
+        close_to_others(&grants).map_err(|e| failed("close to others", &grants, e))?;
+        let site = Site::new(parts, state.clone(), grants, cdi);
+        let mut node = Self { site, state: State::new(store, offers, server), notes, lock };
         node.collect_temps().map_err(|e| OpenError::Recovery(Box::new(e)))?;
         let recovery = recover(&mut node).map_err(|e| OpenError::Recovery(Box::new(e)))?;
         Ok((node, recovery))
+    }
+
+    /// The same node for many threads.
+    #[must_use]
+    pub fn into_service(self) -> NodeService {
+        NodeService::new(self.site, self.state, self.lock)
     }
 
     /// What is published, and what each device stands for; made once, from the cards as they are then.
@@ -245,134 +272,103 @@ impl Node {
     /// # Errors
     /// The hardware cannot be asked.
     pub fn offers(&self) -> Result<&Offers, BackendError> {
-        if let Some(offers) = self.offers.get() {
+        if let Some(offers) = self.state.offers.get() {
             return Ok(offers);
         }
-        let inventory = self.inventory()?;
-        let mut usage = UsageHint::default();
-        for grant in self.grants() {
-            let held = usage.held.entry(grant.card.clone()).or_default();
-            *held = held.checked_add(grant.memory).unwrap_or(*held);
-            usage.devices.entry(grant.card.clone()).or_default().push(HeldDevice::of(grant));
-        }
-        let parts = &self.parts;
-        Ok(self
-            .offers
-            .get_or_init(|| Arc::new(offers(&parts.name, &inventory, &parts.policy, parts.server, &usage))))
-    }
-
-    /// Makes the offers anew: from the cards and the ledger as they are now, for a server that keeps these fields.
-    ///
-    /// # Errors
-    /// The hardware cannot be asked; the earlier offers stay.
-    pub fn renew_offers(&mut self, server: ServerVersion) -> Result<&Offers, BackendError> {
-        let (before, server_before) = (std::mem::take(&mut self.offers), self.parts.server);
-        self.parts.server = server;
-        if let Err(error) = self.offers() {
-            (self.offers, self.parts.server) = (before, server_before);
-            return Err(error);
-        }
-        self.offers()
+        let cards = self.inventory()?;
+        let made = || offers_of(&self.site, &cards, self.state.server, &self.state.usage());
+        Ok(self.state.offers.get_or_init(made))
     }
 
     /// Name of the node.
     #[must_use]
-    pub const fn name(&self) -> &NodeName {
-        &self.parts.name
+    pub fn name(&self) -> &NodeName {
+        &self.site.parts.name
     }
 
     /// Card models.
     #[must_use]
     pub fn catalogue(&self) -> &Catalogue {
-        &self.parts.catalogue
+        &self.site.parts.catalogue
     }
 
-    /// The books: the cards as they are now, and everything promised on them.
+    /// The cards as they are now; `found` has the partitions that are not ours.
+    ///
+    /// # Errors
+    /// The hardware cannot be asked.
+    pub fn inventory(&self) -> Result<Inventory, BackendError> {
+        Ok(self.state.without_ours(self.site.look()?))
+    }
+
+    /// For how long what is seen of the cards now counts.
+    #[must_use]
+    pub fn era(&self) -> Era {
+        era(self.site.parts.backend.driver_load())
+    }
+
+    /// The ledger: the cards as they are now, and everything promised on them.
     ///
     /// # Errors
     /// The hardware cannot be asked.
     pub fn ledger(&self) -> Result<Ledger, BackendError> {
-        Ok(self.books(&self.inventory()?, None).0)
+        Ok(ledger_of(&self.inventory()?, &self.site.parts.catalogue, self.state.journal()).0)
     }
 
     /// Every claim, by UID.
     pub fn claims(&self) -> impl Iterator<Item = &ClaimRecord> {
-        self.journal.claims.values()
+        self.state.journal().claims.values()
     }
 
     /// One claim.
     #[must_use]
     pub fn claim(&self, uid: &ClaimUid) -> Option<&ClaimRecord> {
-        self.journal.claims.get(uid)
+        self.state.claim(uid)
     }
 
     /// Everything granted, by claim.
     pub fn grants(&self) -> impl Iterator<Item = &Grant> {
-        self.claims().flat_map(|record| &record.plan.grants)
+        self.state.grants()
     }
 
     /// Partitions that we made.
     pub fn partitions(&self) -> impl Iterator<Item = (&PartitionAt, &Making)> {
-        self.journal.partitions.iter()
+        self.state.journal().partitions.iter()
     }
 
     /// Directory of CDI files.
     #[must_use]
     pub fn cdi_dir(&self) -> &Path {
-        self.cdi.dir()
+        self.site.cdi.dir()
     }
 
     /// Directory of grants.
     #[must_use]
     pub fn grants_dir(&self) -> &Path {
-        &self.grants_dir
+        self.site.grants_dir()
     }
 
-    /// Makes the claim ready for a container. Repeating it gives the same answer, and mends what is missing; with other limits of
+    /// Makes the claim ready for a container. Repeating it gives the same answer, and mends what is absent; with other limits of
     /// the same parts it puts these in force.
     ///
     /// # Errors
     /// Why not; the node is as it was before, or says in the journal what is still to be undone.
     pub fn prepare(&mut self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
+        self.prepare_for(claim, ClaimKind::Container)
+    }
+
+    /// As [`Node::prepare`], for a claim of either kind.
+    ///
+    /// # Errors
+    /// As [`Node::prepare`].
+    pub fn prepare_for(
+        &mut self,
+        claim: &ResourceClaim,
+        kind: ClaimKind,
+    ) -> Result<PreparedClaim, PrepareError> {
         if self.lock.is_none() {
             return Err(PrepareError::ReadOnly);
         }
-        let request = decode::decode(claim)?;
-        let hardware =
-            |source| PrepareError::Hardware { claim: request.name.clone(), source: Box::new(source) };
-        if self.claim(&request.uid).is_some_and(|record| record.phase != Phase::Prepared) {
-            self.undo_claim(&request.uid)?;
-        }
-        let live = self.look().map_err(hardware)?;
-        let live = self.as_held(live, &request.uid);
-        let parts = &self.offers().map_err(hardware)?.parts;
-        let (books, _) = self.books(&self.without_ours(live.clone()), Some(&request.uid));
-        let plan = plan(&request, parts, &live, &books)
-            .map_err(|refusal| self.kept(&request.uid, Box::new(refusal).into()))?;
-        if let Some(record) = self.claim(&request.uid) {
-            if record.plan.grants != plan.grants {
-                return self.amend(plan, &live);
-            }
-            return Ok(self.make_whole(&request.uid, &mut None)?.prepared);
-        }
-        let mut next = self.journal.clone();
-        for step in &plan.steps {
-            if let Step::CreatePartition(at) = step {
-                next.partitions.insert(at.clone(), Making::Planned);
-            }
-        }
-        let uid = request.uid;
-        next.claims.insert(uid.clone(), ClaimRecord { plan, phase: Phase::Preparing });
-        self.write_journal(next)?;
-        match self.make_whole(&uid, &mut None) {
-            Ok(outcome) => Ok(outcome.prepared),
-            Err(error) => {
-                // What cannot be undone now stays in the journal, for the next call or the next start.
-                match self.undo_claim(&uid) {
-                    Ok(()) | Err(_) => Err(error),
-                }
-            }
-        }
+        self.operate(|operation| operation.prepare(claim, kind))
     }
 
     /// Gives everything back that the claim holds. Repeating it is no error.
@@ -383,11 +379,7 @@ impl Node {
         if self.lock.is_none() {
             return Err(PrepareError::ReadOnly);
         }
-        if self.claim(uid).is_none() {
-            return Ok(Released::Unknown);
-        }
-        self.undo_claim(uid)?;
-        Ok(Released::Released)
+        self.operate(|operation| operation.release(uid))
     }
 
     /// What is to be said of what was prepared since the last question: it holds, with less than it could have.
@@ -395,103 +387,37 @@ impl Node {
         std::mem::take(&mut self.notes)
     }
 
-    /// Does what is missing of a claim's plan, and records that it is prepared. `cards` are those of [`run_steps`].
+    /// Does what is absent of a claim's plan, and records that it is prepared. `cards` are those of
+    /// [`crate::prepare::run_steps`].
     pub(crate) fn make_whole(
         &mut self,
         uid: &ClaimUid,
         cards: &mut Option<Inventory>,
     ) -> Result<Outcome, PrepareError> {
-        let Some(record) = self.journal.claims.get(uid) else {
-            return Err(PrepareError::Unknown { claim: uid.clone() });
-        };
-        let (phase, plan) = (record.phase, record.plan.clone());
-        let earlier = if phase == Phase::Prepared { Earlier::Perhaps } else { Earlier::None };
-        let before = self.journal.partitions.clone();
-        self.forget_vanished(&plan.name, &plan.grants)?;
-        let outcome = match run_steps(&self.hands(), &plan, &self.journal.partitions, earlier, cards) {
-            Err(error) => {
-                self.disown(&error, &before)?;
-                return Err(error);
-            }
-            Ok(outcome) => outcome,
-        };
-        self.publish_contexts(&plan.grants, phase)?;
-        let known = |live: &LivePartition| matches!(self.journal.partitions.get(&live.at), Some(Making::Made(handle)) if *handle == live.handle);
-        // This is done for each claim whenever the node is opened: a journal that says so already is not copied.
-        if phase == Phase::Prepared && outcome.partitions.iter().all(known) {
-            return Ok(outcome);
-        }
-        let mut next = self.journal.clone();
-        for live in &outcome.partitions {
-            next.partitions.insert(live.at.clone(), Making::Made(live.handle.clone()));
-        }
-        if let Some(record) = next.claims.get_mut(uid) {
-            record.phase = Phase::Prepared;
-        }
-        self.write_journal(next)?;
-        Ok(outcome)
+        self.operate(|operation| operation.make_whole(uid, &Fresh::new(), cards))
     }
 
     /// Undoes everything of a claim, and forgets it.
     pub(crate) fn undo_claim(&mut self, uid: &ClaimUid) -> Result<(), PrepareError> {
-        let Some(record) = self.journal.claims.get(uid) else { return Ok(()) };
-        let plan = record.plan.clone();
-        let others = self.claims().filter(|r| r.plan.claim != *uid).flat_map(|r| &r.plan.grants);
-        let undos = undo(&plan, |at| self.journal.partitions.contains_key(at), others);
-        if record.phase == Phase::Prepared {
-            let mut next = self.journal.clone();
-            if let Some(record) = next.claims.get_mut(uid) {
-                record.phase = Phase::Releasing;
-            }
-            self.write_journal(next)?;
-        }
-        run_undo(&self.hands(), &plan, &undos, &self.journal.partitions)?;
-        let mut next = self.journal.clone();
-        next.claims.remove(uid);
-        for undo in &undos {
-            if let Undo::DestroyPartition(at) = undo {
-                next.partitions.remove(at);
-            }
-        }
-        self.write_journal(next)
+        self.operate(|operation| operation.undo_claim(uid))
     }
 
     /// Everything with side effects that plans reach.
     pub(crate) fn hands(&self) -> Hands<'_> {
-        Hands {
-            disk: &self.parts.disk,
-            backend: self.parts.backend.as_ref(),
-            state: self.file.path().parent().map(Path::to_owned).unwrap_or_default(),
-            grants: self.grants_dir.clone(),
-            cdi: &self.cdi,
-        }
+        self.site.hands()
     }
 
-    /// Writes the journal if it is another one, and believes it once it is on disk.
-    fn write_journal(&mut self, mut next: Journal) -> Result<(), PrepareError> {
-        next.drop_carried_of_the_gone();
-        if next != self.journal {
-            self.file.store(&next)?;
-            self.journal = next;
-        }
-        Ok(())
-    }
-
-    /// The books without one claim, and the claims that do not fit into them.
-    fn books(&self, inventory: &Inventory, without: Option<&ClaimUid>) -> (Ledger, Vec<String>) {
-        let (mut ledger, problems) = Ledger::new(inventory, &self.parts.catalogue);
-        let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        for record in self.claims().filter(|r| Some(&r.plan.claim) != without) {
-            let held = ledger.hold_all(record.plan.grants.iter().map(Grant::holding).collect());
-            problems.extend(held.err().map(|e| format!("claim {}: {e}", record.plan.name)));
-        }
-        (ledger, problems)
+    fn operate<R>(&mut self, run: impl FnOnce(&mut Operation<'_, Alone<'_>>) -> R) -> R {
+        let mut operation = Operation::new(&self.site, Alone(&mut self.state));
+        let answer = run(&mut operation);
+        self.notes.append(&mut operation.notes);
+        answer
     }
 
     /// Takes away what killed writers of CDI files left; whole files stay, known or not.
     fn collect_temps(&self) -> Result<(), PrepareError> {
         let failed = |source| PrepareError::Cdi { claim: "(all)".to_owned(), source: Box::new(source) };
-        let there = self.cdi.list().map_err(failed)?.claims.into_iter().collect();
-        self.cdi.collect(&there).map_err(failed).map(|_| ())
+        let there = self.site.cdi.list().map_err(failed)?.claims.into_iter().collect();
+        self.site.cdi.collect(&there).map_err(failed).map(|_| ())
     }
 }

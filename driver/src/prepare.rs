@@ -18,14 +18,19 @@ pub(crate) mod decode;
 mod execute;
 mod preload;
 mod settings;
+mod shims;
 mod undo;
 
 pub use decode::DecodeError;
-pub(crate) use execute::{CONTAINER_GRANTS, Earlier, Hands, Outcome, Tenant, access_edits, run_steps};
+pub(crate) use execute::{CONTAINER_GRANTS, Hands, Outcome, access_edits, run_steps};
 pub(crate) use settings::{fault, recorded};
+pub(crate) use shims::ShimCopies;
 pub(crate) use undo::{run_undo, unknown_claims};
 
+use std::io;
+
 use aliquot_cdi::StoreError;
+use aliquot_core::disposition::Disposition;
 use aliquot_core::id::{ClaimUid, ShareName};
 use aliquot_core::plan::Refusal;
 use aliquot_core::ports::{BackendError, PartitionAt};
@@ -201,6 +206,27 @@ pub enum PrepareError {
 // === impl PrepareError ===
 
 impl PrepareError {
+    /// What the caller does about it.
+    #[must_use]
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            Self::Refused(refusal) => refusal.disposition(),
+            Self::Keeps { source, .. } => source.disposition(),
+            Self::Journal(error) => error.disposition(),
+            Self::Hardware { source, .. } => source.disposition(),
+            Self::Unsettled { .. } | Self::Vanished { .. } => Disposition::Retry,
+            // A tenant has a lease on the file, which the kernel ends.
+            Self::Grant { source, .. } if source.kind() == io::ErrorKind::WouldBlock => Disposition::Retry,
+            Self::Decode(_)
+            | Self::OtherAllocation { .. }
+            | Self::NothingHeld { .. }
+            | Self::InUse { .. }
+            | Self::Unknown { .. }
+            | Self::ReadOnly => Disposition::Refuse,
+            Self::Grant { .. } | Self::Edits { .. } | Self::Cdi { .. } => Disposition::Broken,
+        }
+    }
+
     /// Whether another process took the place between the discovery of the cards and this.
     pub(crate) fn is_late(&self) -> bool {
         matches!(self, Self::Refused(_)) || self.not_made().is_some()

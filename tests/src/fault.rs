@@ -32,10 +32,9 @@ impl Kill {
     }
 
     fn take(&self, places: usize) -> usize {
-        let left = self.left();
-        let taken = places.min(left);
-        self.left.store(left - taken, Ordering::SeqCst);
-        taken
+        let less = |left: usize| Some(left - places.min(left));
+        let (Ok(left) | Err(left)) = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        places.min(left)
     }
 }
 

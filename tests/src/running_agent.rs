@@ -98,7 +98,7 @@ impl RunningAgent {
         let state = grants.with_file_name("");
         let cards = Simulated { state: state.clone(), libraries: state.join("lib") };
         let governors = Governors::new(state, grants, Arc::new(cards), None);
-        Self::over(Arc::new(Mutex::new(node)), Arc::new(Mutex::new(governors)), kubelet, cluster, pod)
+        Self::over(Arc::new(node.into_service()), Arc::new(Mutex::new(governors)), kubelet, cluster, pod)
     }
 
     /// Starts an agent over any store.

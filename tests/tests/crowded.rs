@@ -12,6 +12,7 @@ use aliquot_core::card::Inventory;
 use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{BackendError, DeviceAccess, DeviceBackend, Expected, LivePartition, PartitionAt};
+use aliquot_driver::checkpoint::ClaimKind;
 use aliquot_driver::disk::{Disk, Seam};
 use aliquot_driver::node::{Access, Dirs, Node, Parts};
 use aliquot_driver::prepare::Released;
@@ -106,12 +107,6 @@ fn node_reads_hardware_once_however_many_claims() {
     assert_eq!(asked, [1; 8]);
 }
 
-/// The record that a run has before its claim is prepared.
-fn register(state: &Path) {
-    fs::create_dir_all(state.join("runs")).unwrap();
-    fs::write(state.join("runs").join(RUN), "").unwrap();
-}
-
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten();
     let mut names: Vec<String> =
@@ -124,14 +119,13 @@ fn names(dir: &Path) -> Vec<String> {
 fn a_local_run_waits_for_the_disk_with_its_promise_alone() {
     let (world, noted) = (World::new("t4-2", ""), Arc::new(Noted::default()));
     let mut node = world.open_on(noted.clone());
-    register(&world.state());
     let [container, run] = ["c", RUN].map(|uid| claim(&node, uid, &[share(512)]));
     noted.waits();
     node.prepare(&container).unwrap();
     let of_container = noted.waits();
-    node.prepare(&run).unwrap();
-    // The journal before and behind, each a file and its directory.
-    assert_eq!((of_container > 14, noted.waits()), (true, 4));
+    node.prepare_for(&run, ClaimKind::Run).unwrap();
+    // The journal before and behind.
+    assert_eq!((of_container > 10, noted.waits()), (true, 2), "{of_container}");
     node.invariants().unwrap();
 
     // No container runtime gets a file of it.

@@ -26,24 +26,32 @@ fn prepared() -> (World, PathBuf, String) {
     (world, path, text)
 }
 
-/// Frames records as a journal of this version.
-fn framed(version: u32, min_reader: u32, records: &[String]) -> String {
-    let mut body = String::new();
-    for json in records {
-        body += &format!("{} {:08x} {json}\n", json.len(), crc32c::crc32c(json.as_bytes()));
+/// Lines of changes behind a header, sealed as they are.
+fn framed(version: u32, min_reader: u32, changes: &[String]) -> String {
+    let header = format!("aliquot-journal {version} min-reader {min_reader} header ");
+    let header = format!("{header}{:08x}\n", crc32c::crc32c(header.as_bytes()));
+    let start = crc32c::crc32c(header.as_bytes());
+    let (mut body, mut chain) = (String::new(), start);
+    for json in changes {
+        chain = crc32c::crc32c_append(chain, json.as_bytes());
+        body += &format!("{} {chain:08x} {json}\n", json.len());
     }
-    let crc = crc32c::crc32c(body.as_bytes());
-    let (count, bytes) = (records.len(), body.len());
-    let header = format!(
-        "aliquot-journal {version} min-reader {min_reader} records {count} bytes {bytes} body {crc:08x} header "
-    );
-    let own = crc32c::crc32c(header.as_bytes());
-    format!("{header}{own:08x}\n{body}")
+    let bytes = header.len() + SEAL_BYTES + body.len();
+    format!("{header}{}{body}", seal(&header, bytes, chain))
 }
 
-/// The records in a journal.
-fn records(text: &str) -> Vec<String> {
-    text.lines().skip(1).map(|line| line.splitn(3, ' ').nth(2).unwrap().to_owned()).collect()
+/// The line that says how far a log is acknowledged.
+fn seal(header: &str, bytes: usize, chain: u32) -> String {
+    let text = format!("sealed {bytes:020} chain {chain:08x} seal ");
+    let own = crc32c::crc32c_append(crc32c::crc32c(header.as_bytes()), text.as_bytes());
+    format!("{text}{own:08x}\n")
+}
+
+const SEAL_BYTES: usize = 57;
+
+/// The changes in a journal.
+fn changes(text: &str) -> Vec<String> {
+    text.lines().skip(2).map(|line| line.splitn(3, ' ').nth(2).unwrap().to_owned()).collect()
 }
 
 /// Why the node does not open; everything on disk must be as it was.
@@ -60,15 +68,68 @@ fn refusal(world: &World, path: &Path, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn written_journal_reads_back_equal() {
+fn journal_written_is_read_back() {
     let (_world, path, text) = prepared();
-    let journal = decode(&path, text.as_bytes()).unwrap();
-    assert_eq!(encode(&path, &journal).unwrap(), text);
-    assert_eq!(framed(1, 1, &records(&text)), text, "the form that the documentation gives");
+    let journal = decode(&path, text.as_bytes()).unwrap().journal;
+    let snapshot = encode(&path, &journal).unwrap();
+    assert_eq!(decode(&path, snapshot.as_bytes()).unwrap().journal, journal);
+    assert!(snapshot.len() < text.len(), "the log has more than its content");
+    assert_eq!(framed(1, 1, &changes(&text)), text, "the form that the documentation gives");
 }
 
 #[test]
-fn a_journal_cut_at_any_length_is_refused() {
+fn journal_change_is_one_appended_line() {
+    let (world, path, before) = prepared();
+    let mut node = world.open();
+    let half = Want { card: 0, part: "vir04 at vg3", memory_mib: None, cores: 50 };
+    node.prepare(&claim(&node, "b", &[half])).unwrap();
+    let after = fs::read_to_string(&path).unwrap();
+    let lines = |text: &str| text.lines().skip(2).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines(&after)[..lines(&before).len()], lines(&before));
+    assert_eq!(lines(&after).len(), lines(&before).len() + 2, "planned, done: {after}");
+}
+
+/// What a kill in a write leaves behind the seal goes; nothing that was acknowledged does.
+#[test]
+fn journal_with_torn_tail_is_cut_to_what_counts() {
+    let (world, path, text) = prepared();
+    let mut all = changes(&text);
+    all.push(r#"[{"record":"released","uid":"a"}]"#.to_owned());
+    let longer = framed(1, 1, &all);
+    let header = longer.lines().next().unwrap().len() + 1;
+    // The line is there and its seal is not.
+    let unsealed = format!("{}{}", &text[..header + SEAL_BYTES], &longer[header + SEAL_BYTES..]);
+    for length in text.len()..unsealed.len() {
+        for zeros in [0, 700] {
+            let mut torn = unsealed.as_bytes()[..length].to_vec();
+            // Bytes that a power failure kept from the disk, within the line.
+            torn.resize((length + zeros).min(unsealed.len() - 1).max(length), 0);
+            let decoded = decode(&path, &torn).unwrap_or_else(|e| panic!("{length}: {e}"));
+            assert_eq!(decoded.torn_at(), (torn.len() > text.len()).then_some(text.len()));
+            assert!(decoded.journal.claims.contains_key(&ClaimUid::new("a").unwrap()));
+        }
+    }
+    fs::write(&path, &unsealed.as_bytes()[..unsealed.len() - 3]).unwrap();
+    world.look().unwrap();
+    assert_eq!(fs::read(&path).unwrap().len(), unsealed.len() - 3, "a reader cuts nothing");
+    let node = world.open();
+    node.invariants().unwrap();
+    assert_eq!((node.claims().count(), fs::read_to_string(&path).unwrap()), (1, text));
+    drop(node);
+    // The whole line counts, although a power failure took its seal.
+    fs::write(&path, &unsealed).unwrap();
+    let mut bytes = unsealed.clone().into_bytes();
+    assert_eq!(decode(&path, &bytes).unwrap().journal.claims.len(), 0);
+    for at in bytes.len() - 40..bytes.len() {
+        bytes[at] ^= 1;
+        assert!(decode(&path, &bytes).is_err(), "byte {at} of a whole line changed, and it was cut");
+        bytes[at] ^= 1;
+    }
+}
+
+/// Every byte that was acknowledged is missed, also those of the last line alone.
+#[test]
+fn journal_cut_at_any_length_is_refused() {
     let (world, path, text) = prepared();
     for length in 0..text.len() {
         let error = decode(&path, &text.as_bytes()[..length]).unwrap_err().to_string();
@@ -82,7 +143,7 @@ fn a_journal_cut_at_any_length_is_refused() {
 }
 
 #[test]
-fn a_journal_with_any_bit_changed_is_refused() {
+fn journal_with_any_bit_changed_is_refused() {
     let (_world, path, text) = prepared();
     let mut bytes = text.into_bytes();
     for at in 0..bytes.len() {
@@ -95,7 +156,7 @@ fn a_journal_with_any_bit_changed_is_refused() {
 }
 
 #[test]
-fn bytes_added_anywhere_are_refused() {
+fn journal_with_bytes_added_anywhere_is_refused() {
     let (_world, path, text) = prepared();
     for at in 0..=text.len() {
         for extra in ["0", "\n", " ", "x"] {
@@ -106,7 +167,7 @@ fn bytes_added_anywhere_are_refused() {
 }
 
 #[test]
-fn a_foreign_or_oversized_file_is_kept_and_refused() {
+fn foreign_or_oversized_file_is_kept_and_refused() {
     let (world, path, _) = prepared();
     let error = refusal(&world, &path, b"{\"checkpoint\":\"of another program\"}\n");
     assert!(error.contains("header line of a journal") && error.contains("checkpoint"), "{error}");
@@ -118,14 +179,15 @@ fn a_foreign_or_oversized_file_is_kept_and_refused() {
 }
 
 #[test]
-fn a_newer_journal_is_refused_by_its_own_word_alone() {
+fn newer_journal_is_refused_by_its_own_word_alone() {
     let (world, path, text) = prepared();
-    let error = refusal(&world, &path, framed(3, 2, &records(&text)).as_bytes());
+    let error = refusal(&world, &path, framed(3, 2, &changes(&text)).as_bytes());
     assert!(error.contains("version 3") && error.contains("version 2 or later"), "{error}");
 
-    let mut later = records(&text);
+    let mut later = changes(&text);
     let claims = later.iter_mut().filter(|r| r.contains("\"record\":\"claim\""));
-    claims.for_each(|r| r.insert_str(r.len() - 1, ",\"sinceVersion2\":[1,2]"));
+    claims
+        .for_each(|r| *r = r.replace("\"record\":\"claim\"", "\"record\":\"claim\",\"sinceVersion2\":[1,2]"));
     fs::write(&path, framed(2, 1, &later)).unwrap();
     let mut node = world.open();
     node.invariants().unwrap();
@@ -139,22 +201,26 @@ fn a_newer_journal_is_refused_by_its_own_word_alone() {
         1,
         "what is not understood is carried along"
     );
+    let carried = |path: &Path| {
+        let journal = decode(path, fs::read_to_string(path).unwrap().as_bytes()).unwrap().journal;
+        encode(path, &journal).unwrap()
+    };
+    assert!(carried(&path).contains("\"sinceVersion2\":[1,2]"));
     node.release(&ClaimUid::new("a").unwrap()).unwrap();
     node.prepare(&claim(&node, "a", &[QUARTER])).unwrap();
     node.invariants().unwrap();
-    assert!(!fs::read_to_string(&path).unwrap().contains("sinceVersion2"), "it was of a claim that is gone");
+    assert!(!carried(&path).contains("sinceVersion2"), "it was of a claim that is gone");
 }
 
 #[test]
 fn whole_records_that_make_no_sense_are_refused() {
     let (world, path, text) = prepared();
-    let good = records(&text);
+    let good = changes(&text);
     let changed = |from: &str, to: &str| -> Vec<String> {
         assert!(good.iter().any(|r| r.contains(from)), "no {from} in {good:?}");
         good.iter().map(|r| r.replace(from, to)).collect()
     };
-    let mut twice = good.clone();
-    twice.push(good[0].clone());
+    let with = |more: &str| good.iter().cloned().chain([format!("[{more}]")]).collect::<Vec<_>>();
     let cases = [
         (changed("\"coresPercent\":25", "\"coresPercent\":101"), "coresPercent is `101`"),
         (
@@ -164,10 +230,17 @@ fn whole_records_that_make_no_sense_are_refused() {
         (changed("\"uid\":\"a\"", "\"uid\":\"../a\""), "claim UID `../a`"),
         (changed("\"phase\":\"prepared\"", "\"phase\":\"perhaps\""), "perhaps"),
         (changed("\"compute\":", "\"compote\":"), "compote"),
-        (changed("\"name\":", "\"extra\":1,\"name\":"), "unknown field extra in claim a"),
+        (changed("\"steps\":", "\"extra\":1,\"steps\":"), "unknown field extra in claim a"),
+        (changed("\"kind\":\"container\"", "\"kind\":\"pod\""), "unknown variant `pod`"),
         (changed("\"memoryBytes\":", "\"memoryBytes\":-"), "-6442450944"),
         (changed("\"writeCdi\"", "{\"writeGrant\":{\"share\":\"9\"}}"), "the plan of claim a"),
-        (twice, "is there twice"),
+        (with(r#"{"record":"released","uid":"b"}"#), "claim b is changed, and no earlier record has it"),
+        (with(r#"{"record":"phase","uid":"b","phase":"prepared"}"#), "claim b is changed"),
+        (with(r#"{"record":"phase","uid":"a","phase":"prepared","why":1}"#), "unknown field `why`"),
+        (
+            with(r#"{"record":"destroyed","card":"c","template":"t","placement":"p"}"#),
+            "partition c t p is changed",
+        ),
     ];
     for (records, word) in cases {
         let error = refusal(&world, &path, framed(1, 1, &records).as_bytes());
@@ -176,7 +249,7 @@ fn whole_records_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_lost_journal_is_noticed_as_long_as_it_left_grants() {
+fn lost_journal_is_detected_by_its_grants() {
     let (world, path, text) = prepared();
     fs::remove_file(&path).unwrap();
     let before = world.files();
@@ -190,9 +263,32 @@ fn a_lost_journal_is_noticed_as_long_as_it_left_grants() {
 }
 
 #[test]
-fn a_node_full_of_claims_still_fits_into_the_file() {
-    let (_world, _path, text) = prepared();
-    let one = records(&text).iter().map(String::len).sum::<usize>();
-    let all = u64::try_from((one + 64) * CLAIMS_MAX).unwrap();
-    assert!(all < FILE_BYTES_MAX, "{all} bytes");
+fn journal_of_a_full_node_fits_into_the_file() {
+    let (_world, path, text) = prepared();
+    let journal = decode(&path, text.as_bytes()).unwrap().journal;
+    let one = encode(&path, &journal).unwrap().len();
+    let all = u64::try_from(one * CLAIMS_MAX).unwrap();
+    assert!(all * 4 < FILE_BYTES_MAX, "{all} bytes");
+}
+
+/// A log that has grown is replaced by what it says.
+#[test]
+fn journal_grown_long_becomes_a_snapshot() {
+    let (world, path, _) = prepared();
+    let mut node = world.open();
+    let half = Want { card: 0, part: "vir04 at vg3", memory_mib: None, cores: 50 };
+    let request = claim(&node, "b", &[half]);
+    let (mut longest, mut last, mut snapshots) = (0, 0, 0);
+    for _ in 0..300 {
+        node.prepare(&request).unwrap();
+        node.release(&ClaimUid::new("b").unwrap()).unwrap();
+        let length = fs::metadata(&path).unwrap().len();
+        snapshots += u32::from(length < last);
+        (longest, last) = (longest.max(length), length);
+    }
+    assert!((1..10).contains(&snapshots), "{snapshots} snapshots");
+    assert!(longest < 300 << 10, "{longest} bytes");
+    node.invariants().unwrap();
+    drop(node);
+    world.open().invariants().unwrap();
 }

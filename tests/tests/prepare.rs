@@ -247,9 +247,12 @@ impl Seam for Stranger {
 #[test]
 fn a_partition_that_somebody_makes_at_the_same_moment_is_theirs() {
     // While the plan is journalled, and after the last read of the hardware.
-    for (theirs, effect) in
-        [("vir02", "create partition"), ("vir04", "create partition"), ("vir02", "sync"), ("vir04", "sync")]
-    {
+    for (theirs, effect) in [
+        ("vir02", "create partition"),
+        ("vir04", "create partition"),
+        ("vir02", "sync journal"),
+        ("vir04", "sync journal"),
+    ] {
         let world = World::new("ascend-310p", "");
         let hardware = world.hardware();
         let at = PartitionAt {

@@ -14,6 +14,7 @@ use aliquot_backend_sim::Personality;
 use aliquot_core::id::{ClaimUid, TemplateName};
 use aliquot_core::partition::PlacementName;
 use aliquot_core::ports::{DeviceBackend, PartitionAt};
+use aliquot_driver::checkpoint::ClaimKind;
 use aliquot_driver::prepare::{PrepareError, Released};
 use aliquot_driver::region;
 use aliquot_tests::fault::Kill;
@@ -56,10 +57,56 @@ const UID: &str = "c1a1";
 
 /// Kills prepare and release at every place, and restarts.
 fn check(shape: &Shape) {
-    check_on(&World::new(shape.personality, shape.policy), shape);
+    check_for(shape, ClaimKind::Container);
+    check_service(shape);
 }
 
-fn check_on(world: &World, shape: &Shape) {
+/// The same for the node agent's service: every effect, and bytes in steps.
+fn check_service(shape: &Shape) {
+    let world = &World::new(shape.personality, shape.policy);
+    world.publish();
+    let uid = ClaimUid::new(UID).unwrap();
+    let node = world.open();
+    let request = claim(&node, UID, shape.wants);
+    drop(node);
+    let empty = world.files();
+    let service = world.open().into_service();
+    service.prepare(&request).unwrap();
+    drop(service);
+    let prepared = world.files();
+    let mut points = 0;
+    for (start, begin) in [(&empty, true), (&prepared, false)] {
+        for places in (0..150).chain((150..).step_by(5)) {
+            world.restore(start);
+            let kill = Arc::new(Kill::default());
+            let service = world.open_on(kill.clone()).into_service();
+            kill.after(places);
+            let finished = match begin {
+                true => unless_killed(&kill, service.prepare(&request)),
+                false => unless_killed(&kill, service.release(&uid)),
+            };
+            drop(service);
+            points += 1;
+            let service = world.open().into_service();
+            service.invariants().unwrap_or_else(|e| panic!("service killed after {places} places: {e}"));
+            let known = service.claims().len();
+            assert!(!finished || known == usize::from(begin), "killed after {places} places: {known} claims");
+            if known == 0 {
+                assert!(world.live().is_empty(), "killed after {places} places leaks {:?}", world.live());
+            }
+            service.release(&uid).unwrap();
+            service.invariants().unwrap();
+            if finished {
+                break;
+            }
+        }
+    }
+    println!("{points} points");
+    assert!(points > 200, "only {points} points");
+}
+
+fn check_for(shape: &Shape, kind: ClaimKind) {
+    let world = &World::new(shape.personality, shape.policy);
     world.publish();
     let uid = ClaimUid::new(UID).unwrap();
     let node = world.open();
@@ -67,12 +114,12 @@ fn check_on(world: &World, shape: &Shape) {
     drop(node);
     let empty = world.files();
 
-    let killed = prepare_killed_everywhere(world, shape, &request);
-    assert!(killed > 1000, "only {killed} places: the journal was not among them");
+    let killed = prepare_killed_everywhere(world, shape, (&request, kind));
+    assert!(killed > 800, "only {killed} places: the journal was not among them");
 
     world.restore(&empty);
     let mut node = world.open();
-    node.prepare(&request).unwrap();
+    node.prepare_for(&request, kind).unwrap();
     drop(node);
     let prepared = world.files();
     let mut places = 0;
@@ -94,7 +141,7 @@ fn check_on(world: &World, shape: &Shape) {
         }
         places += 1;
     }
-    assert!(places > 300, "only {places} places: the journal was not among them");
+    assert!(places > 100, "only {places} places: the journal was not among them");
 }
 
 /// Whether the call ended by itself; an error that no kill explains is the test's failure.
@@ -110,7 +157,7 @@ fn unless_killed<T>(kill: &Kill, result: Result<T, PrepareError>) -> bool {
 fn prepare_killed_everywhere(
     world: &World,
     shape: &Shape,
-    request: &aliquot_core::dra::ResourceClaim,
+    (request, kind): (&aliquot_core::dra::ResourceClaim, ClaimKind),
 ) -> usize {
     let empty = world.files();
     let mut places = 0;
@@ -119,7 +166,7 @@ fn prepare_killed_everywhere(
         let kill = Arc::new(Kill::default());
         let mut node = world.open_on(kill.clone());
         kill.after(places);
-        let finished = unless_killed(&kill, node.prepare(request));
+        let finished = unless_killed(&kill, node.prepare_for(request, kind));
         drop(node);
         // A killed CDI writer leaves its temp file.
         let cdi = world.state().join("cdi");
@@ -335,11 +382,7 @@ fn a_share_of_a_card_survives_every_kill() {
 
 #[test]
 fn a_share_of_a_local_run_survives_every_kill() {
-    let world = World::new(SHARE_OF_CARD.personality, SHARE_OF_CARD.policy);
-    let runs = world.state().join("runs");
-    std::fs::create_dir_all(&runs).unwrap();
-    std::fs::write(runs.join(UID), "").unwrap();
-    check_on(&world, &SHARE_OF_CARD);
+    check_for(&SHARE_OF_CARD, ClaimKind::Run);
 }
 
 #[test]

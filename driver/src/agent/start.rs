@@ -116,7 +116,7 @@ async fn serve(settings: AgentSettings, node: Node, governors: Governors) -> Res
     let publisher = Publisher::new(&connection, settings.node_name.clone());
     let publisher = tokio::spawn(publisher.run(to_publish, observed));
     let parts = AgentParts {
-        node: Arc::new(Mutex::new(node)),
+        node: Arc::new(node.into_service()),
         reader: Arc::new(ApiClaims::new(&connection)),
         status: Arc::new(ApiStatus::new(&connection)),
         events: Arc::new(EventQueue::start(&connection, settings.node_name.as_str())),

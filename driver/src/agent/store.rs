@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use aliquot_core::card::Inventory;
-use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{Access, DeviceResult, ResourceClaim};
 use aliquot_core::grant::Grant;
 use aliquot_core::id::ClaimUid;
@@ -11,12 +10,11 @@ use aliquot_core::ledger::CardReport;
 use aliquot_core::offer::{DRIVER, Offers, ServerVersion};
 use aliquot_core::plan;
 use aliquot_core::ports::BackendError;
-use parking_lot::Mutex;
 
 use super::ports::AgentError;
 use crate::checkpoint::ClaimRecord;
 use crate::error_text::chain;
-use crate::node::Node;
+use crate::node::{NodeService, NodeSnapshot};
 use crate::prepare::{PrepareError, PreparedClaim, Released};
 
 /// A claim of the journal.
@@ -70,48 +68,35 @@ pub trait NodeStore: Send + Sync + 'static {
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError>;
 }
 
-// === impl Mutex<Node> ===
+// === impl NodeService ===
 
-impl NodeStore for Mutex<Node> {
+impl NodeStore for NodeService {
     fn prepare(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
-        let mut node = self.lock();
-        let prepared = node.prepare(claim);
-        for note in node.take_notes() {
-            tracing::warn!("{note}");
-        }
-        prepared
+        Self::prepare(self, claim)
     }
 
     fn monitor(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
         let results = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
         let admin: Vec<&DeviceResult> =
             results.filter(|r| r.access == Access::Admin && r.device.driver == DRIVER).collect();
-        self.lock().monitor(claim, &admin)
+        Self::monitor(self, claim, &admin)
     }
 
     fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError> {
-        let mut node = self.lock();
-        node.end_monitoring(uid)?;
-        node.release(uid)
+        self.end_monitoring(uid)?;
+        Self::release(self, uid)
     }
 
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {
-        let mut node = self.lock();
-        let offers = node.renew_offers(server)?.clone();
-        let (inventory, ledger) = (node.inventory()?, node.ledger()?);
-        let reports = inventory.cards.iter().filter_map(|card| ledger.report(&card.uuid));
-        Ok(NodeView {
-            cards: reports.collect(),
-            claims: node.claims().map(held).collect(),
-            offers,
-            inventory,
-        })
+        let NodeSnapshot { inventory, offers, cards, claims } = self.snapshot(server)?;
+        let (offers, claims) = (Offers::clone(&offers), claims.into_iter().map(held).collect());
+        Ok(NodeView { inventory, offers, cards, claims })
     }
 }
 
-fn held(record: &ClaimRecord) -> HeldClaim {
-    let plan = &record.plan;
-    HeldClaim { uid: plan.claim.clone(), name: plan.name.clone(), grants: plan.grants.clone() }
+fn held(record: ClaimRecord) -> HeldClaim {
+    let plan = record.plan;
+    HeldClaim { uid: plan.claim, name: plan.name, grants: plan.grants }
 }
 
 impl<S: NodeStore + ?Sized> NodeStore for Arc<S> {
@@ -149,16 +134,5 @@ pub(super) fn may_clear(error: &PrepareError) -> bool {
 
 /// The error for other parts: its causes in one line, and what the caller does.
 pub(super) fn agent_error(error: &PrepareError) -> AgentError {
-    AgentError { message: chain(error), disposition: disposition(error) }
-}
-
-fn disposition(error: &PrepareError) -> Disposition {
-    match error {
-        error if may_clear(error) => Disposition::Refuse,
-        PrepareError::Hardware { .. } | PrepareError::Vanished { .. } => Disposition::Retry,
-        PrepareError::Journal(_) | PrepareError::Grant { .. } | PrepareError::Cdi { .. } => {
-            Disposition::Broken
-        }
-        _ => Disposition::Refuse,
-    }
+    AgentError { message: chain(error), disposition: error.disposition() }
 }

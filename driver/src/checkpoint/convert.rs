@@ -1,7 +1,5 @@
 //! Between the records on disk and the values that the program works with.
 
-use std::collections::BTreeSet;
-
 use aliquot_core::dra::DeviceId;
 use aliquot_core::grant::{Grant, ShareSettings, Spelled};
 use aliquot_core::id::{CardUuid, ClaimUid, NameError, ShareName, TemplateName};
@@ -10,7 +8,7 @@ use aliquot_core::plan::{Plan, PlanProblem, Step, check};
 use aliquot_core::ports::{PartitionAt, PartitionHandle};
 use aliquot_core::units::{Bytes, Cores};
 
-use super::{ClaimRecord, Journal, Making, Phase, v1};
+use super::{Carried, Change, ClaimKind, ClaimRecord, Entry, Journal, Making, Phase, v1};
 
 /// Why a record that is whole is not one of ours.
 #[derive(Debug, thiserror::Error)]
@@ -36,43 +34,55 @@ pub enum ConvertError {
         /// Which rule.
         problem: PlanProblem,
     },
-    /// A record is there twice.
-    #[error("{0} is there twice")]
-    Twice(String),
+    /// A record changes a claim or partition that no earlier record has.
+    #[error("{0} is changed, and no earlier record has it")]
+    Unknown(String),
 }
 
-/// The records of a journal, partitions first.
+/// The records of a snapshot, partitions first.
 pub(super) fn to_records(journal: &Journal) -> Vec<v1::Record> {
     let partitions =
-        journal.partitions.iter().map(|(at, making)| v1::Record::Partition(partition(at, making)));
-    let claims = journal.claims.values().map(|record| v1::Record::Claim(claim(record)));
-    let mut records: Vec<v1::Record> = partitions.chain(claims).collect();
-    for record in &mut records {
-        if let Some(later) = journal.carried.fields.get(&record.key()) {
-            record.later().clone_from(later);
+        journal.partitions.iter().map(|(at, making)| Entry::Partition(at.clone(), making.clone()));
+    let claims = journal.claims.values().map(|record| Entry::Claim(record.clone()));
+    partitions.chain(claims).map(|entry| to_record(&entry, &journal.carried)).collect()
+}
+
+/// The record of one entry, with what a newer version wrote of the same claim or partition.
+pub(super) fn to_record(entry: &Entry, carried: &Carried) -> v1::Record {
+    let later = |key: &str| carried.fields.get(key).cloned().unwrap_or_default();
+    match entry {
+        Entry::Claim(record) => {
+            let later = later(&Entry::claim_key(&record.plan.claim));
+            v1::Record::Claim(v1::Claim { later, ..claim(record) })
         }
+        Entry::Phase(uid, phase) => {
+            v1::Record::Phase(v1::PhaseChange { uid: uid.to_string(), phase: phase_word(*phase) })
+        }
+        Entry::Released(uid) => v1::Record::Released(v1::Released { uid: uid.to_string() }),
+        Entry::Partition(at, making) => {
+            let later = later(&Entry::partition_key(at));
+            v1::Record::Partition(v1::Partition { later, ..partition(at, making) })
+        }
+        Entry::Destroyed(at) => v1::Record::Destroyed(v1::Place {
+            card: at.card.to_string(),
+            template: at.template.to_string(),
+            placement: at.placement.to_string(),
+        }),
     }
-    records
 }
 
-/// What the records of a journal are about.
-pub(super) fn keys(journal: &Journal) -> BTreeSet<String> {
-    to_records(journal).iter().map(v1::Record::key).collect()
-}
-
-/// Adds one record to a journal.
-pub(super) fn add_record(mut record: v1::Record, journal: &mut Journal) -> Result<(), ConvertError> {
-    let key = record.key();
-    let later = std::mem::take(record.later());
-    if !later.is_empty() {
-        journal.carried.fields.insert(key.clone(), later);
-    }
-    let twice = match record {
-        v1::Record::Claim(text) => {
+/// Makes the change of one record.
+pub(super) fn add_record(record: v1::Record, journal: &mut Journal) -> Result<(), ConvertError> {
+    let there = |is_there: bool, key: String| if is_there { Ok(()) } else { Err(ConvertError::Unknown(key)) };
+    let entry = match record {
+        v1::Record::Claim(mut text) => {
+            let later = std::mem::take(&mut text.later);
             let record = claim_of(text)?;
-            journal.claims.insert(record.plan.claim.clone(), record).is_some()
+            carry(journal, Entry::claim_key(&record.plan.claim), later);
+            Entry::Claim(record)
         }
-        v1::Record::Partition(text) => {
+        v1::Record::Partition(mut text) => {
+            let later = std::mem::take(&mut text.later);
             let at = place(&text.card, &text.template, &text.placement)?;
             let making = match text.handle {
                 None => Making::Planned,
@@ -80,10 +90,35 @@ pub(super) fn add_record(mut record: v1::Record, journal: &mut Journal) -> Resul
                     Making::Made(PartitionHandle { id: handle.id, uuid: CardUuid::new(handle.uuid)? })
                 }
             };
-            journal.partitions.insert(at, making).is_some()
+            carry(journal, Entry::partition_key(&at), later);
+            Entry::Partition(at, making)
+        }
+        v1::Record::Phase(text) => {
+            let uid = ClaimUid::new(text.uid)?;
+            there(journal.claims.contains_key(&uid), Entry::claim_key(&uid))?;
+            Entry::Phase(uid, phase_of(text.phase))
+        }
+        v1::Record::Released(text) => {
+            let uid = ClaimUid::new(text.uid)?;
+            there(journal.claims.contains_key(&uid), Entry::claim_key(&uid))?;
+            Entry::Released(uid)
+        }
+        v1::Record::Destroyed(text) => {
+            let at = place(&text.card, &text.template, &text.placement)?;
+            there(journal.partitions.contains_key(&at), Entry::partition_key(&at))?;
+            Entry::Destroyed(at)
         }
     };
-    if twice { Err(ConvertError::Twice(key)) } else { Ok(()) }
+    journal.apply(Change::of([entry]));
+    Ok(())
+}
+
+/// Keeps what a newer version wrote of a claim or partition, in place of what it wrote earlier.
+fn carry(journal: &mut Journal, key: String, later: serde_json::Map<String, serde_json::Value>) {
+    match later.is_empty() {
+        true => drop(journal.carried.fields.remove(&key)),
+        false => drop(journal.carried.fields.insert(key, later)),
+    }
 }
 
 fn partition(at: &PartitionAt, making: &Making) -> v1::Partition {
@@ -101,15 +136,14 @@ fn partition(at: &PartitionAt, making: &Making) -> v1::Partition {
 }
 
 fn claim(record: &ClaimRecord) -> v1::Claim {
-    let phase = match record.phase {
-        Phase::Preparing => v1::Phase::Preparing,
-        Phase::Prepared => v1::Phase::Prepared,
-        Phase::Releasing => v1::Phase::Releasing,
-    };
     v1::Claim {
         uid: record.plan.claim.to_string(),
         name: record.plan.name.clone(),
-        phase,
+        kind: match record.kind {
+            ClaimKind::Container => v1::Kind::Container,
+            ClaimKind::Run => v1::Kind::Run,
+        },
+        phase: phase_word(record.phase),
         grants: record.plan.grants.iter().map(grant).collect(),
         steps: record.plan.steps.iter().map(step).collect(),
         later: serde_json::Map::new(),
@@ -155,17 +189,32 @@ fn step(step: &Step) -> v1::Step {
 
 fn claim_of(text: v1::Claim) -> Result<ClaimRecord, ConvertError> {
     let uid = ClaimUid::new(text.uid)?;
-    let phase = match text.phase {
-        v1::Phase::Preparing => Phase::Preparing,
-        v1::Phase::Prepared => Phase::Prepared,
-        v1::Phase::Releasing => Phase::Releasing,
+    let kind = match text.kind {
+        v1::Kind::Container => ClaimKind::Container,
+        v1::Kind::Run => ClaimKind::Run,
     };
     let grants: Result<Vec<Grant>, ConvertError> =
         text.grants.into_iter().map(|grant| grant_of(&uid, grant)).collect();
     let steps: Result<Vec<Step>, ConvertError> = text.steps.into_iter().map(step_of).collect();
     let plan = Plan { claim: uid.clone(), name: text.name, grants: grants?, steps: steps? };
     check(&plan).map_err(|problem| ConvertError::Plan { claim: uid, problem })?;
-    Ok(ClaimRecord { plan, phase })
+    Ok(ClaimRecord { plan, kind, phase: phase_of(text.phase) })
+}
+
+const fn phase_word(phase: Phase) -> v1::Phase {
+    match phase {
+        Phase::Preparing => v1::Phase::Preparing,
+        Phase::Prepared => v1::Phase::Prepared,
+        Phase::Releasing => v1::Phase::Releasing,
+    }
+}
+
+const fn phase_of(text: v1::Phase) -> Phase {
+    match text {
+        v1::Phase::Preparing => Phase::Preparing,
+        v1::Phase::Prepared => Phase::Prepared,
+        v1::Phase::Releasing => Phase::Releasing,
+    }
 }
 
 fn grant_of(claim: &ClaimUid, text: v1::Grant) -> Result<Grant, ConvertError> {

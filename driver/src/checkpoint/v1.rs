@@ -3,18 +3,27 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// One record.
+/// One record of a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "lowercase")]
 pub(super) enum Record {
+    /// A claim, new or in place of its earlier record.
     Claim(Claim),
+    /// A partition, new or in place of its earlier record.
     Partition(Partition),
+    /// A claim of an earlier record goes on.
+    Phase(PhaseChange),
+    /// A claim of an earlier record holds nothing any more.
+    Released(Released),
+    /// A partition of an earlier record is no longer ours.
+    Destroyed(Place),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Claim {
     pub(super) uid: String,
     pub(super) name: String,
+    pub(super) kind: Kind,
     pub(super) phase: Phase,
     pub(super) grants: Vec<Grant>,
     pub(super) steps: Vec<Step>,
@@ -25,10 +34,30 @@ pub(super) struct Claim {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    Container,
+    Run,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Phase {
     Preparing,
     Prepared,
     Releasing,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PhaseChange {
+    pub(super) uid: String,
+    pub(super) phase: Phase,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Released {
+    pub(super) uid: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,27 +107,15 @@ pub(super) struct Partition {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct Place {
+    pub(super) card: String,
+    pub(super) template: String,
+    pub(super) placement: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Handle {
     pub(super) id: u32,
     pub(super) uuid: String,
-}
-
-// === impl Record ===
-
-impl Record {
-    /// What the record is about, unique in a file.
-    pub(super) fn key(&self) -> String {
-        match self {
-            Self::Claim(claim) => format!("claim {}", claim.uid),
-            Self::Partition(p) => format!("partition {} {} {}", p.card, p.template, p.placement),
-        }
-    }
-
-    /// Its fields of a newer version.
-    pub(super) fn later(&mut self) -> &mut Map<String, Value> {
-        match self {
-            Self::Claim(claim) => &mut claim.later,
-            Self::Partition(partition) => &mut partition.later,
-        }
-    }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use aliquot_core::disposition::Disposition;
+
 use crate::hardware::HardwareError;
 use crate::manifest::Problem;
 use crate::state_dir::StateDirError;
@@ -70,6 +72,17 @@ impl std::fmt::Display for Listed<'_> {
 // === impl Answer ===
 
 impl Answer {
+    /// The answer of a command that did several things, each of which may have failed for one of these reasons.
+    #[must_use]
+    pub fn of(failures: impl IntoIterator<Item = Disposition>) -> Self {
+        match failures.into_iter().max() {
+            None => Self::Yes,
+            Some(Disposition::Retry | Disposition::Refuse) => Self::No,
+            // As for a state that cannot be opened.
+            Some(Disposition::Broken) => Self::Code(3),
+        }
+    }
+
     /// Its exit code.
     #[must_use]
     pub const fn exit_code(self) -> u8 {

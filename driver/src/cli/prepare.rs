@@ -5,6 +5,7 @@ mod again;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::grant::{Grant, Spelled as _};
 use aliquot_core::id::ClaimUid;
@@ -12,7 +13,7 @@ use aliquot_core::partition::Part;
 use serde_json::{Value, json};
 
 use crate::node::{Access, Node};
-use crate::prepare::PreparedClaim;
+use crate::prepare::{PrepareError, PreparedClaim};
 
 use super::cluster::{Cluster, Outcome};
 use super::failure::{Answer, Failure};
@@ -54,6 +55,8 @@ pub(super) struct Args {
 struct Done {
     claim: String,
     result: Result<PreparedClaim, String>,
+    /// What to do about a failure.
+    disposition: Option<Disposition>,
     /// Where people find more of why it was refused.
     hint: &'static str,
     /// What is other than before, of a claim that was prepared.
@@ -107,8 +110,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             terminal.value(form, &json!({ "claims": claims }))?;
         }
     }
-    let all = done.iter().all(|d| d.result.is_ok());
-    Ok(if all { Answer::Yes } else { Answer::No })
+    Ok(Answer::of(done.iter().filter_map(|done| done.disposition)))
 }
 
 fn name_of(claim: &ResourceClaim) -> String {
@@ -187,14 +189,17 @@ impl Done {
             uid.and_then(|uid| node.claim(&uid)).map(|record| record.plan.grants.clone()).unwrap_or_default()
         };
         let before = grants(node);
-        let result = node.prepare(claim).map_err(|error| chain(&error));
+        let result = node.prepare(claim);
+        let disposition = result.as_ref().err().map(PrepareError::disposition);
+        let result = result.map_err(|error| chain(&error));
         let changes = before.iter().zip(&grants(node)).flat_map(|(old, new)| changes(old, new)).collect();
         let cdi_file = node.cdi_dir().join(cdi_file_name(&claim.uid));
-        Self { claim: name_of(claim), result, hint: "", changes, cdi_file }
+        Self { claim: name_of(claim), result, disposition, hint: "", changes, cdi_file }
     }
 
     fn refused(claim: String, why: String) -> Self {
-        Self { claim, result: Err(why), hint: "", changes: Vec::new(), cdi_file: PathBuf::new() }
+        let (disposition, changes) = (Some(Disposition::Refuse), Vec::new());
+        Self { claim, result: Err(why), disposition, hint: "", changes, cdi_file: PathBuf::new() }
     }
 
     fn rows(&self) -> Vec<Vec<String>> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use aliquot_core::disposition::Disposition;
 use aliquot_core::id::ClaimUid;
 use serde_json::{Value, json};
 
@@ -54,6 +55,23 @@ pub(super) struct Args {
     output: Format,
 }
 
+/// Why a claim is not given back.
+struct Stays {
+    why: String,
+    disposition: Disposition,
+}
+
+impl Stays {
+    fn refused(why: impl Into<String>) -> Self {
+        Self { why: why.into(), disposition: Disposition::Refuse }
+    }
+
+    fn unreadable(error: &std::io::Error) -> Self {
+        let why = format!("the record of its run cannot be looked at: {error}");
+        Self { why, disposition: Disposition::Broken }
+    }
+}
+
 /// Whether claims with live processes are released as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Used {
@@ -74,55 +92,53 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         false => args.claims.iter().map(|c| find(&node, c)).collect::<Result<Vec<_>, _>>()?,
     };
     let used = if args.force { Used::Goes } else { Used::Stays };
-    let mut answer = Answer::Yes;
+    let mut failures = Vec::new();
     let mut items = Vec::new();
     for (name, uid) in wanted {
         let outcome = match uid {
-            None => Err("holds nothing on this node; `aliquot devices` shows who does".to_owned()),
+            None => Err(Stays::refused("holds nothing on this node; `aliquot devices` shows who does")),
             Some(uid) => give_back(&mut node, &state, &uid, used),
         };
-        if outcome.is_err() {
-            answer = Answer::No;
-        }
-        items.push((name, outcome));
+        failures.extend(outcome.as_ref().err().map(|stays| stays.disposition));
+        items.push((name, outcome.map_err(|stays| stays.why)));
     }
     show(&items, args.output, terminal)?;
-    Ok(answer)
+    Ok(Answer::of(failures))
 }
 
 /// Releases a claim without live processes. The error names the processes and the remedy.
-fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Result<(), String> {
+fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Result<(), Stays> {
     let grants = node.grants_dir().join(uid.as_str());
     let found = record::find(state, uid);
-    let left = match found.map_err(|error| format!("the record of its run cannot be looked at: {error}"))? {
+    let left = match found.map_err(|error| Stays::unreadable(&error))? {
         Some(Found::Supervised(pid)) => {
-            return Err(format!(
+            return Err(Stays::refused(format!(
                 "`aliquot run` of process {pid} holds it: end that process, and it goes back by itself"
-            ));
+            )));
         }
         Some(Found::Left(left)) => {
             if let Some(pids) = left.live_processes(grants) {
-                return Err(format!(
+                return Err(Stays::refused(format!(
                     "what `aliquot run` started there still runs ({}): end it and try again; the next `aliquot run` gives it back \
                      as well",
                     numbers(&pids)
-                ));
+                )));
             }
             Some(left)
         }
         None => match record::live_processes_of_claim(grants) {
             Some(pids) if used == Used::Stays => {
-                return Err(format!(
+                return Err(Stays::refused(format!(
                     "its processes still run ({}): end them and try again, or take it away under them with --force",
                     numbers(&pids)
-                ));
+                )));
             }
             _ => None,
         },
     };
     match node.release(uid) {
         Ok(Released::Released | Released::Unknown) => {}
-        Err(error) => return Err(chain(&error)),
+        Err(error) => return Err(Stays { why: chain(&error), disposition: error.disposition() }),
     }
     match left.map(record::Left::forget) {
         // The next run removes the record of a released claim.

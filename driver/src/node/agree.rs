@@ -6,12 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aliquot_core::grant::Grant;
+use aliquot_core::ledger::Ledger;
 use aliquot_core::ports::PartitionAt;
 
 use super::Node;
-use crate::checkpoint::{Making, Phase};
+use super::operate::Fresh;
+use super::site::Site;
+use super::state::{State, ledger_of};
+use crate::checkpoint::{ClaimKind, Making, Phase};
 use crate::disk::{Disk, Still};
-use crate::prepare::{Earlier, Hands, Tenant, run_steps};
+use crate::prepare::{Hands, run_steps};
 
 /// The first thing that does not agree with the rest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,36 +30,62 @@ impl Node {
     /// # Errors
     /// The first thing that differs.
     pub fn invariants(&self) -> Result<(), Differs> {
+        self.state.agrees(&self.site)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// As [`Node::invariants`], while no operation is in progress.
+    pub(super) fn agrees(&self, site: &Site) -> Result<(), Differs> {
         let differs = |what: String| Err(Differs(what));
-        let on_disk = self.file.load().map_err(|e| Differs(e.to_string()))?.unwrap_or_default();
-        if on_disk != self.journal {
+        let on_disk = self.store().file().load().map_err(|e| Differs(e.to_string()))?;
+        if on_disk.map(|found| found.journal).unwrap_or_default() != *self.journal() {
             return differs("the journal on disk is not the one in memory".to_owned());
         }
-        let inventory = self.inventory().map_err(|e| Differs(e.to_string()))?;
-        let (ledger, problems) = self.books(&inventory, None);
+        let found = site.look().map_err(|e| Differs(e.to_string()))?;
+        let cards = self.without_ours(found);
+        let (ledger, problems) = ledger_of(&cards, &site.parts.catalogue, self.journal());
         if let Some(problem) = problems.first() {
             return differs(problem.clone());
         }
         ledger.invariants().map_err(|e| Differs(e.to_string()))?;
-        self.partitions_agree()?;
+        self.kept_ledger_agrees(&ledger)?;
+        self.partitions_agree(site)?;
         // Going through the steps on a disk that refuses everything shows that nothing is left to do.
         let still = Disk::new(Arc::new(Still));
-        let hands = Hands { disk: &still, ..self.hands() };
-        for record in self.claims() {
+        let hands = Hands { disk: &still, ..site.hands() };
+        for record in self.journal().claims.values() {
             if record.phase != Phase::Prepared {
                 return differs(format!("claim {} is neither prepared nor gone", record.plan.name));
             }
-            let whole =
-                run_steps(&hands, &record.plan, &self.journal.partitions, Earlier::Perhaps, &mut None);
+            let ours = self.ours_of(&record.plan);
+            let whole = run_steps(&hands, &record.plan, record.kind, &ours, &Fresh::new(), &mut None);
             whole.map_err(|e| Differs(format!("claim {}: {e}", record.plan.name)))?;
         }
-        self.no_strangers()
+        self.no_strangers(site)
     }
 
-    fn partitions_agree(&self) -> Result<(), Differs> {
-        let live = self.parts.backend.partitions().map_err(|e| Differs(e.to_string()))?;
+    /// Whether the ledger that is kept from decision to decision holds what one made anew does.
+    fn kept_ledger_agrees(&self, anew: &Ledger) -> Result<(), Differs> {
+        let Some(kept) = self.kept_ledger() else { return Ok(()) };
+        kept.invariants().map_err(|e| Differs(e.to_string()))?;
+        let held = |ledger: &Ledger| {
+            let holdings = ledger.holdings().map(|holding| format!("{holding:?}"));
+            holdings.collect::<BTreeSet<String>>()
+        };
+        let (kept, anew) = (held(kept), held(anew));
+        match kept.symmetric_difference(&anew).next() {
+            Some(holding) => Err(Differs(format!("{holding} is in one ledger alone"))),
+            None => Ok(()),
+        }
+    }
+
+    fn partitions_agree(&self, site: &Site) -> Result<(), Differs> {
+        let live = site.parts.backend.partitions().map_err(|e| Differs(e.to_string()))?;
         let held: BTreeSet<PartitionAt> = self.grants().filter_map(Grant::partition).collect();
-        for (at, making) in self.partitions() {
+        for (at, making) in &self.journal().partitions {
             let there = live.iter().find(|l| l.at == *at).map(|l| Making::Made(l.handle.clone()));
             if there.as_ref() != Some(making) {
                 return Err(Differs(format!("{at} is {making:?} in the journal and {there:?} in hardware")));
@@ -68,21 +98,21 @@ impl Node {
     }
 
     /// No file of a claim without a record, no file in the making.
-    fn no_strangers(&self) -> Result<(), Differs> {
+    fn no_strangers(&self, site: &Site) -> Result<(), Differs> {
         let names = |dir: &Path| -> Vec<String> {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
             entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
         };
-        for name in names(&self.grants_dir) {
-            if !self.journal.claims.keys().any(|uid| uid.as_str() == name) {
+        for name in names(&site.grants) {
+            if !self.journal().claims.keys().any(|uid| uid.as_str() == name) {
                 return Err(Differs(format!("grants of {name} belong to no claim")));
             }
         }
-        let hands = self.hands();
-        let containers = self.claims().filter(|record| hands.tenant(&record.plan) == Tenant::Containers);
+        let claims = self.journal().claims.values();
+        let containers = claims.filter(|record| record.kind == ClaimKind::Container);
         let files = containers.map(|record| format!("aliquot.dev-claim-{}.json", record.plan.claim));
         let expected: BTreeSet<String> = files.collect();
-        let found: BTreeSet<String> = names(self.cdi.dir()).into_iter().collect();
+        let found: BTreeSet<String> = names(site.cdi.dir()).into_iter().collect();
         if expected != found {
             return Err(Differs(format!("CDI files are {found:?}; expected {expected:?}")));
         }

@@ -14,22 +14,23 @@ use aliquot_abi::limits::{ComputePolicy, MemoryLimit};
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::id::ClaimUid;
+use aliquot_core::ledger::Ledger;
 use aliquot_core::partition::Part;
-use aliquot_core::plan::Plan;
+use aliquot_core::plan::{Plan, Refusal};
 use aliquot_enforce::units::Ppm;
 
-use super::Node;
-use crate::checkpoint::{ClaimRecord, Phase};
+use super::operate::{Fresh, Operation};
+use super::state::{Owner, State};
+use crate::checkpoint::{Change, ClaimKind, ClaimRecord, Entry, Phase};
 use crate::grant_file;
-use crate::prepare::{Earlier, PrepareError, PreparedClaim, run_steps};
+use crate::prepare::{PrepareError, PreparedClaim, run_steps};
 use crate::region::{Watched, limits_of};
 
-impl Node {
-    /// Puts the limits of a plan in the place of those that its claim was prepared with.
+impl<O: Owner> Operation<'_, O> {
+    /// Puts the limits of a plan in the place of those that its claim was prepared with. The turns of claim and cards are had.
     pub(super) fn amend(&mut self, wanted: Plan, cards: &Inventory) -> Result<PreparedClaim, PrepareError> {
         let uid = wanted.claim.clone();
-        let Some(record) = self.claim(&uid) else { return Err(PrepareError::Unknown { claim: uid }) };
-        let before = record.plan.clone();
+        let ClaimRecord { plan: before, kind, .. } = self.owner.with(|state| state.record(&uid).cloned())?;
         let after = Plan { grants: wanted.grants, ..before.clone() };
         let pairs = || before.grants.iter().zip(&after.grants);
         let claim = before.name.clone();
@@ -42,13 +43,20 @@ impl Node {
             return Err(PrepareError::NothingHeld { claim, held, asked });
         }
         let lower = Plan { grants: pairs().map(|(old, new)| lower(old, new)).collect(), ..before.clone() };
-        let lowered = self.put_lower(&before, &lower, cards).and_then(|()| {
-            let mut next = self.journal.clone();
-            next.claims.insert(uid.clone(), ClaimRecord { plan: after, phase: Phase::Prepared });
-            self.write_journal(next)
+        let site = self.site;
+        let lowered = self.put_lower(&before, &lower, kind, cards).and_then(|()| {
+            self.owner.with(|state| {
+                // Other claims may have been decided since this one was.
+                let grants = &after.grants;
+                let known = state.known_cards().unwrap_or_else(|| cards.clone());
+                let room = state.without(site, &known, &uid, |ledger| room(ledger, grants, &claim));
+                room.map_err(|why| state.kept(&uid, why))?;
+                let record = ClaimRecord { plan: after.clone(), kind, phase: Phase::Prepared };
+                state.commit(Change::of([Entry::Claim(record)]))
+            })
         });
         match lowered {
-            Ok(()) => Ok(self.make_whole(&uid, &mut None)?.prepared),
+            Ok(()) => Ok(self.make_whole(&uid, &Fresh::new(), &mut None)?.prepared),
             Err(error) => {
                 self.put_back(&uid);
                 Err(error)
@@ -56,26 +64,25 @@ impl Node {
         }
     }
 
-    /// What a claim that is prepared keeps is said with why it does not get what it asks for.
-    pub(super) fn kept(&self, uid: &ClaimUid, why: PrepareError) -> PrepareError {
-        match self.claim(uid) {
-            Some(record) => PrepareError::Keeps { held: told(&record.plan.grants), source: Box::new(why) },
-            None => why,
-        }
-    }
-
-    fn put_lower(&self, before: &Plan, lower: &Plan, cards: &Inventory) -> Result<(), PrepareError> {
+    fn put_lower(
+        &mut self,
+        before: &Plan,
+        lower: &Plan,
+        kind: ClaimKind,
+        cards: &Inventory,
+    ) -> Result<(), PrepareError> {
         if lower.grants == before.grants {
             return Ok(());
         }
-        run_steps(&self.hands(), lower, &self.journal.partitions, Earlier::Perhaps, &mut None)?;
+        let ours = self.owner.with(|state| state.ours_of(before));
+        run_steps(&self.site.hands(), lower, kind, &ours, &Fresh::new(), &mut None)?;
         for (old, new) in before.grants.iter().zip(&lower.grants).filter(|(old, new)| new.memory < old.memory)
         {
-            let usage = grant_file::place(&self.grants_dir, &new.claim, &new.share).usage();
+            let usage = grant_file::place(self.site.grants_dir(), &new.claim, &new.share).usage();
             let (claim, request) = (before.name.clone(), new.request.clone());
             let watched = match Watched::open(&usage) {
                 Ok(watched) => watched,
-                // Where nothing is held there are no books.
+                // Without limits there is no usage.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(_) => return Err(PrepareError::Unsettled { claim, request }),
             };
@@ -94,10 +101,30 @@ impl Node {
 
     /// Makes a claim's files what the journal says; where that fails as well, the next start does it.
     fn put_back(&mut self, uid: &ClaimUid) {
-        match self.make_whole(uid, &mut None) {
+        match self.make_whole(uid, &Fresh::new(), &mut None) {
             Ok(_) | Err(_) => {}
         }
     }
+}
+
+// === impl State ===
+
+impl State {
+    /// What a claim that is prepared keeps is said with why it does not get what it asks for.
+    pub(super) fn kept(&self, uid: &ClaimUid, why: PrepareError) -> PrepareError {
+        match self.claim(uid) {
+            Some(record) => PrepareError::Keeps { held: told(&record.plan.grants), source: Box::new(why) },
+            None => why,
+        }
+    }
+}
+
+/// Whether these grants fit into a ledger without them.
+fn room(ledger: &Ledger, grants: &[Grant], claim: &str) -> Result<(), PrepareError> {
+    let held = ledger.clone().hold_all(grants.iter().map(Grant::holding).collect());
+    held.map_err(|source| {
+        Box::new(Refusal::Held { claim: claim.to_owned(), source: Box::new(source) }).into()
+    })
 }
 
 /// Whether two grants differ in what can change under living processes alone.

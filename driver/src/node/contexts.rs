@@ -32,6 +32,9 @@ use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::units::Bytes;
 
 use super::Node;
+use super::operate::Operation;
+use super::site::Site;
+use super::state::{Owner, State};
 use crate::checkpoint::{ContextSizes, FAILURE_KEPT, Ground, Phase};
 use crate::clock::{self, Moment};
 use crate::contexts::{Gauge, Unmeasured};
@@ -86,48 +89,56 @@ impl Measuring {
     }
 }
 
-// === impl Node ===
+// === impl Operation ===
 
-impl Node {
+impl<O: Owner> Operation<'_, O> {
     /// Publishes how much a context takes on the cards of a claim, as far as that is known or told for the asking.
     pub(super) fn publish_contexts(&mut self, grants: &[Grant], phase: Phase) -> Result<(), PrepareError> {
-        let Some(gauge) = self.parts.gauge.clone() else { return Ok(()) };
+        let site = self.site;
+        let Some(gauge) = site.parts.gauge.clone() else { return Ok(()) };
         // Claims of before were told when it was measured: this is looked at for each of them whenever the node is opened.
         let is_to_be_told = |limits: &Limits| phase == Phase::Preparing || limits.context_bytes == 0;
-        let grounds = self.grounds(grants.iter(), is_to_be_told);
+        let grounds = site.grounds(grants.iter(), is_to_be_told);
         if grounds.is_empty() {
             return Ok(());
         }
-        let sizes = gauge.driver().map(|driver| ContextSizes::load(&self.sizes_path(), driver));
+        let sizes = gauge.driver().map(|driver| ContextSizes::load(&site.sizes_path(), driver));
         for (ground, (grant, visible)) in grounds {
             let known = match &sizes {
                 Some(sizes) => sizes.of(&ground),
                 None => {
-                    let measured = self.measuring(Arc::clone(&gauge), ground.clone(), &grant, visible).take();
-                    self.note_unknown(&measured);
+                    let promised = self.owner.with(|state| state.promised_beside(&grant));
+                    let (gauge, ground) = (Arc::clone(&gauge), ground.clone());
+                    let measured = Measuring { gauge, ground, visible, promised }.take();
+                    self.notes.extend(measured.note());
                     measured.outcome.ok()
                 }
             };
             if let Some(bytes) = known {
-                self.publish(grants.iter(), &ground, bytes)?;
+                site.publish(grants.iter(), &ground, bytes)?;
             }
         }
         Ok(())
     }
+}
 
+// === impl Node ===
+
+impl Node {
     /// A ground of a claim that nobody uses yet of which it is not known what a context takes, but for those that were looked at.
     /// Where it was tried and failed there is a note of it. Whoever prepares a claim asks until there is none, before it is used.
     pub fn to_measure(&mut self, uid: &ClaimUid, looked_at: &mut BTreeSet<Ground>) -> Option<Measuring> {
-        let gauge = self.parts.gauge.clone()?;
-        let sizes = ContextSizes::load(&self.sizes_path(), gauge.driver()?);
+        let gauge = self.site.parts.gauge.clone()?;
+        let sizes = ContextSizes::load(&self.site.sizes_path(), gauge.driver()?);
         let grants = self.claim(uid).map(|record| record.plan.grants.clone()).unwrap_or_default();
-        let mut grounds = self.grounds(grants.iter(), |limits| limits.context_bytes == 0);
+        let mut grounds = self.site.grounds(grants.iter(), |limits| limits.context_bytes == 0);
         grounds.retain(|ground, _| sizes.of(ground).is_none() && !looked_at.contains(ground));
         for (ground, (grant, visible)) in grounds {
             let Some((why, ago)) = sizes.failure(&ground, &Moment::now()) else {
-                return Some(self.measuring(gauge, ground, &grant, visible));
+                let promised = self.state.promised_beside(&grant);
+                return Some(Measuring { gauge, ground, visible, promised });
             };
-            self.note(&visible, &tried(why, ago));
+            self.notes.push(unmeasured(&visible, &tried(why, ago)));
             looked_at.insert(ground);
         }
         None
@@ -138,9 +149,9 @@ impl Node {
     /// # Errors
     /// The limits of a grant cannot be written.
     pub fn keep_measured(&mut self, measured: &Measured) -> Result<(), PrepareError> {
-        self.note_unknown(measured);
-        let (path, ground) = (self.sizes_path(), &measured.ground);
-        let Some(driver) = self.parts.gauge.as_ref().and_then(|gauge| gauge.driver().map(str::to_owned))
+        self.notes.extend(measured.note());
+        let (path, ground) = (self.site.sizes_path(), &measured.ground);
+        let Some(driver) = self.site.parts.gauge.as_ref().and_then(|gauge| gauge.driver().map(str::to_owned))
         else {
             return Ok(());
         };
@@ -152,16 +163,30 @@ impl Node {
             }
             Err(_) => return Ok(()),
         }
-        if let Err(error) = sizes.store(&path, &self.parts.disk) {
+        if let Err(error) = sizes.store(&path, &self.site.parts.disk) {
             let path = path.display();
             self.notes.push(format!("{path}: what a context takes is not kept: {error}"));
         }
         match &measured.outcome {
-            Ok(bytes) => self.publish(self.grants(), ground, *bytes),
+            Ok(bytes) => self.site.publish(self.grants(), ground, *bytes),
             Err(_) => Ok(()),
         }
     }
+}
 
+// === impl State ===
+
+impl State {
+    /// What other claims were promised of the memory that a grant has a part of.
+    fn promised_beside(&self, grant: &Grant) -> Bytes {
+        let others = self.others(&grant.claim).filter(|other| is_beside(grant, other));
+        Bytes(others.fold(0, |sum: u64, other| sum.saturating_add(other.memory.0)))
+    }
+}
+
+// === impl Site ===
+
+impl Site {
     /// Of each ground one grant whose memory the shim counts, and what its processes see the card as.
     fn grounds<'g>(
         &self,
@@ -175,37 +200,8 @@ impl Node {
         grants.filter_map(counted).collect()
     }
 
-    fn measuring(
-        &self,
-        gauge: Arc<dyn Gauge>,
-        ground: Ground,
-        grant: &Grant,
-        visible: CardUuid,
-    ) -> Measuring {
-        let others = self.grants().filter(|other| other.claim != grant.claim && is_beside(grant, other));
-        let promised = Bytes(others.fold(0, |sum: u64, other| sum.saturating_add(other.memory.0)));
-        Measuring { gauge, ground, visible, promised }
-    }
-
     fn sizes_path(&self) -> PathBuf {
-        self.grants_dir.with_file_name("contexts")
-    }
-
-    /// Where it could not be measured there is a note of it, unless another time will do.
-    fn note_unknown(&mut self, measured: &Measured) {
-        if let Err(why) = &measured.outcome
-            && !why.is_no_fault()
-        {
-            self.note(&measured.visible, &chain(why));
-        }
-    }
-
-    fn note(&mut self, visible: &CardUuid, why: &str) {
-        let presumed = Bytes(CONTEXT_BYTES_PRESUMED);
-        self.notes.push(format!(
-            "card {visible}: what a context takes cannot be measured: {why}; until it is known the first one of a part is presumed to \
-             take {presumed}"
-        ));
+        self.state.join("contexts")
     }
 
     /// Says it to those of the grants that are on this ground.
@@ -219,7 +215,7 @@ impl Node {
             if self.counted(grant).is_none_or(|limits| limits.context_bytes == bytes.0) {
                 continue;
             }
-            let place = grant_file::place(&self.grants_dir, &grant.claim, &grant.share);
+            let place = grant_file::place(&self.grants, &grant.claim, &grant.share);
             let published =
                 self.parts.disk.before("publish context").and_then(|()| place.publish_context(bytes));
             published.map_err(|source| PrepareError::Grant {
@@ -234,10 +230,28 @@ impl Node {
 
     /// The limits of a grant whose memory the shim counts.
     fn counted(&self, grant: &Grant) -> Option<Limits> {
-        let place = grant_file::place(&self.grants_dir, &grant.claim, &grant.share);
+        let place = grant_file::place(&self.grants, &grant.claim, &grant.share);
         let limits = region::read(&place.limits()).ok()?;
         matches!(limits.memory, MemoryLimit::Bytes(_)).then_some(limits)
     }
+}
+
+// === impl Measured ===
+
+impl Measured {
+    /// Where it could not be measured there is a note of it, unless another time will do.
+    fn note(&self) -> Option<String> {
+        let why = self.outcome.as_ref().err().filter(|why| !why.is_no_fault())?;
+        Some(unmeasured(&self.visible, &chain(why)))
+    }
+}
+
+fn unmeasured(visible: &CardUuid, why: &str) -> String {
+    let presumed = Bytes(CONTEXT_BYTES_PRESUMED);
+    format!(
+        "card {visible}: what a context takes cannot be measured: {why}; until it is known the first one of a part is presumed to \
+         take {presumed}"
+    )
 }
 
 /// A reason of earlier.

@@ -6,11 +6,13 @@
 use aliquot_cdi::{ClaimSpecBuilder, Edit, Owner, QualifiedName, RequestName};
 use aliquot_core::dra::{DeviceResult, ResourceClaim};
 use aliquot_core::id::{ClaimUid, ShareName};
+use aliquot_core::offer::Offers;
 use aliquot_core::partition::Part;
 use aliquot_core::plan::Refusal;
 use aliquot_core::ports::{BackendError, DeviceAccess};
 
 use super::Node;
+use super::site::Site;
 use crate::prepare::{PrepareError, PreparedClaim, PreparedDevice, access_edits};
 
 /// End of the name of a file for monitoring.
@@ -26,6 +28,32 @@ impl Node {
         claim: &ResourceClaim,
         results: &[&DeviceResult],
     ) -> Result<PreparedClaim, PrepareError> {
+        let hardware = |source| PrepareError::Hardware {
+            claim: format!("{}/{}", claim.namespace, claim.name),
+            source: Box::new(source),
+        };
+        self.site.monitor(claim, results, self.offers().map_err(hardware)?)
+    }
+
+    /// Removes what [`Node::monitor`] made; nothing is removed for other claims.
+    ///
+    /// # Errors
+    /// The CDI file cannot be removed.
+    pub fn end_monitoring(&self, uid: &ClaimUid) -> Result<(), PrepareError> {
+        self.site.end_monitoring(uid)
+    }
+}
+
+// === impl Site ===
+
+impl Site {
+    /// As [`Node::monitor`].
+    pub(super) fn monitor(
+        &self,
+        claim: &ResourceClaim,
+        results: &[&DeviceResult],
+        offers: &Offers,
+    ) -> Result<PreparedClaim, PrepareError> {
         let name = format!("{}/{}", claim.namespace, claim.name);
         let wrong = |what: &dyn std::fmt::Display| PrepareError::Edits {
             claim: name.clone(),
@@ -36,7 +64,7 @@ impl Node {
         let mut builder = ClaimSpecBuilder::new(file.clone());
         let mut devices = Vec::with_capacity(results.len());
         for (place, result) in results.iter().enumerate() {
-            let access = self.admin_access(&name, result)?;
+            let access = self.admin_access(&name, result, offers)?;
             let request: RequestName = result.request.parse().map_err(|e| wrong(&e))?;
             let share: aliquot_cdi::ShareName = place.to_string().parse().map_err(|e| wrong(&e))?;
             let edits: Vec<Edit> = access_edits(&access).map_err(|e| wrong(&e))?;
@@ -56,11 +84,8 @@ impl Node {
         Ok(PreparedClaim { uid, devices })
     }
 
-    /// Removes what [`Node::monitor`] made; nothing is removed for other claims.
-    ///
-    /// # Errors
-    /// The CDI file cannot be removed.
-    pub fn end_monitoring(&self, uid: &ClaimUid) -> Result<(), PrepareError> {
+    /// As [`Node::end_monitoring`].
+    pub(super) fn end_monitoring(&self, uid: &ClaimUid) -> Result<(), PrepareError> {
         let name = format!("{uid}{SUFFIX}");
         // A UID that leaves no room for the end of the name never had such a file.
         let Ok(file) = name.parse::<aliquot_cdi::ClaimUid>() else { return Ok(()) };
@@ -69,9 +94,13 @@ impl Node {
     }
 
     /// How a monitor reaches a device. A partition that nobody holds does not exist: its card is what can be read then.
-    fn admin_access(&self, claim: &str, result: &DeviceResult) -> Result<DeviceAccess, PrepareError> {
+    fn admin_access(
+        &self,
+        claim: &str,
+        result: &DeviceResult,
+        offers: &Offers,
+    ) -> Result<DeviceAccess, PrepareError> {
         let hardware = |source| PrepareError::Hardware { claim: claim.to_owned(), source: Box::new(source) };
-        let offers = self.offers().map_err(hardware)?;
         let Some(part) = offers.parts.get(&result.device) else {
             let (claim, device) = (claim.to_owned(), result.device.clone());
             return Err(Box::new(Refusal::UnknownDevice { claim, device }).into());

@@ -16,12 +16,11 @@ use aliquot_core::ports::{
     BackendError, DeviceAccess, DeviceBackend, LivePartition, MountContent, PartitionAt,
 };
 
-use super::{PrepareError, PreparedClaim, PreparedDevice, preload};
-use crate::checkpoint::Making;
+use super::{PrepareError, PreparedClaim, PreparedDevice, ShimCopies, preload};
+use crate::checkpoint::{ClaimKind, Making};
 use crate::disk::{Disk, Mode};
 use crate::grant_file;
 use crate::region::{self, Made, limits_anything, limits_of};
-use crate::run::record::is_of_a_run;
 
 /// Where a container finds its grants.
 pub(crate) const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
@@ -32,10 +31,10 @@ const GRANTS_VARIABLE: &str = "ALIQUOT_GRANTS";
 pub(crate) struct Hands<'a> {
     pub(crate) disk: &'a Disk,
     pub(crate) backend: &'a dyn DeviceBackend,
-    /// State directory.
-    pub(crate) state: PathBuf,
     pub(crate) grants: PathBuf,
     pub(crate) cdi: &'a CdiDir,
+    /// Copies of the shim made ahead, in a long-lived process.
+    pub(crate) shims: Option<&'a ShimCopies>,
 }
 
 /// What came of a plan.
@@ -48,22 +47,13 @@ pub(crate) struct Outcome {
     pub(crate) acts: usize,
 }
 
-/// Whether an earlier try at a plan may have made something of it.
+/// Whether a plan is the first of ours to make a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Earlier {
-    /// There was none: what lies where a partition is to be made is somebody else's.
-    None,
-    /// There may have been.
-    Perhaps,
-}
-
-/// Who gets what is granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tenant {
-    /// Containers, whose runtime reads the CDI file, also after a power failure.
-    Containers,
-    /// Processes of a local run: no runtime asks for them, they load the shim from elsewhere, and a power failure ends them.
-    Run,
+enum Fresh {
+    /// It is: what lies there is foreign.
+    Yes,
+    /// An earlier try, or another claim's plan, may have made it.
+    No,
 }
 
 /// Whether something had to be done.
@@ -73,22 +63,20 @@ enum Act {
     Needless,
 }
 
-// === impl Hands ===
-
-impl Hands<'_> {
-    /// Who gets what a plan grants.
-    pub(crate) fn tenant(&self, plan: &Plan) -> Tenant {
-        if is_of_a_run(&self.state, &plan.claim) { Tenant::Run } else { Tenant::Containers }
-    }
+/// A grant, and how its tenant reaches its part.
+struct Granted<'p> {
+    grant: &'p Grant,
+    access: DeviceAccess,
 }
 
-/// Does all steps in order. `ours` are the partitions that we made or are to make, with what is known of them; `cards` what was found
-/// of the cards for another plan just before, and becomes what is found for this one.
+/// Does all steps in order. `ours` are the partitions that we made or are to make, with what is known of them; at the places in
+/// `fresh`, what is found is foreign. `cards` is what was found of the cards just before, and becomes what is found for this plan.
 pub(crate) fn run_steps(
     hands: &Hands<'_>,
     plan: &Plan,
+    kind: ClaimKind,
     ours: &BTreeMap<PartitionAt, Making>,
-    earlier: Earlier,
+    fresh: &BTreeSet<PartitionAt>,
     cards: &mut Option<Inventory>,
 ) -> Result<Outcome, PrepareError> {
     let mut acts = Vec::new();
@@ -96,7 +84,8 @@ pub(crate) fn run_steps(
     // Also those that another claim's plan made and this one shares: they may have vanished since.
     let used: BTreeSet<PartitionAt> = plan.grants.iter().filter_map(Grant::partition).collect();
     for (at, making) in ours.iter().filter(|(at, _)| used.contains(at)) {
-        let (live, act) = ensure_partition(hands, &plan.name, at, making, earlier)?;
+        let fresh = if fresh.contains(at) { Fresh::Yes } else { Fresh::No };
+        let (live, act) = ensure_partition(hands, &plan.name, at, making, fresh)?;
         partitions.push(live);
         acts.push(act);
     }
@@ -105,17 +94,22 @@ pub(crate) fn run_steps(
         Some(found) if !acts.contains(&Act::Done) => found,
         cards => cards.insert(hands.backend.discover().map_err(hardware)?),
     };
+    let mut granted = Vec::with_capacity(plan.grants.len());
+    for grant in &plan.grants {
+        let access = hands.backend.access(&grant.card, &grant.part).map_err(hardware)?;
+        granted.push(Granted { grant, access });
+    }
     let mut prepared = None;
     for step in &plan.steps {
         match step {
             Step::CreatePartition(_) => {}
             Step::WriteGrant(share) => {
-                for grant in plan.grants.iter().filter(|g| g.share == *share) {
-                    acts.push(ensure_grant(hands, plan, grant, cards)?);
+                for granted in granted.iter().filter(|granted| granted.grant.share == *share) {
+                    acts.push(ensure_grant(hands, plan, kind, granted, cards)?);
                 }
             }
             Step::WriteCdi => {
-                let (answer, act) = ensure_cdi(hands, plan, cards)?;
+                let (answer, act) = ensure_cdi(hands, plan, kind, &granted, cards)?;
                 acts.push(act);
                 prepared = Some(answer);
             }
@@ -135,7 +129,7 @@ fn ensure_partition(
     claim: &str,
     at: &PartitionAt,
     making: &Making,
-    earlier: Earlier,
+    fresh: Fresh,
 ) -> Result<(LivePartition, Act), PrepareError> {
     let hardware = |source| PrepareError::Hardware { claim: claim.to_owned(), source: Box::new(source) };
     let stopped = |source: io::Error| {
@@ -147,7 +141,7 @@ fn ensure_partition(
             let (expected, found) = (Box::new(handle.clone()), Box::new(live.handle));
             return Err(hardware(BackendError::Replaced { at: at.clone(), expected, found }));
         }
-        (Some(_), Making::Planned) if earlier == Earlier::None => {
+        (Some(_), Making::Planned) if fresh == Fresh::Yes => {
             return Err(hardware(BackendError::AlreadyThere { at: at.clone() }));
         }
         (Some(live), _) => return Ok((live, Act::Needless)),
@@ -171,23 +165,23 @@ fn ensure_partition(
 fn ensure_grant(
     hands: &Hands<'_>,
     plan: &Plan,
-    grant: &Grant,
+    kind: ClaimKind,
+    granted: &Granted<'_>,
     cards: &Inventory,
 ) -> Result<Act, PrepareError> {
+    let Granted { grant, access } = granted;
     let place = grant_file::place(&hands.grants, &grant.claim, &grant.share);
     let path = grant_file::record_path(&hands.grants, &grant.claim, &grant.share);
     let failed = |path: &std::path::Path| {
         let path = path.display().to_string();
         move |source| PrepareError::Grant { claim: plan.name.clone(), verb: "write", path, source }
     };
-    let access = access(hands, plan, grant)?;
     let text =
         grant_file::render(grant, &access.visible_uuid).map_err(io::Error::other).map_err(failed(&path))?;
-    let tenant = hands.tenant(plan);
-    let disk = match tenant {
-        Tenant::Containers => hands.disk.clone(),
+    let disk = match kind {
+        ClaimKind::Container => hands.disk.clone(),
         // Each time that the node is opened all of this is looked over, before the run is found gone.
-        Tenant::Run => hands.disk.until_power_fails(),
+        ClaimKind::Run => hands.disk.until_power_fails(),
     };
     let mut act = Act::Needless;
     if !region::holds(&path, text.as_bytes()) {
@@ -195,13 +189,13 @@ fn ensure_grant(
         disk.replace(&path, text.as_bytes(), Mode::ReadOnly).map_err(failed(&path))?;
         act = Act::Done;
     }
-    let Some(limits) = limits(grant, cards, &access) else { return Ok(act) };
+    let Some(limits) = limits(grant, cards, access) else { return Ok(act) };
     if place.ensure(&disk, &limits).map_err(failed(&place.dir))? == Made::Something {
         act = Act::Done;
     }
-    if limits_anything(&limits) && tenant == Tenant::Containers {
+    if limits_anything(&limits) && kind == ClaimKind::Container {
         let claim = grant_file::claim_dir(&hands.grants, &grant.claim);
-        if preload::ensure(&disk, &claim).map_err(failed(&claim))? == Made::Something {
+        if preload::ensure(&disk, &claim, hands.shims).map_err(failed(&claim))? == Made::Something {
             act = Act::Done;
         }
     }
@@ -216,13 +210,15 @@ fn limits(grant: &Grant, cards: &Inventory, access: &DeviceAccess) -> Option<ali
 fn ensure_cdi(
     hands: &Hands<'_>,
     plan: &Plan,
+    kind: ClaimKind,
+    granted: &[Granted<'_>],
     cards: &Inventory,
 ) -> Result<(PreparedClaim, Act), PrepareError> {
     let prepared = prepared(plan)?;
-    if hands.tenant(plan) == Tenant::Run {
+    if kind == ClaimKind::Run {
         return Ok((prepared, Act::Needless));
     }
-    let spec = cdi_spec(hands, plan, cards)?;
+    let spec = cdi_spec(hands, plan, granted, cards)?;
     let path = hands.cdi.path(spec.claim());
     if fs::read(&path).is_ok_and(|found| found == spec.text().as_bytes()) {
         return Ok((prepared, Act::Needless));
@@ -271,15 +267,19 @@ fn names(
 }
 
 /// The claim's CDI file.
-fn cdi_spec(hands: &Hands<'_>, plan: &Plan, cards: &Inventory) -> Result<ClaimSpec, PrepareError> {
+fn cdi_spec(
+    hands: &Hands<'_>,
+    plan: &Plan,
+    granted: &[Granted<'_>],
+    cards: &Inventory,
+) -> Result<ClaimSpec, PrepareError> {
     let wrong = |what: &dyn std::fmt::Display| edits_error(plan, &what.to_string());
     let mut builder = ClaimSpecBuilder::new(plan.claim.as_str().parse().map_err(|e| wrong(&e))?);
-    for grant in &plan.grants {
+    for Granted { grant, access } in granted {
         let (_, request, share) = names(plan, grant)?;
         let owner = Owner::new(format!("request {request}, share {share}"));
-        let access = access(hands, plan, grant)?;
-        let mut edits = edits_of(hands, grant, &access).map_err(|e| wrong(&e))?;
-        if let Some(limits) = limits(grant, cards, &access) {
+        let mut edits = edits_of(hands, grant, access).map_err(|e| wrong(&e))?;
+        if let Some(limits) = limits(grant, cards, access) {
             edits.push(usage_edit(hands, grant).map_err(|e| wrong(&e))?);
             if limits_anything(&limits) {
                 let claim = grant_file::claim_dir(&hands.grants, &grant.claim);
@@ -330,11 +330,6 @@ pub(crate) fn access_edits(access: &DeviceAccess) -> Result<Vec<Edit>, edits::Ed
         edits.push(Edit::Env(name.parse()?, value.parse()?));
     }
     Ok(edits)
-}
-
-fn access(hands: &Hands<'_>, plan: &Plan, grant: &Grant) -> Result<DeviceAccess, PrepareError> {
-    let access = hands.backend.access(&grant.card, &grant.part);
-    access.map_err(|source| PrepareError::Hardware { claim: plan.name.clone(), source: Box::new(source) })
 }
 
 fn edits_error(plan: &Plan, what: &str) -> PrepareError {

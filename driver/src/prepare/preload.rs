@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use aliquot_cdi::edits::EditError;
 use aliquot_cdi::{Edit, preload};
 
+use super::ShimCopies;
 use crate::disk::{Disk, Mode};
 use crate::region::{Made, holds};
 
@@ -28,16 +29,39 @@ fn list(claim: &Path) -> PathBuf {
 }
 
 /// Puts both files into the directory of a claim, where they are not there already.
-pub(super) fn ensure(disk: &Disk, claim: &Path) -> io::Result<Made> {
-    let mut made = Made::Nothing;
-    for (path, bytes) in [(shim(claim), aliquot_libraries::SHIM), (list(claim), preload::LIST.as_bytes())] {
-        if holds(&path, bytes) {
-            continue;
-        }
-        disk.place(&path, bytes, Mode::ReadOnly)?;
-        made = Made::Something;
+pub(super) fn ensure(disk: &Disk, claim: &Path, copies: Option<&ShimCopies>) -> io::Result<Made> {
+    let shim = ensure_shim(disk, &shim(claim), copies)?;
+    let (path, bytes) = (list(claim), preload::LIST.as_bytes());
+    if holds(&path, bytes) {
+        return Ok(shim);
     }
-    Ok(made)
+    disk.place(&path, bytes, Mode::ReadOnly)?;
+    Ok(Made::Something)
+}
+
+fn ensure_shim(disk: &Disk, path: &Path, copies: Option<&ShimCopies>) -> io::Result<Made> {
+    let whole = match copies {
+        Some(copies) => copies.holds(path),
+        None => holds(path, aliquot_libraries::SHIM),
+    };
+    if whole {
+        return Ok(Made::Nothing);
+    }
+    if let Some(copies) = copies {
+        disk.before("place shim")?;
+        if copies.place(path)? {
+            return Ok(Made::Something);
+        }
+    }
+    disk.place(path, aliquot_libraries::SHIM, Mode::ReadOnly)?;
+    Ok(Made::Something)
+}
+
+/// Forgets what is known of a claim's files, which are about to be removed.
+pub(super) fn forget(claim: &Path, copies: Option<&ShimCopies>) {
+    if let Some(copies) = copies {
+        copies.forget(&shim(claim));
+    }
 }
 
 /// What a container mounts of them.

@@ -8,8 +8,8 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::plan::{Plan, Undo};
 use aliquot_core::ports::{BackendError, Expected, PartitionAt};
 
-use super::PrepareError;
 use super::execute::Hands;
+use super::{PrepareError, preload};
 use crate::checkpoint::Making;
 use crate::grant_file;
 
@@ -38,6 +38,7 @@ pub(crate) fn run_undo(
         }
     }
     let dir = grant_file::claim_dir(&hands.grants, &plan.claim);
+    preload::forget(&dir, hands.shims);
     hands.disk.remove_tree(&dir).map_err(|e| grant_error(plan, &dir, e))
 }
 

@@ -215,11 +215,6 @@ fn directory(state: &Path) -> PathBuf {
     state.join("runs")
 }
 
-/// Whether a claim belongs to a local run: a record exists from before it is prepared until after it is released.
-pub(crate) fn is_of_a_run(state: &Path, uid: &ClaimUid) -> bool {
-    fs::symlink_metadata(directory(state).join(uid.as_str())).is_ok()
-}
-
 fn living(state: &Path, uid: &ClaimUid) -> PathBuf {
     state.join("living").join(uid.as_str())
 }

@@ -83,7 +83,7 @@ fn journal(dir: &Path) -> Result<Journal, String> {
     }
     let file = JournalFile::new(path.clone(), Disk::default());
     match file.load() {
-        Ok(journal) => Ok(journal.unwrap_or_default()),
+        Ok(found) => Ok(found.map(|found| found.journal).unwrap_or_default()),
         Err(error) => Err(std::error::Error::source(&error)
             .map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))),
     }

@@ -2,6 +2,7 @@
 
 use aliquot_core::dra::ResourceClaim;
 
+use crate::checkpoint::ClaimKind;
 use crate::manifest::Manifests;
 use crate::node::Node;
 use crate::run::ask;
@@ -33,7 +34,7 @@ pub(super) fn place_and_prepare(
             Err(why) => return Ok((node, Err(why))),
         };
         tries += 1;
-        let prepared = node.prepare(&placed);
+        let prepared = node.prepare_for(&placed, ClaimKind::Run);
         sizing::say(&mut node, terminal);
         match prepared {
             Ok(prepared) => return sizing::measure(home, &prepared.uid, node, terminal),

@@ -1,0 +1,149 @@
+//! A node for many threads: the state is locked for moments, devices and files are worked on outside of that lock.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use aliquot_core::card::Inventory;
+use aliquot_core::dra::{DeviceResult, ResourceClaim};
+use aliquot_core::id::ClaimUid;
+use aliquot_core::ledger::CardReport;
+use aliquot_core::offer::{Offers, ServerVersion};
+use aliquot_core::ports::BackendError;
+use nix::fcntl::Flock;
+use parking_lot::Mutex;
+
+use super::agree::Differs;
+use super::operate::Operation;
+use super::site::Site;
+use super::state::{Owner, State, ledger_of, offers_of};
+use crate::checkpoint::{ClaimKind, ClaimRecord};
+use crate::prepare::{PrepareError, PreparedClaim, Released};
+
+/// One node, with many callers. Calls block; those for other cards do not wait for each other.
+pub struct NodeService {
+    site: Site,
+    state: Mutex<State>,
+    /// Keeps other processes out.
+    _lock: Option<Flock<File>>,
+}
+
+/// Everything about a node at one moment.
+#[derive(Clone, Debug)]
+pub struct NodeSnapshot {
+    /// The cards; `found` has the partitions that are not ours.
+    pub inventory: Inventory,
+    /// What is published of them.
+    pub offers: Arc<Offers>,
+    /// Used and free, by card.
+    pub cards: Vec<CardReport>,
+    /// Every claim, by UID.
+    pub claims: Vec<ClaimRecord>,
+}
+
+/// The state, locked for a moment at a time.
+struct Shared<'s>(&'s Mutex<State>);
+
+impl Owner for Shared<'_> {
+    fn with<R>(&mut self, act: impl FnOnce(&mut State) -> R) -> R {
+        act(&mut self.0.lock())
+    }
+}
+
+// === impl NodeService ===
+
+impl NodeService {
+    pub(super) fn new(site: Site, state: State, lock: Option<Flock<File>>) -> Self {
+        Self { site: site.for_service(), state: Mutex::new(state), _lock: lock }
+    }
+
+    /// Makes a claim ready for a container. Repeating it gives the same answer, and makes again what is absent; with other
+    /// limits of the same parts it puts these in force.
+    ///
+    /// # Errors
+    /// [`PrepareError`]; the node is as it was before, or the journal has what is left to undo.
+    pub fn prepare(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
+        self.operate(|operation| operation.prepare(claim, ClaimKind::Container))
+    }
+
+    /// Gives everything back that a claim holds. Repeating it is no error.
+    ///
+    /// # Errors
+    /// [`PrepareError`]; the journal has what is left to undo, and the next call or start goes on.
+    pub fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+        self.operate(|operation| operation.release(uid))
+    }
+
+    /// Gives a claim's containers these devices to read, without a limit and without holding anything.
+    ///
+    /// # Errors
+    /// [`PrepareError`] if a device is not on offer, its access is unknown or the CDI file cannot be written.
+    pub fn monitor(
+        &self,
+        claim: &ResourceClaim,
+        results: &[&DeviceResult],
+    ) -> Result<PreparedClaim, PrepareError> {
+        let hardware = |source| PrepareError::Hardware {
+            claim: format!("{}/{}", claim.namespace, claim.name),
+            source: Box::new(source),
+        };
+        let offers = Operation::new(&self.site, Shared(&self.state)).offers().map_err(hardware)?;
+        self.site.monitor(claim, results, &offers)
+    }
+
+    /// Removes what [`NodeService::monitor`] made; nothing is removed for other claims.
+    ///
+    /// # Errors
+    /// [`PrepareError`] if the CDI file cannot be removed.
+    pub fn end_monitoring(&self, uid: &ClaimUid) -> Result<(), PrepareError> {
+        self.site.end_monitoring(uid)
+    }
+
+    /// The node now, with offers made anew for a server that keeps these fields.
+    ///
+    /// # Errors
+    /// [`BackendError`] if the hardware cannot be asked; the earlier offers stay.
+    pub fn snapshot(&self, server: ServerVersion) -> Result<NodeSnapshot, BackendError> {
+        let mut operation = Operation::new(&self.site, Shared(&self.state));
+        let (inventory, usage, journal) = operation
+            .with_cards(|state, found| (state.without_ours(found), state.usage(), state.journal().clone()))?;
+        let offers = offers_of(&self.site, &inventory, server, &usage);
+        {
+            let mut state = self.state.lock();
+            state.server = server;
+            state.offers = Arc::clone(&offers).into();
+        }
+        let (ledger, _) = ledger_of(&inventory, &self.site.parts.catalogue, &journal);
+        let cards = inventory.cards.iter().filter_map(|card| ledger.report(&card.uuid)).collect();
+        Ok(NodeSnapshot { inventory, offers, cards, claims: journal.claims.into_values().collect() })
+    }
+
+    /// Every claim now, by UID.
+    #[must_use]
+    pub fn claims(&self) -> Vec<ClaimRecord> {
+        self.state.lock().journal().claims.values().cloned().collect()
+    }
+
+    /// Directory of grants.
+    #[must_use]
+    pub fn grants_dir(&self) -> &Path {
+        self.site.grants_dir()
+    }
+
+    /// Whether hardware, journal, ledger and files say the same. No call is in progress meanwhile.
+    ///
+    /// # Errors
+    /// The first thing that differs.
+    pub fn invariants(&self) -> Result<(), Differs> {
+        self.state.lock().agrees(&self.site)
+    }
+
+    fn operate<R>(&self, run: impl FnOnce(&mut Operation<'_, Shared<'_>>) -> R) -> R {
+        let mut operation = Operation::new(&self.site, Shared(&self.state));
+        let answer = run(&mut operation);
+        for note in operation.notes {
+            tracing::warn!("{note}");
+        }
+        answer
+    }
+}

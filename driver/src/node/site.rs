@@ -1,0 +1,137 @@
+//! What of a node is the same for as long as it is open: hardware, directories, seams. Every thread shares it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use aliquot_cdi::CdiDir;
+use aliquot_core::card::{Health, Inventory};
+use aliquot_core::grant::Grant;
+use aliquot_core::plan::Plan;
+use aliquot_core::ports::{BackendError, PartitionAt};
+use parking_lot::Mutex;
+
+use super::Parts;
+use super::turns::Turns;
+use crate::disk::Disk;
+use crate::health::HealthBook;
+use crate::prepare::{Hands, ShimCopies};
+
+/// The fixed parts of an open node.
+pub(crate) struct Site {
+    pub(super) parts: Parts,
+    /// State directory.
+    pub(super) state: PathBuf,
+    pub(super) grants: PathBuf,
+    pub(super) cdi: CdiDir,
+    /// The disk for files of claims.
+    files: Disk,
+    shims: Option<ShimCopies>,
+    /// What was observed of the cards.
+    pub(super) health: HealthBook,
+    /// Whose operation is next, by claim and by card.
+    pub(super) turns: Turns,
+    /// The latest discovery, if the backend can tell whether it still holds.
+    seen: Mutex<Option<(u64, Inventory)>>,
+}
+
+// === impl Site ===
+
+impl Site {
+    pub(super) fn new(parts: Parts, state: PathBuf, grants: PathBuf, cdi: CdiDir) -> Self {
+        let health = HealthBook::of(&state);
+        let files = parts.disk.clone();
+        Self {
+            parts,
+            state,
+            grants,
+            cdi,
+            files,
+            shims: None,
+            health,
+            turns: Turns::default(),
+            seen: Mutex::new(None),
+        }
+    }
+
+    /// The same for a process that recovers the node before containers start: files of claims need not outlast a power failure,
+    /// since the journal does and recovery compares each file with it.
+    pub(super) fn for_service(mut self) -> Self {
+        self.files = self.files.until_power_fails();
+        match ShimCopies::start(&self.state) {
+            Ok(shims) => self.shims = Some(shims),
+            Err(error) => tracing::warn!("no copies of the shim are made ahead: {error}"),
+        }
+        self
+    }
+
+    /// Everything with side effects that plans reach.
+    pub(crate) fn hands(&self) -> Hands<'_> {
+        Hands {
+            disk: &self.files,
+            backend: self.parts.backend.as_ref(),
+            grants: self.grants.clone(),
+            cdi: &self.cdi,
+            shims: self.shims.as_ref(),
+        }
+    }
+
+    pub(super) fn grants_dir(&self) -> &Path {
+        &self.grants
+    }
+
+    /// The cards as they are now, with what was observed of them. The hardware is asked only if it may have changed.
+    pub(super) fn look(&self) -> Result<Inventory, BackendError> {
+        let backend = self.parts.backend.as_ref();
+        let generation = backend.generation();
+        let known = self.seen.lock().clone().filter(|(of, _)| Some(*of) == generation);
+        let mut cards = match known {
+            Some((_, cards)) => cards,
+            None => {
+                let cards = backend.discover()?;
+                *self.seen.lock() = generation.map(|generation| (generation, cards.clone()));
+                cards
+            }
+        };
+        self.health.hold_against(&mut cards, backend.driver_load());
+        Ok(cards)
+    }
+
+    /// The cards as the holder of a plan finds them: an unhealthy card refuses new claims, not those on it. A partition that
+    /// is gone would be made again, so there its claim is as new as any. Each exception is noted.
+    pub(super) fn as_held(&self, mut cards: Inventory, plan: &Plan, notes: &mut Vec<String>) -> Inventory {
+        for card in &mut cards.cards {
+            let on_it = || plan.grants.iter().filter(|grant| grant.card == card.uuid);
+            let Some(why) = on_it().find_map(|grant| card.why_unwell(&grant.part)).map(str::to_owned) else {
+                continue;
+            };
+            let mut held = on_it().filter_map(Grant::partition).peekable();
+            // If they cannot be listed, none is known to exist.
+            let live = match held.peek() {
+                Some(_) => self.parts.backend.partitions().unwrap_or_default(),
+                None => Vec::new(),
+            };
+            if !held.all(|at| live.iter().any(|live| live.at == at)) {
+                continue;
+            }
+            notes.push(format!(
+                "claim {}: card {} is not healthy: {why}; the claim keeps what it has there",
+                plan.name, card.uuid
+            ));
+            (card.health, card.unwell) = (Health::Healthy, Vec::new());
+        }
+        cards
+    }
+
+    /// Partitions of these places that do not exist now.
+    pub(super) fn vanished(
+        &self,
+        used: &BTreeSet<PartitionAt>,
+    ) -> Result<BTreeSet<PartitionAt>, BackendError> {
+        if used.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let live = self.parts.backend.partitions()?;
+        let there: BTreeSet<&PartitionAt> = live.iter().map(|live| &live.at).collect();
+        Ok(used.iter().filter(|at| !there.contains(at)).cloned().collect())
+    }
+}
