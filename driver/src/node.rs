@@ -82,7 +82,7 @@ pub struct Parts {
     pub offers: Option<Arc<Offers>>,
     /// The disk; [`Disk::default`] in service.
     pub disk: Disk,
-    /// Who finds out what a context takes; `None`: nobody here.
+    /// Measures contexts; `None`: this node does not.
     pub gauge: Option<Arc<dyn Gauge>>,
 }
 
@@ -98,7 +98,7 @@ pub struct Dirs {
 /// What a node is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To look at it, beside anybody else.
+    /// For reading, beside any other process.
     Read,
     /// To change it; waits while another process does.
     Change,
@@ -219,7 +219,7 @@ impl Node {
         must_be_directory(&state, &grants)?;
         must_be_directory(&state, &state.join("lib"))?;
         let cdi = CdiDir::new(match &dirs.cdi {
-            // It is named by a person, who may well name a link: /var/run is one.
+            // The user names it, maybe by a symbolic link: /var/run is one.
             Some(cdi) => cdi.clone(),
             None => must_be_directory(&state, &state.join("cdi"))?,
         });

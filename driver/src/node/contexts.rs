@@ -3,7 +3,7 @@
 //! | the claim | and of its card | then |
 //! |---|---|---|
 //! | has not been told | the size is known, or told for the asking | it is published in its limits |
-//! | was prepared just now: nobody uses it yet | nothing else is promised, or enough is promised to nobody | it is measured, kept, and published in the limits of all that we granted there |
+//! | was just prepared: no process uses it yet | no other grant exists, or enough memory is ungranted | it is measured, stored, and published in the limits of all grants there |
 //! | else | | its first processes find it out, as far as they can |
 //!
 //! Measuring may take long, and the node is open to others meanwhile:
@@ -15,11 +15,11 @@
 //!  turn and node:                        └─▶ keep_measured: kept, and published to everybody there
 //! ```
 //!
-//! Who has a part there whose size is not known takes the turn before the part is used. So nobody begins on that card while
-//! somebody measures, whatever is promised meanwhile, and what was not promised when that began is not used before it ended.
-//! Whoever is killed leaves a turn that is free, and a claim that goes as others do whose maker died.
+//! A claim without a known size takes the card's lock before its part is used. So no tenant starts on that card during a
+//! measurement, whatever is granted meanwhile. A part granted after the measurement started is used only after it ended. A kill
+//! releases the card's lock, and the claim is cleaned up like any claim of an exited process.
 //!
-//! Where measuring took long and failed, the next claims of some minutes are told why and do not try.
+//! After a slow failure, claims of the next minutes report its reason and do not measure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ use crate::region;
 /// A failure that took longer is kept: to try again has its price.
 const COSTLY: Duration = Duration::from_secs(10);
 
-/// What a context takes on a ground, to be measured by who has the turn of its card. The node need not be open meanwhile.
+/// A measurement of a context on a ground, by the process that holds its card's lock. The node need not be open meanwhile.
 #[derive(Debug)]
 pub struct Measuring {
     gauge: Arc<dyn Gauge>,
@@ -74,7 +74,7 @@ impl Measuring {
         &self.ground
     }
 
-    /// Tells who watches that it takes long.
+    /// Tells the user that it takes long.
     pub fn tell(&self) {
         self.gauge.tell(&self.visible);
     }
@@ -125,8 +125,8 @@ impl<O: Owner> Operation<'_, O> {
 // === impl Node ===
 
 impl Node {
-    /// A ground of a claim that nobody uses yet of which it is not known what a context takes, but for those that were looked at.
-    /// Where it was tried and failed there is a note of it. Whoever prepares a claim asks until there is none, before it is used.
+    /// The next ground of an unused claim with an unknown context size, without those in `looked_at`. A recent failure there
+    /// becomes a note instead. The caller repeats until there is none, before the claim is used.
     pub fn to_measure(&mut self, uid: &ClaimUid, looked_at: &mut BTreeSet<Ground>) -> Option<Measuring> {
         let gauge = self.site.parts.gauge.clone()?;
         let sizes = ContextSizes::load(&self.site.sizes_path(), gauge.driver()?);
@@ -144,7 +144,7 @@ impl Node {
         None
     }
 
-    /// Keeps what was measured, and tells everybody who has a part there.
+    /// Stores a measurement, and publishes it in all grants there.
     ///
     /// # Errors
     /// The limits of a grant cannot be written.
@@ -187,7 +187,7 @@ impl State {
 // === impl Site ===
 
 impl Site {
-    /// Of each ground one grant whose memory the shim counts, and what its processes see the card as.
+    /// One grant of each ground with memory that the shim accounts, and the UUID that its processes read.
     fn grounds<'g>(
         &self,
         grants: impl Iterator<Item = &'g Grant>,
@@ -228,7 +228,7 @@ impl Site {
         Ok(())
     }
 
-    /// The limits of a grant whose memory the shim counts.
+    /// The limits of a grant with memory that the shim accounts.
     fn counted(&self, grant: &Grant) -> Option<Limits> {
         let place = grant_file::place(&self.grants, &grant.claim, &grant.share);
         let limits = region::read(&place.limits()).ok()?;

@@ -93,7 +93,7 @@ impl Site {
         self.cdi.remove(&file).map(drop).map_err(failed)
     }
 
-    /// How a monitor reaches a device. A partition that nobody holds does not exist: its card is what can be read then.
+    /// A monitor's access to a device. A partition without a claim does not exist: then only its card can be read.
     fn admin_access(
         &self,
         claim: &str,

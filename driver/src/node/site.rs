@@ -28,7 +28,7 @@ pub(crate) struct Site {
     shims: Option<ShimCopies>,
     /// What was observed of the cards.
     pub(super) health: HealthBook,
-    /// Whose operation is next, by claim and by card.
+    /// The next operation, by claim and by card.
     pub(super) turns: Turns,
     /// The latest discovery, if the backend can tell whether it still holds.
     seen: Mutex<Option<(u64, Inventory)>>,

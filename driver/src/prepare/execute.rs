@@ -1,5 +1,5 @@
-//! The steps of a plan, done. Each looks first and acts only where something is missing or different, so the same code
-//! prepares, repairs, and does nothing at all.
+//! Executes the steps of a plan. Each step checks first and acts only on missing or different objects, so the same code
+//! prepares, repairs, and does nothing on a correct node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -122,8 +122,8 @@ pub(crate) fn run_steps(
     }
 }
 
-/// The partition at this place, made if it is not there. An error other than a refusal is believed only when the partition is
-/// not there afterwards: an answer may be lost on the way. A partition that took the place of ours is somebody else's.
+/// The partition at this place, created if it does not exist. An error other than a refusal counts only if the partition does not
+/// exist afterwards: a reply may be lost. A partition with another handle at this place belongs to another program.
 fn ensure_partition(
     hands: &Hands<'_>,
     claim: &str,
@@ -151,7 +151,7 @@ fn ensure_partition(
     let answer = hands.backend.create_partition(at);
     hands.disk.before("after creation").map_err(stopped)?;
     match (answer, there().map_err(hardware)?) {
-        // Somebody made one since we looked, and it is theirs.
+        // Another program created one since the check, and owns it.
         (Err(source @ (BackendError::AlreadyThere { .. } | BackendError::NoRoom { .. })), _) => {
             Err(hardware(source))
         }
