@@ -339,6 +339,9 @@ impl Ledger {
 
     /// Gives back what was reserved.
     pub(crate) fn release(self, bytes: Bytes) {
+        if bytes.0 == 0 {
+            return;
+        }
         if let Some(books) = self.books() {
             if books.release(bytes.0) == Release::Owed {
                 self.pay(&books);
