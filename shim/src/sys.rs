@@ -24,7 +24,7 @@ impl KeepErrno {
 
 impl Drop for KeepErrno {
     fn drop(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: this thread's word, for as long as the thread runs.
         unsafe { *libc::__errno_location() = self.0 }
     }
 }
@@ -403,14 +403,14 @@ pub(crate) fn lock_byte(file: c_int, byte: u64) -> bool {
 /// The same shared with others that only share it.
 pub(crate) fn share_byte(file: c_int, byte: u64) -> bool {
     let lock = record(byte, libc::F_RDLCK);
-    // SAFETY: as above.
+    // SAFETY: a record for the kernel to read.
     unsafe { libc::fcntl(file, libc::F_SETLK, &raw const lock) == 0 }
 }
 
 /// Gives such a lock up.
 pub(crate) fn unlock_byte(file: c_int, byte: u64) {
     let lock = record(byte, libc::F_UNLCK);
-    // SAFETY: as above.
+    // SAFETY: a record for the kernel to read.
     unsafe { libc::fcntl(file, libc::F_SETLK, &raw const lock) };
 }
 
@@ -424,7 +424,7 @@ pub(crate) fn share_description(file: c_int, byte: u64) -> bool {
 /// Gives such a lock up.
 pub(crate) fn unlock_description(file: c_int, byte: u64) {
     let lock = record(byte, libc::F_UNLCK);
-    // SAFETY: as above.
+    // SAFETY: a record for the kernel to read.
     unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) };
 }
 

@@ -78,7 +78,7 @@ struct Bytes<'a> {
 
 // SAFETY: the mapping is shared memory reached through atomics alone, from whichever thread.
 unsafe impl Send for Bytes<'_> {}
-// SAFETY: as above.
+// SAFETY: the mapping is shared memory reached through atomics alone, from whichever thread.
 unsafe impl Sync for Bytes<'_> {}
 
 impl<'a> Bytes<'a> {
@@ -90,16 +90,16 @@ impl<'a> Bytes<'a> {
     }
 
     fn signed(self, at: usize) -> &'a AtomicI64 {
-        // SAFETY: as in `word`.
+        // SAFETY: `at` is a multiple of 8 below the checked size; the base is aligned to 8.
         let place = unsafe { self.base.add(at) }.cast::<AtomicI64>();
-        // SAFETY: as in `word`.
+        // SAFETY: the mapping lives for 'a by the constructor's contract, and atomics may be shared.
         unsafe { place.as_ref() }
     }
 
     fn half(self, at: usize) -> &'a AtomicU32 {
         // SAFETY: `at` is a multiple of 4 below the checked size; the base is aligned to 8.
         let place = unsafe { self.base.add(at) }.cast::<AtomicU32>();
-        // SAFETY: as in `word`.
+        // SAFETY: the mapping lives for 'a by the constructor's contract, and atomics may be shared.
         unsafe { place.as_ref() }
     }
 
@@ -407,7 +407,7 @@ impl<'a> UsageView<'a> {
     pub fn sure(self) -> &'a [AtomicU64; usage::SURE_COUNT] {
         // SAFETY: the words end below the checked size, and the base is aligned to 8.
         let place = unsafe { self.0.base.add(usage::SURE) }.cast::<[AtomicU64; usage::SURE_COUNT]>();
-        // SAFETY: as in `word`.
+        // SAFETY: the mapping lives for 'a by the constructor's contract, and atomics may be shared.
         unsafe { place.as_ref() }
     }
 
@@ -416,7 +416,7 @@ impl<'a> UsageView<'a> {
     pub fn cells(self) -> &'a [AtomicU32; usage::CELL_COUNT] {
         // SAFETY: the cells end below the checked size, and the base is aligned to 8.
         let place = unsafe { self.0.base.add(usage::CELLS) }.cast::<[AtomicU32; usage::CELL_COUNT]>();
-        // SAFETY: as in `word`.
+        // SAFETY: the mapping lives for 'a by the constructor's contract, and atomics may be shared.
         unsafe { place.as_ref() }
     }
 

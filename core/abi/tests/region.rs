@@ -46,12 +46,12 @@ impl Mapping {
     }
 
     fn writer(&self) -> LimitsWriter<'_> {
-        // SAFETY: as above; each test makes one writer.
+        // SAFETY: the buffer lives as long as `self`, and each test makes one writer.
         unsafe { LimitsWriter::new(self.base(), self.bytes()) }.unwrap()
     }
 
     fn usage(&self) -> Result<UsageView<'_>, RegionFault> {
-        // SAFETY: as above.
+        // SAFETY: the buffer lives as long as `self`, and only atomics and this test write it.
         unsafe { UsageView::new(self.base(), self.bytes()) }
     }
 }

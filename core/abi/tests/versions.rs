@@ -62,7 +62,7 @@ impl File {
     }
 
     fn usage(&self) -> Result<UsageView<'_>, RegionFault> {
-        // SAFETY: as above.
+        // SAFETY: the buffer lives as long as `self` and is as long as it says.
         unsafe { UsageView::new(self.base(), self.size()) }
     }
 

@@ -38,7 +38,7 @@ impl<T: Copy> Out<T> {
     /// Gives the answer, where it is wanted.
     pub(crate) fn set_if_wanted(self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: as in `set`.
+            // SAFETY: not null: a place for the answer by the vendor's contract.
             unsafe { self.0.write_unaligned(value) };
         }
     }

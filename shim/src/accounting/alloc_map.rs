@@ -288,7 +288,7 @@ impl<V: Copy> Locked<'_, V> {
     }
 
     fn put(&self, number: usize, entry: Entry<V>) {
-        // SAFETY: as above.
+        // SAFETY: inside the table, and its lock is held.
         unsafe { self.place(number).write(entry) }
     }
 

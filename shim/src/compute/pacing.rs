@@ -123,7 +123,7 @@ fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
         // Two threads at once leave one mapping of untouched pages behind, once.
         base = first.err().unwrap_or(made);
     }
-    // SAFETY: as in `paced`.
+    // SAFETY: a mapping of one value that is never unmapped; `ready` guards its markers.
     let paced = unsafe { &*base };
     loop {
         match paced.ready.compare_exchange(0, MAKING, Ordering::AcqRel, Ordering::Acquire) {

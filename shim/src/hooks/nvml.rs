@@ -153,10 +153,10 @@ hooks! {
         // SAFETY: not null: the caller's structure. What is read is used once NVML accepted it as such a one.
         let places = unsafe { Places::of(&raw mut (*details).count, (*details).list) };
         ours_alone(Handle(device), &places, &|count, list| {
-            // SAFETY: as above; the caller waits for this call.
+            // SAFETY: the caller's structure, which is there until this call returns.
             unsafe { ((*details).count, (*details).list) = (*count, list) };
             let answer = nvmlDeviceGetRunningProcessDetailList::real(device, details);
-            // SAFETY: as above.
+            // SAFETY: the caller's structure, which is there until this call returns.
             unsafe { (*count, (*details).list) = ((*details).count, places.list) };
             answer
         })
@@ -178,10 +178,10 @@ hooks! {
         // SAFETY: not null: the caller's structure. What is read is used once NVML accepted it as such a one.
         let places = unsafe { Places::of(&raw mut (*info).count, (*info).list) };
         work_of_ours(Handle(device), &places, &|count, list| {
-            // SAFETY: as above; the caller waits for this call.
+            // SAFETY: the caller's structure, which is there until this call returns.
             unsafe { ((*info).count, (*info).list) = (*count, list) };
             let answer = nvmlDeviceGetProcessesUtilizationInfo::real(device, info);
-            // SAFETY: as above.
+            // SAFETY: the caller's structure, which is there until this call returns.
             unsafe { (*count, (*info).list) = ((*info).count, places.list) };
             answer
         })
@@ -205,7 +205,7 @@ hooks! {
         if is_shown(Handle(device), pid) {
             return nvmlDeviceGetAccountingStats_v2::real(device, figures);
         }
-        // SAFETY: as above.
+        // SAFETY: not null: the caller's structure, whole by the vendor's contract.
         let mut hidden = unsafe { figures.read_unaligned() };
         not_found(nvmlDeviceGetAccountingStats_v2::real(device, &raw mut hidden))
     }
@@ -238,7 +238,7 @@ fn change<T: Copy>(answer: i32, place: *mut T, with: impl FnOnce(T) -> Option<T>
     // SAFETY: not null, and NVML has just written there.
     let found = unsafe { place.read_unaligned() };
     if let Some(shown) = with(found) {
-        // SAFETY: as above.
+        // SAFETY: not null, and NVML has just written there.
         unsafe { place.write_unaligned(shown) };
     }
 }
@@ -277,7 +277,7 @@ fn booked<E: Booked>(
     // SAFETY: not null: the caller's number of places, in and out.
     let room = unsafe { count.read() };
     let (found, answer) = processes::write(ledger, room, list, monitored::instances(card));
-    // SAFETY: as above.
+    // SAFETY: not null: the caller's number of places, in and out.
     unsafe { count.write(found) };
     answer
 }
@@ -322,7 +322,7 @@ fn ours_alone<E: Entry>(card: Handle, places: &Places<E>, ask: &dyn Fn(*mut u32,
         // NVML counted all processes.
         processes::read_ours(ledger, found, (places.room, places.list), ask)
     };
-    // SAFETY: as above.
+    // SAFETY: not null: the caller's number of places, which NVML has just written.
     unsafe { places.count.write_unaligned(kept) };
     answer
 }

@@ -58,7 +58,7 @@ fn substitute(symbol: *const c_char, found: *mut *mut c_void, version: c_int, fl
     else {
         return;
     };
-    // SAFETY: as above; the driver has just written there.
+    // SAFETY: not null: the caller's out-parameter, which the driver has just written.
     unsafe { *found = entry.cast_mut().cast() };
 }
 

@@ -72,9 +72,9 @@ fn show<W: Width>(device: Option<Device>, free: *mut W, total: *mut W) {
     // SAFETY: not null, and the driver has just written both.
     let card = unsafe { Memory { total: total.read().bytes(), free: free.read().bytes() } };
     let Some(shown) = card.as_granted(account::of(device)) else { return };
-    // SAFETY: as above.
+    // SAFETY: not null: the caller's out-parameter.
     unsafe { free.write(W::of(shown.free)) };
-    // SAFETY: as above.
+    // SAFETY: not null: the caller's out-parameter.
     unsafe { total.write(W::of(shown.total)) };
 }
 
@@ -85,6 +85,6 @@ fn show_total<W: Width>(device: Device, bytes: *mut W) {
     // SAFETY: not null, and the driver has just written there.
     let total = unsafe { bytes.read() }.bytes();
     let Some(shown) = (Memory { total, free: total }).as_granted(account::of(device)) else { return };
-    // SAFETY: as above.
+    // SAFETY: not null: the caller's out-parameter.
     unsafe { bytes.write(W::of(shown.total)) };
 }

@@ -417,7 +417,7 @@ impl Place {
 
     #[expect(unsafe_code, reason = "the caller's out-parameter")]
     pub(crate) fn write(self, address: u64) {
-        // SAFETY: as above.
+        // SAFETY: not null, and a place for an address by the vendor's contract.
         unsafe { self.0.write_unaligned(address) }
     }
 }

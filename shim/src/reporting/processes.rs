@@ -227,7 +227,7 @@ pub(crate) fn keep_ours<E: Entry>(ledger: Option<Ledger>, count: u32, list: *mut
         // SAFETY: NVML has just written that many entries.
         let entry = unsafe { list.add(index).read_unaligned() };
         let Some(holder) = holders.clone().find(|holder| holder.pid == entry.pid()) else { continue };
-        // SAFETY: as above: no more are kept than there are.
+        // SAFETY: NVML has just written more entries than are kept.
         unsafe { list.add(kept).write_unaligned(entry.holding(holder.bytes)) };
         kept += 1;
     }
@@ -282,9 +282,9 @@ pub(crate) fn show_as_share<E: Entry>(limits: &Limits, count: u32, list: *mut E)
     for index in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the caller has just had that many entries written.
         let place = unsafe { list.add(index) };
-        // SAFETY: as above.
+        // SAFETY: one of the entries that were just written.
         let entry = unsafe { place.read_unaligned() };
-        // SAFETY: as above.
+        // SAFETY: one of the entries in the caller's list.
         unsafe { place.write_unaligned(entry.working(|percent| shown::of_share(limits, percent))) };
     }
 }

@@ -86,7 +86,7 @@ fn ready(found: *mut Paced) -> Option<&'static Paced> {
     if found.is_null() {
         return None;
     }
-    // SAFETY: as in `super::paced`.
+    // SAFETY: not null: a mapping of one value that is never unmapped; `ready` guards its markers.
     let paced = unsafe { &*found };
     // A forked child finds zeros there.
     (paced.ready.load(Ordering::Acquire) == READY).then_some(paced)

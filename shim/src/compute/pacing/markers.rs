@@ -387,7 +387,7 @@ impl Paced {
 fn used() -> impl Iterator<Item = Meter> {
     let is_used = |place: &AtomicPtr<Paced>| {
         let base = place.load(Ordering::Acquire);
-        // SAFETY: as in `paced`.
+        // SAFETY: a mapping of one value that is never unmapped; `ready` guards its markers.
         !base.is_null() && unsafe { &*base }.ready.load(Ordering::Acquire) == READY
     };
     PLACES

@@ -347,7 +347,7 @@ pub(crate) fn host_word(address: u64, width: Width, write: Option<u64>) -> Answe
             Ok(word.load(Ordering::SeqCst).into())
         }
         Width::Eight => {
-            // SAFETY: as above.
+            // SAFETY: aligned, as the caller checked, and just read by the kernel: it is mapped, and what is pinned stays so.
             let word = unsafe { AtomicU64::from_ptr(at.cast()) };
             if let Some(value) = write {
                 word.store(value, Ordering::SeqCst);

@@ -188,7 +188,7 @@ impl Mapping {
 
     /// Runs it under the lock unless the lock is held.
     pub(crate) fn try_with<R>(&self, inside: impl FnOnce(&mut State, Entry) -> R) -> Option<R> {
-        // SAFETY: as above.
+        // SAFETY: initialised before `magic` was set; processes that map the file share it.
         let code = unsafe { libc::pthread_mutex_trylock(self.shared.mutex.get()) };
         (code != libc::EBUSY).then(|| self.locked(code, inside))
     }
@@ -347,7 +347,7 @@ pub(crate) fn hold_seat(alive: RawFd, byte: u64) -> std::io::Result<()> {
         return Err(std::io::Error::last_os_error());
     }
     let lock = lock_byte(byte + FILES, libc::F_WRLCK);
-    // SAFETY: as above.
+    // SAFETY: an open descriptor and a valid record.
     match unsafe { libc::fcntl(opened_here(alive)?, libc::F_OFD_SETLK, &raw const lock) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
@@ -395,7 +395,7 @@ pub(crate) fn leave_seat(alive: RawFd, byte: u64) {
     unsafe { libc::fcntl(alive, libc::F_SETLK, &raw const lock) };
     if let Ok(file) = opened_here(alive) {
         let lock = lock_byte(byte + FILES, libc::F_UNLCK);
-        // SAFETY: as above.
+        // SAFETY: an open descriptor and a valid record; unlocking what is not locked is allowed.
         unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) };
     }
 }
