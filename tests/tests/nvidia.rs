@@ -387,9 +387,9 @@ fn long_kernels_keep_their_share_under_both_kinds_of_samples() {
     let shares = std::thread::scope(|scope| {
         ["average", "last"]
             .map(|kind| scope.spawn(move || (kind, half_of_long_kernels(kind))))
-            .map(|run| run.join())
+            .map(|run| run.join().unwrap())
     });
-    for (kind, share) in shares.map(Result::unwrap) {
+    for (kind, share) in shares {
         println!("{kind}: {share:.1} %");
         assert!((48.0..=52.0).contains(&share), "{kind}: {share:.1} %");
     }
