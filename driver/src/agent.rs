@@ -3,7 +3,7 @@
 //! ```text
 //!  kubelet ──gRPC──▶ kubelet::server ──▶ service ──▶ store: node (journal, cards)
 //!                         ▲                │  │ changed
-//!                         │ health         │  ▼
+//!                         │ health         │  ▼             publish_gate
 //!                         └────────────── state ──watch: DesiredSlices──▶ kube: publisher ──▶ ResourceSlices
 //!                                          ▲                                  │
 //!                                          └──────watch: Publication──────────┘
@@ -15,6 +15,7 @@
 //! |---|---|---|
 //! | two gRPC servers | the kubelet | registration first, then the service |
 //! | one task a claim | the claim's lock, the API server, the node | with its claim |
+//! | `publish_gate` | the kubelet's registration, then `state` | with `state` |
 //! | `state` | a change of the ledger, a timer, the publisher | at the stop |
 //! | `report` | its queue (bounded: a full one drops and counts) | after the queue is empty, or a few seconds |
 //! | `http` | scrapes and probes | at the stop |
@@ -34,5 +35,7 @@ pub mod simulated;
 pub mod start;
 pub mod state;
 pub mod store;
+pub mod takeover;
 
 mod locks;
+mod publish_gate;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use aliquot_driver::kubelet::proto::{
     dra_v1, dra_v1beta1, health_v1, health_v1alpha1, pluginregistration_v1 as registration,
 };
+use parking_lot::Mutex;
 use tonic::transport::{Channel, Endpoint};
 
 /// Longest wait for a socket.
@@ -21,6 +22,15 @@ const APPEAR: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct FakeKubelet {
     root: tempfile::TempDir,
+    /// Plugins in the order of their registration, by socket.
+    plugins: Mutex<Vec<(PathBuf, Plugin)>>,
+}
+
+/// A plugin that was asked for its name, and waits for the kubelet's decision.
+#[derive(Debug)]
+pub struct Candidate {
+    plugin: Plugin,
+    registration: registration::registration_client::RegistrationClient<Channel>,
 }
 
 /// A plugin that it has registered.
@@ -41,7 +51,8 @@ pub type Prepared = BTreeMap<String, Result<Vec<dra_v1::Device>, String>>;
 
 impl Default for FakeKubelet {
     fn default() -> Self {
-        Self { root: tempfile::Builder::new().prefix("k").tempdir().unwrap() }
+        let root = tempfile::Builder::new().prefix("k").tempdir().unwrap();
+        Self { root, plugins: Mutex::default() }
     }
 }
 
@@ -69,32 +80,78 @@ impl FakeKubelet {
 
     /// Waits for a registration socket, gets the plugin's info, and accepts the plugin.
     pub async fn register(&self) -> Plugin {
+        self.find().await.accept().await
+    }
+
+    /// Waits for a registration socket, and asks there.
+    pub async fn find(&self) -> Candidate {
         let began = Instant::now();
         loop {
             let found = self.registrations();
             if let Some(socket) = found.first()
-                && let Ok(plugin) = Self::accept(socket).await
+                && let Ok(candidate) = Candidate::ask(socket).await
             {
-                return plugin;
+                return candidate;
             }
             assert!(began.elapsed() < APPEAR, "no plugin registers: {found:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    async fn accept(socket: &Path) -> Result<Plugin, String> {
+    /// One round of a kubelet's plugin watcher: forgets plugins whose sockets are gone, accepts those with new ones.
+    pub async fn reconcile(&self) {
+        let found = self.registrations();
+        self.plugins.lock().retain(|(socket, _)| found.contains(socket));
+        for socket in found {
+            let known = self.plugins.lock().iter().any(|(of, _)| *of == socket);
+            if !known && let Ok(candidate) = Candidate::ask(&socket).await {
+                let plugin = candidate.accept().await;
+                self.plugins.lock().push((socket, plugin));
+            }
+        }
+    }
+
+    /// The plugin that a kubelet calls: the one that registered last.
+    #[must_use]
+    pub fn current(&self) -> Option<Plugin> {
+        self.plugins.lock().last().map(|(_, plugin)| plugin.clone())
+    }
+}
+
+// === impl Candidate ===
+
+impl Candidate {
+    async fn ask(socket: &Path) -> Result<Self, String> {
         let text = |error: &dyn std::error::Error| format!("{error}: {:?}", error.source());
         let authority = socket.display().to_string().replace('/', "%2F");
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).map_err(|e| text(&e))?;
         let origin = format!("http://{authority}").parse().map_err(|e| text(&e))?;
         let channel = endpoint.origin(origin).connect().await.map_err(|e| text(&e))?;
-        let mut client = registration::registration_client::RegistrationClient::new(channel);
-        let info = client.get_info(registration::InfoRequest {}).await.map_err(|e| text(&e))?.into_inner();
+        let mut registration = registration::registration_client::RegistrationClient::new(channel);
+        let info =
+            registration.get_info(registration::InfoRequest {}).await.map_err(|e| text(&e))?.into_inner();
         let channel = Endpoint::try_from(format!("unix://{}", info.endpoint)).map_err(|e| text(&e))?;
         let channel = channel.connect().await.map_err(|e| text(&e))?;
+        Ok(Self { plugin: Plugin { info, channel }, registration })
+    }
+
+    /// Its service, which a kubelet would not call yet.
+    #[must_use]
+    pub const fn plugin(&self) -> &Plugin {
+        &self.plugin
+    }
+
+    /// Tells the plugin that it is registered.
+    pub async fn accept(mut self) -> Plugin {
         let status = registration::RegistrationStatus { plugin_registered: true, error: String::new() };
-        client.notify_registration_status(status).await.map_err(|e| text(&e))?;
-        Ok(Plugin { info, channel })
+        self.registration.notify_registration_status(status).await.unwrap();
+        self.plugin
+    }
+
+    /// Tells the plugin that it is not registered.
+    pub async fn refuse(&mut self, error: &str) {
+        let status = registration::RegistrationStatus { plugin_registered: false, error: error.to_owned() };
+        self.registration.notify_registration_status(status).await.unwrap();
     }
 }
 

@@ -10,19 +10,25 @@ use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::offer::ServerVersion;
 use aliquot_driver::agent::composition::{self, AgentConfig, AgentFailure, AgentParts};
-use aliquot_driver::agent::governors::{CardsInUse, Governors};
+use aliquot_driver::agent::governors::Governors;
 use aliquot_driver::agent::ports::{
     AgentError, AgentEvent, BoxFuture, ClaimReader, ClaimReference, DesiredSlices, DeviceStatus, EventSink,
     Publication, StatusWriter,
 };
 use aliquot_driver::agent::store::NodeStore;
-use aliquot_driver::node::Node;
+use aliquot_driver::agent::takeover::{NodeSource, OpenNode};
+use aliquot_driver::disk::Disk;
+use aliquot_driver::node::{Access, Dirs, Node};
 use aliquot_driver::run::simulated::Simulated;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::fake_kubelet::FakeKubelet;
+use crate::node::World;
+
+/// Longest wait of an agent for the one before it.
+const TAKEOVER: Duration = Duration::from_secs(60);
 
 /// What the agent sees of a cluster, and what it wrote there.
 #[derive(Default)]
@@ -94,18 +100,29 @@ impl RunningAgent {
     /// Starts an agent on a node with a server of this version.
     #[must_use]
     pub fn start(node: Node, kubelet: &FakeKubelet, cluster: &Arc<FakeCluster>, pod: Option<&str>) -> Self {
-        let grants = node.grants_dir().to_owned();
-        let state = grants.with_file_name("");
-        let cards = Simulated { state: state.clone(), libraries: state.join("lib") };
-        let governors = Governors::new(state, grants, Arc::new(cards), None);
-        Self::over(Arc::new(node.into_service()), Arc::new(Mutex::new(governors)), kubelet, cluster, pod)
+        Self::from(NodeSource::Open(open(node, |store| store)), kubelet, cluster, pod)
     }
 
-    /// Starts an agent over any store.
+    /// Starts an agent that opens the node as soon as another agent has closed it. `watched` may put itself before the node.
     #[must_use]
-    pub fn over(
-        node: Arc<dyn NodeStore>,
-        governors: Arc<Mutex<dyn CardsInUse>>,
+    pub fn after_another(
+        world: &World,
+        kubelet: &FakeKubelet,
+        cluster: &Arc<FakeCluster>,
+        pod: &str,
+        watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStore> + Send + 'static,
+    ) -> Self {
+        let (parts, dirs) = (world.parts(Disk::default()), Dirs::in_state(world.state()));
+        let opening =
+            tokio::task::spawn_blocking(move || Node::open(parts, &dirs, Access::ChangeWithin(TAKEOVER)));
+        let node = async move { Ok(open(opening.await.unwrap()?.0, watched)) };
+        Self::from(NodeSource::Awaited(Box::pin(node)), kubelet, cluster, Some(pod))
+    }
+
+    /// Starts an agent that comes to its node in this way.
+    #[must_use]
+    pub fn from(
+        node: NodeSource,
         kubelet: &FakeKubelet,
         cluster: &Arc<FakeCluster>,
         pod: Option<&str>,
@@ -121,7 +138,6 @@ impl RunningAgent {
             events: Arc::clone(cluster) as Arc<dyn EventSink>,
             desired,
             publication: observed,
-            governors,
         };
         let config = AgentConfig {
             registry: kubelet.registry(),
@@ -149,4 +165,13 @@ impl RunningAgent {
         self.task.abort();
         drop(self.task.await);
     }
+}
+
+/// A node and its governors as an agent has them.
+fn open(node: Node, watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStore>) -> OpenNode {
+    let grants = node.grants_dir().to_owned();
+    let state = grants.with_file_name("");
+    let cards = Simulated { state: state.clone(), libraries: state.join("lib") };
+    let governors = Governors::new(state, grants, Arc::new(cards), None);
+    OpenNode { store: watched(Arc::new(node.into_service())), governors: Arc::new(Mutex::new(governors)) }
 }

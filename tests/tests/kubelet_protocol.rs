@@ -309,6 +309,46 @@ async fn desired_slices_wait_for_the_server_and_follow_it() {
     bench.agent.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn slices_wait_for_the_kubelets_registration() {
+    let (world, kubelet) = (World::new("mixed", ""), FakeKubelet::default());
+    let cluster = Arc::new(FakeCluster::default());
+    let agent = RunningAgent::start(world.open(), &kubelet, &cluster, None);
+    let mut candidate = kubelet.find().await;
+    let mut health = candidate.plugin().health().await;
+    let mut devices = 0;
+    while devices == 0 {
+        devices = health.message().await.unwrap().unwrap().devices.len();
+    }
+    // Health leaves the agent after the slices do: they were wanted, and nothing was published.
+    assert!(agent.desired.borrow().is_none());
+    candidate.refuse("the endpoint does not answer").await;
+    assert!(agent.desired.borrow().is_none());
+    candidate.accept().await;
+    let mut desired = agent.desired.clone();
+    let began = std::time::Instant::now();
+    let published = tokio::time::timeout(Duration::from_secs(5), desired.wait_for(Option::is_some)).await;
+    let slices = published.unwrap().unwrap().clone().unwrap().slices;
+    assert!(slices.iter().any(|slice| !slice.devices.is_empty()), "{slices:?}");
+    println!("published {:?} after the registration", began.elapsed());
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_for_an_overlap_ends_with_the_agent() {
+    let bench = Bench::new("mixed", &[("holder", &[REST]), ("next", &[REST])]).await;
+    bench.prepare("holder").await.unwrap();
+    let plugin = bench.plugin.clone();
+    let next = tokio::spawn(async move { plugin.prepare(&[("test", "claim-next", "next")]).await });
+    let waiting = tokio::time::timeout(Duration::from_millis(300), async { next.is_finished() }).await;
+    assert_eq!(waiting, Ok(false));
+    let began = std::time::Instant::now();
+    bench.agent.stop().await;
+    let refused = next.await.unwrap().remove("next").unwrap().unwrap_err();
+    assert!(refused.contains("holder"), "{refused}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
 /// A number sequence that its seed determines.
 struct Random(u64);
 

@@ -6,22 +6,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::governors::CardsInUse;
 use super::http::{self, Probes};
 use super::metrics::Metrics;
-use super::ports::{ClaimReader, DesiredSlices, EventSink, Publication, StatusWriter};
+use super::ports::{BoxFuture, ClaimReader, DesiredSlices, EventSink, Publication, StatusWriter};
+use super::publish_gate;
 use super::report::Reporter;
 use super::service::{ClaimService, ServiceParts};
 use super::state::{self, StateInputs, StateOutputs};
 use super::store::NodeStore;
+use super::takeover::{NodeSource, OpenNode};
 use crate::kubelet::registration::Registered;
 use crate::kubelet::server::{KubeletServer, Services};
 use crate::kubelet::sockets::{SocketError, SocketPaths, secure_directory};
+use crate::node::OpenError;
 
 /// Longest wait for the last claim states to be written at a stop.
 const LAST_REPORTS: Duration = Duration::from_secs(5);
@@ -42,7 +44,7 @@ pub struct AgentConfig {
 /// What the agent is made of.
 pub struct AgentParts {
     /// The node.
-    pub node: Arc<dyn NodeStore>,
+    pub node: NodeSource,
     /// Claims of the API server.
     pub reader: Arc<dyn ClaimReader>,
     /// Status of claims.
@@ -53,8 +55,6 @@ pub struct AgentParts {
     pub desired: watch::Sender<Option<DesiredSlices>>,
     /// What the publisher observed.
     pub publication: watch::Receiver<Publication>,
-    /// What governs cards in use.
-    pub governors: Arc<Mutex<dyn CardsInUse>>,
 }
 
 /// Why the agent does not run, or stopped by itself.
@@ -72,6 +72,12 @@ pub enum AgentFailure {
         #[source]
         source: std::io::Error,
     },
+    /// The node cannot be opened.
+    #[error(transparent)]
+    Node(#[from] OpenError),
+    /// The thread that opens the node ended without an answer.
+    #[error("the node was not opened; please report this with the agent's log")]
+    NotOpened,
     /// A server ended.
     #[error("kubelet sockets: {0}; start the agent again")]
     Ended(String),
@@ -90,15 +96,19 @@ pub async fn run(
     secure_directory(&config.plugin)?;
     let paths = SocketPaths::new(&config.registry, &config.plugin, config.pod.as_deref())?;
     let (stopping, stopped) = watch::channel(false);
+    let (draining, drains) = watch::channel(false);
     let (changed, changes) = watch::channel(0);
     let (registered, registration) = watch::channel(Registered::Waiting);
     let (health, health_list) = watch::channel(Arc::new(Vec::new()));
     let (view, views) = watch::channel(None);
     let (uses, observed) = watch::channel(Arc::default());
+    let (own, owned) = watch::channel(None);
+    let (wanted, to_publish) = watch::channel(None);
     let metrics = Arc::new(Metrics::new());
     let probes = Probes {
         publication: parts.publication.clone(),
-        registration,
+        registration: registration.clone(),
+        node: owned.clone(),
         views: views.clone(),
         uses: observed.clone(),
         metrics: Arc::clone(&metrics),
@@ -108,40 +118,110 @@ pub async fn run(
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         tokio::spawn(http::serve(listener, probes, stopped.clone()));
     }
+    tokio::spawn(publish_gate::run(to_publish, registration, parts.desired));
     let reporter = Reporter::start(parts.status, parts.events, views, observed, Arc::clone(&metrics));
     let service = ServiceParts {
-        node: Arc::clone(&parts.node),
+        node: owned,
+        draining: drains,
         reader: parts.reader,
         changed,
         outcomes: Arc::new(reporter.sink()),
     };
-    let inputs = StateInputs {
-        node: parts.node,
+    let state = StateStart {
         changed: changes,
         publication: parts.publication,
         stopped,
-        governors: parts.governors,
+        outputs: StateOutputs { desired: wanted, health, uses, view },
+        own,
     };
-    let outputs = StateOutputs { desired: parts.desired, health, uses, view };
-    let state = tokio::spawn(state::run(inputs, outputs));
+    let (state, node) = match parts.node {
+        NodeSource::Open(node) => (StateTask::Running(state.start(node)), None),
+        NodeSource::Awaited(node) => (StateTask::Waits(state), Some(node)),
+    };
     let handler = Arc::new(ClaimService::new(service));
     let services = Services { handler, health: health_list, registered };
-    let mut server = KubeletServer::start(paths, services)?;
+    let server = KubeletServer::start(paths, services)?;
     tracing::info!("serving the kubelet");
-    let ended = tokio::select! {
-        () = stop => None,
-        why = server.failed() => Some(why),
-    };
+    let mut agent = Serving { server, state };
+    let ended = agent.serve(node, stop).await;
     tracing::info!("stopping");
+    draining.send_replace(true);
+    let Serving { server, state } = agent;
     let stopped = match &ended {
-        None => server.stop().await,
-        Some(_) => Ok(()),
+        Ok(()) => server.stop().await,
+        // One of the servers is gone, or calls wait for a node that never comes.
+        Err(_) => server.abandon(),
     };
     stopping.send_replace(true);
     drop(timeout(LAST_REPORTS, reporter.finish()).await);
-    drop(timeout(LAST_REPORTS, state).await);
-    match ended {
-        Some(why) => Err(AgentFailure::Ended(why)),
-        None => Ok(stopped?),
+    if let StateTask::Running(task) = state {
+        drop(timeout(LAST_REPORTS, task).await);
+    }
+    ended.and(Ok(stopped?))
+}
+
+/// The agent while it serves.
+struct Serving {
+    server: KubeletServer,
+    state: StateTask,
+}
+
+/// The task that follows the node's state.
+enum StateTask {
+    /// The node is not this agent's yet.
+    Waits(StateStart),
+    /// It follows the node.
+    Running(JoinHandle<()>),
+    /// Neither, for an instant.
+    Nothing,
+}
+
+/// Everything of the state task but the node.
+struct StateStart {
+    changed: watch::Receiver<u64>,
+    publication: watch::Receiver<Publication>,
+    stopped: watch::Receiver<bool>,
+    outputs: StateOutputs,
+    own: watch::Sender<Option<Arc<dyn NodeStore>>>,
+}
+
+// === impl StateStart ===
+
+impl StateStart {
+    /// Lets calls through to the node, and follows it.
+    fn start(self, node: OpenNode) -> JoinHandle<()> {
+        let Self { changed, publication, stopped, outputs, own } = self;
+        own.send_replace(Some(Arc::clone(&node.store)));
+        let inputs =
+            StateInputs { node: node.store, changed, publication, stopped, governors: node.governors };
+        tokio::spawn(state::run(inputs, outputs))
+    }
+}
+
+// === impl Serving ===
+
+impl Serving {
+    /// Serves until the stop; takes the node over when it comes.
+    async fn serve(
+        &mut self,
+        node: Option<BoxFuture<'static, Result<OpenNode, AgentFailure>>>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), AgentFailure> {
+        let mut stop = std::pin::pin!(stop);
+        if let Some(node) = node {
+            let opened = tokio::select! {
+                () = &mut stop => return Ok(()),
+                why = self.server.failed() => return Err(AgentFailure::Ended(why)),
+                opened = node => opened?,
+            };
+            tracing::info!("the node's state is this agent's");
+            if let StateTask::Waits(state) = std::mem::replace(&mut self.state, StateTask::Nothing) {
+                self.state = StateTask::Running(state.start(opened));
+            }
+        }
+        tokio::select! {
+            () = stop => Ok(()),
+            why = self.server.failed() => Err(AgentFailure::Ended(why)),
+        }
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::metrics::Metrics;
 use super::observe::ShareUse;
 use super::ports::Publication;
-use super::store::NodeView;
+use super::store::{NodeStore, NodeView};
 use crate::kubelet::registration::Registered;
 
 /// What the answers are made of.
@@ -23,6 +23,8 @@ pub struct Probes {
     pub publication: watch::Receiver<Publication>,
     /// Whether the kubelet accepted the plugin.
     pub registration: watch::Receiver<Registered>,
+    /// The node, once it is this agent's.
+    pub node: watch::Receiver<Option<Arc<dyn NodeStore>>>,
     /// The node at the last look.
     pub views: watch::Receiver<Option<Arc<NodeView>>>,
     /// What shares use.
@@ -62,12 +64,17 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Claims can be prepared: the node was read, and the kubelet accepted the plugin.
+/// Calls are answered: the kubelet accepted the plugin, and the node was read. An agent that waits for an earlier one is
+/// ready as well: a rolling update ends the earlier one after that.
 async fn readyz(State(probes): State<Probes>) -> Response {
-    let node =
-        if probes.views.borrow().is_some() { Ok(()) } else { Err("the node was not read yet".to_owned()) };
+    let (waits, read) = (probes.node.borrow().is_none(), probes.views.borrow().is_some());
+    let node = match (waits, read) {
+        (true, _) => Ok("waits for another process to release the state directory; calls wait"),
+        (false, true) => Ok("ok"),
+        (false, false) => Err("the node was not read yet".to_owned()),
+    };
     let kubelet = match &*probes.registration.borrow() {
-        Registered::Accepted => Ok(()),
+        Registered::Accepted => Ok("ok"),
         Registered::Waiting => Err("the kubelet has not registered the plugin".to_owned()),
         Registered::Refused(why) => Err(format!("the kubelet refused the plugin: {}", why.escape_debug())),
     };
@@ -77,8 +84,8 @@ async fn readyz(State(probes): State<Probes>) -> Response {
         (false, None) => "not in sync".to_owned(),
         (false, Some(error)) => format!("not in sync: {error}"),
     };
-    let line = |name: &str, result: &Result<(), String>| match result {
-        Ok(()) => format!("{name}: ok\n"),
+    let line = |name: &str, result: &Result<&str, String>| match result {
+        Ok(word) => format!("{name}: {word}\n"),
         Err(why) => format!("{name}: {why}\n"),
     };
     let text = format!("{}{}slices: {published}\n", line("node", &node), line("kubelet", &kubelet));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  NodePrepareResources ─▶ for each claim: task
-//!     task: claim's turn ─▶ GET claim, UID and allocation checked ─▶ node.prepare ─▶ answer, report
+//!     task: claim's turn ─▶ the node is ours ─▶ GET claim, UID and allocation checked ─▶ node.prepare ─▶ answer, report
 //!                                                    ▲ refused for an overlap: waits for a release, tries again
 //!  call ends after 40 s with `Retry`; the task goes on, and the kubelet's next call finds its result
 //! ```
@@ -32,6 +32,8 @@ const CALL: Duration = Duration::from_secs(40);
 const READ: Duration = Duration::from_secs(10);
 /// Longest wait for an overlap to end. The kubelet's next try would come after 60 to 90 s.
 const OVERLAP: Duration = Duration::from_secs(20);
+/// Longest wait for an earlier agent to release the node; its answer precedes the end of the call.
+const TAKEOVER: Duration = Duration::from_secs(35);
 /// Most claims of one call. A Pod has far fewer; more would only fill memory.
 const CLAIMS_MAX: usize = 256;
 /// Longest namespace or name, in bytes, as the API has it.
@@ -63,8 +65,10 @@ pub trait OutcomeSink: Send + Sync + 'static {
 
 /// What the service is made of.
 pub struct ServiceParts {
-    /// The node.
-    pub node: Arc<dyn NodeStore>,
+    /// The node; `None` while an earlier agent owns it.
+    pub node: watch::Receiver<Option<Arc<dyn NodeStore>>>,
+    /// Becomes true when the agent ends: calls in progress end soon.
+    pub draining: watch::Receiver<bool>,
     /// Claims of the API server.
     pub reader: Arc<dyn ClaimReader>,
     /// Goes up with every change of the ledger.
@@ -206,6 +210,7 @@ impl Shared {
         self: &Arc<Self>,
         reference: &ClaimReference,
     ) -> Result<Vec<WireDevice>, AgentError> {
+        self.node().await?;
         let claim = timeout(READ, self.parts.reader.read(reference)).await.unwrap_or_else(|_| {
             Err(retry(format!(
                 "claim {reference}: the API server did not answer within {} s",
@@ -260,8 +265,15 @@ impl Shared {
                 }
                 Err(error) if may_clear(&error) && clock::now() < deadline => {
                     tracing::debug!(claim = %reference, "waits for an overlap to end: {error}");
-                    // Without a release the next try is the last one.
-                    drop(timeout_at(deadline.into(), released).await);
+                    let mut draining = self.parts.draining.clone();
+                    tokio::select! {
+                        // Without a release the next try is the last one.
+                        _ = timeout_at(deadline.into(), released) => {}
+                        // The release reaches the next agent, which waits for this one.
+                        _ = draining.wait_for(|draining| *draining) => {
+                            return Err(AgentError { disposition: Disposition::Retry, ..agent_error(&error) });
+                        }
+                    }
                 }
                 Err(error) => return Err(agent_error(&error)),
             }
@@ -292,13 +304,28 @@ impl Shared {
         result
     }
 
+    /// The node, once it is this agent's.
+    async fn node(&self) -> Result<Arc<dyn NodeStore>, AgentError> {
+        let mut node = self.parts.node.clone();
+        let owned = match timeout(TAKEOVER, node.wait_for(Option::is_some)).await {
+            Ok(owned) => owned.ok().and_then(|node| node.clone()),
+            Err(_) => {
+                return Err(retry(format!(
+                    "the node: another process has held its state for {} s; call again",
+                    TAKEOVER.as_secs()
+                )));
+            }
+        };
+        owned.ok_or_else(|| retry("the node: this agent ends without it; call again".to_owned()))
+    }
+
     /// Runs one call of the node off the reactor.
     async fn on_node<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn NodeStore) -> Result<T, PrepareError> + Send + 'static,
     ) -> Result<Result<T, PrepareError>, AgentError> {
+        let node = self.node().await?;
         let _permit = self.calls.acquire().await.map_err(|error| broken(error.to_string()))?;
-        let node = Arc::clone(&self.parts.node);
         let called = tokio::task::spawn_blocking(move || call(node.as_ref())).await;
         called.map_err(|error| broken(format!("the node's call ended abnormally: {error}")))
     }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use aliquot_core::catalogue::Catalogue;
@@ -11,23 +12,27 @@ use aliquot_core::offer::ServerVersion;
 use aliquot_core::ports::DeviceBackend as _;
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
 
 use super::composition::{self, AgentConfig, AgentFailure, AgentParts};
 use super::governors::Governors;
 use super::ports::Publication;
 use super::simulated::ContainerCards;
+use super::takeover::{NodeSource, OpenNode};
 use crate::hardware::{Hardware, HardwareError, node_spec, open_machine, read_catalogue, read_policy};
 use crate::health::HealthBook;
 use crate::kube::{ApiClaims, ApiStatus, ClusterAccess, ConnectError, Connection, EventQueue, Publisher};
 use crate::kubelet::sockets::{SocketError, secure_directory};
-use crate::node::{Access, Dirs, Node, OpenError};
+use crate::node::{Access, Dirs, Node, OpenError, Parts};
 use crate::run::cards::Cards;
 use crate::run::machine::Machine;
 use crate::run::simulated::Simulated;
 
 /// Threads that serve calls; blocking calls of the node have threads of their own.
 const WORKERS: usize = 2;
+/// The node is open within this time unless another process owns it: its recovery precedes the registration.
+const OPENED_AT_ONCE: Duration = Duration::from_millis(500);
 /// What offers are made for until the server has answered: the oldest version with all fields.
 const SERVER_UNTIL_KNOWN: ServerVersion = ServerVersion::with_default_gates(36, 2);
 
@@ -79,9 +84,6 @@ pub enum StartError {
     /// A directory is unsafe.
     #[error(transparent)]
     Directory(#[from] SocketError),
-    /// The node cannot be opened.
-    #[error(transparent)]
-    Node(#[from] OpenError),
     /// The cluster's configuration cannot be used.
     #[error(transparent)]
     Cluster(#[from] ConnectError),
@@ -98,16 +100,19 @@ pub enum StartError {
 /// # Errors
 /// [`StartError`].
 pub fn run(settings: AgentSettings) -> Result<(), StartError> {
-    let (node, governors) = open(&settings)?;
+    let opened = open(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build()
         .map_err(StartError::Runtime)?;
-    runtime.block_on(serve(settings, node, governors))
+    runtime.block_on(serve(settings, opened))
 }
 
-async fn serve(settings: AgentSettings, node: Node, governors: Governors) -> Result<(), StartError> {
+/// The node's way from the thread that opens it.
+type Opening = oneshot::Receiver<Result<OpenNode, OpenError>>;
+
+async fn serve(settings: AgentSettings, mut opening: Opening) -> Result<(), StartError> {
     let stop = terminated().map_err(StartError::Runtime)?;
     let connection = Connection::open(&settings.cluster).await?;
     tracing::info!(server = connection.server(), node = %settings.node_name, "connected to the cluster");
@@ -115,14 +120,24 @@ async fn serve(settings: AgentSettings, node: Node, governors: Governors) -> Res
     let (observed, publication) = watch::channel(Publication::default());
     let publisher = Publisher::new(&connection, settings.node_name.clone());
     let publisher = tokio::spawn(publisher.run(to_publish, observed));
+    let opened = |opened: Result<_, oneshot::error::RecvError>| match opened {
+        Ok(opened) => Ok(opened?),
+        Err(_) => Err(AgentFailure::NotOpened),
+    };
+    let node = match timeout(OPENED_AT_ONCE, &mut opening).await {
+        Ok(result) => NodeSource::Open(opened(result)?),
+        Err(_) => {
+            tracing::info!(state = %settings.state.display(), "another process owns the state; calls wait for it");
+            NodeSource::Awaited(Box::pin(async move { opened(opening.await) }))
+        }
+    };
     let parts = AgentParts {
-        node: Arc::new(node.into_service()),
+        node,
         reader: Arc::new(ApiClaims::new(&connection)),
         status: Arc::new(ApiStatus::new(&connection)),
         events: Arc::new(EventQueue::start(&connection, settings.node_name.as_str())),
         desired,
         publication,
-        governors: Arc::new(Mutex::new(governors)),
     };
     let ended = composition::run(&settings.agent, parts, stop).await;
     publisher.abort();
@@ -140,8 +155,8 @@ fn terminated() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Opens the node and recovers what an earlier process left.
-fn open(settings: &AgentSettings) -> Result<(Node, Governors), StartError> {
+/// Opens the hardware; opens the node on a thread of its own, which may wait for an earlier agent.
+fn open(settings: &AgentSettings) -> Result<Opening, StartError> {
     for dir in [&settings.state, &settings.cdi] {
         secure_directory(dir)?;
     }
@@ -156,7 +171,27 @@ fn open(settings: &AgentSettings) -> Result<(Node, Governors), StartError> {
     let hardware = Hardware { name: settings.node_name.clone(), ..hardware };
     let parts = hardware.into_parts(Arc::new(catalogue), policy, SERVER_UNTIL_KNOWN);
     let dirs = Dirs { state: state.to_owned(), cdi: Some(settings.cdi.clone()) };
-    let (node, recovery) = Node::open(parts, &dirs, Access::ChangeWithin(settings.state_wait))?;
+    let access = Access::ChangeWithin(settings.state_wait);
+    let (opens, opening) = oneshot::channel();
+    let open = move || {
+        let node = open_node(parts, &dirs, access, cards, driver);
+        // Without a receiver the agent has ended, and the node is closed again.
+        drop(opens.send(node));
+    };
+    let thread = thread::Builder::new().name("aliquot-open".to_owned());
+    thread.spawn(open).map_err(StartError::Runtime)?;
+    Ok(opening)
+}
+
+/// Opens the node and recovers what an earlier process left.
+fn open_node(
+    parts: Parts,
+    dirs: &Dirs,
+    access: Access,
+    cards: Arc<dyn Cards + Send + Sync>,
+    driver: Option<String>,
+) -> Result<OpenNode, OpenError> {
+    let (node, recovery) = Node::open(parts, dirs, access)?;
     tracing::info!(
         claims = node.claims().count(),
         undone = recovery.undone.len(),
@@ -166,12 +201,12 @@ fn open(settings: &AgentSettings) -> Result<(Node, Governors), StartError> {
     for problem in &recovery.problems {
         tracing::warn!("{problem}");
     }
-    for problem in HealthBook::of(state).xids().1 {
+    for problem in HealthBook::of(&dirs.state).xids().1 {
         tracing::warn!("{problem}");
     }
     let grants = node.grants_dir().to_owned();
     let governors = Governors::new(grants.with_file_name(""), grants, cards, driver);
-    Ok((node, governors))
+    Ok(OpenNode { store: Arc::new(node.into_service()), governors: Arc::new(Mutex::new(governors)) })
 }
 
 /// Hardware, opened.

@@ -16,8 +16,8 @@ use super::proto::{dra_v1, dra_v1beta1, health_v1, health_v1alpha1, pluginregist
 use super::registration::{Registered, RegistrationService};
 use super::sockets::{SocketError, SocketPaths, bind, remove};
 
-/// Longest wait for calls in progress at a stop: the kubelet repeats those that are cut off.
-const DRAIN: Duration = Duration::from_secs(5);
+/// Longest wait for calls in progress at a stop: the kubelet repeats those that are cut off a minute later.
+const DRAIN: Duration = Duration::from_secs(30);
 
 /// What the kubelet reaches.
 pub struct Services {
@@ -82,6 +82,18 @@ impl KubeletServer {
         self.registration.stop().await;
         let service = remove(&self.paths.service);
         self.service.stop().await;
+        registration.and(service)
+    }
+
+    /// Removes both sockets without waiting for calls.
+    ///
+    /// # Errors
+    /// A socket file cannot be removed.
+    pub fn abandon(self) -> Result<(), SocketError> {
+        let registration = remove(&self.paths.registration);
+        let service = remove(&self.paths.service);
+        self.registration.task.abort();
+        self.service.task.abort();
         registration.and(service)
     }
 
