@@ -17,6 +17,7 @@
 //! | one task a claim | the claim's lock, the API server, the node | with its claim |
 //! | `publish_gate` | the kubelet's registration, then `state` | with `state` |
 //! | `state` | a change of the ledger, a timer, the publisher | at the stop |
+//! | `card_events` | `state`, the publisher | with `state` |
 //! | `report` | its queue (bounded: a full one drops and counts) | after the queue is empty, or a few seconds |
 //! | `http` | scrapes and probes | at the stop |
 //!
@@ -28,6 +29,7 @@ pub mod governors;
 pub mod http;
 pub mod metrics;
 pub mod observe;
+pub mod pod_names;
 pub mod ports;
 pub mod report;
 pub mod service;
@@ -37,5 +39,6 @@ pub mod state;
 pub mod store;
 pub mod takeover;
 
+mod card_events;
 mod locks;
 mod publish_gate;

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows the command line: the agent and the commands open hardware the same way.
 
+pub mod driver_files;
 mod error;
 mod files;
 mod spec;

@@ -7,6 +7,7 @@
 
 pub mod bare;
 pub mod command_line;
+pub mod exposition;
 pub mod fake_apiserver;
 pub mod fake_kubelet;
 pub mod fault;

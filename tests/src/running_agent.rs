@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "an agent that cannot start fails the test that wants it")]
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use aliquot_core::disposition::Disposition;
@@ -11,6 +13,7 @@ use aliquot_core::dra::ResourceClaim;
 use aliquot_core::offer::ServerVersion;
 use aliquot_driver::agent::composition::{self, AgentConfig, AgentFailure, AgentParts};
 use aliquot_driver::agent::governors::Governors;
+use aliquot_driver::agent::pod_names::PodNames;
 use aliquot_driver::agent::ports::{
     AgentError, AgentEvent, BoxFuture, ClaimReader, ClaimReference, DesiredSlices, DeviceStatus, EventSink,
     Publication, StatusWriter,
@@ -38,6 +41,8 @@ pub struct FakeCluster {
     pub statuses: Mutex<BTreeMap<String, Vec<DeviceStatus>>>,
     /// Events in their order.
     pub events: Mutex<Vec<AgentEvent>>,
+    /// Pods of claims.
+    pub pods: Arc<PodNames>,
 }
 
 /// A running agent.
@@ -46,6 +51,8 @@ pub struct RunningAgent {
     pub desired: watch::Receiver<Option<DesiredSlices>>,
     /// What it believes of the publisher.
     pub publication: watch::Sender<Publication>,
+    /// Address of its `/metrics`.
+    pub metrics: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), AgentFailure>>,
 }
@@ -136,20 +143,22 @@ impl RunningAgent {
             reader: Arc::clone(cluster) as Arc<dyn ClaimReader>,
             status: Arc::clone(cluster) as Arc<dyn StatusWriter>,
             events: Arc::clone(cluster) as Arc<dyn EventSink>,
+            pods: Arc::clone(&cluster.pods),
             desired,
             publication: observed,
         };
+        let metrics = own_address();
         let config = AgentConfig {
             registry: kubelet.registry(),
             plugin: kubelet.plugin_dir(),
             pod: pod.map(str::to_owned),
-            metrics: None,
+            metrics: Some(metrics),
         };
         let task = tokio::spawn(async move {
             let stop = async { drop(stopped.await) };
             composition::run(&config, parts, stop).await
         });
-        Self { desired: wanted, publication, stop, task }
+        Self { desired: wanted, publication, metrics, stop, task }
     }
 
     /// Stops it as SIGTERM does.
@@ -173,5 +182,19 @@ fn open(node: Node, watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStor
     let state = grants.with_file_name("");
     let cards = Simulated { state: state.clone(), libraries: state.join("lib") };
     let governors = Governors::new(state, grants, Arc::new(cards), None);
-    OpenNode { store: watched(Arc::new(node.into_service())), governors: Arc::new(Mutex::new(governors)) }
+    OpenNode { store: watched(store(node)), governors: Arc::new(Mutex::new(governors)) }
+}
+
+/// An address that no other agent has: one of the loopback network for this process, and a port for each agent of it.
+fn own_address() -> SocketAddr {
+    static AGENTS: AtomicU16 = AtomicU16::new(0);
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let port = 20_000 + AGENTS.fetch_add(1, Ordering::Relaxed);
+    SocketAddr::from(([127, high | 0x80, middle, low], port))
+}
+
+/// A node as an agent uses it.
+#[must_use]
+pub fn store(node: Node) -> Arc<dyn NodeStore> {
+    Arc::new(node.into_service())
 }

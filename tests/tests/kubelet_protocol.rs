@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::dra::ResourceClaim;
+use aliquot_backend_sim::Personality;
+use aliquot_core::dra::{AttributeValue, ResourceClaim};
 use aliquot_core::ports::DeviceBackend;
-use aliquot_driver::agent::ports::{Severity, Truth};
+use aliquot_driver::agent::ports::{DesiredSlices, EventObject, Severity, Truth};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::running_agent::{FakeCluster, RunningAgent};
@@ -423,4 +424,69 @@ async fn random_calls_kills_and_reboots_converge() {
     let node = bench.world.open();
     node.invariants().unwrap();
     assert_eq!(std::fs::read_dir(node.grants_dir()).unwrap().count(), 0);
+}
+
+/// Reasons of the node's Events so far.
+fn node_reasons(cluster: &FakeCluster) -> Vec<&'static str> {
+    let events = cluster.events.lock();
+    events.iter().filter(|event| event.about == EventObject::Node).map(|event| event.reason).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_events_tell_of_an_idle_card_and_its_recovery() {
+    let bench = Bench::new("mixed", &[]).await;
+    let card = bench.world.hardware().discover().unwrap().cards[2].uuid.clone();
+    let lost = aliquot_core::card::Health::Unhealthy("it fell off\u{1b}[31m the bus".to_owned());
+    bench.world.hardware().set_health(&card, &lost).unwrap();
+    let cluster = &bench.cluster;
+    let told = |reason| eventually(move || node_reasons(cluster).contains(&reason).then_some(()));
+    told("CardUnhealthy").await;
+    bench.world.hardware().set_health(&card, &aliquot_core::card::Health::Healthy).unwrap();
+    told("CardRecovered").await;
+    let events = bench.cluster.events.lock().clone();
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert_eq!((events[0].severity, events[1].severity), (Severity::Warning, Severity::Normal));
+    assert!(events[0].message.contains(card.as_str()) && events[0].message.contains("aliquot health"));
+    assert!(!events[0].message.contains('\u{1b}'), "{:?}", events[0].message);
+    bench.agent.stop().await;
+}
+
+/// Devices of a card that are wanted, by name, and whether each is tainted.
+fn devices_of(desired: &Option<DesiredSlices>, card: &str) -> Vec<(String, bool)> {
+    let of_card = |device: &&aliquot_core::dra::Device| {
+        let is = |value: &AttributeValue| matches!(value, AttributeValue::String(text) if text == card);
+        device.attributes.values().any(is)
+    };
+    let slices = desired.iter().flat_map(|desired| &desired.slices);
+    let devices = slices.flat_map(|slice| slice.devices.iter()).filter(of_card);
+    devices.map(|device| (device.name.clone(), !device.taints.is_empty())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layout_changes_when_the_last_claim_leaves() {
+    let claims: &[(&str, &[Want])] = &[("a", &[Want { card: 0, ..SHARE }])];
+    let bench = Bench::new("t4-2", claims).await;
+    bench.prepare("a").await.unwrap();
+    let Bench { world, kubelet, cluster, agent, plugin } = bench;
+    drop(plugin);
+    agent.stop().await;
+    let slots = include_str!("../golden/input/slots.toml");
+    let file = Personality::named("t4-2").unwrap().load().unwrap();
+    let changed = World::at(world.state().parent().unwrap(), file, slots);
+    let card = changed.hardware().discover().unwrap().cards[0].uuid.clone();
+    let agent = RunningAgent::start(changed.open(), &kubelet, &cluster, None);
+    let plugin = kubelet.register().await;
+    let mut desired = agent.desired.clone();
+    let held = desired.wait_for(Option::is_some).await.unwrap().clone();
+    let waiting = devices_of(&held, card.as_str());
+    assert_eq!(waiting.len(), 1, "{waiting:?}");
+    assert!(waiting[0].1, "it takes no new claims while it waits");
+    eventually(|| node_reasons(&cluster).contains(&"LayoutWaits").then_some(())).await;
+    assert_eq!(plugin.unprepare(&[("test", "claim-a", "a")]).await["a"], "");
+    let switched = |desired: &Option<DesiredSlices>| devices_of(desired, card.as_str()).len() == 3;
+    let new = tokio::time::timeout(Duration::from_secs(20), desired.wait_for(switched)).await;
+    let new = devices_of(&new.unwrap().unwrap().clone(), card.as_str());
+    assert!(new.iter().all(|(name, tainted)| !tainted && *name != waiting[0].0), "{new:?}");
+    eventually(|| node_reasons(&cluster).contains(&"LayoutChanged").then_some(())).await;
+    agent.stop().await;
 }

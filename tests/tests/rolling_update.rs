@@ -103,8 +103,7 @@ impl Bench {
     async fn next(&self, number: usize) -> Generation {
         let reached = Arc::new(AtomicUsize::new(0));
         let (calls, entered) = (Arc::clone(&self.calls), Arc::clone(&reached));
-        let count =
-            move |node| Arc::new(Counted { node, calls, reached: entered }) as Arc<dyn NodeStore>;
+        let count = move |node| Arc::new(Counted { node, calls, reached: entered }) as Arc<dyn NodeStore>;
         let pod = format!("00000000-0000-4000-8000-{number:012}");
         let agent = RunningAgent::after_another(&self.world, &self.kubelet, &self.cluster, &pod, count);
         let endpoint = loop {

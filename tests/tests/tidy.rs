@@ -414,13 +414,15 @@ fn no_unfinished_marks_and_no_paths_of_one_machine() {
     let marks =
         [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["todo", "!("].concat(), ["#[ign", "ore"].concat()];
     let paths = [["/wo", "rk/"].concat(), ["/ro", "ot/"].concat(), ["/ho", "me/"].concat()];
+    // Where Google's node images have the vendor's driver.
+    let of_images = ["/ho", "me/kubernetes/bin/"].concat();
     let mut wrong = Vec::new();
     for file in files() {
         let binary = ["corpus/", "Cargo.lock", "go.sum", "LICENSE"].iter().any(|skip| file.contains(skip));
         let Ok(text) = fs::read_to_string(root().join(&file)) else { continue };
         for (number, line) in text.lines().enumerate().filter(|_| !binary) {
             for word in marks.iter().chain(&paths) {
-                if line.contains(word.as_str()) {
+                if line.replace(of_images.as_str(), "").contains(word.as_str()) {
                     wrong.push(format!("{file}:{}: `{word}`", number + 1));
                 }
             }

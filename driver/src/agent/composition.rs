@@ -11,8 +11,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::card_events;
 use super::http::{self, Probes};
 use super::metrics::Metrics;
+use super::pod_names::PodNames;
 use super::ports::{BoxFuture, ClaimReader, DesiredSlices, EventSink, Publication, StatusWriter};
 use super::publish_gate;
 use super::report::Reporter;
@@ -51,6 +53,8 @@ pub struct AgentParts {
     pub status: Arc<dyn StatusWriter>,
     /// Events.
     pub events: Arc<dyn EventSink>,
+    /// Pods of claims.
+    pub pods: Arc<PodNames>,
     /// Where the publisher reads what to publish.
     pub desired: watch::Sender<Option<DesiredSlices>>,
     /// What the publisher observed.
@@ -104,7 +108,7 @@ pub async fn run(
     let (uses, observed) = watch::channel(Arc::default());
     let (own, owned) = watch::channel(None);
     let (wanted, to_publish) = watch::channel(None);
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::new().with_pods(parts.pods));
     let probes = Probes {
         publication: parts.publication.clone(),
         registration: registration.clone(),
@@ -119,11 +123,14 @@ pub async fn run(
         tokio::spawn(http::serve(listener, probes, stopped.clone()));
     }
     tokio::spawn(publish_gate::run(to_publish, registration, parts.desired));
+    let node_events = card_events::run(views.clone(), parts.publication.clone(), Arc::clone(&parts.events));
+    tokio::spawn(node_events);
     let reporter = Reporter::start(parts.status, parts.events, views, observed, Arc::clone(&metrics));
     let service = ServiceParts {
         node: owned,
         draining: drains,
         reader: parts.reader,
+        metrics: Arc::clone(&metrics),
         changed,
         outcomes: Arc::new(reporter.sink()),
     };

@@ -1,48 +1,62 @@
-//! Every metric of the agent: one table, and the code that fills it.
-//!
-//! | name (prefix `aliquot_`) | kind | labels | meaning |
-//! |---|---|---|---|
-//! | `dra_requests_total` | counter | `operation`, `result` | claims prepared and unprepared, by result: `ok`, `retry`, `refuse`, `broken` |
-//! | `dra_request_duration_seconds` | histogram | `operation` | time of one claim, waits included |
-//! | `dra_prepared_claims` | gauge | | claims in the journal |
-//! | `dra_prepared_devices` | gauge | | devices and shares of these claims |
-//! | `publish_writes_total` | counter | | writes of ResourceSlices, deletes included |
-//! | `publish_in_sync` | gauge | | 1: the server's slices equal the desired ones |
-//! | `reports_dropped_total` | counter | | operations without status and Event, for a full queue |
-//! | `status_failures_total` | counter | | claim statuses that could not be written |
-//! | `gpu_memory_limit_bytes` | gauge | card | memory of the card |
-//! | `gpu_memory_allocated_bytes` | gauge | card | memory of the card that claims hold |
-//! | `gpu_core_allocated_ratio` | gauge | card | compute of the card that claims hold, 0 to 1 |
-//! | `gpu_shared_count` | gauge | card | devices and shares of the card that claims hold |
-//! | `gpu_healthy` | gauge | card | 1: the card takes new claims |
-//! | `vgpu_memory_limit_bytes` | gauge | share | memory granted |
-//! | `vgpu_memory_used_bytes` | gauge | share | memory that its processes have reserved |
-//! | `vgpu_memory_denied` | gauge | share | reservations refused since the claim was prepared |
-//! | `vgpu_device_seconds` | gauge | share | device time used since the claim was prepared |
-//! | `vgpu_enforced` | gauge | share | 1: the limits were seen to hold |
-//! | `vgpu_core_limit_ratio` | gauge | share | compute granted, of the whole card, 0 to 1 |
+//! Every metric of the agent: one table, and the code that fills it. `docs/user/metrics.md` explains each family to users.
 //!
 //! Labels of a card: `UUID`, `modelName`, `gpu` (its index), as the DCGM exporter has them. Labels of a share: `UUID`,
-//! `namespace`, `dra_claim_name`, `dra_claim_request`, `dra_device_name`, `dra_pool_name`. Names after the prefix are those of
-//! HAMi's and NVIDIA's exporters. Cards and shares are bounded by the hardware; no label holds an unbounded set.
+//! `namespace`, `pod`, `dra_claim_name`, `dra_claim_request`, `dra_device_name`, `dra_pool_name`, `dra_mig_profile`. Names after
+//! the prefix are those of HAMi's and NVIDIA's exporters. Cards, shares and claims are bounded by the hardware and the journal;
+//! no label holds an unbounded set.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use aliquot_core::card::{Card, Health};
 use aliquot_core::disposition::Disposition;
 use aliquot_core::grant::Grant;
+use aliquot_core::partition::Part;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::observe::ShareUse;
+use super::pod_names::PodNames;
 use super::ports::{Publication, Truth};
 use super::store::{HeldClaim, NodeView};
+
+/// Every family, as the text declares it; samples of counters end in `_total`.
+pub const NAMES: [&str; 25] = [
+    "aliquot_build",
+    "aliquot_dra_requests",
+    "aliquot_dra_request_duration_seconds",
+    "aliquot_dra_requests_inflight",
+    "aliquot_dra_node_prepare_errors",
+    "aliquot_dra_node_unprepare_errors",
+    "aliquot_dra_prepared_claims",
+    "aliquot_dra_prepared_devices",
+    "aliquot_publish_writes",
+    "aliquot_publish_in_sync",
+    "aliquot_reports_dropped",
+    "aliquot_status_failures",
+    "aliquot_gpu_memory_limit_bytes",
+    "aliquot_gpu_memory_allocated_bytes",
+    "aliquot_gpu_core_limit_ratio",
+    "aliquot_gpu_core_allocated_ratio",
+    "aliquot_gpu_shared_count",
+    "aliquot_gpu_healthy",
+    "aliquot_vgpu_memory_limit_bytes",
+    "aliquot_vgpu_memory_used_bytes",
+    "aliquot_vgpu_memory_denied",
+    "aliquot_vgpu_core_limit_ratio",
+    "aliquot_vgpu_device_seconds",
+    "aliquot_vgpu_throttled",
+    "aliquot_vgpu_enforced",
+];
 
 /// What the kubelet asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,9 +71,19 @@ pub enum Operation {
 pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     durations: Family<OperationLabel, Histogram>,
+    inflight: Family<OperationLabel, Gauge>,
+    prepare_errors: Family<ErrorLabel, Counter>,
+    unprepare_errors: Family<ErrorLabel, Counter>,
     dropped: Counter,
     status_failures: Counter,
+    pods: Arc<PodNames>,
 }
+
+/// A call in progress; it counts until it is dropped.
+pub(super) struct InFlight(Gauge);
+
+/// The way in which gauges of fractions are kept.
+type Ratio = Gauge<f64, AtomicU64>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -70,6 +94,11 @@ struct RequestLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OperationLabel {
     operation: Operation,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabel {
+    error_type: &'static str,
 }
 
 /// Names and values, in the order of the table; names are not Rust's.
@@ -99,12 +128,46 @@ impl Metrics {
     pub fn new() -> Self {
         // 0.5 ms to 33 s: a share takes a few ms, a partition up to seconds, an overlap its wait.
         let buckets: fn() -> Histogram = || Histogram::new(exponential_buckets(0.0005, 2.0, 17));
-        Self {
+        let metrics = Self {
             requests: Family::default(),
             durations: Family::new_with_constructor(buckets),
+            inflight: Family::default(),
+            prepare_errors: Family::default(),
+            unprepare_errors: Family::default(),
             dropped: Counter::default(),
             status_failures: Counter::default(),
+            pods: Arc::default(),
+        };
+        metrics.begin_at_zero();
+        metrics
+    }
+
+    /// A series that appears with its first event hides that event from `rate`.
+    fn begin_at_zero(&self) {
+        for operation in [Operation::Prepare, Operation::Unprepare] {
+            drop(self.requests.get_or_create(&RequestLabels { operation, result: "ok" }));
+            drop(self.durations.get_or_create(&OperationLabel { operation }));
+            drop(self.inflight.get_or_create(&OperationLabel { operation }));
         }
+        for failed in [Disposition::Retry, Disposition::Refuse, Disposition::Broken] {
+            let error_type = failed.word();
+            for errors in [&self.prepare_errors, &self.unprepare_errors] {
+                drop(errors.get_or_create(&ErrorLabel { error_type }));
+            }
+        }
+    }
+
+    /// The same, with the names of Pods from here.
+    #[must_use]
+    pub fn with_pods(self, pods: Arc<PodNames>) -> Self {
+        Self { pods, ..self }
+    }
+
+    /// Counts a call while the answer lives.
+    pub(super) fn begins(&self, operation: Operation) -> InFlight {
+        let gauge = self.inflight.get_or_create(&OperationLabel { operation }).clone();
+        gauge.inc();
+        InFlight(gauge)
     }
 
     /// Counts one claim's operation; `failed` is absent on success.
@@ -112,6 +175,13 @@ impl Metrics {
         let result = failed.map_or("ok", Disposition::word);
         self.requests.get_or_create(&RequestLabels { operation, result }).inc();
         self.durations.get_or_create(&OperationLabel { operation }).observe(took.as_secs_f64());
+        let errors = match operation {
+            Operation::Prepare => &self.prepare_errors,
+            Operation::Unprepare => &self.unprepare_errors,
+        };
+        if let Some(failed) = failed {
+            errors.get_or_create(&ErrorLabel { error_type: failed.word() }).inc();
+        }
     }
 
     /// Counts an operation that is not reported.
@@ -135,32 +205,45 @@ impl Metrics {
         publication: &Publication,
     ) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix("aliquot");
-        registry.register("dra_requests", "Claims prepared and unprepared, by result", self.requests.clone());
-        registry.register(
-            "dra_request_duration_seconds",
-            "Time of one claim, waits included",
-            self.durations.clone(),
-        );
-        registry.register("reports_dropped", "Operations without status and Event", self.dropped.clone());
-        registry.register(
-            "status_failures",
-            "Claim statuses that could not be written",
-            self.status_failures.clone(),
-        );
+        self.of_operations(&mut registry);
         let writes: Counter = Counter::default();
         writes.inc_by(publication.writes);
         registry.register("publish_writes", "Writes of ResourceSlices, deletes included", writes);
         let in_sync: Gauge = Gauge::default();
         in_sync.set(i64::from(publication.in_sync));
         registry.register("publish_in_sync", "1: the server's slices equal the desired ones", in_sync);
-        if let Some(view) = view {
-            of_claims(&mut registry, view);
-            of_cards(&mut registry, view);
-            of_uses(&mut registry, view, uses);
-        }
+        let (claims, cards): (&[HeldClaim], &[Card]) =
+            view.map_or((&[], &[]), |view| (&view.claims, &view.inventory.cards));
+        self.pods.keep(&claims.iter().map(|claim| &claim.uid).collect::<BTreeSet<_>>());
+        of_claims(&mut registry, claims, &self.pods);
+        of_cards(&mut registry, cards, claims);
+        of_uses(&mut registry, claims, uses, &self.pods);
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)
+    }
+
+    fn of_operations(&self, registry: &mut Registry) {
+        let version = vec![("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("build", "Version of the agent", Info::new(version));
+        registry.register("dra_requests", "Claims prepared and unprepared, by result", self.requests.clone());
+        registry.register(
+            "dra_request_duration_seconds",
+            "Time of one claim, waits included",
+            self.durations.clone(),
+        );
+        registry.register("dra_requests_inflight", "Claims in progress", self.inflight.clone());
+        registry.register("dra_node_prepare_errors", "Failed prepares", self.prepare_errors.clone());
+        registry.register("dra_node_unprepare_errors", "Failed unprepares", self.unprepare_errors.clone());
+        registry.register("reports_dropped", "Operations without status and Event", self.dropped.clone());
+        let failures = self.status_failures.clone();
+        registry.register("status_failures", "Claim statuses that could not be written", failures);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
@@ -172,18 +255,16 @@ fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn of_claims(registry: &mut Registry, view: &NodeView) {
+fn of_claims(registry: &mut Registry, held: &[HeldClaim], pods: &PodNames) {
     let (claims, devices): (Gauge, Gauge) = Default::default();
-    claims.set(count(view.claims.len()));
-    devices.set(count(view.claims.iter().map(|claim| claim.grants.len()).sum()));
+    claims.set(count(held.len()));
+    devices.set(count(held.iter().map(|claim| claim.grants.len()).sum()));
     registry.register("dra_prepared_claims", "Claims in the journal", claims);
     registry.register("dra_prepared_devices", "Devices and shares of these claims", devices);
     let memory: Family<Labels, Gauge> = Family::default();
-    let cores: Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>> = Family::default();
-    for (claim, grant) in
-        view.claims.iter().flat_map(|claim| claim.grants.iter().map(move |grant| (claim, grant)))
-    {
-        let labels = share_labels(claim, grant);
+    let cores: Family<Labels, Ratio> = Family::default();
+    for (claim, grant) in grants_of(held) {
+        let labels = share_labels(claim, grant, pods);
         memory.get_or_create(&labels).set(whole(grant.memory.0));
         cores.get_or_create(&labels).set(f64::from(grant.cores.percent()) / 100.0);
     }
@@ -191,50 +272,62 @@ fn of_claims(registry: &mut Registry, view: &NodeView) {
     registry.register("vgpu_core_limit_ratio", "Compute granted, of the whole card", cores);
 }
 
-fn of_uses(registry: &mut Registry, view: &NodeView, uses: &[ShareUse]) {
+/// Every grant with its claim.
+fn grants_of(claims: &[HeldClaim]) -> impl Iterator<Item = (&HeldClaim, &Grant)> {
+    claims.iter().flat_map(|claim| claim.grants.iter().map(move |grant| (claim, grant)))
+}
+
+fn of_uses(registry: &mut Registry, held: &[HeldClaim], uses: &[ShareUse], pods: &PodNames) {
     type ByShare = Family<Labels, Gauge>;
-    let (used, denied, enforced): (ByShare, ByShare, ByShare) = Default::default();
-    let seconds: Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>> = Family::default();
-    for (claim, grant) in
-        view.claims.iter().flat_map(|claim| claim.grants.iter().map(move |grant| (claim, grant)))
-    {
+    let (used, throttled, enforced): (ByShare, ByShare, ByShare) = Default::default();
+    let denied: Family<Labels, Counter> = Family::default();
+    let seconds: Family<Labels, Counter<f64, AtomicU64>> = Family::default();
+    for (claim, grant) in grants_of(held) {
         let of_grant = |one: &&ShareUse| one.claim == grant.claim && one.share == grant.share;
         let Some(one) = uses.iter().find(of_grant) else { continue };
-        let labels = share_labels(claim, grant);
+        let labels = share_labels(claim, grant, pods);
         used.get_or_create(&labels).set(whole(one.used.0));
-        denied.get_or_create(&labels).set(whole(one.denied));
-        seconds.get_or_create(&labels).set(Duration::from_nanos(one.device_nanos).as_secs_f64());
+        denied.get_or_create(&labels).inc_by(one.denied);
+        seconds.get_or_create(&labels).inc_by(Duration::from_nanos(one.device_nanos).as_secs_f64());
+        throttled.get_or_create(&labels).set(i64::from(one.throttled));
         enforced.get_or_create(&labels).set(i64::from(one.enforcement.condition().0 == Truth::True));
     }
     registry.register("vgpu_memory_used_bytes", "Memory that the share's processes have reserved", used);
     registry.register("vgpu_memory_denied", "Reservations refused since the claim was prepared", denied);
     registry.register("vgpu_device_seconds", "Device time used since the claim was prepared", seconds);
+    registry.register("vgpu_throttled", "1: launches waited for their share at the last look", throttled);
     registry.register("vgpu_enforced", "1: the limits were seen to hold", enforced);
 }
 
-fn share_labels(claim: &HeldClaim, grant: &Grant) -> Labels {
+fn share_labels(claim: &HeldClaim, grant: &Grant, pods: &PodNames) -> Labels {
     let (namespace, name) = claim.name.split_once('/').unwrap_or(("", &claim.name));
+    let profile = match &grant.part {
+        Part::Partition { template, .. } => template.to_string(),
+        Part::Card | Part::Slot { .. } => String::new(),
+    };
     vec![
         ("UUID", grant.card.to_string()),
         ("namespace", namespace.to_owned()),
+        ("pod", pods.of(&claim.uid)),
         ("dra_claim_name", name.to_owned()),
         ("dra_claim_request", grant.request.clone()),
         ("dra_device_name", grant.device.device.clone()),
         ("dra_pool_name", grant.device.pool.clone()),
+        ("dra_mig_profile", profile),
     ]
 }
 
-fn of_cards(registry: &mut Registry, view: &NodeView) {
+fn of_cards(registry: &mut Registry, cards: &[Card], claims: &[HeldClaim]) {
     type ByCard = Family<Labels, Gauge>;
     let (limit, allocated, shared, healthy): (ByCard, ByCard, ByCard, ByCard) = Default::default();
-    let cores: Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>> = Family::default();
-    for card in &view.inventory.cards {
+    let (cores, whole_card): (Family<Labels, Ratio>, Family<Labels, Ratio>) = Default::default();
+    for card in cards {
         let labels = card_labels(card);
-        let grants =
-            || view.claims.iter().flat_map(|claim| &claim.grants).filter(|grant| grant.card == card.uuid);
+        let grants = || claims.iter().flat_map(|claim| &claim.grants).filter(|grant| grant.card == card.uuid);
         let memory = grants().fold(0_u64, |sum, grant| sum.saturating_add(grant.memory.0));
         let percent: u32 = grants().map(|grant| u32::from(grant.cores.percent())).sum();
         limit.get_or_create(&labels).set(whole(card.memory.0));
+        whole_card.get_or_create(&labels).set(1.0);
         allocated.get_or_create(&labels).set(whole(memory));
         cores.get_or_create(&labels).set(f64::from(percent) / 100.0);
         shared.get_or_create(&labels).set(count(grants().count()));
@@ -242,6 +335,7 @@ fn of_cards(registry: &mut Registry, view: &NodeView) {
     }
     registry.register("gpu_memory_limit_bytes", "Memory of the card", limit);
     registry.register("gpu_memory_allocated_bytes", "Memory of the card that claims hold", allocated);
+    registry.register("gpu_core_limit_ratio", "Compute of the card: 1", whole_card);
     registry.register("gpu_core_allocated_ratio", "Compute of the card that claims hold", cores);
     registry.register("gpu_shared_count", "Devices and shares of the card that claims hold", shared);
     registry.register("gpu_healthy", "1: the card takes new claims", healthy);

@@ -1,6 +1,7 @@
 //! What regions show of shares: whether the shim holds their limits, and what they use.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use aliquot_abi::limits::{ComputePolicy, MemoryLimit};
 use aliquot_core::id::{ClaimUid, ShareName};
@@ -8,8 +9,9 @@ use aliquot_core::units::Bytes;
 
 use super::ports::Truth;
 use super::store::HeldClaim;
+use crate::clock;
 use crate::grant_file;
-use crate::region::{self, Life, Seen};
+use crate::region::{self, Life, Seen, Watched};
 
 /// One share, as its region shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub struct ShareUse {
     pub denied: u64,
     /// Device time used so far, in nanoseconds.
     pub device_nanos: u64,
+    /// Whether launches wait for their share of time.
+    pub throttled: bool,
 }
 
 /// Whether the limits of a share hold. Use of the card beside the shim is not looked for here; `aliquot top` reports it.
@@ -76,6 +80,7 @@ pub(super) fn observe(grants: &Path, claims: &[HeldClaim]) -> Vec<ShareUse> {
             used: Bytes(0),
             denied: 0,
             device_nanos: 0,
+            throttled: false,
         };
         if !place.limits().exists() {
             return nothing(Enforcement::Hardware);
@@ -95,7 +100,16 @@ pub(super) fn observe(grants: &Path, claims: &[HeldClaim]) -> Vec<ShareUse> {
             Enforcement::Unused
         };
         let (used, denied, device_nanos) = (seen.total, seen.denied, seen.device_nanos);
-        ShareUse { used, denied, device_nanos, ..nothing(enforcement) }
+        let throttled = alive && throttled(&place.usage());
+        ShareUse { used, denied, device_nanos, throttled, ..nothing(enforcement) }
     });
     observed.collect()
+}
+
+/// Whether launches wait now. The tenant writes the word: it says nothing of others.
+fn throttled(usage: &Path) -> bool {
+    let waits = |view: aliquot_abi::view::UsageView<'_>| {
+        view.limited_until().load(Ordering::Relaxed) > clock::monotonic().0
+    };
+    Watched::open(usage).is_ok_and(|usage| usage.view().is_ok_and(waits))
 }

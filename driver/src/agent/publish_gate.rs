@@ -47,7 +47,10 @@ async fn opened(mut registration: watch::Receiver<Registered>) {
             return;
         }
         tokio::select! {
-            changed = registration.changed() => if changed.is_err() { return },
+            changed = registration.changed() => if changed.is_err() {
+                // The kubelet's side ends first; the gate then stays closed until the state task ends.
+                std::future::pending::<()>().await;
+            },
             // After a refusal another answer opens the gate; time does not.
             () = sleep_until(deadline), if answer == Registered::Waiting => {
                 tracing::warn!(

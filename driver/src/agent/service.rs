@@ -20,6 +20,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{timeout, timeout_at};
 
 use super::locks::ClaimLocks;
+use super::metrics::{Metrics, Operation};
 use super::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference};
 use super::store::{NodeStore, agent_error, may_clear};
 use crate::clock;
@@ -71,6 +72,8 @@ pub struct ServiceParts {
     pub draining: watch::Receiver<bool>,
     /// Claims of the API server.
     pub reader: Arc<dyn ClaimReader>,
+    /// Counts calls in progress.
+    pub metrics: Arc<Metrics>,
     /// Goes up with every change of the ledger.
     pub changed: watch::Sender<u64>,
     /// Learns of every operation.
@@ -189,7 +192,7 @@ fn broken(message: String) -> AgentError {
 
 impl Shared {
     async fn prepare(self: Arc<Self>, reference: ClaimReference) -> Result<Vec<WireDevice>, AgentError> {
-        let began = clock::now();
+        let (began, _counted) = (clock::now(), self.parts.metrics.begins(Operation::Prepare));
         let _turn = self.locks.turn(&reference.uid).await;
         let result = self.prepare_in_turn(&reference).await;
         let outcome = match &result {
@@ -281,7 +284,7 @@ impl Shared {
     }
 
     async fn unprepare(self: Arc<Self>, reference: ClaimReference) -> Result<(), AgentError> {
-        let began = clock::now();
+        let (began, _counted) = (clock::now(), self.parts.metrics.begins(Operation::Unprepare));
         let _turn = self.locks.turn(&reference.uid).await;
         let uid = reference.uid.clone();
         let result = match self.on_node(move |node| node.release(&uid)).await? {

@@ -17,10 +17,12 @@ use tokio::time::timeout;
 
 use super::composition::{self, AgentConfig, AgentFailure, AgentParts};
 use super::governors::Governors;
+use super::pod_names::PodNames;
 use super::ports::Publication;
 use super::simulated::ContainerCards;
 use super::takeover::{NodeSource, OpenNode};
-use crate::hardware::{Hardware, HardwareError, node_spec, open_machine, read_catalogue, read_policy};
+use crate::hardware::driver_files::{Place as DriverPlace, open_machine_for_containers};
+use crate::hardware::{Hardware, HardwareError, node_spec, read_catalogue, read_policy};
 use crate::health::HealthBook;
 use crate::kube::{ApiClaims, ApiStatus, ClusterAccess, ConnectError, Connection, EventQueue, Publisher};
 use crate::kubelet::sockets::{SocketError, secure_directory};
@@ -56,7 +58,7 @@ pub struct AgentSettings {
 }
 
 /// Cards and layouts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct HardwareSettings {
     /// Simulated node; `None`: this machine's own cards.
     pub node: Option<String>,
@@ -64,6 +66,8 @@ pub struct HardwareSettings {
     pub policy: Option<PathBuf>,
     /// Directory of card models.
     pub catalogue: Option<PathBuf>,
+    /// Where the vendor's driver is on the host.
+    pub driver: DriverPlace,
 }
 
 /// Why the agent does not start, or ended by itself.
@@ -131,10 +135,12 @@ async fn serve(settings: AgentSettings, mut opening: Opening) -> Result<(), Star
             NodeSource::Awaited(Box::pin(async move { opened(opening.await) }))
         }
     };
+    let pods: Arc<PodNames> = Arc::default();
     let parts = AgentParts {
         node,
         reader: Arc::new(ApiClaims::new(&connection)),
-        status: Arc::new(ApiStatus::new(&connection)),
+        status: Arc::new(ApiStatus::new(&connection).with_pods(Arc::clone(&pods))),
+        pods,
         events: Arc::new(EventQueue::start(&connection, settings.node_name.as_str())),
         desired,
         publication,
@@ -165,7 +171,7 @@ fn open(settings: &AgentSettings) -> Result<Opening, StartError> {
     let policy = read_policy(settings.hardware.policy.as_deref())?;
     let Opened { hardware, catalogue, cards } = match &settings.hardware.node {
         Some(node) => simulated(node, catalogue, state)?,
-        None => machine(&catalogue)?,
+        None => machine(&catalogue, &settings.hardware.driver)?,
     };
     let driver = hardware.backend.driver_load();
     let hardware = Hardware { name: settings.node_name.clone(), ..hardware };
@@ -216,8 +222,11 @@ struct Opened {
     cards: Arc<dyn Cards + Send + Sync>,
 }
 
-fn machine(catalogue: &Catalogue) -> Result<Opened, StartError> {
-    let machine = open_machine(catalogue)?;
+fn machine(catalogue: &Catalogue, driver: &DriverPlace) -> Result<Opened, StartError> {
+    let (machine, others) = open_machine_for_containers(catalogue, driver)?;
+    for other in others {
+        tracing::info!("{other}");
+    }
     for trouble in machine.trouble() {
         tracing::warn!("{trouble}");
     }

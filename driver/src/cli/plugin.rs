@@ -10,6 +10,7 @@ use tracing_subscriber::EnvFilter;
 use crate::agent::composition::AgentConfig;
 use crate::agent::start::{self, AgentSettings, HardwareSettings};
 use crate::error_text::chain;
+use crate::hardware::driver_files::Place;
 use crate::kube::ClusterAccess;
 use crate::kubelet::sockets::KUBELET_ROOT;
 
@@ -43,6 +44,15 @@ pub(super) struct Args {
     /// Directory of card models (TOML) that add to the built-in catalogue or replace models of it
     #[arg(long, env = "ALIQUOT_CATALOGUE", value_name = "DIR")]
     catalogue: Option<PathBuf>,
+
+    /// Where the host's root directory is seen; `/` outside of a container
+    #[arg(long, env = "ALIQUOT_HOST_ROOT", value_name = "DIR", default_value = "/")]
+    host_root: PathBuf,
+
+    /// Root of the vendor's driver on the host: containers get its libraries from there. Without it /, /run/nvidia/driver and
+    /// the directories of Google's and Flatcar's images are tried
+    #[arg(long, env = "ALIQUOT_DRIVER_ROOT", value_name = "DIR")]
+    driver_root: Option<PathBuf>,
 
     /// Access to the cluster; without it the Pod's ServiceAccount, or what kubectl reads
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
@@ -118,6 +128,7 @@ fn settings(args: &Args) -> Result<AgentSettings, Failure> {
             node: args.node.clone(),
             policy: args.policy.clone(),
             catalogue: args.catalogue.clone(),
+            driver: Place { host: args.host_root.clone(), driver: args.driver_root.clone() },
         },
         cluster: match &args.kubeconfig {
             Some(file) => ClusterAccess::Kubeconfig { file: Some(file.clone()), context: None },

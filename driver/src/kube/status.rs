@@ -3,6 +3,7 @@
 //! The claim is handled as plain JSON: a field that this build does not know survives the write. The merge patch names
 //! the version that it was made from, so a change in between is a conflict and not a loss.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ::kube::Client;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 use super::claims::{get_claim, path};
 use super::client::Connection;
 use super::failure::{Call, code, printable};
+use crate::agent::pod_names::PodNames;
 use crate::agent::ports::{
     AgentError, BoxFuture, ClaimReference, Condition, DeviceStatus, StatusWriter, Truth,
 };
@@ -31,6 +33,8 @@ const DATA_BYTES_MAX: usize = 10 * 1_024;
 #[derive(Clone)]
 pub struct ApiStatus {
     client: Client,
+    /// Learns the Pods of each claim that is read.
+    pods: Arc<PodNames>,
 }
 
 // === impl ApiStatus ===
@@ -39,7 +43,13 @@ impl ApiStatus {
     /// A writer over this connection.
     #[must_use]
     pub fn new(connection: &Connection) -> Self {
-        Self { client: connection.client.clone() }
+        Self { client: connection.client.clone(), pods: Arc::default() }
+    }
+
+    /// The same, which notes the Pods of claims here.
+    #[must_use]
+    pub fn with_pods(self, pods: Arc<PodNames>) -> Self {
+        Self { pods, ..self }
     }
 
     async fn replace(&self, claim: &ClaimReference, devices: &[DeviceStatus]) -> Result<(), AgentError> {
@@ -47,6 +57,9 @@ impl ApiStatus {
         let own = entries(&object, devices)?;
         for _ in 0..CONFLICTS_MAX {
             let text = get_claim(&self.client, claim).await?;
+            if let Ok(object) = serde_json::from_str(&text) {
+                self.pods.note(&claim.uid, &object);
+            }
             let Some(patch) = patch(claim, &text, &own)? else { return Ok(()) };
             if self.send(claim, &object, &patch).await? {
                 return Ok(());

@@ -5,6 +5,8 @@ pub(crate) mod context;
 mod event;
 mod mig;
 
+use std::path::Path;
+
 use aliquot_core::ports::{CardSample, Samples};
 use nvml_wrapper::enum_wrappers::device::Sampling;
 use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
@@ -163,6 +165,11 @@ impl Library {
     /// Loads and initialises it.
     pub(crate) fn load() -> Result<Self, Fault> {
         Ok(Self(Nvml::init()?))
+    }
+
+    /// The library at a path of its own, as a driver outside of this process's file system has it.
+    pub(crate) fn load_from(path: &Path) -> Result<Self, Fault> {
+        Ok(Self(Nvml::builder().lib_path(path.as_os_str()).init()?))
     }
 
     /// Version of the driver, such as `580.65.06`.

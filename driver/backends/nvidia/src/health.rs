@@ -2,6 +2,7 @@
 
 use aliquot_core::ports::BackendError;
 
+use crate::driver_root::DriverRootError;
 use crate::ffi::Fault;
 
 /// The oldest driver with every library function in use.
@@ -22,6 +23,9 @@ pub enum OpenError {
          (modprobe nvidia), or give this container the card's device files"
     )]
     NoDriver(#[source] Fault),
+    /// The driver root that was named has no driver.
+    #[error(transparent)]
+    DriverRoot(DriverRootError),
     /// The driver is older than what we know.
     #[error("NVIDIA driver: found version {found}, expected {DRIVER_MIN} or newer: install a newer driver")]
     TooOld {

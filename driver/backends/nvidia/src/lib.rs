@@ -16,6 +16,7 @@
 //!   Instances made outside Aliquot are left alone. A card with an unreadable mode accepts no claims.
 //! - A card outside the catalogue gets a model made from what the library reports.
 
+pub mod driver_root;
 mod ffi;
 mod health;
 mod partition;
@@ -39,6 +40,7 @@ use aliquot_core::ports::{
 };
 use aliquot_core::units::Bytes;
 
+pub use driver_root::{DriverFiles, DriverRootError, Place};
 pub use ffi::Fault;
 pub use ffi::context::{Context, NoContext};
 pub use health::{DRIVER_MIN, OpenError};
@@ -65,6 +67,8 @@ pub struct NvidiaNode {
     trouble: Vec<String>,
     /// Why no card gives partitions, a card each.
     no_partitions: Vec<String>,
+    /// Files of the driver that containers mount; `None`: containers bring their own.
+    files: Option<DriverFiles>,
 }
 
 // === impl NvidiaNode ===
@@ -76,6 +80,29 @@ impl NvidiaNode {
     /// There is no driver, it is too old or damaged, or it has no card for us.
     pub fn open(catalogue: &Catalogue) -> Result<Arc<Self>, OpenError> {
         let library = Library::load().map_err(|fault| OpenError::of("initialise", fault))?;
+        Self::of(library, catalogue, None)
+    }
+
+    /// As [`NvidiaNode::open`], for containers: they get the driver's files from this place. Without a driver there, the loader's
+    /// library serves and containers get device files alone, which [`DeviceBackend::trouble`] tells.
+    ///
+    /// # Errors
+    /// As [`NvidiaNode::open`]; and a driver root that was named has no driver.
+    pub fn open_for_containers(catalogue: &Catalogue, place: &Place) -> Result<Arc<Self>, OpenError> {
+        let (library, files) = match DriverFiles::find(place) {
+            Ok(files) => (Library::load_from(&files.management), Ok(files)),
+            Err(error) if place.driver.is_some() => return Err(OpenError::DriverRoot(error)),
+            Err(error) => (Library::load(), Err(error)),
+        };
+        let library = library.map_err(|fault| OpenError::of("initialise", fault))?;
+        Self::of(library, catalogue, Some(files))
+    }
+
+    fn of(
+        library: Library,
+        catalogue: &Catalogue,
+        files: Option<Result<DriverFiles, DriverRootError>>,
+    ) -> Result<Arc<Self>, OpenError> {
         let driver = library.driver().map_err(|fault| OpenError::of("version of the driver", fault))?;
         let major = driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
         if major.is_none_or(|major| major < DRIVER_MIN) {
@@ -88,6 +115,7 @@ impl NvidiaNode {
             catalogue: catalogue.clone(),
             trouble: Vec::new(),
             no_partitions: Vec::new(),
+            files: None,
         };
         let found = node.look().map_err(|fault| OpenError::of("number of cards", fault))?;
         let Found { cards, models, facts, trouble } = found;
@@ -107,6 +135,13 @@ impl NvidiaNode {
         node.no_partitions = reasons.into_iter().flatten().filter(|_| none_gives).collect();
         node.catalogue = node.catalogue.with_models(models);
         node.trouble = trouble;
+        match files {
+            None => {}
+            Some(Ok(files)) => node.files = Some(files),
+            Some(Err(error)) => {
+                node.trouble.push(format!("containers get no driver libraries from here: {error}"));
+            }
+        }
         Ok(Arc::new_cyclic(|own| Self { own: Weak::clone(own), ..node }))
     }
 
@@ -161,6 +196,20 @@ impl NvidiaNode {
     pub fn cards(&self) -> Result<(Inventory, Vec<String>), BackendError> {
         let found = self.look().map_err(|fault| health::error("discover NVIDIA cards".to_owned(), fault))?;
         Ok((Inventory { cards: found.cards }, found.trouble))
+    }
+
+    /// The files of the driver that containers mount; `None`: they bring their own.
+    #[must_use]
+    pub const fn files(&self) -> Option<&DriverFiles> {
+        self.files.as_ref()
+    }
+
+    /// Adds the driver's files to the device files, where containers get them from here.
+    fn equipped(&self, access: DeviceAccess) -> DeviceAccess {
+        let Some(files) = &self.files else { return access };
+        let (name, value) = driver_root::NO_HOOK;
+        let environment = vec![(name.to_owned(), value.to_owned())];
+        DeviceAccess { mounts: files.mounts.clone(), environment, ..access }
     }
 
     /// Percent of the driver's last sampling period in which anything ran on a card; `None`: it does not say.
@@ -294,14 +343,15 @@ impl DeviceBackend for NvidiaNode {
         let own = facts.minor.map(|minor| format!("/dev/nvidia{minor}"));
         let common = own.into_iter().chain(COMMON_NODES.map(str::to_owned));
         let Some(at) = PartitionAt::of(card, part) else {
-            return Ok(DeviceAccess::by_nodes(card.clone(), common.filter_map(device_node).collect()));
+            let nodes = common.filter_map(device_node).collect();
+            return Ok(self.equipped(DeviceAccess::by_nodes(card.clone(), nodes)));
         };
         let one = OneCard { card: &found, facts: &facts };
         let instance = one.at(&at).and_then(|instance| Some((instance, one.handle(instance)?)));
         let (instance, handle) = instance.ok_or_else(|| BackendError::Absent { at: at.clone() })?;
         let capabilities = probe::capability_nodes(facts.minor, instance.id, instance.compute);
         let nodes = common.chain(capabilities).filter_map(device_node).collect();
-        Ok(DeviceAccess::by_nodes(handle.uuid, nodes))
+        Ok(self.equipped(DeviceAccess::by_nodes(handle.uuid, nodes)))
     }
 }
 

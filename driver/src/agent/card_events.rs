@@ -1,0 +1,145 @@
+//! Events of the node: a card that takes no new claims, a layout that waits, slices that are refused; and the end of each.
+//!
+//! ```text
+//!  views ────────┐
+//!                ├─▶ conditions that hold now ─ those before ─▶ begun: Warning, ended: Normal
+//!  publication ──┘
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use aliquot_core::card::Card;
+use aliquot_core::disposition::Disposition;
+use aliquot_core::id::CardUuid;
+use aliquot_core::offer::{CardOutcome, Problem};
+use aliquot_core::partition::Part;
+use tokio::sync::watch;
+
+use super::ports::{AgentEvent, EventObject, EventSink, Publication, Severity};
+use super::store::NodeView;
+use crate::printable;
+
+/// Longest text of a condition, in characters.
+const TEXT_MAX: usize = 600;
+
+/// What can be wrong with a node or a card of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Unhealthy,
+    Gone,
+    LayoutWaits,
+    NotPublished,
+}
+
+/// Something that is wrong now: the object in words, and why.
+type Condition = (Kind, String, String);
+
+/// Publishes Events of the node until its views end.
+pub(super) async fn run(
+    mut views: watch::Receiver<Option<Arc<NodeView>>>,
+    mut publication: watch::Receiver<Publication>,
+    events: Arc<dyn EventSink>,
+) {
+    let (mut known, mut cards) = (BTreeSet::new(), BTreeSet::new());
+    loop {
+        let view = views.borrow_and_update().clone();
+        let observed = publication.borrow_and_update().clone();
+        if let Some(view) = view {
+            let now = conditions(&view, &observed, &mut cards);
+            tell(&known, &now, events.as_ref());
+            known = now;
+        }
+        tokio::select! {
+            changed = views.changed() => if changed.is_err() { return },
+            Ok(()) = publication.changed() => {}
+        }
+    }
+}
+
+fn tell(before: &BTreeSet<Condition>, now: &BTreeSet<Condition>, events: &dyn EventSink) {
+    let publish = |severity, reason, message: String| {
+        let message = printable::line(&message).chars().take(TEXT_MAX).collect();
+        events.publish(AgentEvent { about: EventObject::Node, severity, reason, message });
+    };
+    for (kind, what, why) in now.difference(before) {
+        publish(Severity::Warning, kind.begins(), format!("{what}: {why}; {}", kind.remedy()));
+    }
+    for (kind, what, why) in before.difference(now) {
+        // Another cause of the same kind has told that it goes on.
+        if !now.iter().any(|(other, of, _)| (other, of) == (kind, what)) {
+            publish(Severity::Normal, kind.ends(), format!("{what}: over: {why}"));
+        }
+    }
+}
+
+/// What holds now. `cards` are those that were ever seen.
+fn conditions(
+    view: &NodeView,
+    publication: &Publication,
+    cards: &mut BTreeSet<CardUuid>,
+) -> BTreeSet<Condition> {
+    let mut parts: BTreeMap<&CardUuid, BTreeSet<&Part>> = BTreeMap::new();
+    for part in view.offers.parts.values() {
+        parts.entry(&part.card).or_default().insert(&part.part);
+    }
+    let mut now = BTreeSet::new();
+    for card in &view.inventory.cards {
+        let of = parts.get(&card.uuid).into_iter().flatten().copied();
+        now.extend(of.chain([&Part::Card]).filter_map(|part| unhealthy(card, part)));
+        cards.insert(card.uuid.clone());
+    }
+    for card in cards.iter().filter(|uuid| view.inventory.card(uuid).is_none()) {
+        now.insert((Kind::Gone, format!("card {card}"), "it does not answer any more".to_owned()));
+    }
+    now.extend(view.offers.cards.iter().flat_map(layout_waits));
+    if let Some(error) = publication.error.as_ref().filter(|error| error.disposition != Disposition::Retry) {
+        now.insert((Kind::NotPublished, "slices of this node".to_owned(), error.message.clone()));
+    }
+    now
+}
+
+fn unhealthy(card: &Card, part: &Part) -> Option<Condition> {
+    let why = card.why_unwell(part)?.to_string();
+    Some((Kind::Unhealthy, format!("card {} ({})", card.uuid, card.product_name), why))
+}
+
+fn layout_waits(outcome: &CardOutcome) -> impl Iterator<Item = Condition> {
+    let waits = |problem: &&Problem| matches!(problem, Problem::LayoutWaits { .. });
+    let condition =
+        |problem: &Problem| (Kind::LayoutWaits, format!("card {}", outcome.card), problem.to_string());
+    outcome.problems.iter().filter(waits).map(condition).collect::<Vec<_>>().into_iter()
+}
+
+// === impl Kind ===
+
+impl Kind {
+    const fn begins(self) -> &'static str {
+        match self {
+            Self::Unhealthy => "CardUnhealthy",
+            Self::Gone => "CardGone",
+            Self::LayoutWaits => "LayoutWaits",
+            Self::NotPublished => "SlicesNotPublished",
+        }
+    }
+
+    const fn ends(self) -> &'static str {
+        match self {
+            Self::Unhealthy => "CardRecovered",
+            Self::Gone => "CardReturned",
+            Self::LayoutWaits => "LayoutChanged",
+            Self::NotPublished => "SlicesPublished",
+        }
+    }
+
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::Unhealthy => {
+                "it takes no new claims, claims on it keep it; `aliquot health` says what is known, and clears it"
+            }
+            Self::Gone => "see what the kernel's log says of it; claims on it keep their devices",
+            Self::LayoutWaits => "drain its Pods to change it now",
+            Self::NotPublished => "the agent's log has the details",
+        }
+    }
+}
