@@ -14,6 +14,7 @@ mod cluster;
 mod cluster_input;
 mod demo;
 mod devices;
+mod doctor;
 mod examples;
 mod explain;
 mod failure;
@@ -98,6 +99,7 @@ enum Command {
     Top(top::Args),
     Health(health::Args),
     Plugin(plugin::Args),
+    Doctor(doctor::Args),
     Demo(demo::Args),
     /// A program that uses a card, for the demo
     #[command(hide = true)]
@@ -191,6 +193,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Fai
         Command::Top(args) => top::run(&args, terminal),
         Command::Health(args) => health::run(&args, terminal),
         Command::Plugin(args) => plugin::run(&args),
+        Command::Doctor(args) => doctor::run(&args, terminal),
         Command::Demo(args) => demo::run(&args, terminal),
         Command::DemoTenant(args) => Ok(Answer::Code(demo::tenant::run(&args))),
         Command::HoldContext(args) => Ok(Answer::Code(hold_context::run(&args))),

@@ -7,7 +7,7 @@
 //!                        ├─ copies  pure: watch events and answers → server's copies
 //!                        └─ probe   dry run: which fields the server keeps
 //!  claims   GET with UID check          status  status.devices, merged        events  bounded, aggregated
-//!  listing  what `--cluster` reads
+//!  listing  what `--cluster` reads                survey  what `aliquot doctor` asks
 //! ```
 //!
 //! Slices are written with create and PUT, never with server-side apply: an apply fails as a whole on a field that the
@@ -22,6 +22,7 @@ mod failure;
 pub mod listing;
 pub mod publisher;
 pub mod status;
+pub mod survey;
 mod version;
 
 pub use claims::ApiClaims;

@@ -17,6 +17,7 @@ pub mod clock;
 pub mod config;
 pub mod contexts;
 pub mod disk;
+pub mod doctor;
 pub mod error_text;
 mod grant_file;
 pub mod hardware;

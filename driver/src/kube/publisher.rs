@@ -17,7 +17,7 @@
 mod copies;
 mod execute;
 mod plan;
-mod probe;
+pub(super) mod probe;
 mod readback;
 
 use std::collections::{BTreeMap, BTreeSet};

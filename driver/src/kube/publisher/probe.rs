@@ -37,7 +37,11 @@ struct Question {
 ///
 /// # Errors
 /// The server cannot be reached, is too old, or says nothing that can be read.
-pub(super) async fn probe(client: &Client, driver: &str, node: &str) -> Result<ServerVersion, AgentError> {
+pub(in crate::kube) async fn probe(
+    client: &Client,
+    driver: &str,
+    node: &str,
+) -> Result<ServerVersion, AgentError> {
     let call = Call { verb: "get", resource: "/version", object: "" };
     let info = client.apiserver_version().await.map_err(|error| call.failed(&error))?;
     let mut server = version::server_version(&info.major, &info.minor, &info.git_version)

@@ -1,0 +1,177 @@
+//! `aliquot doctor`: what keeps Pods with devices from starting on this node, one line a check.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use aliquot_core::catalogue::Catalogue;
+use aliquot_core::ports::DeviceBackend as _;
+use serde_json::{Value, json};
+
+use super::failure::{Answer, Failure};
+use super::manual;
+use super::output::{Format, Terminal, Tone};
+use crate::doctor::{CardsAt, ClusterSight, Finding, Site, Verdict, examine, judge_cluster};
+use crate::error_text::chain;
+use crate::hardware::{Hardware, node_spec, open_machine};
+use crate::kube::{ClusterAccess, Connection, survey};
+use crate::kubelet::sockets::KUBELET_ROOT;
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo aliquot doctor --node-name worker-1 --kubeconfig admin.conf
+  kubectl -n aliquot exec POD -- aliquot doctor
+  aliquot doctor -o json";
+
+/// Check whether Pods with devices can start on this node, and say what to do where they cannot
+///
+/// One line a check: its verdict, what was found, and the remedy. The checks are those of the first installation: kubelet,
+/// container runtime and CDI, other drivers of the same cards, driver libraries, device files, permissions, prepared claims
+/// after a reboot, sockets, the shim, metrics; and with access to the cluster: versions, feature gates, webhooks, and the
+/// published slices against the hardware.
+///
+/// Nothing is changed; a dry run of the API server shows which fields it keeps. What this user cannot see is `not checked`, and
+/// never `ok`. The exit code is 1 if a check failed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
+pub(super) struct Args {
+    /// Name of the Kubernetes node; without it the cluster is not asked
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    node_name: Option<String>,
+
+    /// Access to the cluster; without it the Pod's ServiceAccount, or what kubectl reads
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Simulated cards in the place of this machine's own: a node file or a built-in node, such as mixed
+    #[arg(long, env = "ALIQUOT_NODE", value_name = "NODE")]
+    node: Option<String>,
+
+    /// Where the node's file system is seen; other directories are below it
+    #[arg(long, env = "ALIQUOT_HOST_ROOT", value_name = "DIR", default_value = "/")]
+    host_root: PathBuf,
+
+    /// Root of the driver's files on the node; without it the usual ones are tried
+    #[arg(long, env = "ALIQUOT_DRIVER_ROOT", value_name = "DIR")]
+    driver_root: Option<PathBuf>,
+
+    /// Directory of the kubelet
+    #[arg(long, env = "ALIQUOT_KUBELET_ROOT", value_name = "DIR", default_value = KUBELET_ROOT)]
+    kubelet_root: PathBuf,
+
+    /// Directory from which the container runtime reads CDI files
+    #[arg(long, env = "ALIQUOT_CDI_DIR", value_name = "DIR", default_value = "/var/run/cdi")]
+    cdi_dir: PathBuf,
+
+    /// State directory of the agent
+    #[arg(long, env = "ALIQUOT_STATE", value_name = "DIR", default_value = "/var/lib/aliquot")]
+    state: PathBuf,
+
+    /// Address of the agent's /metrics; `none` does not ask it
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9465")]
+    metrics_address: String,
+
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Format,
+}
+
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+    let site = site(args)?;
+    let mut findings = examine(&site);
+    if let Some(node) = &args.node_name {
+        findings.extend(judge_cluster(&sight(args, node)?, node, &site.cards));
+    } else {
+        let why = Err("no --node-name was given".to_owned());
+        findings.extend(judge_cluster(&why, "", &site.cards));
+    }
+    show(&findings, args.output, terminal)?;
+    let failed = findings.iter().any(|finding| finding.verdict == Verdict::Failed);
+    Ok(if failed { Answer::No } else { Answer::Yes })
+}
+
+fn site(args: &Args) -> Result<Site, Failure> {
+    let metrics = match args.metrics_address.as_str() {
+        "none" => None,
+        text => Some(text.parse::<SocketAddr>().map_err(|error| {
+            Failure::Usage(format!("--metrics-address: found `{text}` ({error}), expected IP:PORT or none"))
+        })?),
+    };
+    let absolute = |name: &str, path: &Path| match path.is_absolute() {
+        true => Ok(()),
+        false => {
+            Err(Failure::Usage(format!("{name}: found `{}`, expected an absolute path", path.display())))
+        }
+    };
+    absolute("--kubelet-root", &args.kubelet_root)?;
+    absolute("--cdi-dir", &args.cdi_dir)?;
+    absolute("--state", &args.state)?;
+    Ok(Site {
+        root: args.host_root.clone(),
+        kubelet: args.kubelet_root.clone(),
+        state: args.state.clone(),
+        cdi: args.cdi_dir.clone(),
+        driver: args.driver_root.clone(),
+        metrics,
+        cards: cards(args)?,
+    })
+}
+
+fn cards(args: &Args) -> Result<CardsAt, Failure> {
+    let catalogue = Catalogue::embedded();
+    let Some(node) = &args.node else {
+        let answer = open_machine(&catalogue).map_err(|error| error.to_string());
+        let cards = answer.and_then(|machine| machine.discover().map_err(|error| chain(&error)));
+        return Ok(CardsAt::Machine(cards));
+    };
+    let hardware = Hardware::in_memory(&node_spec(node, &catalogue)?, &catalogue)?;
+    let cards = hardware.discover().map_err(|error| Failure::Node(chain(&error)))?;
+    Ok(CardsAt::Simulated(cards))
+}
+
+/// What the cluster says; the inner error is a reason for not checking it.
+fn sight(args: &Args, node: &str) -> Result<Result<ClusterSight, String>, Failure> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+    if node.is_empty() || !node.bytes().all(plain) {
+        return Err(Failure::Usage(format!("--node-name: found `{node}`, expected the name of a node")));
+    }
+    let access = match &args.kubeconfig {
+        Some(file) => ClusterAccess::Kubeconfig { file: Some(file.clone()), context: None },
+        None => ClusterAccess::Inferred,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        Failure::Node(format!("cluster: no runtime can be started: {error}; free some memory"))
+    })?;
+    Ok(runtime.block_on(async {
+        let connection = Connection::open(&access).await.map_err(|error| chain(&error))?;
+        Ok(survey::survey(&connection, node).await)
+    }))
+}
+
+fn show(findings: &[Finding], output: Format, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    if output != Format::Table {
+        let value = |finding: &Finding| {
+            json!({
+                "check": finding.check,
+                "verdict": finding.verdict.word(),
+                "found": finding.found,
+                "remedy": finding.remedy,
+            })
+        };
+        let checks: Vec<Value> = findings.iter().map(value).collect();
+        return Ok(terminal.value(output, &json!({ "checks": checks }))?);
+    }
+    let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or_default();
+    for finding in findings {
+        let word = format!("{:<11}", finding.verdict.word());
+        let word = match finding.verdict {
+            Verdict::Ok => terminal.toned(Tone::Good, &word),
+            Verdict::Failed | Verdict::Warning => terminal.toned(Tone::Bad, &word),
+            Verdict::NotChecked => word,
+        };
+        let remedy = if finding.remedy.is_empty() { String::new() } else { format!("; {}", finding.remedy) };
+        // One line a check, whatever a file or a server said.
+        let text = format!("{}{remedy}", finding.found).replace('\n', " ");
+        terminal.line(format_args!("{word}  {:<width$}  {text}", finding.check))?;
+    }
+    Ok(())
+}

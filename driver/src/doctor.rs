@@ -1,0 +1,135 @@
+//! `aliquot doctor`: is this node fit for the agent? One finding a check, each with the remedy.
+//!
+//! ```text
+//!  Site: where things are ─▶ host checks (files below a root) ─┐
+//!  cluster ─▶ kube::survey ─▶ cluster checks (pure) ───────────┴─▶ findings: ok, warning, failed, not checked
+//! ```
+//!
+//! A check never changes anything. What this user cannot see is `not checked`, with what it takes to see it: never `ok`.
+
+mod cluster;
+mod driver;
+mod host;
+mod metrics;
+mod node_root;
+mod runtime;
+mod shim;
+mod state;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use aliquot_core::card::Inventory;
+
+pub use cluster::{ClusterSight, judge_cluster};
+
+use node_root::NodeRoot;
+
+/// Where the node's parts are, as paths of the node.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// Where the node's file system is seen; `/` on the node itself.
+    pub root: PathBuf,
+    /// Directory of the kubelet.
+    pub kubelet: PathBuf,
+    /// State directory of the agent.
+    pub state: PathBuf,
+    /// Directory from which the container runtime reads CDI files.
+    pub cdi: PathBuf,
+    /// Root of the vendor's driver; `None`: the usual ones.
+    pub driver: Option<PathBuf>,
+    /// Address of the agent's metrics; `None`: not checked.
+    pub metrics: Option<SocketAddr>,
+    /// What the cards are: simulated cards need no driver.
+    pub cards: CardsAt,
+}
+
+/// Which cards the node has.
+#[derive(Clone, Debug)]
+pub enum CardsAt {
+    /// Simulated ones.
+    Simulated(Inventory),
+    /// The machine's own; the error says why there are none.
+    Machine(Result<Inventory, String>),
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Name of the check.
+    pub check: &'static str,
+    /// What it comes to.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// What to do; empty if nothing is to be done.
+    pub remedy: String,
+}
+
+/// What a check comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// This user cannot see it.
+    NotChecked,
+    /// It works, and something else will not.
+    Warning,
+    /// Pods with devices fail.
+    Failed,
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// As a word of the answer.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::NotChecked => "not checked",
+            Self::Warning => "warning",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+// === impl Finding ===
+
+impl Finding {
+    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Ok, found: found.into(), remedy: String::new() }
+    }
+
+    fn new(
+        check: &'static str,
+        verdict: Verdict,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { check, verdict, found: found.into(), remedy: remedy.into() }
+    }
+
+    /// Something that this user may not read.
+    fn unseen(check: &'static str, what: impl Into<String>) -> Self {
+        Self::new(check, Verdict::NotChecked, what, "run it as root on the node, or in the agent's container")
+    }
+}
+
+/// Every check of the node itself, in the order in which a Pod needs what they look at.
+#[must_use]
+pub fn examine(site: &Site) -> Vec<Finding> {
+    let root = NodeRoot::new(&site.root);
+    vec![
+        host::kubelet(site, &root),
+        runtime::runtime(site, &root),
+        host::owners(site, &root),
+        driver::libraries(site, &root),
+        driver::devices(site, &root),
+        host::permissions(site, &root),
+        state::claims(site, &root),
+        host::sockets(site, &root),
+        shim::loadable(),
+        metrics::served(site),
+    ]
+}

@@ -1,0 +1,148 @@
+//! The kubelet's directories, our sockets in them, other drivers of the same cards, and who may write what.
+
+use std::path::Path;
+
+use aliquot_core::offer::DRIVER;
+use nix::unistd::geteuid;
+
+use super::node_root::{NodeRoot, Seen};
+use super::{Finding, Site, Verdict};
+
+/// Bits of a mode that let the group or everybody else write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// Where other distributions have their kubelet.
+const OTHER_KUBELETS: [&str; 4] = [
+    "/var/lib/kubelet",
+    "/var/lib/k0s/kubelet",
+    "/var/snap/microk8s/common/var/lib/kubelet",
+    "/var/lib/rancher/k3s/agent/kubelet",
+];
+/// Sockets of drivers that hand out the same cards, and who that is.
+const OTHER_OWNERS: [(&str, &str, &str); 7] = [
+    ("device-plugins", "nvidia", "NVIDIA's device plugin"),
+    ("device-plugins", "hami", "HAMi's device plugin"),
+    ("device-plugins", "vgpu", "a vGPU device plugin"),
+    ("device-plugins", "davinci", "Huawei's device plugin"),
+    ("device-plugins", "ascend", "Huawei's device plugin"),
+    ("plugins_registry", "gpu.nvidia.com", "NVIDIA's DRA driver"),
+    ("plugins_registry", "hami-core-gpu.project-hami.io", "HAMi's DRA driver"),
+];
+
+/// The kubelet's directories are where the agent looks for them.
+pub(super) fn kubelet(site: &Site, root: &NodeRoot) -> Finding {
+    const CHECK: &str = "kubelet";
+    let registry = site.kubelet.join("plugins_registry");
+    match root.names(&registry) {
+        Seen::Here(_) => Finding::ok(CHECK, format!("{} has its plugin directories", site.kubelet.display())),
+        Seen::Unreadable(error) => Finding::unseen(CHECK, format!("{}: {error}", registry.display())),
+        Seen::Absent => {
+            let found = format!("found no {}", registry.display());
+            let is_other = |dir: &&&str| {
+                Path::new(**dir) != site.kubelet && root.exists(&Path::new(**dir).join("plugins_registry"))
+            };
+            let remedy = match OTHER_KUBELETS.iter().find(is_other) {
+                Some(other) => {
+                    format!("the kubelet uses {other}: set --kubelet-root (kubeletRoot of the chart) to it")
+                }
+                None => "start the kubelet, or name its --root-dir with --kubelet-root".to_owned(),
+            };
+            Finding::new(CHECK, Verdict::Failed, found, remedy)
+        }
+    }
+}
+
+/// No other driver hands out the same cards.
+pub(super) fn owners(site: &Site, root: &NodeRoot) -> Finding {
+    const CHECK: &str = "other drivers";
+    let mut found = Vec::new();
+    for (dir, word, owner) in OTHER_OWNERS {
+        let names = match root.names(&site.kubelet.join(dir)) {
+            Seen::Here(names) => names,
+            Seen::Absent => continue,
+            Seen::Unreadable(error) => {
+                return Finding::unseen(CHECK, format!("{}: {error}", site.kubelet.join(dir).display()));
+            }
+        };
+        let is_its = |name: &&String| name.to_lowercase().contains(word) && !name.starts_with("kubelet");
+        if let Some(name) = names.iter().find(is_its) {
+            found.push(format!("{owner} ({dir}/{name})"));
+        }
+    }
+    if found.is_empty() {
+        return Finding::ok(CHECK, "none hands out this node's cards");
+    }
+    let remedy =
+        "never two for the same cards: keep it off this node (nodeSelector), or keep the agent off it";
+    Finding::new(CHECK, Verdict::Failed, format!("found {}", found.join(", ")), remedy)
+}
+
+/// Directories of the agent belong to root alone.
+pub(super) fn permissions(site: &Site, root: &NodeRoot) -> Finding {
+    const CHECK: &str = "permissions";
+    let plugin = site.kubelet.join("plugins").join(DRIVER);
+    let mut missing = Vec::new();
+    for dir in [&site.state, &site.cdi, &site.kubelet.join("plugins_registry"), &plugin] {
+        match root.owner(dir) {
+            Seen::Here(owner) if owner.user != 0 && owner.user != geteuid().as_raw() => {
+                let found = format!("{}: found owner {}, expected root", dir.display(), owner.user);
+                return Finding::new(CHECK, Verdict::Failed, found, format!("chown root {}", dir.display()));
+            }
+            Seen::Here(owner) if owner.mode & WRITABLE_BY_OTHERS != 0 => {
+                let found = format!(
+                    "{}: found mode {:03o}, expected no write permission for group and others",
+                    dir.display(),
+                    owner.mode
+                );
+                return Finding::new(CHECK, Verdict::Failed, found, format!("chmod go-w {}", dir.display()));
+            }
+            Seen::Here(_) => {}
+            Seen::Absent => missing.push(dir.display().to_string()),
+            Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{}: {error}", dir.display())),
+        }
+    }
+    match missing.is_empty() {
+        true => Finding::ok(CHECK, "the agent's directories belong to root"),
+        false => Finding::ok(CHECK, format!("the agent's start makes {}", missing.join(", "))),
+    }
+}
+
+/// The agent listens where the kubelet looks.
+pub(super) fn sockets(site: &Site, root: &NodeRoot) -> Finding {
+    const CHECK: &str = "sockets";
+    let registry = site.kubelet.join("plugins_registry");
+    let names = match root.names(&registry) {
+        Seen::Here(names) => names,
+        Seen::Absent => Vec::new(),
+        Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{}: {error}", registry.display())),
+    };
+    let ours: Vec<&String> = names.iter().filter(|name| name.starts_with(DRIVER)).collect();
+    let mut dead = Vec::new();
+    for name in &ours {
+        match root.answers(&registry.join(name)) {
+            Seen::Here(true) => {}
+            Seen::Here(false) | Seen::Absent => dead.push(name.as_str()),
+            Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{name}: {error}")),
+        }
+    }
+    match (ours.len() - dead.len(), dead.first()) {
+        (0, None) => Finding::new(
+            CHECK,
+            Verdict::Failed,
+            format!("found no socket {DRIVER}* in {}", registry.display()),
+            "start the agent: `kubectl -n aliquot get pods -o wide` names the one of this node",
+        ),
+        (0, Some(name)) => Finding::new(
+            CHECK,
+            Verdict::Failed,
+            format!("{name}: nobody listens"),
+            "the agent was killed: `kubectl -n aliquot logs --previous` of its Pod says why",
+        ),
+        (live, Some(name)) => Finding::new(
+            CHECK,
+            Verdict::Warning,
+            format!("{live} live, and {name} of an agent that was killed"),
+            format!("rm {}", registry.join(name).display()),
+        ),
+        (live, None) => Finding::ok(CHECK, format!("{live} agent listens for the kubelet")),
+    }
+}

@@ -1,0 +1,123 @@
+//! Files of a node below the directory where its file system is seen.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::hardware::driver_files::resolve_within;
+
+/// Longest file that is read.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+/// Most entries of a directory that are read.
+const ENTRIES_MAX: usize = 4096;
+
+/// The root of a node's file system.
+pub(super) struct NodeRoot(PathBuf);
+
+/// Something of the node, if it is there and may be read.
+pub(super) enum Seen<T> {
+    /// It is there.
+    Here(T),
+    /// It is not there.
+    Absent,
+    /// This user may not look, or the disk refuses.
+    Unreadable(io::Error),
+}
+
+/// Who owns a directory, and who may write it.
+pub(super) struct Owner {
+    pub(super) user: u32,
+    pub(super) mode: u32,
+}
+
+// === impl Seen ===
+
+impl<T> Seen<T> {
+    fn of(result: io::Result<T>) -> Self {
+        match result {
+            Ok(value) => Self::Here(value),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Self::Absent
+            }
+            Err(error) => Self::Unreadable(error),
+        }
+    }
+
+    /// The value, if it was read.
+    pub(super) fn here(self) -> Option<T> {
+        match self {
+            Self::Here(value) => Some(value),
+            Self::Absent | Self::Unreadable(_) => None,
+        }
+    }
+}
+
+// === impl NodeRoot ===
+
+impl NodeRoot {
+    pub(super) fn new(root: &Path) -> Self {
+        Self(root.to_owned())
+    }
+
+    /// Where this process finds a path of the node, links followed as on the node.
+    fn find(&self, path: &Path) -> io::Result<PathBuf> {
+        Ok(self.0.join(resolve_within(&self.0, path)?))
+    }
+
+    /// The text of a file.
+    pub(super) fn text(&self, path: &Path) -> Seen<String> {
+        let read = || {
+            let mut text = String::new();
+            fs::File::open(self.find(path)?)?.take(TEXT_BYTES_MAX).read_to_string(&mut text)?;
+            Ok(text)
+        };
+        Seen::of(read())
+    }
+
+    /// Names in a directory, in their order.
+    pub(super) fn names(&self, dir: &Path) -> Seen<Vec<String>> {
+        let read = || {
+            let mut names = Vec::new();
+            for entry in fs::read_dir(self.find(dir)?)?.take(ENTRIES_MAX) {
+                names.push(entry?.file_name().to_string_lossy().into_owned());
+            }
+            names.sort();
+            Ok(names)
+        };
+        Seen::of(read())
+    }
+
+    /// Owner and mode of a directory.
+    pub(super) fn owner(&self, dir: &Path) -> Seen<Owner> {
+        let read = || {
+            let found = fs::metadata(self.find(dir)?)?;
+            if !found.is_dir() {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+            Ok(Owner { user: found.uid(), mode: found.mode() & 0o777 })
+        };
+        Seen::of(read())
+    }
+
+    /// Whether something is there.
+    pub(super) fn exists(&self, path: &Path) -> bool {
+        self.find(path).is_ok()
+    }
+
+    /// Whether a process listens on a socket.
+    pub(super) fn answers(&self, socket: &Path) -> Seen<bool> {
+        let ask = || {
+            let path = self.find(socket)?;
+            if !fs::metadata(&path)?.file_type().is_socket() {
+                return Ok(false);
+            }
+            match std::os::unix::net::UnixStream::connect(&path) {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        Seen::of(ask())
+    }
+}

@@ -1,0 +1,38 @@
+//! Prepared claims have their CDI files: after a reboot the directory is empty until an agent starts.
+
+use aliquot_core::id::ClaimUid;
+
+use super::node_root::{NodeRoot, Seen};
+use super::{Finding, Site, Verdict};
+
+/// Beginning of the UID of a local run, which has no CDI file.
+const RUN: &str = "run-";
+
+/// Every claim with grants has its CDI file.
+pub(super) fn claims(site: &Site, root: &NodeRoot) -> Finding {
+    const CHECK: &str = "prepared claims";
+    let grants = site.state.join("grants");
+    let names = match root.names(&grants) {
+        Seen::Here(names) => names,
+        Seen::Absent => return Finding::ok(CHECK, "none"),
+        Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{}: {error}", grants.display())),
+    };
+    let is_claim = |name: &&String| !name.starts_with(RUN) && ClaimUid::new(name.as_str()).is_ok();
+    let claims: Vec<&String> = names.iter().filter(is_claim).collect();
+    let has_file = |uid: &str| root.exists(&site.cdi.join(format!("aliquot.dev-claim-{uid}.json")));
+    let absent: Vec<&&String> = claims.iter().filter(|uid| !has_file(uid)).collect();
+    match absent.first() {
+        None => Finding::ok(CHECK, format!("{} have their CDI files", claims.len())),
+        Some(first) => Finding::new(
+            CHECK,
+            Verdict::Failed,
+            format!(
+                "{} of {} have no CDI file in {}, such as claim {first}: their containers cannot start",
+                absent.len(),
+                claims.len(),
+                site.cdi.display()
+            ),
+            "start the agent, which writes them again; a reboot empties the directory",
+        ),
+    }
+}
