@@ -146,8 +146,12 @@ fn store(path: &Path, state: &State) -> Result<(), BackendError> {
 }
 
 fn failed(verb: &str, path: &Path, source: io::Error) -> BackendError {
+    let remedy = match source.kind() {
+        io::ErrorKind::StorageFull => "; free space on its file system, and try again",
+        _ => "",
+    };
     BackendError::Unreachable {
-        what: format!("simulated hardware: cannot {verb} {}", path.display()),
+        what: format!("simulated hardware: cannot {verb} {}{remedy}", path.display()),
         source: Box::new(source),
     }
 }
