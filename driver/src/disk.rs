@@ -7,11 +7,16 @@
 //! A reader sees the old file or the new one, never half of one, whatever is killed and whenever. A failed replacement
 //! takes its temp file away; a killed one leaves it, and the next replacement of the same file overwrites it.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::sys::stat::Mode as FileMode;
+
+use crate::state_dir::file::{make_dirs, parent};
 
 /// End of the name of a file in the making.
 pub const TEMP_SUFFIX: &str = ".next";
@@ -171,11 +176,14 @@ impl Disk {
         write: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> io::Result<()> {
         let temp = temp_of(path);
-        match self.fill(&temp, mode, write).and_then(|()| {
+        // Everything happens in this directory, whatever takes its name meanwhile.
+        let (dir, name) = parent(path)?;
+        let temp_name = temp.file_name().unwrap_or_default();
+        match self.fill(&dir, &temp, mode, write).and_then(|()| {
             self.seam.before("rename")?;
-            fs::rename(&temp, path)
+            Ok(renameat(&dir, temp_name, &dir, name)?)
         }) {
-            Ok(()) => self.sync_parent(path),
+            Ok(()) => self.sync(&dir),
             Err(error) => match self.remove_file(&temp) {
                 // The first failure is the news; a temp file that stays is overwritten by the next replacement.
                 Ok(()) | Err(_) => Err(error),
@@ -185,6 +193,7 @@ impl Disk {
 
     fn fill(
         &self,
+        dir: &File,
         temp: &Path,
         mode: Mode,
         write: impl FnOnce(&mut File) -> io::Result<()>,
@@ -192,7 +201,9 @@ impl Disk {
         // A read-only temp file of a killed writer could not be opened for writing by anybody but root.
         self.remove_file(temp)?;
         self.seam.before("create")?;
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode.bits()).open(temp)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let bits = FileMode::from_bits_truncate(mode.bits());
+        let mut file = File::from(openat(dir, temp.file_name().unwrap_or_default(), flags, bits)?);
         write(&mut file)?;
         // The mode given at creation is cut by the umask.
         file.set_permissions(Permissions::from_mode(mode.bits()))?;
@@ -213,7 +224,7 @@ impl Disk {
             return Ok(());
         }
         self.seam.before("make directory")?;
-        fs::create_dir_all(path)
+        make_dirs(path)
     }
 
     /// Removes a file; one that is not there is no error.
@@ -248,15 +259,12 @@ impl Disk {
         self.remove_file(&temp_of(path))
     }
 
-    fn sync_parent(&self, path: &Path) -> io::Result<()> {
+    fn sync(&self, dir: &File) -> io::Result<()> {
         if self.lasting == Lasting::Until {
             return Ok(());
         }
         self.seam.before("sync directory")?;
-        match path.parent() {
-            Some(parent) => File::open(parent)?.sync_all(),
-            None => Ok(()),
-        }
+        dir.sync_all()
     }
 }
 

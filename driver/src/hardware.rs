@@ -142,6 +142,7 @@ impl Hardware {
             offers: None,
             disk: Disk::default(),
             gauge: self.gauge,
+            on_wait: |_| {},
         }
     }
 }

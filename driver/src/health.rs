@@ -8,9 +8,8 @@
 //!
 //! Supervisors of runs record the events of their card; every discovery of cards applies the records. Readers take no lock.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,18 +19,16 @@ use aliquot_core::health::{
     Cause, Era, Found, Noted, Notes, Subject, UnixSeconds, hold_against, hold_against_all,
 };
 use aliquot_core::id::CardUuid;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
-use nix::libc;
+use nix::fcntl::Flock;
 
 use crate::checkpoint::{CardHealth, CardHealthError};
-use crate::clock::{self, Moment};
+use crate::clock::Moment;
 use crate::disk::Disk;
 use crate::region::open_to_look;
+use crate::state_dir::{file, wait};
 
-/// Longest wait for another process's change, and time between two tries.
+/// Longest wait for another process's change.
 const WAIT: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(20);
 
 /// The health records of a state directory.
 #[derive(Clone, Debug)]
@@ -183,22 +180,7 @@ impl HealthBook {
     fn lock(&self) -> Result<Flock<File>, ChangeError> {
         let path = self.state.join("health.lock");
         let refused = |source: io::Error| ChangeError::Disk { path: path.clone(), source };
-        let mut options = OpenOptions::new();
-        // A pipe in its place would block.
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-        let mut file = options.open(&path).map_err(refused)?;
-        if !file.metadata().map_err(refused)?.is_file() {
-            return Err(refused(io::Error::new(io::ErrorKind::InvalidData, "no plain file")));
-        }
-        let began = clock::now();
-        loop {
-            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(lock),
-                Err((file, Errno::EWOULDBLOCK)) if began.elapsed() < WAIT => file,
-                Err((_, errno)) => return Err(refused(errno.into())),
-            };
-            std::thread::sleep(LOOK);
-        }
+        let file = file::to_lock(&path).map_err(refused)?;
+        wait::lock(file, WAIT, |_| {}).map_err(|missed| refused(missed.into()))
     }
 }

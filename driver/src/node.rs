@@ -52,7 +52,7 @@ use nix::fcntl::Flock;
 
 pub use agree::Differs;
 pub use contexts::{Measured, Measuring};
-use lock::{lock, make_state, must_be_directory, must_be_own};
+use lock::{lock, must_be_own};
 use operate::{Fresh, Operation};
 pub use service::{NodeService, NodeSnapshot};
 use site::Site;
@@ -65,6 +65,8 @@ use crate::health::era;
 use crate::prepare::{Hands, Outcome, PrepareError, PreparedClaim, Released};
 use crate::recover::{Recovery, recover};
 use crate::region::close_to_others;
+use crate::state_dir::wait::LockHolder;
+use crate::state_dir::{self, StateDirError};
 
 /// What a node is made of.
 pub struct Parts {
@@ -84,6 +86,8 @@ pub struct Parts {
     pub disk: Disk,
     /// Measures contexts; `None`: this node does not.
     pub gauge: Option<Arc<dyn Gauge>>,
+    /// Called with the process for whose lock this one waits, after a second.
+    pub on_wait: fn(&LockHolder),
 }
 
 /// Where a node keeps its files.
@@ -100,7 +104,7 @@ pub struct Dirs {
 pub enum Access {
     /// For reading, beside any other process.
     Read,
-    /// To change it; waits while another process does.
+    /// To change it; waits while another process does, for at most [`state_dir::wait::LONGEST`].
     Change,
     /// To change it; refused while another process does.
     ChangeNow,
@@ -134,20 +138,9 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// Something else stands where a directory of the state belongs.
-    #[error(
-        "state directory {}: {} is {found}; expected a directory, so that what is written there lies there: move it \
-         away and start again",
-        state.display(), path.display()
-    )]
-    NotADirectory {
-        /// The state directory.
-        state: PathBuf,
-        /// Where it stands.
-        path: PathBuf,
-        /// What it is.
-        found: String,
-    },
+    /// The state directory is unsafe to use.
+    #[error(transparent)]
+    StateDir(#[from] StateDirError),
     /// The claims in it were prepared on another node.
     #[error(
         "state directory {}: it belongs to node {found}: claim {claim} was prepared there; expected node {expected}. \
@@ -191,7 +184,7 @@ impl OpenError {
             Self::OtherNode { .. } => Disposition::Refuse,
             Self::Journal(error) => error.disposition(),
             Self::Recovery(error) => error.disposition(),
-            Self::State { .. } | Self::NotADirectory { .. } => Disposition::Broken,
+            Self::State { .. } | Self::StateDir(_) => Disposition::Broken,
         }
     }
 }
@@ -214,22 +207,17 @@ impl Node {
     /// # Errors
     /// The directory or the journal cannot be used; nothing of them is lost.
     pub fn open(parts: Parts, dirs: &Dirs, access: Access) -> Result<(Self, Recovery), OpenError> {
-        let state = make_state(&dirs.state)?;
+        let state = state_dir::make(&dirs.state, access)?;
         let grants = state.join("grants");
-        must_be_directory(&state, &grants)?;
-        must_be_directory(&state, &state.join("lib"))?;
-        let cdi = CdiDir::new(match &dirs.cdi {
-            // The user names it, maybe by a symbolic link: /var/run is one.
-            Some(cdi) => cdi.clone(),
-            None => must_be_directory(&state, &state.join("cdi"))?,
-        });
+        // The user names it, maybe by a symbolic link: /var/run is one.
+        let cdi = CdiDir::new(dirs.cdi.clone().unwrap_or_else(|| state.join("cdi")));
         let failed = |verb, path: &Path, source| OpenError::State {
             state: state.clone(),
             verb,
             path: path.to_owned(),
             source,
         };
-        let lock = lock(&state, access)?;
+        let lock = lock(&state, access, parts.on_wait)?;
         let file = JournalFile::new(state.join("journal"), parts.disk.clone());
         let offers = parts.offers.clone().map_or_else(OnceLock::new, OnceLock::from);
         let server = parts.server;

@@ -41,10 +41,10 @@ use aliquot_core::id::CardUuid;
 use aliquot_core::partition::{Isolation, Part, ShareSupport};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::term::UNGOVERNED;
-use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 
 use crate::disk::{Disk, Mode};
+use crate::state_dir::{file, wait};
 use mapping::{Image, Mapping};
 
 pub use futex::{wait_any, wake};
@@ -231,8 +231,7 @@ impl Place {
     }
 
     fn write(&self, change: impl FnOnce(Option<Limits>) -> Option<Limits>) -> io::Result<()> {
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&self.lock)?;
-        let lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| io::Error::from(errno))?;
+        let lock = wait::lock(file::to_lock(&self.lock)?, wait::LONGEST, |_| {})?;
         let path = self.limits();
         let file = open(&path)?;
         if file.metadata()?.len() != bytes_of(layout::limits::BYTES) {

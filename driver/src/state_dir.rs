@@ -1,53 +1,182 @@
-//! The state directory of a node: made for a change, required for reading.
+//! The state directory of a node: checked before any file in it is opened, and its files opened without following links.
+//!
+//! A command of root meets directories that other users made. So a directory is refused if it belongs to another user, if
+//! every user may write it, or if one of its entries is not what it should be:
+//!
+//! | entries | expected |
+//! |---|---|
+//! | `journal`, `lock`, `contexts`, `health`, `health.lock`, `limits.lock`, `xids` | files |
+//! | `cards`, `cdi`, `governors`, `grants`, `hardware`, `lib`, `living`, `measuring`, `runs` | directories |
+//!
+//! Files are then opened by the descriptor of their directory ([`file`]), and locks are awaited for a bounded time
+//! ([`wait`]).
 
-use std::fs;
+pub mod file;
+pub mod wait;
+
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{FileStat, SFlag, fstatat};
+use nix::unistd::geteuid;
 
 use crate::node::Access;
 
+/// Mode of the directories of a state, whatever the umask: no other user may write them.
+pub(crate) const DIR_MODE: u32 = 0o755;
+/// The bit of a mode that lets every user write.
+const WRITABLE_BY_OTHERS: u32 = 0o002;
+
+const FILES: [&str; 7] = ["journal", "lock", "contexts", "health", "health.lock", "limits.lock", "xids"];
+const DIRECTORIES: [&str; 9] =
+    ["cards", "cdi", "governors", "grants", "hardware", "lib", "living", "measuring", "runs"];
+
 /// Why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {verb} {path}: {source}. {advice}", path = .path.display())]
-pub struct StateDirError {
-    /// Operation that failed.
-    pub verb: &'static str,
-    /// The directory.
-    pub path: PathBuf,
-    /// Cause.
-    pub source: io::Error,
-    /// Remedy.
-    pub advice: &'static str,
+pub enum StateDirError {
+    /// The disk refuses.
+    #[error("cannot {verb} {}. {advice}", path.display())]
+    Disk {
+        /// Operation that failed.
+        verb: &'static str,
+        /// File or directory.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+        /// Remedy.
+        advice: &'static str,
+    },
+    /// The directory or an entry belongs to another user.
+    #[error(
+        "state directory {}: {} belongs to user {found}; expected user {expected}, as which this command runs. Run it as \
+         user {found}, or name another directory with --state", state.display(), path.display()
+    )]
+    OtherUser {
+        /// The state directory.
+        state: PathBuf,
+        /// Itself or an entry.
+        path: PathBuf,
+        /// Owner.
+        found: u32,
+        /// User of this process.
+        expected: u32,
+    },
+    /// Every user may write the directory.
+    #[error(
+        "state directory {0}: every user may write it (mode {found:04o}); expected its owner alone. Run `chmod o-w {0}`, or name \
+         another directory with --state", state.display()
+    )]
+    Writable {
+        /// The state directory.
+        state: PathBuf,
+        /// Its mode.
+        found: u32,
+    },
+    /// Something else stands where a file or directory of the state belongs.
+    #[error(
+        "state directory {}: {} is {found}; expected {expected}, so that what is written there lies there: move it away and \
+         start again", state.display(), path.display()
+    )]
+    Kind {
+        /// The state directory.
+        state: PathBuf,
+        /// The entry.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+        /// What it should be.
+        expected: &'static str,
+    },
 }
 
-/// Makes the state directory, if only its last component is missing. For [`Access::Read`] it must exist.
+/// Makes the state directory, if only its last component is missing, and checks it: its absolute path. For [`Access::Read`] it must
+/// exist.
 ///
 /// # Errors
-/// It cannot be made or read.
-pub fn make(state: &Path, access: Access) -> Result<(), StateDirError> {
+/// [`StateDirError`]; nothing in it was touched.
+pub fn make(state: &Path, access: Access) -> Result<PathBuf, StateDirError> {
     if access != Access::Read {
-        match fs::create_dir(state) {
+        match DirBuilder::new().mode(DIR_MODE).create(state) {
             Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
                 let advice = "Make the directory above it, or name another one with --state";
-                let (verb, path) = ("make state directory", state.to_owned());
-                return Err(StateDirError { verb, path, source, advice });
+                return Err(disk("make state directory", state, source, advice));
             }
             _ => {}
         }
     }
-    must_exist(state)
+    must_exist(state)?;
+    check(state)
 }
 
 /// Refuses a path that is no directory, or one that cannot be read.
 ///
 /// # Errors
-/// It cannot be read.
+/// [`StateDirError::Disk`].
 pub fn must_exist(state: &Path) -> Result<(), StateDirError> {
     let advice = "`aliquot prepare` makes it; check the name given with --state";
     match fs::read_dir(state) {
         Ok(_) => Ok(()),
-        Err(source) => {
-            Err(StateDirError { verb: "read state directory", path: state.to_owned(), source, advice })
+        Err(source) => Err(disk("read state directory", state, source, advice)),
+    }
+}
+
+/// The absolute path of a state directory that is safe to use as this user.
+///
+/// # Errors
+/// [`StateDirError`]; nothing in it was touched.
+pub fn check(state: &Path) -> Result<PathBuf, StateDirError> {
+    let advice = "Name another directory with --state";
+    // Container runtimes resolve mounts from their own directory, so every path must be absolute.
+    let state = fs::canonicalize(state).map_err(|e| disk("resolve state directory", state, e, advice))?;
+    let failed = |source| disk("open state directory", &state, source, advice);
+    let flags = (OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC).bits();
+    let dir = OpenOptions::new().read(true).custom_flags(flags).open(&state).map_err(failed)?;
+    let found = dir.metadata().map_err(failed)?;
+    must_be_own(&state, &state, found.uid())?;
+    if found.mode() & WRITABLE_BY_OTHERS != 0 {
+        return Err(StateDirError::Writable { state, found: found.mode() & 0o7777 });
+    }
+    let files = FILES.map(|name| (name, SFlag::S_IFREG));
+    let directories = DIRECTORIES.map(|name| (name, SFlag::S_IFDIR));
+    for (name, expected) in files.into_iter().chain(directories) {
+        let path = state.join(name);
+        match fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(disk("examine", &path, errno.into(), advice)),
+            Ok(entry) => {
+                must_be(&state, &path, &entry, expected)?;
+                must_be_own(&state, &path, entry.st_uid)?;
+            }
         }
     }
+    Ok(state)
+}
+
+fn must_be_own(state: &Path, path: &Path, found: u32) -> Result<(), StateDirError> {
+    let expected = geteuid().as_raw();
+    if found == expected {
+        return Ok(());
+    }
+    Err(StateDirError::OtherUser { state: state.to_owned(), path: path.to_owned(), found, expected })
+}
+
+fn must_be(state: &Path, path: &Path, entry: &FileStat, expected: SFlag) -> Result<(), StateDirError> {
+    let kind = SFlag::from_bits_truncate(entry.st_mode) & SFlag::S_IFMT;
+    if kind == expected {
+        return Ok(());
+    }
+    let found = match fs::read_link(path) {
+        Ok(target) if kind == SFlag::S_IFLNK => format!("a symbolic link to {}", target.display()),
+        _ => file::word(kind).to_owned(),
+    };
+    let (state, path) = (state.to_owned(), path.to_owned());
+    Err(StateDirError::Kind { state, path, found, expected: file::word(expected) })
+}
+
+fn disk(verb: &'static str, path: &Path, source: io::Error, advice: &'static str) -> StateDirError {
+    StateDirError::Disk { verb, path: path.to_owned(), source, advice }
 }

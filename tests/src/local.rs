@@ -183,6 +183,7 @@ impl Local {
             offers: None,
             disk: Disk::default(),
             gauge: None,
+            on_wait: |_| {},
         };
         let (node, recovery) = Node::open(parts, &Dirs::in_state(self.state()), Access::Change).unwrap();
         assert!(recovery.problems.is_empty(), "{:?}", recovery.problems);

@@ -127,6 +127,7 @@ impl World {
             offers: self.offers.get().cloned(),
             disk,
             gauge: None,
+            on_wait: |_| {},
         }
     }
 

@@ -13,13 +13,18 @@ mod bench;
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use aliquot_backend_sim::Personality;
+use aliquot_core::partition::Part;
+use aliquot_core::ports::{DeviceBackend as _, MountContent};
+use aliquot_driver::agent::simulated::ContainerCards;
 use aliquot_driver::disk::Disk;
 use aliquot_driver::node::{Access, Dirs, Node};
-use aliquot_tests::local::copy_program;
+use aliquot_tests::local::{copy_program, opened_to_everybody};
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::simulated::{self, Link};
 
@@ -102,4 +107,46 @@ fn programs_of_a_container_are_held_to_the_share_of_its_claim() {
     );
     let output = output.unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\n", "{output:?}");
+}
+
+/// Every container numbers its processes from 1, so that a process may have number and seat of an exited one of another user.
+#[test]
+fn simulated_cards_serve_containers_of_several_users() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("stood aside: only root can be several users");
+    }
+    let bench = simulated::Bench::new();
+    let probe = match bench.compile("sim_probe", Link::Opened) {
+        Ok(probe) => probe,
+        Err(why) => return println!("stood aside: {why}"),
+    };
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = place.path().join("probe");
+    copy_program(&probe, &program);
+    opened_to_everybody(&[bench.libraries().parent().unwrap(), &bench.libraries(), &program]);
+    let world = World::at(place.path(), Personality::named("t4-2").unwrap().load().unwrap(), "");
+    fs::create_dir(world.state()).unwrap();
+    let cards = ContainerCards::new(Box::new(world.hardware()), &world.state()).unwrap();
+    let card = cards.discover().unwrap().cards[0].uuid.clone();
+    let access = cards.access(&card, &Part::Card).unwrap();
+    let mount = access.mounts.iter().find(|mount| mount.content == MountContent::SimulatedCards);
+    let dir = PathBuf::from(&mount.unwrap().host);
+    for user in ["0", "65534", "1000", "0"] {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "setpriv", "--clear-groups"]);
+        command.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg(&program);
+        command.args(["hold", "1048576"]).env("ALIQUOT_SIM_DIR", &dir);
+        command.env("LD_LIBRARY_PATH", bench.libraries()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut held = command.spawn().unwrap();
+        let line = BufReader::new(held.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        // It leaves its files behind, as a killed container does.
+        held.kill().unwrap();
+        held.wait().unwrap();
+        assert_eq!(line, "ready", "user {user}");
+    }
+    // Tenants of every user may write the simulated hardware, and nothing else of the state.
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode(&dir), mode(&dir.join("card-0")), mode(&dir.join("node.toml"))), (0o1777, 0o666, 0o644));
+    assert_eq!((mode(&world.state()) & 0o022, mode(&world.state().join("lib")) & 0o022), (0, 0));
 }

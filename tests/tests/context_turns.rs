@@ -138,5 +138,12 @@ fn waiting_process_reuses_the_measured_size() {
     wait_for("the context", || machine.bench.card().in_use() == CONTEXT);
     // No other process can have one.
     machine.fault("cuDevicePrimaryCtxRetain", "{ error = 999 }");
-    assert_eq!((machine.told_quietly(), measures.ended().status.code()), (CONTEXT, Some(0)));
+    let holder = measures.0.id();
+    let (waited, published) = machine.told(&["--memory", "1Gi"]);
+    let said = err(&waited);
+    assert!(
+        said.starts_with(&format!("waiting for process {holder} (")) && said.lines().count() == 1,
+        "{said}"
+    );
+    assert_eq!((published, measures.ended().status.code()), (CONTEXT, Some(0)));
 }

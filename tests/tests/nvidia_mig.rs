@@ -3,7 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -315,8 +317,12 @@ fn missing_permission_for_instances_names_the_remedy() {
     let cards = machine.bench.cards();
     let place = cards.parent().unwrap();
     let state = machine.state();
-    opened_to_everybody(&[machine.dir(), place, &machine.bench.libraries(), &cards, &state, &program]);
+    opened_to_everybody(&[machine.dir(), place, &machine.bench.libraries(), &cards, &program]);
     let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).unwrap();
+    if root {
+        std::os::unix::fs::chown(&state, Some(65534), Some(65534)).unwrap();
+    }
     let said = |command: &str, rest: &[&str]| {
         let mut command_line = machine.bench.command(&program);
         command_line.arg(command).arg("--state").arg(&state).args(rest).current_dir(machine.dir());

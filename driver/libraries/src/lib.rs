@@ -11,9 +11,9 @@
 //!
 //! A directory never changes: other content has another name, and a process that has a library mapped keeps it.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// `libaliquot.so`, the shim.
@@ -100,7 +100,8 @@ fn put(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     if fs::read(&path).is_ok_and(|found| found == bytes) {
         return Ok(());
     }
-    fs::create_dir_all(dir)?;
+    // Whatever the umask, no other user may replace a library.
+    DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
     // Several processes may install at once, each with a file of its own; the last name wins, with the same content.
     let temp = dir.join(format!(".{name}.{}", std::process::id()));
     let written = write(&temp, bytes).and_then(|()| fs::rename(&temp, &path));

@@ -27,12 +27,13 @@ use aliquot_core::ports::{
     MountContent, PartitionAt, Samples,
 };
 use aliquot_core::units::Bytes;
-use aliquot_sim_device::{DEVICES_ENV, DIR_ENV};
+use aliquot_sim_device::{CONTENTS, DEVICES_ENV, DIR_ENV};
 
 use nix::libc;
 use parking_lot::Mutex;
 
 use crate::run::simulated::{PARTITION, directory_for};
+use crate::state_dir::file::make_dirs;
 
 /// Library directories that loaders search without a configuration: Debian's, and that of RHEL and SUSE.
 const LIBRARY_DIRS: [&str; 2] = [DEBIAN_DIR, "/usr/lib64"];
@@ -177,18 +178,24 @@ impl DeviceBackend for ContainerCards {
     }
 }
 
-/// Makes the cards' files, writable for tenants of any user: they are the simulated hardware. Tenants write the directory, so
-/// no link in it is followed.
+/// Makes the cards' files, writable for tenants of any user: they are the simulated hardware. What tenants make lies in
+/// [`CONTENTS`], where each may remove what a process of another user left; the agent opens nothing there. Tenants write the
+/// directory, so no link in it is followed.
 fn open_to_tenants(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        if !entry.file_type()?.is_file() {
+        let kind = entry.file_type()?;
+        let is_expected = kind.is_file() || kind.is_dir() && entry.file_name() == CONTENTS;
+        if !is_expected {
             let path = entry.path();
             let message =
                 format!("{}: found a link or directory, expected a file; remove it", path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
     }
+    let contents = dir.join(CONTENTS);
+    make_dirs(&contents)?;
+    fs::set_permissions(&contents, Permissions::from_mode(0o777))?;
     drop(aliquot_sim_device::open(dir).map_err(io::Error::other)?);
     fs::set_permissions(dir, Permissions::from_mode(0o1777))?;
     for entry in fs::read_dir(dir)? {

@@ -1,6 +1,6 @@
 //! The journal's file, read.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::{Decoded, JournalError, decode};
 use crate::disk::Disk;
+use crate::state_dir;
 
 /// Most claims: eight cards with seven partitions and ten shares each are 560.
 pub const CLAIMS_MAX: usize = 4096;
@@ -71,7 +72,7 @@ impl JournalFile {
 
     fn bytes(&self) -> Result<Option<Vec<u8>>, JournalError> {
         let failed = |source| self.failed("read", source);
-        let file = match File::open(&self.path) {
+        let file = match state_dir::file::to_read(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(failed)?,
         };

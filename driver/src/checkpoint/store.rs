@@ -8,16 +8,15 @@
 //!  large: snapshot ─▶ temp file ─▶ sync ─▶ rename
 //! ```
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-
-use nix::libc;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
 use super::frame::{self, Seal};
 use super::{Change, Decoded, Journal, JournalError, JournalFile};
 use crate::checkpoint::CLAIMS_MAX;
 use crate::disk::Mode;
+use crate::state_dir;
 
 /// A log is replaced by a snapshot when it is this many times longer than the last one,
 const GROWTH: usize = 3;
@@ -164,9 +163,7 @@ impl JournalStore {
     }
 
     fn open_log(&self) -> Result<File, JournalError> {
-        let opened =
-            OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(self.file.path());
-        opened.map_err(|source| self.file.failed("open", source))
+        state_dir::file::to_change(self.file.path()).map_err(|source| self.file.failed("open", source))
     }
 }
 

@@ -109,8 +109,10 @@ impl From<HardwareError> for Failure {
 
 impl From<StateDirError> for Failure {
     fn from(error: StateDirError) -> Self {
-        let StateDirError { verb, path, source, advice } = error;
-        Self::Path { verb, path, source, advice }
+        match error {
+            StateDirError::Disk { verb, path, source, advice } => Self::Path { verb, path, source, advice },
+            unsafe_to_use => Self::Node(unsafe_to_use.to_string()),
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use super::manual;
 use super::output::{Format, Side, Terminal};
 use crate::error_text::chain;
 use crate::hardware::node_spec;
-use crate::state_dir::must_exist;
+use crate::state_dir::{check, must_exist};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,6 +76,9 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let state = state(args)?;
     if args.state.is_some() {
         must_exist(&state)?;
+    }
+    if !args.clear.is_empty() && state.exists() {
+        check(&state)?;
     }
     let book = HealthBook::of(&state);
     let failed = |error: &dyn std::error::Error| Failure::Node(chain(error));

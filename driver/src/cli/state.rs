@@ -1,6 +1,7 @@
 //! A node with its state in a directory: later commands read the changes of `prepare`.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,8 +18,9 @@ use crate::checkpoint::ClaimRecord;
 use crate::error_text::chain;
 use crate::hardware::Hardware;
 use crate::health::HealthBook;
-use crate::node::{Access, Dirs, Node};
+use crate::node::{Access, Dirs, Node, Parts};
 use crate::prepare::recorded;
+use crate::state_dir::wait::LockHolder;
 
 use super::failure::Failure;
 use super::output::Terminal;
@@ -40,6 +42,7 @@ pub(super) fn open(
 ) -> Result<Node, Failure> {
     let catalogue = Arc::new(setting.catalogue.clone());
     let parts = hardware.into_parts(catalogue, setting.policy.clone(), setting.server);
+    let parts = Parts { on_wait: say_waiting, ..parts };
     let (node, recovery) =
         Node::open(parts, &Dirs::in_state(state), access).map_err(|error| Failure::Node(chain(&error)))?;
     for uid in &recovery.undone {
@@ -55,6 +58,11 @@ pub(super) fn open(
         }
     }
     Ok(node)
+}
+
+fn say_waiting(holder: &LockHolder) {
+    // A closed standard error is no reason to stop waiting.
+    drop(writeln!(io::stderr(), "waiting for {holder}, which is making changes to the state directory"));
 }
 
 /// The claims that a node has in its journal, as allocated claims.

@@ -1,12 +1,12 @@
 //! Limits that change often while their tenants run: mapped once, written in place.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 
+use crate::state_dir::{file, wait};
 use aliquot_abi::layout::limits;
 use aliquot_abi::limits::Limits;
 use aliquot_enforce::term::Until;
-use nix::fcntl::{Flock, FlockArg};
 
 use super::mapping::Mapping;
 use super::{Place, bytes_of, fault, open};
@@ -33,7 +33,7 @@ impl Live {
         }
         let mapping = Mapping::of(&file, limits::BYTES)?;
         mapping.limits().map_err(fault)?;
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&place.lock)?;
+        let lock = file::to_lock(&place.lock)?;
         Ok(Self { mapping, lock })
     }
 
@@ -68,8 +68,7 @@ impl Live {
     /// # Errors
     /// No record is complete, or the lock cannot be taken.
     pub fn change(&mut self, change: impl FnOnce(&Limits) -> Option<Limits>) -> io::Result<Changed> {
-        let lock = Flock::lock(self.lock.try_clone()?, FlockArg::LockExclusive)
-            .map_err(|(_, errno)| io::Error::from(errno))?;
+        let lock = wait::lock(self.lock.try_clone()?, wait::LONGEST, |_| {})?;
         let now = self.read()?;
         let Some(next) = change(&now) else { return Ok(Changed::No) };
         let next = Limits { generation: now.generation + 1, ..next };

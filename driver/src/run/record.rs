@@ -13,20 +13,19 @@
 //! A command and its descendants may outlive the supervisor. They keep the grant as long as any liveness check finds a process.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use aliquot_core::id::{ClaimUid, NameError};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::libc;
 
 use crate::disk::{Disk, Mode, TEMP_SUFFIX};
 use crate::node::Node;
 use crate::prepare::PrepareError;
 use crate::region;
+use crate::state_dir::{file, wait};
 
 use super::signs::{Signs, Where};
 
@@ -34,8 +33,6 @@ use super::signs::{Signs, Where};
 pub const GRANTS_VARIABLE: &str = "ALIQUOT_GRANTS";
 /// Longest record that is read.
 const RECORD_BYTES_MAX: u64 = 256;
-/// Flags to open a path that may not be a plain file.
-const LOOK: libc::c_int = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
 
 /// The record of a run that this process supervises; locked until dropped.
 #[derive(Debug)]
@@ -95,7 +92,7 @@ impl Run {
     /// The record cannot be written or locked.
     pub fn register(state: &Path) -> io::Result<Self> {
         let runs = directory(state);
-        fs::create_dir_all(&runs)?;
+        file::make_dirs(&runs)?;
         let pid = std::process::id();
         let start = region::start_time(pid).unwrap_or(0);
         let wrong = |error: NameError| io::Error::other(error);
@@ -110,8 +107,7 @@ impl Run {
                 continue;
             }
             Disk::default().replace(&path, says.as_bytes(), Mode::Private)?;
-            let file = Flock::lock(open(&path)?, FlockArg::LockExclusiveNonblock)
-                .map_err(|(_, errno)| io::Error::from(errno))?;
+            let file = wait::try_lock(file::to_change(&path)?)?;
             let living = living(state, &uid);
             return Ok(Self { uid, path, living, file });
         }
@@ -124,15 +120,11 @@ impl Run {
     /// The file cannot be created or locked; the other liveness checks then apply alone.
     pub fn sign_of_life(&self) -> io::Result<File> {
         if let Some(dir) = self.living.parent() {
-            fs::create_dir_all(dir)?;
+            file::make_dirs(dir)?;
         }
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.living);
-        match made {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+        drop(file::to_lock(&self.living)?);
         // Read-only: the command inherits this descriptor.
-        let file = OpenOptions::new().read(true).custom_flags(LOOK).open(&self.living)?;
+        let file = file::to_read(&self.living)?;
         // Held until the last process with this description closes it.
         file.try_lock_shared()?;
         Ok(file)
@@ -191,6 +183,12 @@ impl Left {
 // === impl Says ===
 
 impl Says {
+    fn read(file: &mut File) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        Read::by_ref(file).take(RECORD_BYTES_MAX).read_to_end(&mut bytes)?;
+        Ok(Self::of(&String::from_utf8_lossy(&bytes)))
+    }
+
     /// Parses the complete lines.
     fn of(text: &str) -> Self {
         let mut says = Self::default();
@@ -219,6 +217,20 @@ fn living(state: &Path, uid: &ClaimUid) -> PathBuf {
     state.join("living").join(uid.as_str())
 }
 
+/// The commands of a state directory's runs, by claim: process id and start time of each. A record of another boot or pid namespace
+/// names no process of this one.
+pub(super) fn commands(state: &Path) -> Vec<(ClaimUid, (u32, u64))> {
+    let here = Where::here();
+    let entries = fs::read_dir(directory(state)).into_iter().flatten().flatten();
+    let command = |entry: fs::DirEntry| {
+        let uid = ClaimUid::new(entry.file_name().to_str()?).ok()?;
+        let says = Says::read(&mut file::to_read(&entry.path()).ok()?).ok()?;
+        let is_here = says.of.is_none() || says.of == here;
+        Some((uid, says.command.filter(|_| is_here)?))
+    };
+    entries.filter_map(command).collect()
+}
+
 /// The record is removed last: without it no sweep would remove the other file.
 fn forget(record: &Path, living: &Path) -> io::Result<()> {
     match fs::remove_file(living) {
@@ -228,19 +240,13 @@ fn forget(record: &Path, living: &Path) -> io::Result<()> {
     fs::remove_file(record)
 }
 
-/// Opens a record. The entry may be anything: a symbolic link is not followed, and a pipe does not block.
-fn open(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).custom_flags(LOOK).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("no plain file")) }
-}
-
 /// The record of a claim; `None`: it is of no run. The node is open for changes.
 ///
 /// # Errors
 /// The entry is no plain file, or cannot be read or locked.
 pub fn find(state: &Path, uid: &ClaimUid) -> io::Result<Option<Found>> {
     let path = directory(state).join(uid.as_str());
-    let file = match open(&path) {
+    let file = match file::to_change(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
@@ -253,9 +259,7 @@ pub fn find(state: &Path, uid: &ClaimUid) -> io::Result<Option<Found>> {
         // The liveness of its supervisor is unknown: the administrator must remove the cause.
         Err((_, errno)) => return Err(errno.into()),
     };
-    let mut bytes = Vec::new();
-    Read::by_ref(&mut *file).take(RECORD_BYTES_MAX).read_to_end(&mut bytes)?;
-    let says = Says::of(&String::from_utf8_lossy(&bytes));
+    let says = Says::read(&mut file)?;
     Ok(Some(Found::Left(Left { path, living: living(state, uid), says, _file: file })))
 }
 

@@ -28,6 +28,7 @@ use aliquot_sim_device::{
 use super::cards::{Cards, Events, Meter, Reach, Spent, Window};
 use crate::clock;
 use crate::disk::{Disk, Mode};
+use crate::state_dir::file::make_dirs;
 
 /// Beginning of the names of directories of partitions.
 pub(crate) const PARTITION: &str = "cards-";
@@ -283,7 +284,7 @@ fn ensure(dir: &Path, facts: &[CardFacts]) -> io::Result<()> {
         );
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    fs::create_dir_all(dir)?;
+    make_dirs(dir)?;
     Disk::default().replace(&path, text(facts).as_bytes(), Mode::Shown)
 }
 

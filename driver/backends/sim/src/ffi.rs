@@ -6,12 +6,16 @@
 //! simulated hardware promises to outlive processes, not power cuts.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use aliquot_core::ports::BackendError;
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 /// Name of the state in its directory.
@@ -20,6 +24,10 @@ const STATE_FILE: &str = "hardware.toml";
 const LOCK_FILE: &str = "hardware.lock";
 /// Longest state that is read: thousands of partitions; stops a wrong file from filling the memory.
 const STATE_BYTES_MAX: u64 = 4 << 20;
+/// Time between two attempts to get the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+/// Attempts, 30 s of them: a call holds the lock for milliseconds.
+const LOCK_TRIES: u32 = 6000;
 
 /// Everything that the hardware remembers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +80,8 @@ pub(crate) enum Changed<T> {
 impl Hardware {
     /// Hardware in a directory, which is made if only its last component is missing; a first visit finds `initial`.
     pub(crate) fn open(dir: &Path, initial: &State) -> Result<Self, BackendError> {
-        match fs::create_dir(dir) {
+        // No other user may write it, whatever the umask.
+        match DirBuilder::new().mode(0o755).create(dir) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", dir, e)),
             _ => {}
         }
@@ -114,14 +123,44 @@ impl Hardware {
 fn lock(dir: &Path) -> Result<File, BackendError> {
     let path = dir.join(LOCK_FILE);
     // Reading is enough for a lock, and all that a disk mounted for reading allows.
-    let file = match File::open(&path) {
+    let file = match options().read(true).open(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            File::options().create(true).truncate(false).write(true).open(&path)
+            options().create(true).write(true).mode(0o600).open(&path)
         }
         opened => opened,
     };
-    let file = file.map_err(|e| failed("open", &path, e))?;
-    file.lock().map_err(|e| failed("lock", &path, e))?;
+    let file = file.and_then(private).map_err(|e| failed("open", &path, e))?;
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(e)) => return Err(failed("lock", &path, e)),
+        }
+    }
+    let seconds = (LOCK_PAUSE * LOCK_TRIES).as_secs();
+    let held = format!("another process holds it for more than {seconds} s; end that process and try again");
+    Err(failed("lock", &path, io::Error::new(io::ErrorKind::WouldBlock, held)))
+}
+
+/// Neither a link is followed nor a pipe waited for.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits());
+    options
+}
+
+/// A lock file that another user may open could be held by that user for ever.
+fn private(file: File) -> io::Result<File> {
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "expected a plain file; move it away"));
+    }
+    if found.mode() & 0o077 != 0 {
+        match file.set_permissions(Permissions::from_mode(0o600)) {
+            // A disk mounted for reading keeps the mode of its files.
+            Ok(()) | Err(_) => {}
+        }
+    }
     Ok(file)
 }
 
@@ -141,7 +180,8 @@ fn load(path: &Path) -> Result<State, BackendError> {
 fn store(path: &Path, state: &State) -> Result<(), BackendError> {
     let text = toml::to_string(state).map_err(|e| failed("write", path, io::Error::other(e)))?;
     let next = path.with_extension("toml.next");
-    fs::write(&next, text).map_err(|e| failed("write", &next, e))?;
+    let file = options().create(true).write(true).truncate(true).mode(0o644).open(&next);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|e| failed("write", &next, e))?;
     fs::rename(&next, path).map_err(|e| failed("replace", path, e))
 }
 

@@ -1,6 +1,7 @@
 //! What a context takes on the card of a run, measured before its command starts, and without keeping others from the node.
 
 use std::collections::BTreeSet;
+use std::io::{self, Write as _};
 
 use aliquot_core::id::{CardUuid, ClaimUid};
 
@@ -34,7 +35,16 @@ pub(super) fn measure(
             let failed = |error| home.failed("lock", error);
             let Some(turn) = Turn::now(&home.state, &ground.card).map_err(failed)? else {
                 drop(node);
-                let turn = Turn::wait(&home.state, &ground.card, || measuring.tell()).map_err(failed)?;
+                let turn = Turn::wait(&home.state, &ground.card, |holder| {
+                    measuring.tell();
+                    // A closed standard error is no reason to stop waiting.
+                    drop(writeln!(
+                        io::stderr(),
+                        "waiting for {holder}, which measures on card {}",
+                        ground.card
+                    ));
+                })
+                .map_err(failed)?;
                 had = Some((ground.card, turn));
                 (node, _) = reopened(terminal)?;
                 // It may be known now, and what is promised be something else.

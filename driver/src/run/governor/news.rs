@@ -1,18 +1,17 @@
 //! Leader election of a card, and the events a governor waits for: requests of the command's thread, and inotify events of two
 //! paths. Nothing is polled while inotify is available.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::libc;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
@@ -22,6 +21,7 @@ use super::LOOK;
 use crate::clock::monotonic;
 use crate::disk::Disk;
 use crate::region::{Live, Place};
+use crate::state_dir::file;
 
 /// Tries for the leader lock after an event, with doubling delays: the kernel reports a closed file shortly before it releases the
 /// file's lock.
@@ -213,10 +213,9 @@ impl Candidate {
         if self.file.as_ref().is_none_or(|file| !is_named(&self.path, file)) {
             let parent = self.path.parent()?;
             if !parent.is_dir() {
-                fs::create_dir_all(parent).ok()?;
+                file::make_dirs(parent).ok()?;
             }
-            let mut options = OpenOptions::new();
-            self.file = options.write(true).create(true).truncate(false).open(&self.path).ok();
+            self.file = file::to_lock(&self.path).ok();
             self.watch = None;
         }
         if self.watch.is_none() {
@@ -246,8 +245,7 @@ impl Candidate {
         let mut new = self.path.clone().into_os_string();
         new.push(format!(".{}", std::process::id()));
         self.disk.before("make an office").ok()?;
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).open(&new).ok()?;
+        let file = file::to_lock(Path::new(&new)).ok()?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
         self.disk.before("name an office").ok()?;
         fs::rename(&new, &self.path).ok()?;
@@ -290,8 +288,7 @@ impl Candidate {
 /// Removes an unlocked leader lock; a foreign entry, such as a directory, stays. A candidate that locks the file afterwards finds
 /// that it has lost its name.
 fn remove_unheld(path: &Path) {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let Ok(file) = OpenOptions::new().write(true).custom_flags(flags).open(path) else { return };
+    let Ok(file) = file::to_change(path) else { return };
     let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return };
     if is_named(path, &file) {
         // The next leader tries again.

@@ -14,6 +14,7 @@ use crate::schedule::{SEATS, Work};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::fd::RawFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -105,6 +106,10 @@ pub struct Moment {
     pub processes: Vec<Process>,
 }
 
+/// Directory in the directory of cards for what processes make, where processes of several users share the cards. Without it that
+/// lies beside the cards.
+pub const CONTENTS: &str = "contents";
+
 /// A simulated card, or a MIG device of one.
 #[derive(Clone, Debug)]
 pub struct Card {
@@ -113,6 +118,8 @@ pub struct Card {
     mapping: Arc<Mapping>,
     alive: RawFd,
     dir: Arc<Path>,
+    /// Directory of what processes make: contents and shared memory.
+    contents: Arc<Path>,
     /// `None`: it is the whole card.
     part: Option<Arc<Part>>,
     /// State files of opened GPU instances; they stay mapped.
@@ -144,7 +151,10 @@ impl Moment {
 impl Card {
     pub(crate) fn open(dir: &Path, node: Arc<Node>, index: usize, alive: RawFd) -> Result<Self, OpenError> {
         let mapping = Arc::new(Mapping::open(&Self::file(dir, index))?);
-        Ok(Self { node, index, mapping, alive, dir: dir.into(), part: None, parts: Arc::default() })
+        // Processes of several users need one in which each of them may remove what another left.
+        let own = dir.join(CONTENTS);
+        let contents = if own.is_dir() { own.into() } else { dir.into() };
+        Ok(Self { node, index, mapping, alive, dir: dir.into(), contents, part: None, parts: Arc::default() })
     }
 
     /// A GPU instance of this card as a card, with the given facts. Its state file is created if absent.
@@ -206,8 +216,8 @@ impl Card {
 
     fn content(&self, seat: usize, pid: u64) -> PathBuf {
         match &self.part {
-            None => self.dir.join(format!("content-{}-{seat}-{pid}", self.index)),
-            Some(part) => self.dir.join(format!("content-{}.{}-{seat}-{pid}", self.index, part.serial)),
+            None => self.contents.join(format!("content-{}-{seat}-{pid}", self.index)),
+            Some(part) => self.contents.join(format!("content-{}.{}-{seat}-{pid}", self.index, part.serial)),
         }
     }
 
@@ -261,19 +271,21 @@ impl Card {
     /// has the memory.
     #[must_use]
     pub fn shared_file(&self, number: u64) -> PathBuf {
-        self.dir.join(format!("shared-{}-{number}", self.number()))
+        self.contents.join(format!("shared-{}-{number}", self.number()))
     }
 
     /// Another name of its maker's content, which outlives that.
     #[must_use]
     pub fn shared_content_file(&self, number: u64) -> PathBuf {
-        self.dir.join(format!("shared-content-{}-{number}", self.number()))
+        self.contents.join(format!("shared-content-{}-{number}", self.number()))
     }
 
     /// Whether a process has such memory or a descriptor of it; its files are removed with the last.
     fn is_held(&self, number: u64) -> bool {
         let path = self.shared_file(number);
-        if std::fs::File::open(path).is_ok_and(|file| file.try_lock().is_err()) {
+        // A process of another user may put anything there.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+        if file.is_ok_and(|file| file.try_lock().is_err()) {
             return true;
         }
         self.forget_shared(number);

@@ -4,7 +4,7 @@
 //!   process 1: libcuda.so.1 ─┐                     ┌─ card-0   memory accounting, device time, seats of processes
 //!   process 2: libcuda.so.1 ─┼─ mapped directory ──┼─ card-1, instance-1-…   cards, and MIG instances of them
 //!   a tool:    nvml, tests  ─┘                     ├─ alive    one lock byte a seat; the kernel drops it when its process dies
-//!                                                  ├─ content-…    what device memory holds, one sparse file a seat
+//!                                                  ├─ content-…    what device memory holds, one sparse file a seat (in contents/, where that is)
 //!                                                  ├─ node.toml    which cards (absent: two of the default model)
 //!                                                  ├─ faults.toml  what goes wrong, and when (absent: nothing)
 //!                                                  └─ misused      which calls used streams, events and contexts that were gone
@@ -35,7 +35,9 @@ mod profile;
 pub mod schedule;
 mod xid;
 
-pub use card::{Busy, Card, Full, Health, Kind, Mark, Moment, Process, Seat, SeatError, WINDOW_NANOS};
+pub use card::{
+    Busy, CONTENTS, Card, Full, Health, Kind, Mark, Moment, Process, Seat, SeatError, WINDOW_NANOS,
+};
 pub use fault::{Action, Named, Plan, PlanError, Struck};
 pub use header::{CardFault, Record};
 pub use install::{InstallError, install};

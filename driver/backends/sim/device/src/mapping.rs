@@ -17,7 +17,7 @@ use std::cell::UnsafeCell;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -312,8 +312,9 @@ fn init(shared: &Shared) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Whatever the umask, other users may not write it until its owner lets them.
 fn open_private(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o644).open(path)
 }
 
 /// Opens the file of seat locks. It stays open: closing any descriptor of it would drop this process's locks.

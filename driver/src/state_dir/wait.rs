@@ -1,0 +1,160 @@
+//! Waits for a lock of the state directory: for a bounded time, and not in silence.
+//!
+//! ```text
+//!   0 s        1 s                              limit
+//!   ├─ blocks ─┼─ `slow` hears of the holder ─┬─┤ gives up, names the holder
+//!                                             └─ locked
+//! ```
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+/// Longest wait of a command for a lock of the state.
+pub const LONGEST: Duration = Duration::from_secs(30);
+/// A shorter wait is not reported.
+const SLOW: Duration = Duration::from_secs(1);
+/// Longest command that is shown of a holder.
+const COMMAND_BYTES_MAX: u64 = 4096;
+const COMMAND_CHARS_MAX: usize = 60;
+
+/// The process that holds a lock, as far as it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockHolder {
+    pid: Option<u32>,
+    command: Option<String>,
+}
+
+/// Why a lock was not obtained.
+#[derive(Debug)]
+pub enum Missed {
+    /// Another process holds it.
+    Held(LockHolder),
+    /// The kernel refuses.
+    Refused(io::Error),
+}
+
+type Locked = Result<Flock<File>, (File, Errno)>;
+
+/// Locks the file, or gives up at once.
+///
+/// # Errors
+/// [`Missed`].
+pub fn try_lock(file: File) -> Result<Flock<File>, Missed> {
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(missed)
+}
+
+/// Locks the file in the order in which processes began to wait, or gives up after `limit`. After a second `slow` is called
+/// with the holder.
+///
+/// # Errors
+/// [`Missed`].
+pub fn lock(file: File, limit: Duration, slow: impl FnOnce(&LockHolder)) -> Result<Flock<File>, Missed> {
+    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Err((file, Errno::EWOULDBLOCK)) => file,
+        ended => return ended.map_err(missed),
+    };
+    let again = file.try_clone().map_err(Missed::Refused)?;
+    let waiting = waiter(again).map_err(Missed::Refused)?;
+    let early = SLOW.min(limit);
+    if let Ok(ended) = waiting.recv_timeout(early) {
+        return ended.map_err(missed);
+    }
+    if limit > early {
+        slow(&LockHolder::of(&file));
+        if let Ok(ended) = waiting.recv_timeout(limit - early) {
+            return ended.map_err(missed);
+        }
+    }
+    Err(Missed::Held(LockHolder::of(&file)))
+}
+
+/// A thread that blocks until it has the lock. If the caller gave up meanwhile, the lock is dropped at once.
+fn waiter(file: File) -> io::Result<Receiver<Locked>> {
+    let (sender, receiver) = mpsc::channel();
+    let wait = move || drop(sender.send(uninterrupted(file)));
+    thread::Builder::new().name("aliquot-lock".to_owned()).spawn(wait)?;
+    Ok(receiver)
+}
+
+/// A signal that is handled is no reason to stop waiting.
+fn uninterrupted(mut file: File) -> Locked {
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusive) {
+            Err((file, Errno::EINTR)) => file,
+            ended => return ended,
+        };
+    }
+}
+
+fn missed((file, errno): (File, Errno)) -> Missed {
+    match errno {
+        Errno::EWOULDBLOCK => Missed::Held(LockHolder::of(&file)),
+        errno => Missed::Refused(errno.into()),
+    }
+}
+
+// === impl LockHolder ===
+
+impl LockHolder {
+    /// The holder of a file's lock: as the kernel says, else as a holder wrote into the file.
+    fn of(file: &File) -> Self {
+        let pid = file.metadata().ok().and_then(|found| of_kernel(found.ino())).or_else(|| of_note(file));
+        Self { pid, command: pid.and_then(command) }
+    }
+}
+
+impl fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.pid, &self.command) {
+            (Some(pid), Some(command)) => write!(f, "process {pid} ({command})"),
+            (Some(pid), None) => write!(f, "process {pid}"),
+            (None, _) => f.write_str("another process"),
+        }
+    }
+}
+
+// === impl Missed ===
+
+impl From<Missed> for io::Error {
+    fn from(missed: Missed) -> Self {
+        match missed {
+            Missed::Refused(error) => error,
+            Missed::Held(holder) => Self::new(io::ErrorKind::WouldBlock, format!("{holder} holds its lock")),
+        }
+    }
+}
+
+/// A line of `/proc/locks`: `12: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF`. Lines with `->` are of processes that wait.
+fn of_kernel(inode: u64) -> Option<u32> {
+    let table = fs::read_to_string("/proc/locks").ok()?;
+    table.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let &[_, "FLOCK", _, _, pid, at, ..] = words.as_slice() else { return None };
+        let found = at.rsplit(':').next()?.parse::<u64>().ok()?;
+        pid.parse().ok().filter(|pid| found == inode && *pid != 0)
+    })
+}
+
+fn of_note(mut file: &File) -> Option<u32> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.take(20).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn command(pid: u32) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(format!("/proc/{pid}/cmdline")).ok()?.take(COMMAND_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let words: Vec<_> = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let text: String = words.join(" ").trim().chars().take(COMMAND_CHARS_MAX).collect();
+    let text = crate::printable::line(&text).into_owned();
+    if text.is_empty() { None } else { Some(text) }
+}
