@@ -13,6 +13,7 @@
 
 pub mod ask;
 pub mod cards;
+pub(crate) mod commands;
 pub mod governor;
 pub mod machine;
 pub mod record;

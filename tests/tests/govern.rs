@@ -16,6 +16,7 @@ use aliquot_tests::silence::falls_silent;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use serde_json::Value;
 
 fn send(signal: Signal, pid: u32) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap());
@@ -171,6 +172,39 @@ fn work_past_the_shim_is_paid_by_its_tenant_even_alone() {
     let had = card.moment().device_nanos(within);
     wait_for("all to be paid", || card.moment().device_nanos(within) > had + 200_000_000);
     share_becomes(&card, within, 57, 63);
+    drop(run.stdin.take());
+    run.wait().unwrap();
+    local.settle();
+}
+
+/// Nothing in the environment of the command tells of its run; its record does.
+#[test]
+fn command_with_cleared_environment_is_charged_to_its_run() {
+    let local = Local::new("h200");
+    let script = r#"exec 3<&0
+        echo past $$
+        "$0" demo-tenant work 1000000 <&3 &
+        exec env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" ALIQUOT_SIM_DIR="$ALIQUOT_SIM_DIR" \
+            "$0" demo-tenant work 2000000 <&3 >/dev/null"#;
+    let mut run = local.run(&["--memory", "4Gi", "--cores", "60", "--", "sh", "-c", script]);
+    let mut run = run.arg(aliquot()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    let mut pid = |word: &str| {
+        let line = lines.next().unwrap().unwrap();
+        line.strip_prefix(word).and_then(|pid| pid.trim().parse::<u32>().ok()).ok_or(line).unwrap()
+    };
+    let (past, within) = (pid("past"), pid("works"));
+    let card = local.card();
+    // The run owes what its command has beyond the limit, so that its other process waits.
+    share_becomes(&card, within, 0, 2);
+    share_becomes(&card, past, 95, 100);
+    let top = Command::new(aliquot()).args(["top", "-o", "json", "--state"]).arg(local.state()).output();
+    let top: Value = serde_json::from_slice(&top.unwrap().stdout).unwrap();
+    let (share, outside) = (&top["cards"][0]["shares"][0], &top["cards"][0]["outside"]);
+    let shims = share["processes"].as_array().unwrap().iter().map(|p| (p["pid"].clone(), p["shim"].clone()));
+    let shims: Vec<(Value, Value)> = shims.collect();
+    assert!(shims.contains(&(past.into(), "missing".into())), "{top}");
+    assert_eq!((&share["enforcement"]["state"], outside), (&"bypassed".into(), &Value::Array(Vec::new())));
     drop(run.stdin.take());
     run.wait().unwrap();
     local.settle();

@@ -132,6 +132,27 @@ fn part_used_by_a_run_is_not_released() {
     assert_eq!(fs::read_dir(local.state().join("living")).unwrap().count(), 0);
 }
 
+/// Every command that changes the state gives back what is unused, not `run` alone.
+#[test]
+fn leftovers_of_a_killed_run_go_back_by_prepare_and_release() {
+    let local = Local::new(CARD);
+    let file = local.dir().join("claim.yaml");
+    fs::write(&file, claim("next", "100Gi")).unwrap();
+    for words in [&["prepare", "-f", file.to_str().unwrap()][..], &["release", "next"]] {
+        let (mut child, command) = waits(&local, "20Gi");
+        kill("-KILL", child.id());
+        kill("-KILL", command);
+        child.wait().unwrap();
+        wait_for("its end", || has_ended(command));
+        assert_eq!(local.records(), 1);
+        let output = on_state(&local, words);
+        assert_eq!(code(&output), 0, "{output:?}");
+        assert_eq!(local.records(), 0, "{words:?} left the run's part promised");
+        assert_eq!(fs::read_dir(local.state().join("living")).unwrap().count(), 0);
+    }
+    assert_eq!(local.claims(), 0);
+}
+
 /// If its lock cannot even be tried, no process is taken for its supervisor, and what it holds stays.
 #[test]
 fn unlockable_record_is_left_and_its_part_stays() {

@@ -168,7 +168,7 @@ fn links_in_place_of_its_files_keep_their_targets() {
     for name in FILES {
         fs::write(&target, "precious").unwrap();
         refused_untouched(name, &["symbolic link", "expected a file"], |path| {
-            symlink(&target, path).unwrap()
+            symlink(&target, path).unwrap();
         });
         assert_eq!(fs::read_to_string(&target).unwrap(), "precious", "{name}");
     }

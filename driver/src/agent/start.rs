@@ -29,7 +29,10 @@ use crate::kubelet::sockets::{SocketError, secure_directory};
 use crate::node::{Access, Dirs, Node, OpenError, Parts};
 use crate::run::cards::Cards;
 use crate::run::machine::Machine;
+use crate::run::record::sweep;
 use crate::run::simulated::Simulated;
+use crate::state_dir::wait::LockHolder;
+use crate::state_dir::{self, StateDirError};
 
 /// Threads that serve calls; blocking calls of the node have threads of their own.
 const WORKERS: usize = 2;
@@ -88,6 +91,9 @@ pub enum StartError {
     /// A directory is unsafe.
     #[error(transparent)]
     Directory(#[from] SocketError),
+    /// The state directory is unsafe to use.
+    #[error(transparent)]
+    State(#[from] StateDirError),
     /// The cluster's configuration cannot be used.
     #[error(transparent)]
     Cluster(#[from] ConnectError),
@@ -167,6 +173,7 @@ fn open(settings: &AgentSettings) -> Result<Opening, StartError> {
         secure_directory(dir)?;
     }
     let state = settings.state.as_path();
+    state_dir::check(state)?;
     let catalogue = read_catalogue(settings.hardware.catalogue.as_deref())?;
     let policy = read_policy(settings.hardware.policy.as_deref())?;
     let Opened { hardware, catalogue, cards } = match &settings.hardware.node {
@@ -176,6 +183,9 @@ fn open(settings: &AgentSettings) -> Result<Opening, StartError> {
     let driver = hardware.backend.driver_load();
     let hardware = Hardware { name: settings.node_name.clone(), ..hardware };
     let parts = hardware.into_parts(Arc::new(catalogue), policy, SERVER_UNTIL_KNOWN);
+    let on_wait =
+        |holder: &LockHolder| tracing::info!("waiting for {holder}, which holds the state directory");
+    let parts = Parts { on_wait, ..parts };
     let dirs = Dirs { state: state.to_owned(), cdi: Some(settings.cdi.clone()) };
     let access = Access::ChangeWithin(settings.state_wait);
     let (opens, opening) = oneshot::channel();
@@ -197,7 +207,15 @@ fn open_node(
     cards: Arc<dyn Cards + Send + Sync>,
     driver: Option<String>,
 ) -> Result<OpenNode, OpenError> {
-    let (node, recovery) = Node::open(parts, dirs, access)?;
+    let (mut node, recovery) = Node::open(parts, dirs, access)?;
+    match sweep(&mut node, &dirs.state) {
+        Ok(swept) => {
+            for swept in swept {
+                tracing::info!("local run without a supervisor: {swept:?}");
+            }
+        }
+        Err(error) => tracing::warn!("records of local runs cannot be read: {error}"),
+    }
     tracing::info!(
         claims = node.claims().count(),
         undone = recovery.undone.len(),

@@ -12,14 +12,15 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::partition::Part;
 use serde_json::{Value, json};
 
-use crate::node::{Access, Node};
+use crate::node::Node;
 use crate::prepare::{PrepareError, PreparedClaim};
 
 use super::cluster::{Cluster, Outcome};
 use super::failure::{Answer, Failure};
 use super::input::{self, FileArgs};
+use super::leftovers;
 use super::manual;
-use super::nodes::{Fleet, NodeArgs};
+use super::nodes::NodeArgs;
 use super::output::{Format, Side, Terminal, Tone};
 use crate::error_text::chain;
 
@@ -69,7 +70,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     // What the allocator decided it decided; others hold what the node says, and ask for what they say.
     let decided: BTreeSet<String> =
         manifests.claims.iter().filter(|c| c.allocation.is_some()).map(|c| c.uid.clone()).collect();
-    let (mut node, mut fleet) = Fleet::open_one(&args.nodes, Access::Change, terminal)?;
+    let (mut node, mut fleet) = leftovers::open(&args.nodes, terminal)?;
     fleet.refuse_impossible(&args.nodes)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;

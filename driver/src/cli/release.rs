@@ -12,6 +12,7 @@ use crate::prepare::Released;
 use crate::run::record::{self, Found};
 
 use super::failure::{Answer, Failure};
+use super::leftovers;
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
@@ -102,6 +103,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         failures.extend(outcome.as_ref().err().map(|stays| stays.disposition));
         items.push((name, outcome.map_err(|stays| stays.why)));
     }
+    leftovers::give_back_simulated(&mut node, &args.nodes, terminal)?;
     show(&items, args.output, terminal)?;
     Ok(Answer::of(failures))
 }

@@ -294,7 +294,7 @@ impl<'s> Reign<'s> {
             if self.strangers.have(pid) || governed.any(|grant| grant.owners.have(pid)) {
                 continue;
             }
-            let started = Started::of(pid);
+            let started = Started::of(pid, &self.scope.grants);
             let mut limited = self.grants.iter_mut().filter(|(_, grant)| grant.tenant.is_some());
             match limited.find(|(dir, _)| started.is_under(dir)) {
                 Some((_, grant)) => grant.owners.note(now, pid),

@@ -17,9 +17,10 @@ use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
 use super::cards::{Cards, Events, Meter, Reach, Window};
+use super::commands::Commands;
 use super::samples::SampleClock;
 use crate::view::chain;
-use crate::view::processes::grants_of;
+use crate::view::processes::{grants_of, grants_of_run};
 
 /// Time between two calls of the driver: at most as often as it samples.
 const PERIOD: Nanos = Nanos(166_666_667);
@@ -71,7 +72,12 @@ impl Cards for Machine {
         // A card that does not answer now is met by the command itself.
         let processes = self.0.usage(visible).map(|usage| usage.processes).unwrap_or_default();
         let held = processes.into_iter().filter_map(|(pid, held)| Some((pid, held?)));
-        held.filter(|(pid, _)| !grants_of(*pid).iter().any(|dir| dir.starts_with(grants))).collect()
+        let commands = Commands::of(grants.parent());
+        let ours = |pid| {
+            let mut started = grants_of(pid).into_iter().chain(grants_of_run(pid, &commands));
+            started.any(|dir| dir.starts_with(grants))
+        };
+        held.filter(|(pid, _)| !ours(*pid)).collect()
     }
 
     fn remove_others(&self, _: &dyn Fn(&str) -> bool) -> io::Result<()> {

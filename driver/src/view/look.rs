@@ -13,11 +13,13 @@ use aliquot_core::id::CardUuid;
 use aliquot_core::units::Bytes;
 
 use super::machine::Machine;
+use super::processes::grants_of_run;
 use super::simulated::Drivers;
 use super::state;
 use crate::checkpoint::Phase;
 use crate::clock::now;
 use crate::region::Seen;
+use crate::run::commands::Commands;
 
 /// All data of one look.
 #[derive(Clone, Debug, Default)]
@@ -242,6 +244,11 @@ impl Looker {
             look.drivers.extend(found.drivers);
             look.unusable.extend(found.trouble);
             look.inventory.cards.extend(found.cards);
+        }
+        let commands = Commands::of(look.promised().map(|(dir, _)| dir));
+        let processes = look.drivers.iter_mut().flat_map(|driver| &mut driver.processes);
+        for process in processes.filter(|process| process.grants.is_empty()) {
+            process.grants.extend(grants_of_run(process.pid, &commands));
         }
         look
     }

@@ -6,6 +6,8 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::run::commands::Commands;
+
 /// Grants directory in a container.
 const MOUNTED: &str = "/run/aliquot/grants";
 /// Environment variable with the grants directory of a local run.
@@ -25,9 +27,18 @@ pub(super) fn command(pid: u32) -> Option<String> {
 /// mounts. Empty if none of them has a grant or may be read. An orphan is a child of process 1, so its earlier ancestors are
 /// unknown.
 pub(crate) fn grants_of(pid: u32) -> Vec<PathBuf> {
-    let ancestors = std::iter::successors(Some(pid), |pid| parent(*pid)).take_while(|pid| *pid > 1);
-    let grants = ancestors.take(ANCESTORS_MAX).map(own_grants_of);
-    grants.into_iter().find(|grants| !grants.is_empty()).unwrap_or_default()
+    ancestors(pid).map(own_grants_of).find(|grants| !grants.is_empty()).unwrap_or_default()
+}
+
+/// Directory of the grants of the run whose recorded command a process or one of its ancestors is: for a process that cleared its
+/// environment.
+pub(crate) fn grants_of_run(pid: u32, commands: &Commands) -> Option<PathBuf> {
+    ancestors(pid).find_map(|pid| commands.grants_of(pid)).map(Path::to_owned)
+}
+
+/// A process, and those that started it.
+fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(pid), |pid| parent(*pid)).take_while(|pid| *pid > 1).take(ANCESTORS_MAX)
 }
 
 fn parent(pid: u32) -> Option<u32> {

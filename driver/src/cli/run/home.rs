@@ -1,6 +1,5 @@
 //! Where the local runs of one node keep things, and the node opened for them.
 
-use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -10,22 +9,20 @@ use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_core::ports::DeviceBackend;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use crate::checkpoint::Making;
 use crate::config::state_home;
 use crate::node::{Access, Node};
 use crate::run::cards::Cards;
-use crate::run::governor::remove_offices;
 use crate::run::machine::Machine;
-use crate::run::record::{Swept, sweep};
 use crate::run::simulated::Simulated;
 
 use super::super::failure::Failure;
+use super::super::leftovers;
 use super::super::nodes::{Fleet, NodeArgs, catalogue};
 use super::super::output::Terminal;
 use super::Args;
-use crate::error_text::chain;
 use crate::hardware::node_spec;
 use crate::hardware::open_machine;
+use crate::state_dir::file::make_dirs;
 
 /// One node's local runs.
 pub(super) struct Home {
@@ -120,43 +117,12 @@ impl Home {
 
     /// Gives back what runs hold that died, or did not wait to give it back themselves; whether there was any.
     pub(super) fn gives_back(&self, node: &mut Node, terminal: &mut Terminal<'_>) -> Result<bool, Failure> {
-        let swept = sweep(node, &self.state).map_err(|error| self.failed("clean up", error))?;
-        let mut released = false;
-        for swept in swept {
-            match swept {
-                Swept::Released(_) => released = true,
-                Swept::Running(_) => {}
-                Swept::Stuck(uid, error) => {
-                    terminal.note(format_args!("warning: {uid} cannot be given back: {}", chain(&*error)))?;
-                }
-                Swept::Odd(path, error) => {
-                    let path = path.display();
-                    terminal.note(format_args!(
-                        "warning: {path} is no record of a run, or cannot be used: {error}; what it may stand for is not given \
-                         back: remove it"
-                    ))?;
-                }
-            }
-        }
-        if released {
-            self.forget_partitions(node)?;
-        }
-        Ok(released)
+        leftovers::give_back(node, &self.state, &*self.cards, terminal)
     }
 
     /// Takes away what was made for partitions that are no more.
     pub(super) fn forget_partitions(&self, node: &Node) -> Result<(), Failure> {
-        let there: Vec<&str> = node
-            .partitions()
-            .filter_map(|(_, making)| match making {
-                Making::Made(handle) => Some(handle.uuid.as_str()),
-                Making::Planned => None,
-            })
-            .collect();
-        let is_there = |uuid: &str| there.contains(&uuid);
-        remove_offices(&self.state, &is_there)
-            .and_then(|()| self.cards.remove_others(&is_there))
-            .map_err(|error| self.failed("clean up", error))
+        leftovers::forget_partitions(node, &self.state, &*self.cards)
     }
 
     /// Installs the shim where the loader of every program finds it: a path that the loader takes apart, or from which nothing
@@ -198,5 +164,5 @@ fn home_of_user() -> Result<PathBuf, Failure> {
 
 fn make_all(dir: &Path) -> Result<(), Failure> {
     let advice = "Name another directory with --state";
-    fs::create_dir_all(dir).map_err(|source| Failure::path("make", dir, source, advice))
+    make_dirs(dir).map_err(|source| Failure::path("make", dir, source, advice))
 }

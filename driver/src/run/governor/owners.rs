@@ -3,7 +3,8 @@
 //!
 //! The driver reports a process after it used the card, maybe after it exited. So the slots are recorded at each step, and the
 //! process id is enough. The tenant writes the slots; a tenant that writes another's process id is billed for that process. A
-//! process without a slot bypasses the shim; its mounts, its environment and those of its ancestors show its grant.
+//! process without a slot bypasses the shim; its mounts, its environment and those of its ancestors show its grant, else the
+//! record of the run whose command it or an ancestor is.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use aliquot_enforce::units::Nanos;
 
 use crate::region::start_time;
-use crate::view::processes::grants_of;
+use crate::run::commands::Commands;
+use crate::view::processes::{grants_of, grants_of_run};
 
 /// How long an exited process is remembered: the driver reports the last second, some drivers somewhat later.
 const REMEMBERED: Nanos = Nanos::from_millis(5_000);
@@ -70,9 +72,13 @@ impl Owners {
 // === impl Started ===
 
 impl Started {
-    /// Of a process.
-    pub(super) fn of(pid: u32) -> Self {
-        Self(grants_of(pid))
+    /// Of a process; a command that cleared its environment is found by its run's record. `grants` is the directory of all grants.
+    pub(super) fn of(pid: u32, grants: &Path) -> Self {
+        let mut started = grants_of(pid);
+        if started.is_empty() {
+            started.extend(grants_of_run(pid, &Commands::of(grants.parent())));
+        }
+        Self(started)
     }
 
     /// Whether it was started under this share.
