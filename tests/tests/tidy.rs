@@ -117,8 +117,11 @@ const ONLY: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// A folder, and the folders that it uses.
+type Uses = (&'static str, &'static [&'static str]);
+
 /// Module folders of a crate, each with the folders that it uses: only ones above it in the list, so there is no cycle.
-const FOLDERS: &[(&str, &[(&str, &[&str])])] = &[(
+const FOLDERS: &[(&str, &[Uses])] = &[(
     "shim/src/",
     &[
         ("sys", &[]),
