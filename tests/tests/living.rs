@@ -173,7 +173,7 @@ fn unlockable_record_is_left_and_its_part_stays() {
     let mut release = Command::new(aliquot());
     release.args(["release", "--all", "--node", CARD, "--state"]).arg(local.state());
     let refused = release.env("LD_PRELOAD", &library).output().unwrap();
-    assert_eq!(code(&refused), 1, "{refused:?}");
+    assert_eq!(code(&refused), 3, "{refused:?}");
     assert!(said(&refused).contains("cannot be looked at: No locks available"), "{refused:?}");
     assert_eq!((local.claims(), local.records()), (1, 1));
     local.settle();
