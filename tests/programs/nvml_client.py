@@ -20,13 +20,15 @@ assert [(p.pid, p.usedGpuMemory) for p in processes] == [(int(sys.argv[1]), firs
 assert nvml.nvmlDeviceGetComputeRunningProcesses(idle) == []
 assert nvml.nvmlDeviceGetUtilizationRates(card).gpu == 100
 assert nvml.nvmlDeviceGetUtilizationRates(idle).gpu == 0
-loads = {p.pid: p.smUtil for p in nvml.nvmlDeviceGetProcessUtilization(card, 0)}
-assert loads == {int(sys.argv[1]): 0, int(sys.argv[2]): 100}, loads
-infos = {p.pid: p.smUtil for p in nvml.nvmlDeviceGetProcessesUtilizationInfo(card, 0)}
-assert infos == loads, infos
 kind, samples = nvml.nvmlDeviceGetSamples(card, nvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
 assert kind == nvml.NVML_VALUE_TYPE_UNSIGNED_INT and len(samples) > 1
 assert samples[-1].sampleValue.uiVal == 100, samples[-1]
+# The last full window alone; a process that did not run in it has no sample.
+since = samples[-2].timeStamp
+loads = {p.pid: p.smUtil for p in nvml.nvmlDeviceGetProcessUtilization(card, since)}
+assert loads == {int(sys.argv[2]): 100}, loads
+infos = {p.pid: p.smUtil for p in nvml.nvmlDeviceGetProcessesUtilizationInfo(card, since)}
+assert infos == loads, infos
 _, others = nvml.nvmlDeviceGetSamples(idle, nvml.NVML_GPU_UTILIZATION_SAMPLES, samples[0].timeStamp)
 assert {s.sampleValue.uiVal for s in others} == {0} and others[0].timeStamp > samples[0].timeStamp, others
 assert nvml.nvmlDeviceGetMigMode(card) == [0, 0]
