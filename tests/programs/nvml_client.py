@@ -23,10 +23,10 @@ assert nvml.nvmlDeviceGetUtilizationRates(idle).gpu == 0
 kind, samples = nvml.nvmlDeviceGetSamples(card, nvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
 assert kind == nvml.NVML_VALUE_TYPE_UNSIGNED_INT and len(samples) > 1
 assert samples[-1].sampleValue.uiVal == 100, samples[-1]
-# The last full window alone; a process that did not run in it has no sample.
+# The last full window alone.
 since = samples[-2].timeStamp
 loads = {p.pid: p.smUtil for p in nvml.nvmlDeviceGetProcessUtilization(card, since)}
-assert loads == {int(sys.argv[2]): 100}, loads
+assert loads == {int(sys.argv[1]): 0, int(sys.argv[2]): 100}, loads
 infos = {p.pid: p.smUtil for p in nvml.nvmlDeviceGetProcessesUtilizationInfo(card, since)}
 assert infos == loads, infos
 _, others = nvml.nvmlDeviceGetSamples(idle, nvml.NVML_GPU_UTILIZATION_SAMPLES, samples[0].timeStamp)

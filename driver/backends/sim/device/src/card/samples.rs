@@ -35,8 +35,9 @@ impl Card {
         self.utilizations_at(monotonic_nanos(), 1)
     }
 
-    /// When the last full utilisation window ended, with the percent of each process that ran: of that window, or of all kept
-    /// ones that ended after `since`, as `node.toml` says. `None`: no window ended after `since`, or no process ran.
+    /// When the last full utilisation window ended, with the percent of each process on the card, idle ones included: of that
+    /// window, or of all kept ones that ended after `since`, as `node.toml` says. `None`: no window ended after `since`, or
+    /// the card has no process.
     #[must_use]
     pub fn process_samples(&self, since: u64) -> Option<(u64, Vec<(u32, u32)>)> {
         let now = monotonic_nanos();
@@ -46,8 +47,8 @@ impl Card {
             ProcessSamples::Average => newer.min(FULL_WINDOWS),
             ProcessSamples::Last => 1,
         };
-        let ran = self.utilizations_at(now, count).into_iter().filter(|(_, percent)| *percent > 0);
-        Some((ended, ran.collect::<Vec<_>>())).filter(|(_, ran)| !ran.is_empty())
+        let found: Vec<_> = self.utilizations_at(now, count).into_iter().collect();
+        Some((ended, found)).filter(|(_, found)| !found.is_empty())
     }
 
     /// Percent of the last `count` full utilisation windows before `now` by process.
