@@ -8,7 +8,7 @@
 //! | `journal`, `lock`, `contexts`, `health`, `health.lock`, `limits.lock`, `xids` | files |
 //! | `cards`, `cdi`, `governors`, `grants`, `hardware`, `lib`, `living`, `measuring`, `runs` | directories |
 //!
-//! Files are then opened by the descriptor of their directory ([`file`]), and locks are awaited for a bounded time
+//! Files are then opened by the descriptor of their directory ([`mod@file`]), and locks are awaited for a bounded time
 //! ([`wait`]).
 
 pub mod file;

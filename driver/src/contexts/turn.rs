@@ -44,7 +44,7 @@ impl Turn {
         }
     }
 
-    /// Waits for the lock, for at most [`LONGEST`]; after a second `slow` is called with its holder. The caller must not have the node
+    /// Waits for the lock, for at most `LONGEST`; after a second `slow` is called with its holder. The caller must not have the node
     /// open, as the holder may wait for the node.
     ///
     /// # Errors

@@ -296,7 +296,7 @@ pub(super) fn taken(view: UsageView<'_>) -> impl Iterator<Item = Taken<'_>> + Cl
 
 impl Seen {
     /// Copies a usage file. The tenant may change the file meanwhile, so bytes that move within it could be in both places of a
-    /// copy, or in neither. So the file is copied until two copies agree, at most [`COPIES_MAX`] times. Of a tenant that never
+    /// copy, or in neither. So the file is copied until two copies agree, at most `COPIES_MAX` times. Of a tenant that never
     /// pauses, the last copy that does not exceed its total is used.
     ///
     /// # Errors
