@@ -15,7 +15,7 @@
 //!
 //! # Folders
 //!
-//! A folder uses the folders before it in this table, and itself; `tests/tests/tidy.rs` checks that.
+//! A folder uses the folders before it in this table, and itself; `tests/tests/repository/tidy.rs` checks that.
 //!
 //! | folder | responsibility | uses |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-// Command helm renders a chart with Helm's own engine, without a cluster: the judge of `tests/tests/deploy.rs`.
+// Command helm renders a chart with Helm's own engine, without a cluster: the judge of `tests/tests/agent/deploy.rs`.
 //
 //	helm CHART [VALUES.yaml]
 //

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 
 /// Processes of the container with threads that allocate and free memory of all families at random, as in
-/// `tests/tests/shim_quota.rs`.
+/// `tests/tests/shim/quota.rs`.
 struct Workers(Vec<Talk>);
 
 impl Workers {

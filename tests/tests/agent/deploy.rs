@@ -25,7 +25,7 @@ const CLASSES: [(&str, &[&str]); 2] =
 
 /// First line of a rendered file.
 const HEADER: &str =
-    "# Rendered from deploy/helm/aliquot by tests/helm; tests/tests/deploy.rs compares it.\n";
+    "# Rendered from deploy/helm/aliquot by tests/helm; tests/tests/agent/deploy.rs compares it.\n";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

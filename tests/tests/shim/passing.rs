@@ -23,7 +23,7 @@ struct Scene {
 
 impl Scene {
     /// The exports of hooks that the program can call and that are wanted by name. A structure of 64 bytes by
-    /// value does not fit it; `tests/tests/shim_ipc.rs` calls those that take one.
+    /// value does not fit it; `tests/tests/shim/ipc.rs` calls those that take one.
     fn exports(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
         let hooks = aliquot_shim::symbols::all().map(|hook| hook.export.to_str().unwrap());
         let known = |export: &&str| self.arguments.get(*export).is_some_and(|letters| !letters.contains('X'));

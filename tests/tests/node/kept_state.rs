@@ -5,7 +5,7 @@
 //! supervisor, with the usage accounting of both. A binary file is `<name>.hex`: an offset and 32 bytes a
 //! line, lines of zeros left out. Simulated cards, of 24 MiB each, are not kept.
 //!
-//! `ALIQUOT_GOLDEN=write cargo test -p aliquot_tests --test kept_state` has the program write that of its own version. Files of a
+//! `ALIQUOT_GOLDEN=write cargo test -p aliquot_tests --test node kept_state::` has the program write that of its own version. Files of a
 //! released version are never written anew: one that stands in a numbered section of CHANGELOG.md.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

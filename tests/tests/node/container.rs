@@ -8,7 +8,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
 
-#[path = "../../cdi/tests/runtime/bench.rs"]
+#[path = "../../../cdi/tests/runtime/bench.rs"]
 mod bench;
 
 use std::fmt::Write as _;

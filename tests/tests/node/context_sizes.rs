@@ -272,7 +272,7 @@ fn long_measurement_is_announced() {
 fn containers_of_a_simulated_node_get_its_context_size() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
-    let share = include_str!("../golden/input/share.yaml");
+    let share = include_str!("../../golden/input/share.yaml");
     let shares = || {
         let claims = fs::read_dir(dir.path().join("state/grants")).unwrap();
         let shares = claims.flat_map(|claim| fs::read_dir(claim.unwrap().path()).unwrap());

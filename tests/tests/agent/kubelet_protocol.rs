@@ -470,7 +470,7 @@ async fn layout_changes_when_the_last_claim_leaves() {
     let Bench { world, kubelet, cluster, agent, plugin } = bench;
     drop(plugin);
     agent.stop().await;
-    let slots = include_str!("../golden/input/slots.toml");
+    let slots = include_str!("../../golden/input/slots.toml");
     let file = Personality::named("t4-2").unwrap().load().unwrap();
     let changed = World::at(world.state().parent().unwrap(), file, slots);
     let card = changed.hardware().discover().unwrap().cards[0].uuid.clone();

@@ -80,7 +80,7 @@ found = [{ card = 0, template = "7g.80gb", placement = "0" }, { card = 0, templa
 #[test]
 fn a_node_file_may_describe_a_model_that_no_catalogue_has() {
     let embedded = Catalogue::embedded();
-    let known = include_str!("../../core/catalogue/nvidia-t4-16gb.toml");
+    let known = include_str!("../../../core/catalogue/nvidia-t4-16gb.toml");
     let own = known.replace("nvidia-t4-16gb", "acme-t4").replace("names = [", "names = [\"acme\", ");
     let table: toml::Table = own.parse().unwrap();
     let mut file = toml::Table::new();

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! `{STATE}` stands for a directory that does not exist before the first command of a transcript, in a parent that
-//! does. New and changed transcripts are written with `ALIQUOT_GOLDEN=write cargo test -p aliquot_tests --test golden`
+//! does. New and changed transcripts are written with `ALIQUOT_GOLDEN=write cargo test -p aliquot_tests --test answers golden::`
 //! and reviewed as code.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

@@ -53,7 +53,7 @@ impl Probed {
             }
         };
         let site = Site::new(bench, 1);
-        claims.iter().for_each(|claim| site.prepare(claim, include_str!("../golden/input/share.yaml")));
+        claims.iter().for_each(|claim| site.prepare(claim, include_str!("../../golden/input/share.yaml")));
         Some(Self { site, program })
     }
 

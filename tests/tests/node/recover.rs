@@ -346,7 +346,7 @@ fn killed_process_leaves_nothing_a_restart_cannot_repair() {
     let file = || Personality::named("h200").unwrap().load().unwrap();
     for _ in 0..8 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_child_that_is_killed", "--nocapture"])
+            .args(["--exact", "recover::the_child_that_is_killed", "--nocapture"])
             .env(CHILD, dir.path())
             .stdout(Stdio::piped())
             .spawn()

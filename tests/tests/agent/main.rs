@@ -1,0 +1,9 @@
+//! The node agent: kubelet protocol, publication, Kubernetes client and manifests of its deployment.
+
+mod cluster_client;
+mod deploy;
+mod doctor;
+mod kubelet_protocol;
+mod metrics;
+mod publisher;
+mod rolling_update;

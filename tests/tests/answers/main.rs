@@ -1,0 +1,11 @@
+//! What the command line and the allocator answer, compared with upstream and with kept transcripts.
+
+mod agreement;
+mod golden;
+mod manifests;
+mod node_files;
+mod policies;
+mod published;
+mod quantities;
+mod selectors;
+mod slices;

@@ -1,0 +1,17 @@
+//! One node: claims prepared, changed, recovered and released, through the library and the command line.
+
+mod amend;
+mod container;
+mod context_sizes;
+mod context_turns;
+mod crowded;
+mod full_disk;
+mod health;
+mod journal;
+mod kept_state;
+mod nvidia;
+mod nvidia_mig;
+mod prepare;
+mod recover;
+mod service;
+mod state_directory;

@@ -1,0 +1,7 @@
+//! Local runs: commands with a part of a card, their supervisors, governors and the live view.
+
+mod govern;
+mod living;
+mod run;
+mod tenants;
+mod top;

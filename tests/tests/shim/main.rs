@@ -1,0 +1,33 @@
+//! The shim in processes on simulated cards.
+
+mod agreement;
+mod bad_input;
+mod bills;
+mod build;
+mod calls;
+mod cards;
+mod clients;
+mod codes;
+mod earlier;
+mod faults;
+mod graphs;
+mod held;
+mod inert;
+mod ipc;
+mod launched;
+mod life;
+mod live;
+mod memory;
+mod overhead;
+mod pages;
+mod passing;
+mod physical;
+mod pools;
+mod quota;
+mod reentry;
+mod report;
+mod resolution;
+mod share;
+mod sizes;
+mod stack;
+mod stopped;

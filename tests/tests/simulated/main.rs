@@ -1,0 +1,7 @@
+//! The simulated cards and vendor libraries themselves.
+
+mod cuda;
+mod events;
+mod files;
+mod held;
+mod mig;
