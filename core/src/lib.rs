@@ -26,6 +26,7 @@ pub mod offer;
 pub mod partition;
 pub mod plan;
 pub mod ports;
-pub mod quantity;
 pub mod rounding;
 pub mod units;
+
+pub use aliquot_cel::quantity;

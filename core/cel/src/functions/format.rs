@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 use super::misfit;
 use super::text::{printed, quoted};
-use crate::cel::program::Meter;
-use crate::cel::typing::Type;
-use crate::cel::value::{Outcome, Value, error};
+use crate::program::Meter;
+use crate::typing::Type;
+use crate::value::{Outcome, Value, error};
 
 /// Holds a template against the types of the arguments: the error says what does not fit.
-pub(in crate::cel) fn check_format(template: &str, types: &[Type]) -> Result<(), String> {
+pub(crate) fn check_format(template: &str, types: &[Type]) -> Result<(), String> {
     let mut remaining = types.iter();
     for piece in pieces(template) {
         let Piece::Clause { letter, .. } = piece? else { continue };

@@ -6,15 +6,15 @@ use regex::{Regex, RegexBuilder};
 
 use super::misfit;
 use super::re2::translate;
-use crate::cel::program::Meter;
-use crate::cel::value::{Outcome, Value, error};
+use crate::program::Meter;
+use crate::value::{Outcome, Value, error};
 
 /// Most bytes of a compiled pattern.
 const COMPILED_MAX: usize = 1 << 20;
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cel) enum Hunt {
+pub(crate) enum Hunt {
     /// `matches`: whether there is a match.
     Any,
     /// `find`: the first match, or an empty string.
@@ -25,7 +25,7 @@ pub(in crate::cel) enum Hunt {
 
 /// A search with its pattern ready.
 #[derive(Debug)]
-pub(in crate::cel) struct Search {
+pub(crate) struct Search {
     hunt: Hunt,
     regex: Regex,
     pattern_size: usize,
@@ -35,7 +35,7 @@ pub(in crate::cel) struct Search {
 
 impl Hunt {
     /// The search that a function of this name makes.
-    pub(in crate::cel) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         match name {
             "matches" => Some(Self::Any),
             "find" => Some(Self::First),
@@ -60,7 +60,7 @@ impl Hunt {
 
 impl Search {
     /// Compiles `pattern`.
-    pub(in crate::cel) fn new(hunt: Hunt, pattern: &str) -> Result<Self, String> {
+    pub(crate) fn new(hunt: Hunt, pattern: &str) -> Result<Self, String> {
         let translated =
             translate(pattern).ok_or_else(|| format!("{pattern:?} is not a regular expression"))?;
         let regex = RegexBuilder::new(&translated)
@@ -72,7 +72,7 @@ impl Search {
     }
 
     /// Searches the first argument.
-    pub(in crate::cel) fn run(&self, args: &[Value], meter: &mut Meter) -> Outcome {
+    pub(crate) fn run(&self, args: &[Value], meter: &mut Meter) -> Outcome {
         let (Some(Value::String(text)), limit) = (args.first(), args.get(2)) else { return misfit() };
         meter.charge_product(text.len() / 10 + 1, self.pattern_size / 4 + 1)?;
         match (self.hunt, limit) {

@@ -207,7 +207,8 @@ impl fmt::Display for Quantity {
 }
 
 /// Amounts that are compared, as people read them: binary ones in the largest unit in which all are whole.
-pub(crate) fn in_one_unit<const N: usize>(amounts: [Quantity; N]) -> [String; N] {
+#[must_use]
+pub fn in_one_unit<const N: usize>(amounts: [Quantity; N]) -> [String; N] {
     let units = |amount: Quantity| {
         let whole = amount.as_integer().filter(|_| amount.format == Format::BinarySi)?;
         (whole == 0 || whole.unsigned_abs() >= 1024).then_some(whole)

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use super::Environment;
 use super::ast::{Connective, Expr, Fold, FoldResult, Form, Presence, Selection};
-use super::declarations::{self, QUANTITY, Style, function, type_named};
+use super::declarations::{self, Style, function, type_named};
 use super::functions;
 use super::lexer::Offset;
 use super::program::{FoldNode, Node, Walk};
@@ -21,8 +22,8 @@ pub(super) struct CheckError {
 }
 
 /// A program that yields a bool, as far as is known before it runs.
-pub(super) fn check(expr: &Expr) -> Result<Node, CheckError> {
-    let mut checker = Checker::default();
+pub(super) fn check(expr: &Expr, environment: &Environment) -> Result<Node, CheckError> {
+    let mut checker = Checker::of(environment);
     let (node, found) = checker.expr(expr)?;
     checker.check_uniform()?;
     match checker.bindings.settled(&found) {
@@ -31,17 +32,14 @@ pub(super) fn check(expr: &Expr) -> Result<Node, CheckError> {
     }
 }
 
-/// The type of the variable `device`.
-const DEVICE: &str = "kubernetes.DRADevice";
-
 type Typed = (Node, Type);
 
 fn fail<T>(at: Offset, why: impl Into<String>) -> Result<T, CheckError> {
     Err(CheckError { at, why: why.into() })
 }
 
-#[derive(Default)]
-struct Checker {
+struct Checker<'a> {
+    environment: &'a Environment,
     bindings: Bindings,
     /// Variables in scope, innermost last; the position is the slot at run time.
     scope: Vec<(Arc<str>, Type)>,
@@ -53,7 +51,18 @@ struct Checker {
     elements: Vec<Type>,
 }
 
-impl Checker {
+impl<'a> Checker<'a> {
+    fn of(environment: &'a Environment) -> Self {
+        Self {
+            environment,
+            bindings: Bindings::default(),
+            scope: Vec::new(),
+            uniform: Vec::new(),
+            in_format: 0,
+            elements: Vec::new(),
+        }
+    }
+
     fn expr(&mut self, expr: &Expr) -> Result<Typed, CheckError> {
         let (node, found) = match &expr.form {
             Form::Literal(value) => (Node::Const(value.clone()), literal_type(value)),
@@ -85,12 +94,13 @@ impl Checker {
         {
             return Ok((Node::Local(slot), found.clone()));
         }
-        if name == "device" {
-            return Ok((Node::Device, Type::Object(DEVICE)));
+        let Environment { variable, type_name, .. } = *self.environment;
+        if name == variable {
+            return Ok((Node::Variable, Type::Object(type_name)));
         }
         match type_named(name) {
             Some((of, name)) => Ok((Node::Const(Value::Type(name)), Type::Meta(Arc::new(of)))),
-            None => fail(at, format!("undeclared reference to '{name}': the one variable is 'device'")),
+            None => fail(at, format!("undeclared reference to '{name}': the one variable is '{variable}'")),
         }
     }
 
@@ -114,10 +124,15 @@ impl Checker {
         };
         let found = match &bare {
             Type::Map(pair) => pair.1.clone(),
-            Type::Object(DEVICE) => match device_field(field) {
-                Some(found) => found,
-                None => return fail(operand.at, format!("undefined field '{field}' of device")),
-            },
+            Type::Object(name) if *name == self.environment.type_name => {
+                match self.environment.field(field) {
+                    Some(found) => found,
+                    None => {
+                        let variable = self.environment.variable;
+                        return fail(operand.at, format!("undefined field '{field}' of {variable}"));
+                    }
+                }
+            }
             Type::Param(_) => {
                 self.bindings.assignable(&Type::Dyn, &bare);
                 Type::Dyn
@@ -385,16 +400,4 @@ fn literal_type(value: &Value) -> Type {
         Value::Null => Type::Null,
         _ => Type::Dyn,
     }
-}
-
-/// The type of a field of `device`.
-fn device_field(name: &str) -> Option<Type> {
-    let by_domain = |of| Type::map(Type::String, Type::map(Type::String, of));
-    Some(match name {
-        "driver" => Type::String,
-        "allowMultipleAllocations" => Type::Bool,
-        "attributes" => by_domain(Type::Any),
-        "capacity" => by_domain(Type::Object(QUANTITY)),
-        _ => return None,
-    })
 }

@@ -313,7 +313,7 @@ fn size(args: &[Value]) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cel::declarations::all;
+    use crate::declarations::all;
 
     /// What [`bind`] turns into steps of their own.
     const STEPS: [&str; 3] = ["_?_:_", "or", "orValue"];

@@ -4,12 +4,12 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::{Builtin, misfit};
-use crate::cel::format::{FORMATS, NamedFormat};
-use crate::cel::network::{Cidr, Ip, Url};
-use crate::cel::program::Meter;
-use crate::cel::value::{Map, Outcome, Value, error};
-use crate::cel::version::Version;
+use crate::format::{FORMATS, NamedFormat};
+use crate::network::{Cidr, Ip, Url};
+use crate::program::Meter;
 use crate::quantity::{Format, Quantity};
+use crate::value::{Map, Outcome, Value, error};
+use crate::version::Version;
 
 pub(super) const GLOBAL: &[(&str, Builtin)] = &[
     ("quantity", |args, meter| read(args, meter, |text| text.parse().map(Value::Quantity))),

@@ -73,7 +73,7 @@ pub(super) enum Missing {
     /// That there is no such key.
     #[default]
     Error,
-    /// An empty map: so that an attribute of a domain that a device lacks is an unknown attribute of a known domain.
+    /// An empty map, so that a field below the absent key is an unknown field of a known map.
     EmptyMap,
 }
 

@@ -2,8 +2,8 @@
 
 use super::pattern::Hunt;
 use super::{Builtin, format, misfit};
-use crate::cel::program::Meter;
-use crate::cel::value::{Outcome, Value, error};
+use crate::program::Meter;
+use crate::value::{Outcome, Value, error};
 
 pub(super) const GLOBAL: &[(&str, Builtin)] = &[
     ("matches", |args, meter| Hunt::Any.run(args, meter)),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::text::{index_of, last_index_of};
 use super::{Builtin, misfit, size};
-use crate::cel::program::Meter;
-use crate::cel::value::{Fault, Outcome, Value, error};
+use crate::program::Meter;
+use crate::value::{Fault, Outcome, Value, error};
 
 pub(super) const GLOBAL: &[(&str, Builtin)] = &[
     ("lists.range", range),

@@ -1,4 +1,4 @@
-//! The checked program and its evaluation against one device.
+//! The checked program and its evaluation against one value of the variable.
 
 use std::sync::Arc;
 
@@ -11,8 +11,9 @@ use super::value::{Fault, Key, Map, Outcome, Value, error, no_overload};
 #[derive(Debug)]
 pub(super) enum Node {
     Const(Value),
-    Device,
-    /// A variable, by its position on the stack.
+    /// The variable of the environment.
+    Variable,
+    /// A bound variable, by its position on the stack.
     Local(usize),
     /// A field of a map, or of the map in an optional.
     Select(Box<Node>, Key),
@@ -67,7 +68,7 @@ const COST_MAX: u64 = 1_000_000;
 
 /// One evaluation.
 pub(super) struct Run<'a> {
-    device: &'a Value,
+    variable: &'a Value,
     /// Variables. Upstream binds lazily: a variable with a failed value is an error where it is used, not
     /// before.
     locals: Vec<Outcome>,
@@ -102,8 +103,8 @@ impl Meter {
 // === impl Run ===
 
 impl<'a> Run<'a> {
-    pub(super) fn new(device: &'a Value) -> Self {
-        Self { device, locals: Vec::new(), meter: Meter::full() }
+    pub(super) fn new(variable: &'a Value) -> Self {
+        Self { variable, locals: Vec::new(), meter: Meter::full() }
     }
 
     /// Evaluates `body` with one more variable.
@@ -134,7 +135,7 @@ impl Node {
     fn path<'a>(&'a self, run: &'a Run<'_>) -> Option<&'a Value> {
         match self {
             Self::Const(value) => Some(value),
-            Self::Device => Some(run.device),
+            Self::Variable => Some(run.variable),
             Self::Local(slot) => run.locals.get(*slot)?.as_ref().ok(),
             Self::Select(operand, key) => match operand.path(run)? {
                 Value::Map(map) => map.get(key),
@@ -148,9 +149,9 @@ impl Node {
     pub(super) fn eval(&self, run: &mut Run<'_>) -> Outcome {
         match self {
             Self::Const(value) => Ok(value.clone()),
-            Self::Device => {
+            Self::Variable => {
                 run.meter.charge(1)?;
-                Ok(run.device.clone())
+                Ok(run.variable.clone())
             }
             Self::Local(slot) => {
                 run.meter.charge(1)?;

@@ -1,0 +1,210 @@
+//! Kubernetes' CEL: expressions over one variable with typed fields, checked once and evaluated often.
+//!
+//! ```text
+//!  text ──lexer, parser, macros──▶ expression ──checker, Environment──▶ program ─┐
+//!  Input: the variable's value ──────────────────────────────────────────────────┴──▶ true, false or an error
+//! ```
+//!
+//! The language is CEL as Kubernetes 1.36 configures it: its macros, optional values, strings, lists, sets, quantities,
+//! semantic versions, addresses, URLs and formats. An [`Environment`] declares the variable; [`Expression::compile`] refuses
+//! what the API server refuses. An [`Input`] is built once for each value. Evaluation copies nothing and is bounded by the
+//! expression's depth and length and by a meter that counts steps in upstream's unit of cost.
+//!
+//! Invariants: no text makes this panic, hang or recurse without bound; the same text and input give the same answer.
+
+mod ast;
+mod checker;
+mod declarations;
+mod format;
+mod functions;
+mod input;
+mod lexer;
+mod macros;
+mod network;
+mod parser;
+mod program;
+pub mod quantity;
+mod typing;
+mod value;
+mod version;
+
+use std::sync::Arc;
+
+use declarations::QUANTITY;
+use program::{Node, Run};
+use typing::Type;
+use value::{Fault, Value};
+
+pub use input::Input;
+
+/// Longest expression in bytes, as Kubernetes has it.
+pub const EXPRESSION_BYTES_MAX: usize = 10 * 1024;
+
+/// The one variable of an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// Name of the variable.
+    pub variable: &'static str,
+    /// Name of its type, as messages print it.
+    pub type_name: &'static str,
+    /// Its fields.
+    pub fields: &'static [(&'static str, FieldType)],
+}
+
+/// The type of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldType {
+    /// A bool.
+    Bool,
+    /// An integer.
+    Int,
+    /// A string.
+    String,
+    /// A quantity.
+    Quantity,
+    /// Any type; it is known at the evaluation.
+    Any,
+    /// A map from strings.
+    Map(&'static Self),
+}
+
+/// A compiled expression that yields a bool. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    text: Arc<str>,
+    program: Arc<Node>,
+}
+
+/// Why a text is not an expression of the environment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// The text is longer than Kubernetes allows.
+    #[error("the selector has {found} bytes; at most {EXPRESSION_BYTES_MAX} are allowed")]
+    TooLong {
+        /// Bytes found.
+        found: usize,
+    },
+    /// The text is not an expression.
+    #[error("line {line}, column {column}: {why}")]
+    Syntax {
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+        /// What is wrong.
+        why: String,
+    },
+    /// The expression names something unknown, mixes types, or does not yield a bool.
+    #[error("line {line}, column {column}: {why}")]
+    Meaning {
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// Why an expression has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpressionError {
+    /// It failed: a field that is absent, a type it did not expect.
+    #[error("{0}")]
+    Failed(String),
+    /// The result is not a bool.
+    #[error("the selector yields a {found}, not a bool")]
+    NotBool {
+        /// Type of the result.
+        found: &'static str,
+    },
+    /// The evaluation takes more steps than upstream allows.
+    #[error("the selector costs too much to evaluate: the limit is 1000000 steps")]
+    TooCostly,
+}
+
+// === impl Environment ===
+
+impl Environment {
+    /// The type of a field.
+    fn field(&self, name: &str) -> Option<Type> {
+        self.fields.iter().find(|(known, _)| *known == name).map(|(_, of)| of.as_type())
+    }
+}
+
+// === impl FieldType ===
+
+impl FieldType {
+    fn as_type(self) -> Type {
+        match self {
+            Self::Bool => Type::Bool,
+            Self::Int => Type::Int,
+            Self::String => Type::String,
+            Self::Quantity => Type::Object(QUANTITY),
+            Self::Any => Type::Any,
+            Self::Map(of) => Type::map(Type::String, of.as_type()),
+        }
+    }
+}
+
+// === impl Expression ===
+
+impl Expression {
+    /// Compiles `text`.
+    ///
+    /// # Errors
+    /// The text is too long, not an expression, or means nothing in the environment.
+    pub fn compile(text: &str, environment: &Environment) -> Result<Self, CompileError> {
+        if text.len() > EXPRESSION_BYTES_MAX {
+            return Err(CompileError::TooLong { found: text.len() });
+        }
+        let expr = parser::parse(text).map_err(|error| {
+            let (line, column) = position(text, error.at);
+            CompileError::Syntax { line, column, why: error.why }
+        })?;
+        let program = checker::check(&expr, environment).map_err(|error| {
+            let (line, column) = position(text, error.at);
+            CompileError::Meaning { line, column, why: error.why }
+        })?;
+        Ok(Self { text: text.into(), program: Arc::new(program) })
+    }
+
+    /// The text it was compiled from.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The answer for a value of the variable.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn matches(&self, variable: &Input) -> Result<bool, ExpressionError> {
+        match self.program.eval(&mut Run::new(variable.value())) {
+            Ok(Value::Bool(answer)) => Ok(answer),
+            Ok(other) => Err(ExpressionError::NotBool { found: other.type_name() }),
+            Err(Fault::Error(why)) => Err(ExpressionError::Failed(why)),
+            Err(Fault::Budget) => Err(ExpressionError::TooCostly),
+        }
+    }
+}
+
+impl PartialEq for Expression {
+    /// The same text is the same expression; texts of different environments are not compared.
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Expression {}
+
+/// Line and column of a byte offset.
+fn position(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+#[doc = include_str!("../README.md")]
+#[cfg(doctest)]
+struct Readme;
