@@ -25,6 +25,7 @@ mod contexts;
 mod lock;
 mod monitor;
 mod operate;
+mod preview;
 mod service;
 mod site;
 mod state;

@@ -1,4 +1,4 @@
-//! Why claims are not placed: for each device the first reason, and the smallest single change that would place them.
+//! Why claims are not placed: for each device the first reason, and a single change that would place them.
 //!
 //! ```text
 //!   claims ─▶ placed? ─ no ─▶ the first request that cannot be served after those before it
@@ -29,7 +29,7 @@ pub struct Explanation {
     pub outcome: Result<NodeIndex, Refusal>,
     /// Each requested node, in order; empty when the claims are placed.
     pub nodes: Vec<NodeExplanation>,
-    /// The smallest single change that places them, proved by a search; `None`: no single change does.
+    /// A single change that places them, proved by a search; `None`: none was found.
     pub remedy: Option<Change>,
 }
 

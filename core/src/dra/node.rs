@@ -1,6 +1,7 @@
 //! Nodes, and selectors over their names and labels.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// What placement reads of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,13 +75,43 @@ impl NodeSelector {
     pub fn matches(&self, node: &Node) -> bool {
         self.terms.iter().any(|term| term.matches(node))
     }
+
+    /// Of each term the first requirement that the node does not meet; empty if a term matches, or no term has requirements.
+    #[must_use]
+    pub fn unmet(&self, node: &Node) -> Vec<&NodeRequirement> {
+        if self.matches(node) {
+            return Vec::new();
+        }
+        self.terms.iter().filter_map(|term| term.unmet(node)).collect()
+    }
 }
 
 impl NodeSelectorTerm {
     fn matches(&self, node: &Node) -> bool {
         let some = !(self.expressions.is_empty() && self.fields.is_empty());
-        some && self.expressions.iter().all(|r| r.holds(node.labels.get(&r.key).map(String::as_str)))
-            && self.fields.iter().all(|r| r.holds((r.key == "metadata.name").then_some(node.name.as_str())))
+        some && self.unmet(node).is_none()
+    }
+
+    fn unmet(&self, node: &Node) -> Option<&NodeRequirement> {
+        let labels = self.expressions.iter().map(|r| (r, node.labels.get(&r.key).map(String::as_str)));
+        let fields =
+            self.fields.iter().map(|r| (r, (r.key == "metadata.name").then_some(node.name.as_str())));
+        labels.chain(fields).find(|(requirement, found)| !requirement.holds(*found)).map(|(r, _)| r)
+    }
+}
+
+impl fmt::Display for NodeRequirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, operator, values } = self;
+        let values = values.join(", ");
+        match operator {
+            SelectorOperator::In => write!(f, "{key} in ({values})"),
+            SelectorOperator::NotIn => write!(f, "{key} not in ({values})"),
+            SelectorOperator::Exists => write!(f, "a label {key}"),
+            SelectorOperator::DoesNotExist => write!(f, "no label {key}"),
+            SelectorOperator::Gt => write!(f, "{key} > {values}"),
+            SelectorOperator::Lt => write!(f, "{key} < {values}"),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use aliquot_core::offer::{Offers, classes};
 use crate::manifest::Manifests;
 
 use super::failure::Failure;
-use super::node_choice::{self, KeptOff, NodeChoice};
+use super::node_choice::{self, Excluded, KeptOff, NodeChoice};
 use super::nodes::Fleet;
 use super::output::Terminal;
 use super::workload::{Unit, Workload, workload};
@@ -175,6 +175,14 @@ impl Cluster {
             explanation.remedy = None;
         }
         Some(explanation)
+    }
+
+    /// The nodes that a unit may not use for other reasons than taints.
+    pub(super) fn excluded(&self, number: usize) -> Vec<Excluded> {
+        let Some(unit) = self.workload.units.get(number) else { return Vec::new() };
+        let fixed: Vec<&AllocationResult> =
+            self.claims_of(number).filter_map(|c| c.allocation.as_ref()).collect();
+        node_choice::excluded(unit.pod(&self.manifests), &fixed, &self.world)
     }
 
     /// The nodes that taints keep a unit off, though its other wishes allow them.

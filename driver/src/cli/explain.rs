@@ -10,6 +10,7 @@ use super::cluster::{Cluster, Outcome};
 use super::cluster_input::{self, InputArgs};
 use super::failure::{Answer, Failure};
 use super::manual;
+use super::node_choice::Excluded;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
 use super::progress::Line;
@@ -57,6 +58,8 @@ pub(super) struct Explained {
     pub(super) label: String,
     pub(super) why: String,
     pub(super) explanation: Option<Explanation>,
+    /// Nodes that were not tried, for other reasons than taints.
+    excluded: Vec<Excluded>,
     /// The toleration that would let it use a tainted node, if only another node would help.
     pub(super) toleration: Option<String>,
     /// A single change that would place it, in words.
@@ -149,7 +152,8 @@ impl Explained {
         let elsewhere = |e: &Explanation| matches!(e.remedy, None | Some(Change::AnotherNode { .. }));
         let ask = explanation.as_ref().is_some_and(elsewhere);
         let toleration = if ask { cluster.toleration_to_add(unit) } else { None };
-        let explained = Self { label, why, explanation, toleration, remedy: None };
+        let excluded = cluster.excluded(unit);
+        let explained = Self { label, why, explanation, excluded, toleration, remedy: None };
         explained.reworded(|change| Some(change.to_string()))
     }
 
@@ -176,6 +180,14 @@ impl Explained {
             let more = explanation.nodes.len() - NODES_SHOWN;
             terminal.line(format_args!("  … and {more} nodes more (-o json names them)"))?;
         }
+        for Excluded { node, why } in self.excluded.iter().take(NODES_SHOWN) {
+            terminal.line(format_args!("  Node {node}: not tried: {why}"))?;
+        }
+        if self.excluded.len() > NODES_SHOWN {
+            let more = self.excluded.len() - NODES_SHOWN;
+            terminal
+                .line(format_args!("  … and {more} nodes more that were not tried (-o json names them)"))?;
+        }
         match &self.remedy {
             Some(change) => {
                 let word = terminal.toned(Tone::Good, "It would fit if you");
@@ -189,10 +201,13 @@ impl Explained {
     pub(super) fn json(&self) -> Value {
         let explanation = self.explanation.as_ref();
         let nodes: Vec<Value> = explanation.iter().flat_map(|e| &e.nodes).map(node_json).collect();
+        let not_tried =
+            self.excluded.iter().map(|Excluded { node, why }| json!({ "node": node, "why": why }));
         json!({
             "for": self.label,
             "why": self.why,
             "nodes": nodes,
+            "notTried": not_tried.collect::<Vec<Value>>(),
             "remedy": self.remedy,
         })
     }

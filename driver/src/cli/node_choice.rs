@@ -2,6 +2,8 @@
 //!
 //! Taints do not apply to a Pod with a node name, which is already scheduled, or to a claim without a Pod.
 
+mod excluded;
+
 use std::collections::{BTreeMap, HashMap};
 
 use aliquot_core::allocate::{NodeIndex, World};
@@ -10,6 +12,8 @@ use aliquot_core::dra::{AllocationResult, Node, Taint, TaintEffect, Toleration};
 use crate::manifest::{CORDONED, Manifests, Pod};
 
 use super::workload::Unit;
+
+pub(super) use excluded::{Excluded, excluded};
 
 /// Nodes of one taint that a message names.
 const NODES_NAMED: usize = 3;

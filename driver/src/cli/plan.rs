@@ -1,13 +1,15 @@
 //! `aliquot plan`: where Pods and claims would go, on a real cluster's dump or on hypothetical nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::dra::{Access, Device, DeviceResult, ResourceClaim};
 use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY};
 use aliquot_core::quantity::{Format as QuantityFormat, Quantity};
 use serde_json::{Value, json};
 
+use crate::error_text::chain;
 use crate::manifest::Object;
+use crate::node::{Access as NodeAccess, Node};
 
 use super::cluster::{Cluster, Outcome, Placement};
 use super::cluster_input::{self, InputArgs};
@@ -15,6 +17,7 @@ use super::failure::{Answer, Failure};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal, Tone};
+use super::prepare::{self, again};
 use super::progress::Line;
 
 const EXAMPLES: &str = "\
@@ -31,7 +34,8 @@ Leave devicetaintrules out of the command where the cluster does not have that k
 ///
 /// Reads Pods (and what makes Pods), claims, templates and classes as written for kubectl, and places them in order as
 /// the scheduler would: first fit, all claims of a Pod on one node. Devices come from --node, from `ResourceSlice`s among
-/// the manifests (a dump of any cluster, of any vendor's driver), or both. Claims that carry an allocation hold it.
+/// the manifests (a dump of any cluster, of any vendor's driver), or both. Claims that carry an allocation hold it. With
+/// --state, claims that are prepared are shown with what `prepare` would change of them, or why it would refuse.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
@@ -52,24 +56,64 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let manifests = cluster_input::read(&args.input, terminal)?;
-    let mut fleet = Fleet::load(&args.nodes.for_cluster(&manifests), terminal)?;
+    let allocated = manifests.claims.iter().filter(|claim| claim.allocation.is_some());
+    let allocated: BTreeSet<String> = allocated.map(|claim| claim.uid.clone()).collect();
+    let (node, mut fleet) = nodes(&args.nodes.for_cluster(&manifests), terminal)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
-    let placements = {
+    let mut placements = {
         let mut line = Line::new(&mut *terminal.err, terminal.progress);
         cluster.place_all(|done, all| line.at("placing", done, all))
     };
+    let changes = node.map(|node| changes(&node, &cluster, &allocated, &mut placements)).unwrap_or_default();
     let refused = placements.iter().filter(|p| matches!(p.outcome, Outcome::Refused(_))).count();
     match args.output {
-        Format::Table => table(&cluster, &placements, args.limit, terminal)?,
-        form => answer(form, &cluster, &placements, terminal)?,
+        Format::Table => table(&cluster, &placements, &changes, args.limit, terminal)?,
+        form => answer(form, &cluster, &placements, &changes, terminal)?,
     }
     Ok(fleet.answer(if refused == 0 { Answer::Yes } else { Answer::No }))
+}
+
+/// The nodes of the command line, with the node itself where there is state.
+fn nodes(args: &NodeArgs, terminal: &mut Terminal<'_>) -> Result<(Option<Node>, Fleet), Failure> {
+    if args.state.is_none() {
+        return Ok((None, Fleet::load(args, terminal)?));
+    }
+    let (node, fleet) = Fleet::open_one(args, NodeAccess::Read, terminal)?;
+    Ok((Some(node), fleet))
+}
+
+/// What `prepare` would change of claims that are prepared on the node, by unit; a change that it would refuse makes its unit
+/// refused. Claims with an allocation in the manifests stay as they are.
+fn changes(
+    node: &Node,
+    cluster: &Cluster,
+    allocated: &BTreeSet<String>,
+    placements: &mut [Placement],
+) -> BTreeMap<usize, Vec<String>> {
+    let mut changes: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for placement in placements.iter_mut().filter(|p| matches!(p.outcome, Outcome::Held)) {
+        for claim in cluster.claims_of(placement.unit).filter(|c| !allocated.contains(&c.uid)) {
+            let asked = again::as_asked(claim, node, cluster);
+            match asked.and_then(|claim| node.preview(&claim).map_err(|error| chain(&error))) {
+                Ok(pairs) => {
+                    let words = pairs.iter().flat_map(|(old, new)| prepare::changes(old, new));
+                    changes.entry(placement.unit).or_default().extend(words);
+                }
+                Err(why) => {
+                    placement.outcome = Outcome::Refused(why);
+                    break;
+                }
+            }
+        }
+    }
+    changes
 }
 
 fn table(
     cluster: &Cluster,
     placements: &[Placement],
+    changes: &BTreeMap<usize, Vec<String>>,
     limit: usize,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), Failure> {
@@ -81,14 +125,20 @@ fn table(
         ("DEVICE", Side::Left),
         ("TAKES", Side::Left),
     ];
-    let rows: Vec<Vec<String>> = placements.iter().flat_map(|p| rows(cluster, p)).collect();
-    let all = rows.len();
+    let all: usize = placements.iter().map(|p| row_count(cluster, p)).sum();
     let shown = if limit == 0 { all } else { limit.min(all) };
     if all > 0 {
-        terminal.table(&columns, rows.into_iter().take(shown).collect())?;
+        // Rows that are not shown are not made.
+        let rows = placements.iter().flat_map(|p| rows(cluster, p)).take(shown);
+        terminal.table(&columns, rows.collect())?;
     }
     if shown < all {
         terminal.line(format_args!("… and {} rows more; --limit 0 shows all", all - shown))?;
+    }
+    for (unit, words) in changes {
+        for change in words {
+            terminal.line(format_args!("{}: would change: {change}", cluster.label(*unit)))?;
+        }
     }
     for (reason, labels) in refusals(cluster, placements) {
         let more = match labels.len() {
@@ -120,6 +170,17 @@ fn refusals(cluster: &Cluster, placements: &[Placement]) -> Vec<(String, Vec<Str
         }
     }
     order
+}
+
+/// As many as [`rows`] makes.
+fn row_count(cluster: &Cluster, placement: &Placement) -> usize {
+    match placement.outcome {
+        Outcome::Refused(_) => 0,
+        Outcome::Placed(_) | Outcome::Held => {
+            let claims = cluster.claims_of(placement.unit);
+            claims.filter_map(|claim| claim.allocation.as_ref()).map(|found| found.devices.len()).sum()
+        }
+    }
 }
 
 fn rows(cluster: &Cluster, placement: &Placement) -> Vec<Vec<String>> {
@@ -217,6 +278,7 @@ fn answer(
     form: Format,
     cluster: &Cluster,
     placements: &[Placement],
+    changes: &BTreeMap<usize, Vec<String>>,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), Failure> {
     let mut seen = std::collections::BTreeSet::new();
@@ -233,7 +295,13 @@ fn answer(
                 Outcome::Placed(node) => {
                     json!({ "for": owner, "outcome": "placed", "node": node, "claims": claims })
                 }
-                Outcome::Held => json!({ "for": owner, "outcome": "held", "claims": claims }),
+                Outcome::Held => {
+                    let mut held = json!({ "for": owner, "outcome": "held", "claims": claims });
+                    if let Some(words) = changes.get(&placement.unit).filter(|words| !words.is_empty()) {
+                        held["changes"] = json!(words);
+                    }
+                    held
+                }
                 Outcome::Refused(why) => {
                     json!({ "for": owner, "outcome": "refused", "why": why, "claims": claims })
                 }

@@ -1,6 +1,6 @@
 //! `aliquot prepare`: prepares claims on a node with its state in a directory.
 
-mod again;
+pub(super) mod again;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -144,7 +144,7 @@ fn of_one_part(grants: &[Grant]) -> Vec<String> {
 const FAIL_MODE: &str = "failMode (for processes that begin from now on)";
 
 /// Differences between two grants, in words.
-fn changes(old: &Grant, new: &Grant) -> Vec<String> {
+pub(super) fn changes(old: &Grant, new: &Grant) -> Vec<String> {
     let (had, has) = (old.settings, new.settings);
     let words = [
         ("memory", old.memory.to_string(), new.memory.to_string()),

@@ -128,7 +128,7 @@ fn room(ledger: &Ledger, grants: &[Grant], claim: &str) -> Result<(), PrepareErr
 }
 
 /// Whether two grants differ in what can change under living processes alone.
-fn same_part(old: &Grant, new: &Grant) -> bool {
+pub(super) fn same_part(old: &Grant, new: &Grant) -> bool {
     let Grant { memory, cores, settings, .. } = old.clone();
     *old == Grant { memory, cores, settings, ..new.clone() }
 }
@@ -139,7 +139,7 @@ fn lower(old: &Grant, new: &Grant) -> Grant {
 }
 
 /// Whether a limit is new: processes that started without it do not read it.
-fn is_newly_held(old: &Grant, new: &Grant, cards: &Inventory) -> bool {
+pub(super) fn is_newly_held(old: &Grant, new: &Grant, cards: &Inventory) -> bool {
     let Some(card) = cards.card(&old.card) else { return false };
     let limits = |grant| limits_of(grant, card, &card.uuid);
     let (Some(old), Some(new)) = (limits(old), limits(new)) else { return false };
@@ -148,7 +148,7 @@ fn is_newly_held(old: &Grant, new: &Grant, cards: &Inventory) -> bool {
 }
 
 /// Grants in words.
-fn told(grants: &[Grant]) -> String {
+pub(super) fn told(grants: &[Grant]) -> String {
     let one = |grant: &Grant| {
         let part = match &grant.part {
             Part::Card => String::new(),

@@ -265,7 +265,7 @@ impl fmt::Display for Group {
             Self::NoSuchCapacity { capacity } => write!(f, "without a capacity `{capacity}`"),
             Self::Policy { capacity } => write!(f, "amount of `{capacity}` not allowed"),
             Self::Capacity { capacity } => write!(f, "too little `{capacity}` left"),
-            Self::Counter { counter } => write!(f, "too little of counter `{counter}` left on the card"),
+            Self::Counter { counter } => write!(f, "too little of {} left", Place(counter)),
             Self::Taint { key } => write!(f, "taint `{key}` not tolerated"),
             Self::Constraint { attribute } => write!(f, "constraint over `{attribute}`"),
         }

@@ -1,4 +1,4 @@
-//! The smallest single change that places claims, found by trying.
+//! A single change that places claims, found by trying.
 //!
 //! Order, cheapest first: another node; one taint tolerated; one capacity lowered, to the largest amount that fits;
 //! one count lowered, to the largest that fits; one selector of a request dropped; one constraint dropped; one claim

@@ -1,4 +1,4 @@
-//! The first reason of each device, and the smallest change that helps.
+//! The first reason of each device, and a single change that helps.
 
 use super::build::*;
 use crate::allocate::{Candidates, Change, NodeIndex, World};

@@ -17,7 +17,7 @@ use crate::error_text::chain;
 ///
 /// # Errors
 /// It requests other devices, or an amount that its device does not offer.
-pub(super) fn as_asked(
+pub(in crate::cli) fn as_asked(
     claim: &ResourceClaim,
     node: &Node,
     cluster: &Cluster,
