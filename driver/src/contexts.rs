@@ -20,6 +20,7 @@
 //! differences do not count, as a tenant could falsify them.
 
 mod holder;
+mod pages;
 mod turn;
 
 use std::fmt;
@@ -28,18 +29,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_abi::limits::Pages;
 use aliquot_core::id::CardUuid;
 use aliquot_core::ports::{BackendError, CardUsage, DeviceBackend};
 use aliquot_core::units::Bytes;
 use aliquot_sim_device::Node as SimulatedNode;
 
 pub(crate) use holder::READY;
+pub(crate) use pages::PROBES;
 pub use turn::Turn;
 
-use crate::run::simulated::{cards_dir, partition_dir};
+use crate::clock;
+use crate::region::Footprint;
+use crate::run::simulated::{cards_dir, footprint, partition_dir};
 use holder::Holder;
 
-/// Longest time until a process has its context: a driver that has to wake up its card takes some seconds.
+/// Longest time until a process has its context, and again for its allocations: a driver that has to wake up its card takes some
+/// seconds.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Most processes, if others allocate or free memory on the card.
 const TRIES_MAX: usize = 3;
@@ -57,7 +63,7 @@ pub trait Gauge: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The reason why the size is unknown.
-    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Bytes, Unmeasured>;
+    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Footprint, Unmeasured>;
 
     /// Tells the user that a measurement, by this or another process, takes long.
     fn tell(&self, visible: &CardUuid);
@@ -133,11 +139,11 @@ impl Gauge for SimulatedGauge {
         None
     }
 
-    fn measure(&self, visible: &CardUuid, _: Bytes) -> Result<Bytes, Unmeasured> {
+    fn measure(&self, visible: &CardUuid, _: Bytes) -> Result<Footprint, Unmeasured> {
         let own = partition_dir(&self.state, visible.as_str());
         let dir = if own.exists() { own } else { cards_dir(&self.state) };
         match SimulatedNode::read(&dir) {
-            Ok(node) => Ok(Bytes(node.context_bytes)),
+            Ok(node) => Ok(footprint(&node)),
             Err(error) => Err(Unmeasured::NoContext(error.to_string())),
         }
     }
@@ -158,20 +164,22 @@ impl Gauge for MachineGauge {
         Some(&self.driver)
     }
 
-    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Bytes, Unmeasured> {
+    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Footprint, Unmeasured> {
         let mut tries = Vec::new();
         let mut before = self.cards.usage(visible)?;
         if promised > Bytes(0) && before.memory.0.saturating_sub(promised.0) < ROOM.0 {
             return Err(Unmeasured::Others);
         }
         while tries.len() < TRIES_MAX {
-            let holder = Holder::start(&self.program, visible, LIMIT, self.slow)?;
+            let mut holder = Holder::start(&self.program, visible, LIMIT, self.slow)?;
             let with = self.cards.usage(visible)?;
-            let own = own(&before, &with, holder.pid());
-            holder.end();
-            if let Some(own) = own {
-                return Ok(own);
+            if let Some(own) = own(&before, &with, holder.pid()) {
+                // Without them 2 MiB is assumed, the page of every card since Pascal.
+                let pages = self.pages(visible, own, &mut holder).unwrap_or(Pages::ASSUMED);
+                holder.end();
+                return Ok(Footprint { context: own, pages });
             }
+            holder.end();
             if promised > Bytes(0) {
                 // Another tenant of the card could falsify a difference.
                 return Err(Unmeasured::Others);
@@ -179,7 +187,7 @@ impl Gauge for MachineGauge {
             let after = self.cards.usage(visible)?;
             tries.push(Readings { before: before.in_use, with: with.in_use, after: after.in_use });
             if let Some(bytes) = agreed(&tries) {
-                return Ok(bytes);
+                return Ok(Footprint { context: bytes, pages: Pages::ASSUMED });
             }
             before = after;
         }
@@ -188,6 +196,24 @@ impl Gauge for MachineGauge {
 
     fn tell(&self, visible: &CardUuid) {
         (self.slow)(visible);
+    }
+}
+
+impl MachineGauge {
+    /// The pages of the driver, by what the holder's memory grows by; `own` is its memory before. A refused allocation grows
+    /// nothing.
+    fn pages(&self, visible: &CardUuid, own: Bytes, holder: &mut Holder) -> Option<Pages> {
+        let (mut readings, until) = (vec![own], clock::now() + LIMIT);
+        for _ in PROBES {
+            match holder.grow(until) {
+                Ok(()) | Err(Unmeasured::NoContext(_)) => {}
+                Err(_) => return None,
+            }
+            let usage = self.cards.usage(visible).ok()?;
+            let held = usage.processes.iter().find(|(pid, _)| *pid == holder.pid())?.1?;
+            readings.push(held);
+        }
+        pages::pages(&readings)
     }
 }
 

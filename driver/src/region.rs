@@ -69,6 +69,15 @@ pub(crate) enum Made {
     Nothing,
 }
 
+/// What a driver was measured to take of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Of a context.
+    pub context: Bytes,
+    /// In which pages it hands out memory.
+    pub pages: Pages,
+}
+
 /// Paths of the files of one share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -149,6 +158,16 @@ fn same(one: &Limits, other: &Limits) -> bool {
     *one == Limits { generation, granted_ppm, own_ppm, context_bytes, pages, ..*other }
 }
 
+// === impl Footprint ===
+
+impl Footprint {
+    /// Whether limits have it.
+    #[must_use]
+    pub fn is_in(&self, limits: &Limits) -> bool {
+        (limits.context_bytes, limits.pages) == (self.context.0, self.pages)
+    }
+}
+
 // === impl Place ===
 
 impl Place {
@@ -223,10 +242,10 @@ impl Place {
     ///
     /// # Errors
     /// As for [`Place::change`].
-    pub fn publish_context(&self, bytes: Bytes) -> io::Result<()> {
+    pub fn publish_context(&self, footprint: Footprint) -> io::Result<()> {
         self.change(|now| {
-            let now = now.filter(|now| now.context_bytes != bytes.0)?;
-            Some(Limits { context_bytes: bytes.0, ..*now })
+            let now = now.filter(|now| !footprint.is_in(now))?;
+            Some(Limits { context_bytes: footprint.context.0, pages: footprint.pages, ..*now })
         })
     }
 

@@ -1,5 +1,5 @@
 /* Device memory in pages: plain, pitched and managed memory of random sizes, taken and freed.
-   usage: shim_pages KEEP SEED
+   usage: shim_pages KEEP SEED PAGE
    Says "ready"; then for each line:
      go OPERATIONS   so many operations with at most KEEP bytes of whole pages; "granted refused"
      fill BYTES      blocks of BYTES until one is refused; how many
@@ -18,7 +18,8 @@ extern int cuMemAlloc_v2(uint64_t *, size_t), cuMemFree_v2(uint64_t), cuMemGetIn
 extern int cuMemAllocPitch_v2(uint64_t *, size_t *, size_t, size_t, unsigned), cuMemAllocManaged(uint64_t *, size_t, unsigned);
 
 enum { OUT_OF_MEMORY = 2, ENTRIES_MAX = 1 << 16, PITCH = 512 };
-static const size_t page = 2 << 20, largest = 64 << 20;
+static const size_t largest = 64 << 20;
+static size_t page;
 static struct {
     uint64_t address;
     size_t pages;
@@ -97,8 +98,9 @@ static size_t left(void)
 
 int main(int argc, char **argv)
 {
-    CHECK(argc == 3);
+    CHECK(argc == 4);
     size_t keep = strtoull(argv[1], 0, 10), number = 0;
+    page = strtoull(argv[3], 0, 10);
     state = strtoull(argv[2], 0, 10) * 0x9e3779b97f4a7c15 | 1;
     void *context;
     CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);

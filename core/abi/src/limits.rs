@@ -225,6 +225,12 @@ impl Pages {
         (is_page(&pointers) && is_page(&arrays)).then_some(Self { pointers, arrays })
     }
 
+    /// The powers of two as measured, of allocations that have an address and of arrays; 0: not measured.
+    #[must_use]
+    pub const fn measured_bits(self) -> [u8; 2] {
+        [self.pointers, self.arrays]
+    }
+
     /// The power of two of the pages of allocations that have an address.
     #[must_use]
     pub const fn pointer_bits(self) -> u32 {

@@ -1,18 +1,20 @@
 //! Context sizes on each card, as this host measured them with one version of the driver.
 //!
 //! ```text
-//! aliquot-contexts 1 2b1f33c0
+//! aliquot-contexts 2 2b1f33c0
 //! driver 580.65.06
-//! GPU-a11c0de0-51a0-4c4d-8000-000000000000 whole 503316480
-//! GPU-a11c0de0-51a0-4c4d-8000-000000000001 1g.10gb 260046848
+//! GPU-a11c0de0-51a0-4c4d-8000-000000000000 whole 503316480 21 21
+//! GPU-a11c0de0-51a0-4c4d-8000-000000000001 1g.10gb 260046848 0 0
 //! GPU-a11c0de0-51a0-4c4d-8000-000000000002 whole failed 5a9c…-0e1f 7203 no context was there within 20 s
 //! ```
+//!
+//! Behind a size are the pages of the driver, as powers of two: of memory with an address, and of arrays; 0 is not measured.
 //!
 //! A slow failure is stored for some minutes, with the boot and the seconds since then, so that not every claim waits for it
 //! again.
 //!
-//! The number in the first line is the CRC-32C of all following lines. The file is a cache: a missing, damaged or foreign one, or
-//! one of another format version or driver, is measured again and rewritten.
+//! The number in the first line is the CRC-32C of all following lines. The file is a cache: all of it is measured again if the
+//! file is missing, damaged or foreign, or of another format version or driver. A damaged or foreign file is reported.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,15 +22,18 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
+use aliquot_abi::limits::Pages;
 use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::units::Bytes;
 
 use crate::clock::Moment;
 use crate::disk::{Disk, Mode};
-use crate::region::open_to_look;
+use crate::region::{Footprint, open_to_look};
 
-/// First words of the file.
-const MAGIC: &str = "aliquot-contexts 1 ";
+/// First word of the file.
+const MAGIC: &str = "aliquot-contexts ";
+/// Second word: the version of the format.
+const VERSION: &str = "2";
 /// Begins the line of the driver.
 const DRIVER: &str = "driver ";
 /// In the place of a template: the card as it is.
@@ -37,6 +42,12 @@ const WHOLE: &str = "whole";
 const FAILED: &str = "failed";
 /// Longest file that is read: a line takes less than 512 bytes, and no machine has more than 512 parts to measure.
 const FILE_BYTES_MAX: u64 = 256 << 10;
+/// Most characters of a wrong line in an error.
+const FOUND_CHARS_MAX: usize = 60;
+/// The second line.
+const DRIVER_LINE: &str = "\"driver\" and its version";
+/// All further lines.
+const SIZE_LINE: &str = "a card, a part, and bytes with two page sizes or a failure";
 /// Longest reason that is stored.
 const WHY_BYTES_MAX: usize = 256;
 /// Largest plausible size: no card has more memory.
@@ -64,8 +75,46 @@ pub struct ContextSizes {
 /// The result of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
-    Size(Bytes),
+    Size(Footprint),
     Failed { at: Moment, why: String },
+}
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum SizesFault {
+    /// It cannot be opened or read.
+    #[error("{0}")]
+    Read(#[source] io::Error),
+    /// It is too long, or no text.
+    #[error("content: found {found} bytes, expected text of at most {FILE_BYTES_MAX} bytes")]
+    Content {
+        /// Bytes that were read.
+        found: usize,
+    },
+    /// The first line is another one.
+    #[error("line 1: found {found:?}, expected {MAGIC:?}, a version and a checksum")]
+    Header {
+        /// Its beginning.
+        found: String,
+    },
+    /// The file is torn or altered.
+    #[error("checksum: found {found:08x} in line 1, expected {expected:08x} by the lines after it")]
+    Checksum {
+        /// In the file.
+        found: u32,
+        /// Of its lines.
+        expected: u32,
+    },
+    /// A line holds something else.
+    #[error("line {line}: found {found:?}, expected {expected}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// Its beginning.
+        found: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
 }
 
 // === impl ContextSizes ===
@@ -80,14 +129,25 @@ impl ContextSizes {
     /// The measurements of a file with this driver; none if the file is missing or invalid.
     #[must_use]
     pub fn load(path: &Path, driver: &str) -> Self {
-        let read = || {
-            let mut bytes = Vec::new();
-            open_to_look(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
-            Ok::<_, io::Error>(bytes)
+        Self::read(path, driver).unwrap_or_else(|_| Self::none(driver))
+    }
+
+    /// The same, with the reason why the file is not used. A missing file, another format version or another driver is none.
+    ///
+    /// # Errors
+    /// The file cannot be read, or this code did not write it so.
+    pub fn read(path: &Path, driver: &str) -> Result<Self, SizesFault> {
+        let mut bytes = Vec::new();
+        let file = match open_to_look(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::none(driver)),
+            Err(error) => return Err(SizesFault::Read(error)),
         };
-        let text = read().ok().and_then(|bytes| String::from_utf8(bytes).ok());
-        let found = text.and_then(|text| Self::decode(&text)).filter(|found| found.driver == driver);
-        found.unwrap_or_else(|| Self::none(driver))
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(SizesFault::Read)?;
+        let found = bytes.len();
+        let text = String::from_utf8(bytes).ok().filter(|text| text.len() as u64 <= FILE_BYTES_MAX);
+        let kept = Self::decode(&text.ok_or(SizesFault::Content { found })?)?;
+        Ok(kept.filter(|kept| kept.driver == driver).unwrap_or_else(|| Self::none(driver)))
     }
 
     /// Replaces the file.
@@ -100,7 +160,7 @@ impl ContextSizes {
 
     /// Size of a context there, if it is known.
     #[must_use]
-    pub fn of(&self, ground: &Ground) -> Option<Bytes> {
+    pub fn of(&self, ground: &Ground) -> Option<Footprint> {
         match self.found.get(ground) {
             Some(Found::Size(bytes)) => Some(*bytes),
             Some(Found::Failed { .. }) | None => None,
@@ -116,7 +176,7 @@ impl ContextSizes {
     }
 
     /// Records a size.
-    pub fn note(&mut self, ground: Ground, bytes: Bytes) {
+    pub fn note(&mut self, ground: Ground, bytes: Footprint) {
         self.found.insert(ground, Found::Size(bytes));
     }
 
@@ -135,29 +195,55 @@ impl ContextSizes {
             let part = template.as_ref().map_or(WHOLE, TemplateName::as_str);
             // Writing to a String cannot fail.
             let written = match found {
-                Found::Size(bytes) => writeln!(body, "{card} {part} {}", bytes.0),
+                Found::Size(Footprint { context, pages }) => {
+                    let [pointers, arrays] = pages.measured_bits();
+                    writeln!(body, "{card} {part} {} {pointers} {arrays}", context.0)
+                }
                 Found::Failed { at, why } => {
                     writeln!(body, "{card} {part} {FAILED} {} {} {why}", at.boot, at.since.as_secs())
                 }
             };
             debug_assert!(written.is_ok(), "text takes what is written");
         }
-        format!("{MAGIC}{:08x}\n{body}", crc32c::crc32c(body.as_bytes()))
+        format!("{MAGIC}{VERSION} {:08x}\n{body}", crc32c::crc32c(body.as_bytes()))
     }
 
-    /// Parses a text; `None`: this code did not write it.
-    #[must_use]
-    pub fn decode(text: &str) -> Option<Self> {
-        let (header, body) = text.split_once('\n')?;
-        let sum = u32::from_str_radix(header.strip_prefix(MAGIC)?, 16).ok()?;
-        if sum != crc32c::crc32c(body.as_bytes()) {
-            return None;
+    /// Parses a text; `None`: another version of the format.
+    ///
+    /// # Errors
+    /// This code did not write it.
+    pub fn decode(text: &str) -> Result<Option<Self>, SizesFault> {
+        let (header, body) = text.split_once('\n').unwrap_or((text, ""));
+        let (version, sum) = numbers(header).ok_or_else(|| SizesFault::Header { found: begin_of(header) })?;
+        if version != VERSION {
+            return Ok(None);
         }
-        let mut lines = body.lines();
-        let driver = lines.next()?.strip_prefix(DRIVER)?.to_owned();
-        let found = lines.map(line).collect::<Option<_>>()?;
-        Some(Self { driver, found })
+        let expected = crc32c::crc32c(body.as_bytes());
+        if sum != expected {
+            return Err(SizesFault::Checksum { found: sum, expected });
+        }
+        let mut lines = body.lines().zip(2..);
+        let (first, number) = lines.next().unwrap_or(("", 2));
+        let fault = |(text, line): (&str, usize), expected| {
+            let found = begin_of(text);
+            SizesFault::Line { line, found, expected }
+        };
+        let driver = first.strip_prefix(DRIVER).ok_or_else(|| fault((first, number), DRIVER_LINE))?;
+        let found =
+            lines.map(|at| line(at.0).ok_or_else(|| fault(at, SIZE_LINE))).collect::<Result<_, _>>()?;
+        Ok(Some(Self { driver: driver.to_owned(), found }))
     }
+}
+
+/// Version and checksum of a first line.
+fn numbers(header: &str) -> Option<(&str, u32)> {
+    let (version, sum) = header.strip_prefix(MAGIC)?.split_once(' ')?;
+    let is_number = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+    Some((version, u32::from_str_radix(sum, 16).ok().filter(|_| is_number && sum.len() == 8)?))
+}
+
+fn begin_of(text: &str) -> String {
+    text.chars().take(FOUND_CHARS_MAX).collect()
 }
 
 fn line(text: &str) -> Option<(Ground, Found)> {
@@ -166,13 +252,19 @@ fn line(text: &str) -> Option<(Ground, Found)> {
     let template = if part == WHOLE { None } else { Some(TemplateName::new(part).ok()?) };
     let found = match rest.strip_prefix(FAILED) {
         Some(rest) => failed(rest.strip_prefix(' ')?)?,
-        None => {
-            let bytes = Bytes(rest.parse().ok()?);
-            let is_size = bytes > Bytes(0) && bytes <= LARGEST;
-            is_size.then_some(Found::Size(bytes))?
-        }
+        None => Found::Size(size(rest)?),
     };
     Some((Ground { card: CardUuid::new(card).ok()?, template }, found))
+}
+
+/// A size and the pages behind it.
+fn size(text: &str) -> Option<Footprint> {
+    let mut words = text.split(' ');
+    let context = Bytes(words.next()?.parse().ok()?);
+    let bits = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
+    let pages = if bits == [0, 0] { Pages::ASSUMED } else { Pages::measured(bits[0], bits[1])? };
+    let is_size = context > Bytes(0) && context <= LARGEST && words.next().is_none();
+    is_size.then_some(Footprint { context, pages })
 }
 
 /// The fields behind the word of a failure.
@@ -200,10 +292,17 @@ mod tests {
         Ground { card: CardUuid::new(CARD).unwrap(), template }
     }
 
+    fn of_context(bytes: u64) -> Footprint {
+        Footprint { context: Bytes(bytes), pages: Pages::ASSUMED }
+    }
+
     fn known() -> ContextSizes {
         let mut known = ContextSizes::none("580.65.06");
-        known.note(ground(None), Bytes(503_316_480));
-        known.note(ground(Some("1g.10gb")), Bytes(260_046_848));
+        known.note(
+            ground(None),
+            Footprint { pages: Pages::measured(21, 16).unwrap(), ..of_context(503_316_480) },
+        );
+        known.note(ground(Some("1g.10gb")), of_context(260_046_848));
         known.note_failure(ground(Some("2g.20gb")), moment("b", 100), "no\ncontext");
         known
     }
@@ -213,7 +312,7 @@ mod tests {
     }
 
     fn with_sum(body: &str) -> String {
-        format!("{MAGIC}{:08x}\n{body}", crc32c::crc32c(body.as_bytes()))
+        format!("{MAGIC}{VERSION} {:08x}\n{body}", crc32c::crc32c(body.as_bytes()))
     }
 
     #[test]
@@ -223,13 +322,13 @@ mod tests {
         known().store(&path, &Disk::default()).unwrap();
         assert_eq!(ContextSizes::load(&path, "580.65.06"), known());
         assert_eq!(ContextSizes::load(&path, "580.65.07"), ContextSizes::none("580.65.07"));
-        assert_eq!(known().of(&ground(Some("1g.10gb"))), Some(Bytes(260_046_848)));
+        assert_eq!(known().of(&ground(Some("1g.10gb"))), Some(of_context(260_046_848)));
         assert_eq!(known().of(&ground(Some("2g.20gb"))), None);
     }
 
     #[test]
     fn measurement_failure_is_kept_for_minutes_of_one_boot() {
-        let kept = ContextSizes::decode(&known().encode()).unwrap();
+        let kept = ContextSizes::decode(&known().encode()).unwrap().unwrap();
         let failed = ground(Some("2g.20gb"));
         let ago = |now: &Moment| kept.failure(&failed, now).map(|(why, ago)| (why.to_owned(), ago.as_secs()));
         assert_eq!(ago(&moment("b", 100)), Some(("no?context".to_owned(), 0)));
@@ -239,36 +338,44 @@ mod tests {
         }
         assert_eq!(kept.failure(&ground(None), &moment("b", 100)), None, "its size is known");
         let mut found = kept.clone();
-        found.note(failed.clone(), Bytes(5));
-        assert_eq!((found.failure(&failed, &moment("b", 100)), found.of(&failed)), (None, Some(Bytes(5))));
+        found.note(failed.clone(), of_context(5));
+        assert_eq!(
+            (found.failure(&failed, &moment("b", 100)), found.of(&failed)),
+            (None, Some(of_context(5)))
+        );
     }
 
     #[test]
     fn the_longest_reason_is_kept_and_read_again() {
         let mut kept = ContextSizes::none("1");
         kept.note_failure(ground(None), moment("b", 1), &"é".repeat(1000));
-        assert_eq!(ContextSizes::decode(&kept.encode()), Some(kept));
+        assert_eq!(ContextSizes::decode(&kept.encode()).unwrap(), Some(kept));
     }
 
     #[test]
     fn a_file_that_is_cut_or_altered_anywhere_says_nothing() {
         let text = known().encode();
         for end in 0..text.len() {
-            assert_eq!(ContextSizes::decode(&text[..end]), None, "{end}");
+            assert!(ContextSizes::decode(&text[..end]).is_err(), "{end}");
         }
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
             let altered = String::from_utf8(bytes).unwrap();
-            assert_eq!(ContextSizes::decode(&altered), None, "{altered}");
+            // An altered version is another version.
+            assert!(!matches!(ContextSizes::decode(&altered), Ok(Some(_))), "{altered}");
         }
     }
 
     #[test]
     fn impossible_size_or_line_is_refused_whatever_its_checksum() {
         let rest = [
-            "whole 0",
-            "whole 1099511627777",
+            "whole 0 0 0",
+            "whole 5",
+            "whole 5 21 0",
+            "whole 5 8 21",
+            "whole 5 21 21 21",
+            "whole 1099511627777 0 0",
             "whole -1",
             "whole 5 6",
             "whole",
@@ -283,15 +390,34 @@ mod tests {
             "whole failed b 1 \t",
         ];
         for rest in rest {
-            assert_eq!(
-                ContextSizes::decode(&with_sum(&format!("driver 1\n{CARD} {rest}\n"))),
-                None,
-                "{rest}"
-            );
+            let fault = ContextSizes::decode(&with_sum(&format!("driver 1\n{CARD} {rest}\n"))).unwrap_err();
+            assert!(matches!(fault, SizesFault::Line { line: 3, .. }), "{rest}: {fault}");
         }
-        let right = with_sum(&format!("driver 1\n{CARD} whole 5\n"));
-        assert!(ContextSizes::decode(&right).is_some());
-        assert_eq!(ContextSizes::decode(&right.replacen(" 1 ", " 2 ", 1)), None, "another version");
+        let right = with_sum(&format!("driver 1\n{CARD} whole 5 0 0\n"));
+        assert!(ContextSizes::decode(&right).unwrap().is_some());
+        assert_eq!(ContextSizes::decode(&right.replacen(" 2 ", " 3 ", 1)).unwrap(), None, "another version");
+    }
+
+    #[test]
+    fn fault_names_place_found_and_expected() {
+        let said = |text: &str| ContextSizes::decode(text).unwrap_err().to_string();
+        assert_eq!(
+            said("a\x1bb"),
+            r#"line 1: found "a\u{1b}b", expected "aliquot-contexts ", a version and a checksum"#
+        );
+        assert_eq!(
+            said("aliquot-contexts 2 00000001\n"),
+            "checksum: found 00000001 in line 1, expected 00000000 by the lines after it"
+        );
+        assert_eq!(
+            said(&with_sum("drive 1\n")),
+            r#"line 2: found "drive 1", expected "driver" and its version"#
+        );
+        assert_eq!(
+            said(&with_sum(&format!("driver 1\n{CARD} whole 5 8 21\n"))),
+            "line 3: found \"GPU-a11c0de0-51a0-4c4d-8000-000000000000 whole 5 8 21\", expected a card, a part, and bytes with two \
+             page sizes or a failure"
+        );
     }
 
     #[test]
@@ -311,6 +437,8 @@ mod tests {
         fs::remove_dir(&path).unwrap();
         fs::write(&path, vec![b'a'; 1 << 20]).unwrap();
         assert_eq!(ContextSizes::load(&path, "580.65.06"), nothing);
+        let said = ContextSizes::read(&path, "580.65.06").unwrap_err().to_string();
+        assert_eq!(said, "content: found 262145 bytes, expected text of at most 262144 bytes");
         known().store(&path, &Disk::default()).unwrap();
         assert_eq!(ContextSizes::load(&path, "580.65.06"), known());
     }

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
-use crate::contexts::READY;
+use crate::contexts::{PROBES, READY};
 
 /// Have a context on a card until standard input ends
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args) -> u8 {
     match Context::make(&args.card) {
         Ok(context) => {
             if say(READY).is_ok() {
-                wait_for_the_end_of_input();
+                serve(&context);
             }
             drop(context);
             0
@@ -60,8 +60,18 @@ fn say(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-fn wait_for_the_end_of_input() {
-    let mut rest = [0; 64];
-    let mut input = io::stdin().lock();
-    while input.read(&mut rest).is_ok_and(|length| length > 0) {}
+/// Makes the next allocation for each byte of the input, until its end.
+fn serve(context: &Context) {
+    let (mut byte, mut input) = ([0; 1], io::stdin().lock());
+    let mut probes = PROBES.into_iter();
+    while input.read(&mut byte).is_ok_and(|length| length > 0) {
+        let said = match probes.next().map(|(_, probe)| context.allocate(probe)) {
+            Some(Ok(())) => say(READY),
+            Some(Err(why)) => say(&why.to_string()),
+            None => say("no further allocation is known"),
+        };
+        if said.is_err() {
+            return;
+        }
+    }
 }

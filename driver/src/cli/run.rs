@@ -294,12 +294,14 @@ fn reached(
         io::ErrorKind::InvalidData => Failure::Node(error.to_string()),
         _ => failed(error),
     })?;
-    if let Some(context) = reach.context {
-        place.publish_context(context).map_err(failed)?;
+    if let Some(footprint) = reach.footprint {
+        place.publish_context(footprint).map_err(failed)?;
     }
     // Else a measured size is published already.
     let measured = (limits.context_bytes > 0).then_some(Bytes(limits.context_bytes));
-    if let Some(warning) = too_small(limits.memory, reach.context.or(measured)) {
+    if let Some(warning) =
+        too_small(limits.memory, reach.footprint.map(|footprint| footprint.context).or(measured))
+    {
         terminal.note(warning)?;
     }
     let followed = followed(home, node, grant, &visible, terminal)?;

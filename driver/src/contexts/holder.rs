@@ -1,6 +1,6 @@
 //! The child process with a context, for its parent: started, read once, ended.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -19,6 +19,8 @@ pub(crate) const COMMAND: &str = "hold-context";
 /// Its output once it has a context; else it prints the reason.
 pub(crate) const READY: &str = "ready";
 
+/// The input that asks for its next allocation.
+const NEXT: &[u8] = b"\n";
 /// Most bytes of its output that are read.
 const ANSWER_BYTES_MAX: usize = 256;
 /// A longer start is reported to the user.
@@ -63,6 +65,18 @@ impl Holder {
         let line = answer.split(|byte| *byte == b'\n').next().unwrap_or_default();
         match words(line) {
             words if words == READY => Ok(holder),
+            words if words.is_empty() => Err(Unmeasured::Ended),
+            words => Err(Unmeasured::NoContext(words)),
+        }
+    }
+
+    /// Has it make its next allocation. `NoContext`: the driver refused.
+    pub(super) fn grow(&mut self, until: Instant) -> Result<(), Unmeasured> {
+        let input = self.input.as_mut().ok_or(Unmeasured::Ended)?;
+        input.write_all(NEXT).map_err(Unmeasured::Start)?;
+        let answer = self.hear(until)?;
+        match words(answer.split(|byte| *byte == b'\n').next().unwrap_or_default()) {
+            words if words == READY => Ok(()),
             words if words.is_empty() => Err(Unmeasured::Ended),
             words => Err(Unmeasured::NoContext(words)),
         }

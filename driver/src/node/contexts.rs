@@ -22,7 +22,7 @@
 //! After a slow failure, claims of the next minutes report its reason and do not measure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,13 +35,13 @@ use super::Node;
 use super::operate::Operation;
 use super::site::Site;
 use super::state::{Owner, State};
-use crate::checkpoint::{ContextSizes, FAILURE_KEPT, Ground, Phase};
+use crate::checkpoint::{ContextSizes, FAILURE_KEPT, Ground, Phase, SizesFault};
 use crate::clock::{self, Moment};
 use crate::contexts::{Gauge, Unmeasured};
 use crate::error_text::chain;
 use crate::grant_file;
 use crate::prepare::PrepareError;
-use crate::region;
+use crate::region::{self, Footprint};
 
 /// A failure that took longer is kept: to try again has its price.
 const COSTLY: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ pub struct Measuring {
 pub struct Measured {
     ground: Ground,
     visible: CardUuid,
-    outcome: Result<Bytes, Unmeasured>,
+    outcome: Result<Footprint, Unmeasured>,
     took: Duration,
 }
 
@@ -155,7 +155,9 @@ impl Node {
         else {
             return Ok(());
         };
-        let mut sizes = ContextSizes::load(&path, &driver);
+        let kept = ContextSizes::read(&path, &driver);
+        self.notes.extend(kept.as_ref().err().map(|fault| unread(&path, fault)));
+        let mut sizes = kept.unwrap_or_else(|_| ContextSizes::none(&driver));
         match &measured.outcome {
             Ok(bytes) => sizes.note(ground.clone(), *bytes),
             Err(why) if !why.is_no_fault() && measured.took >= COSTLY => {
@@ -209,10 +211,10 @@ impl Site {
         &self,
         grants: impl Iterator<Item = &'g Grant>,
         ground: &Ground,
-        bytes: Bytes,
+        bytes: Footprint,
     ) -> Result<(), PrepareError> {
         for grant in grants.filter(|grant| self::ground(grant) == *ground) {
-            if self.counted(grant).is_none_or(|limits| limits.context_bytes == bytes.0) {
+            if self.counted(grant).is_none_or(|limits| bytes.is_in(&limits)) {
                 continue;
             }
             let place = grant_file::place(&self.grants, &grant.claim, &grant.share);
@@ -251,6 +253,15 @@ fn unmeasured(visible: &CardUuid, why: &str) -> String {
     format!(
         "card {visible}: what a context takes cannot be measured: {why}; until it is known the first one of a part is presumed to \
          take {presumed}"
+    )
+}
+
+/// A file of sizes that is not used.
+fn unread(path: &Path, fault: &SizesFault) -> String {
+    format!(
+        "{}: kept context and page sizes are not used: {}; measured anew now, pages of 2 MiB are assumed until then",
+        path.display(),
+        chain(fault)
     )
 }
 

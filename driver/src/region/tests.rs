@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use aliquot_abi::layout::{slot, usage};
+use aliquot_abi::limits::Pages;
 use aliquot_backend_sim::{Personality, SimNode};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::grant::ShareSettings;
@@ -114,8 +115,8 @@ fn second_prepare_changes_limits_in_place_and_keeps_usage() {
     assert_eq!(read(&place.limits()).unwrap().granted_ppm, 500_000);
 
     // Nor is a measured context size, which stays through other changes.
-    place.publish_context(Bytes(480 * MIB)).unwrap();
-    place.publish_context(Bytes(480 * MIB)).unwrap();
+    place.publish_context(Footprint { context: Bytes(480 * MIB), pages: Pages::ASSUMED }).unwrap();
+    place.publish_context(Footprint { context: Bytes(480 * MIB), pages: Pages::ASSUMED }).unwrap();
     assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Nothing);
     assert_eq!(read(&place.limits()).unwrap().generation, 3, "published once");
 

@@ -20,6 +20,8 @@ use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
+use crate::region::Footprint;
+
 /// The cards of a node, for commands that run on them.
 pub trait Cards {
     /// The vendor of the driver libraries that a command gets.
@@ -58,7 +60,7 @@ pub struct Reach {
     /// Further environment variables.
     pub environment: Vec<(&'static str, OsString)>,
     /// Memory that a context uses, if known.
-    pub context: Option<Bytes>,
+    pub footprint: Option<Footprint>,
     /// The source of card time; `None`: the driver reports none.
     pub meter: Option<Box<dyn Meter>>,
 }

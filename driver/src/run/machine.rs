@@ -52,11 +52,11 @@ impl Cards for Machine {
         if grant.partition().is_some() {
             // The driver reports no process times for a MIG instance.
             let environment = vec![(VISIBLE_DEVICES, visible.as_str().into())];
-            return Ok(Reach { libraries: None, environment, context: None, meter: None });
+            return Ok(Reach { libraries: None, environment, footprint: None, meter: None });
         }
         let (node, card) = (Arc::clone(&self.0), visible.clone());
         let meter = Box::new(OfCard { node, card, samples: SampleClock::for_governor(), asked: None });
-        Ok(Reach { libraries: None, environment: Vec::new(), context: None, meter: Some(meter) })
+        Ok(Reach { libraries: None, environment: Vec::new(), footprint: None, meter: Some(meter) })
     }
 
     fn follow(&self, grant: &Grant, _: &CardUuid) -> Result<Box<dyn Events>, String> {

@@ -14,6 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aliquot_abi::limits::{PAGE_BITS, Pages};
 use aliquot_core::card::{Card, Inventory};
 use aliquot_core::grant::Grant;
 use aliquot_core::health::Cause;
@@ -28,6 +29,7 @@ use aliquot_sim_device::{
 use super::cards::{Cards, Events, Meter, Reach, Spent, Window};
 use crate::clock;
 use crate::disk::{Disk, Mode};
+use crate::region::Footprint;
 use crate::state_dir::file::make_dirs;
 
 /// Beginning of the names of directories of partitions.
@@ -119,8 +121,8 @@ impl Cards for Simulated {
         let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
         let meter = card.map(|card| Box::new(OfCard { card, window: 0 }) as Box<dyn Meter>);
         let environment: Vec<(&'static str, OsString)> = vec![(DIR_ENV, dir.canonicalize()?.into())];
-        let context = Some(Bytes(device.node().context_bytes));
-        Ok(Reach { libraries: Some(libraries), environment, context, meter })
+        let footprint = Some(footprint(device.node()));
+        Ok(Reach { libraries: Some(libraries), environment, footprint, meter })
     }
 
     fn follow(&self, grant: &Grant, visible: &CardUuid) -> Result<Box<dyn Events>, String> {
@@ -195,6 +197,14 @@ impl Meter for OfCard {
             processes: processes.collect(),
         })
     }
+}
+
+/// What the simulated driver takes of a card, as its node file says.
+pub(crate) fn footprint(node: &SimulatedNode) -> Footprint {
+    let page = node.slab().max(node.alloc_bytes).trailing_zeros();
+    let bits = u8::try_from(page).unwrap_or(u8::MAX).max(*PAGE_BITS.start());
+    let pages = Pages::measured(bits, bits).unwrap_or(Pages::ASSUMED);
+    Footprint { context: Bytes(node.context_bytes), pages }
 }
 
 /// A program would find no card at all.

@@ -1,7 +1,7 @@
 //! How much of a card a context takes, measured by the host before tenants come, on this machine's own cards. What is judged is
 //! the card's side, and what the limits of a grant say.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -9,8 +9,10 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
+use aliquot_abi::layout::usage;
+use aliquot_abi::limits::Pages;
 use aliquot_core::units::Bytes;
-use aliquot_driver::region::{self, Place};
+use aliquot_driver::region::{self, Footprint, Place};
 use aliquot_tests::local::{aliquot, copy_program, opened_to_everybody, wait_for};
 use aliquot_tests::machine::Machine;
 use aliquot_tests::preload::shim;
@@ -119,15 +121,32 @@ fn damaged_sizes_are_measured_again() {
     let machine = machine(CONTEXT);
     assert_eq!(machine.told_quietly(), CONTEXT);
     let (path, right) = (kept(&machine), fs::read_to_string(kept(&machine)).unwrap());
-    assert!(right.contains(&format!("{CARD} whole {CONTEXT}\n")), "{right}");
+    assert!(right.contains(&format!("{CARD} whole {CONTEXT} 21 21\n")), "{right}");
     let wrong = right.replacen("503316480", "103316480", 1);
     let texts =
         ["", "aliquot-contexts", &right[..right.len() - 1], &wrong, "\0\u{fffd}", &"a".repeat(1 << 20)];
     for text in texts {
         fs::write(&path, text).unwrap();
-        assert_eq!(machine.told_quietly(), CONTEXT);
+        let (output, published) = machine.told(&["--memory", "1Gi"]);
+        let (said, begins) = (err(&output), format!("warning: {}: kept context", path.display()));
+        assert!(said.starts_with(&begins) && said.contains("found") && said.lines().count() == 1, "{said}");
+        assert_eq!(published, CONTEXT);
         assert_eq!(fs::read_to_string(&path).unwrap(), right, "written anew");
     }
+}
+
+#[test]
+fn damaged_sizes_without_a_measurement_leave_2_mib_pages() {
+    let machine = Machine::of("page_bytes = 65536\n[[card]]\n");
+    let pages =
+        |(output, _): (Output, u64)| (err(&output), region::read(&machine.dir().join("seen")).unwrap().pages);
+    assert_eq!(pages(machine.told(&["--memory", "1Gi"])), (String::new(), Pages::measured(16, 16).unwrap()));
+    let right = fs::read_to_string(kept(&machine)).unwrap();
+    fs::write(kept(&machine), right.replace("16 16", "12 12")).unwrap();
+    machine.fault("cuDevicePrimaryCtxRetain", "{ error = 2 }");
+    let (said, found) = pages(machine.told(&["--memory", "1Gi"]));
+    assert_eq!(found, Pages::ASSUMED);
+    assert!(said.contains(": checksum: found ") && said.contains("pages of 2 MiB are assumed"), "{said}");
 }
 
 #[test]
@@ -202,7 +221,10 @@ fn measurement_beside_tenants_uses_only_unpromised_memory() {
     machine.fault("nvmlDeviceGetComputeRunningProcesses_v3", "{ error = 3 }");
     assert_eq!(machine.told_quietly(), 0);
     machine.no_fault();
-    assert_eq!((machine.told_quietly(), machine.bench.card().high_water()), (CONTEXT, CONTEXT));
+    assert_eq!(machine.told_quietly(), CONTEXT);
+    // One context, and the small allocations that tell the pages.
+    let highest = machine.bench.card().high_water();
+    assert!((CONTEXT..CONTEXT + 128 * MIB).contains(&highest), "{highest}");
     end(half);
     let live = region::read(&seen).unwrap().context_bytes;
     assert_eq!(live, CONTEXT, "a claim from before gets the size as well");
@@ -226,7 +248,7 @@ fn shares_of_an_instance_are_measured_there_whole_ones_are_not() {
     let (output, published) = machine.told(&["--template", "1g.10gb", "--memory", "2Gi"]);
     assert_eq!((published, err(&output).as_str()), (209_715_200, ""));
     let text = fs::read_to_string(kept(&machine)).unwrap();
-    assert!(text.contains(&format!("{CARD} 1g.10gb 209715200\n")), "{text}");
+    assert!(text.contains(&format!("{CARD} 1g.10gb 209715200 21 21\n")), "{text}");
     assert_eq!(machine.bench.card().mig_devices(), []);
 }
 
@@ -296,7 +318,9 @@ fn containers_of_a_simulated_node_get_its_context_size() {
     fs::write(dir.path().join("state/cards/node.toml"), "context_bytes = 734003200").unwrap();
     assert_eq!(prepared("second"), [CONTEXT, 700 * MIB]);
     // As a version before this one, or a kill, leaves them.
-    shares().for_each(|place| place.publish_context(Bytes(0)).unwrap());
+    shares().for_each(|place| {
+        place.publish_context(Footprint { context: Bytes(0), pages: Pages::ASSUMED }).unwrap();
+    });
     assert_eq!(prepared("third"), [700 * MIB; 3]);
     assert!(!dir.path().join("state/contexts").exists());
 }
@@ -395,4 +419,40 @@ fn an_ordinary_user_measures_for_itself() {
     assert_eq!((output.status.code(), err(&output).as_str()), (Some(0), ""));
     assert_eq!(region::read(&home.join("limits")).unwrap().context_bytes, 700 * MIB);
     assert!(home.join(".local/state/aliquot/contexts").exists());
+}
+
+/// The page size in the limits of a run, and what accounting and the card hold after three small allocations.
+fn pages_and_holdings(machine: &Machine) -> Option<(Pages, u64, u64)> {
+    let mut tenant = tenant(machine, 1 << 30)?;
+    assert_eq!(tenant.say("retain 0"), "0");
+    (0..3).for_each(|_| assert_eq!(tenant.say("alloc 100000"), "0"));
+    let mut grants = vec![machine.state().join("grants")];
+    for _ in 0..2 {
+        let below = grants.iter().flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten());
+        grants = below.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    }
+    let [share] = &grants[..] else { panic!("not one grant: {grants:?}") };
+    let pages = region::read(&share.join("limits")).unwrap().pages;
+    let bytes = fs::read(share.join("usage")).unwrap();
+    let total = u64::from_le_bytes(bytes[usage::TOTAL..][..8].try_into().unwrap());
+    let held = machine.bench.card().in_use();
+    tenant.end();
+    Some((pages, total, held))
+}
+
+#[test]
+fn page_size_is_measured_and_the_shim_charges_by_it() {
+    // Simulated arrays take blocks of 64 KiB at least.
+    for (node, pointers, arrays) in [
+        ("page_bytes = 2097152", 21, 21),
+        ("page_bytes = 4194304", 22, 22),
+        ("page_bytes = 65536", 16, 16),
+        ("page_bytes = 65536\nslab_bytes = 2097152", 21, 21),
+        ("page_bytes = 512", 9, 16),
+    ] {
+        let machine = Machine::of(&format!("{node}\n[[card]]\n"));
+        let Some((pages, total, held)) = pages_and_holdings(&machine) else { return };
+        assert_eq!(Some(pages), Pages::measured(pointers, arrays), "{node}");
+        assert_eq!(total, held, "{node}: accounting and card");
+    }
 }

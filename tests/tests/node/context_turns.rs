@@ -124,7 +124,9 @@ fn measured_card_admits_none_and_next_measures_after_a_kill() {
     drop(measures);
     assert_eq!(next.ended().status.code(), Some(0));
     let published = region::read(&seen).unwrap().context_bytes;
-    assert_eq!((published, machine.bench.card().high_water()), (CONTEXT, CONTEXT));
+    // Never two contexts: one, and the small allocations that tell the pages.
+    let highest = machine.bench.card().high_water();
+    assert!(published == CONTEXT && highest < CONTEXT + CONTEXT / 4, "{published}, {highest}");
     assert_eq!((machine.told_quietly(), machine.claims()), (CONTEXT, 0));
 }
 

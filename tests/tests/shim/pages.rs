@@ -4,9 +4,12 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::layout::usage;
+use aliquot_abi::limits::{Limits, Pages};
+use aliquot_tests::machine::Machine;
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
+use std::fs;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,21 +28,32 @@ struct Scene {
     files: GrantFiles,
     program: PathBuf,
     limit: u64,
+    page: u64,
 }
 
 /// `None`: no C compiler here.
-fn scene(limit: u64) -> Option<Scene> {
-    let bench = Bench::new();
-    bench.write("node.toml", BARE);
-    let program = match bench.compile("shim_pages", Link::Direct) {
-        Ok(program) => program,
+fn compiled(bench: &Bench) -> Option<PathBuf> {
+    match bench.compile("shim_pages", Link::Direct) {
+        Ok(program) => Some(program),
         Err(StoodAside(why)) => {
             println!("stood aside: {why}");
-            return None;
+            None
         }
-    };
-    let (tenant, files) = Tenant::with(&memory_limit(&bench.card().facts().uuid, limit));
-    Some(Scene { bench, tenant, files, program, limit })
+    }
+}
+
+/// A grant without measured pages.
+fn scene(limit: u64) -> Option<Scene> {
+    scene_of((PAGE, Pages::ASSUMED), limit)
+}
+
+/// A driver with pages of so many bytes, and the pages in the limits.
+fn scene_of((page, pages): (u64, Pages), limit: u64) -> Option<Scene> {
+    let bench = Bench::new();
+    bench.write("node.toml", &format!("{BARE}page_bytes = {page}\n"));
+    let program = compiled(&bench)?;
+    let (tenant, files) = Tenant::with(&Limits { pages, ..memory_limit(&bench.card().facts().uuid, limit) });
+    Some(Scene { bench, tenant, files, program, limit, page })
 }
 
 fn seed() -> u64 {
@@ -52,7 +66,7 @@ fn seed() -> u64 {
 impl Scene {
     fn start(&self, seed: u64) -> Talk {
         let mut command = self.tenant.command(&self.bench, &self.program);
-        let mut process = Talk::start(command.args([KEEP, seed].map(|number| number.to_string())));
+        let mut process = Talk::start(command.args([KEEP, seed, self.page].map(|number| number.to_string())));
         assert_eq!(process.hear(), "ready");
         process
     }
@@ -61,7 +75,7 @@ impl Scene {
     fn assert_equal(&self, seed: u64) {
         let (booked, held) = (self.files.counter(usage::TOTAL), self.bench.card().in_use());
         assert_eq!(booked, held, "seed {seed}: accounting and card");
-        assert!(held.is_multiple_of(PAGE), "seed {seed}: {held} bytes are no whole pages");
+        assert!(held.is_multiple_of(self.page), "seed {seed}: {held} bytes are no whole pages");
     }
 
     fn assert_within_limit(&self, seed: u64) {
@@ -138,4 +152,80 @@ fn random_sizes_at_the_limit_never_pass_it() {
 fn processes_within_their_pages_are_never_refused() {
     let Some(scene) = scene(PROCESSES * KEEP) else { return };
     assert_eq!(scene.random(), 0);
+}
+
+#[test]
+fn measured_pages_of_other_sizes_hold_for_16_processes() {
+    for bits in [16, 22] {
+        let pages = Pages::measured(bits, bits).unwrap();
+        let Some(scene) = scene_of((1 << bits, pages), PROCESSES * KEEP / 4) else { return };
+        assert!(scene.random() > 100, "pages of {} bytes", scene.page);
+    }
+}
+
+/// A driver under `aliquot run`: its node file, its unit, and how many blocks of so many bytes fill the limit.
+struct Measured {
+    node: &'static str,
+    unit: u64,
+    fill: (u64, u64),
+    /// Accounting counts what the card loses, and no more.
+    is_exact: bool,
+}
+
+const MEASURED: [Measured; 3] = [
+    Measured { node: "page_bytes = 65536", unit: 1 << 16, fill: ((1 << 16) + 1, 8_064), is_exact: true },
+    Measured { node: "page_bytes = 4194304", unit: 4 * MIB, fill: (4 * MIB + 1, 126), is_exact: true },
+    // Three blocks to a slab, although they would take less in pages; the last slab is refused to a second block.
+    Measured {
+        node: "page_bytes = 65536\nslab_bytes = 2097152",
+        unit: 2 * MIB,
+        fill: (600 << 10, 1_510),
+        is_exact: false,
+    },
+];
+
+#[test]
+fn run_takes_the_measured_pages_over_and_keeps_its_limit() {
+    let (limit, context) = (1_024 * MIB, 16 * MIB);
+    for Measured { node, unit, fill: (bytes, blocks), is_exact } in MEASURED {
+        let machine =
+            Machine::of(&format!("context_bytes = {context}\nmodule_bytes = 0\n{node}\n[[card]]\n"));
+        let Some(program) = compiled(&machine.bench) else { return };
+        let (seed, keep) = (seed(), limit / 2);
+        let mut run = machine.aliquot("run", &["--memory", &limit.to_string(), "--"]);
+        run.arg(program).args([keep, seed, unit].map(|number| number.to_string()));
+        let mut process = Talk::start(&mut run);
+        assert_eq!(process.hear(), "ready");
+        let assert_equal = |after: &str| {
+            let (booked, held) = (booked(&machine), machine.bench.card().in_use());
+            assert!(held <= booked && booked <= limit, "{node}: after {after}: {held} held, {booked} booked");
+            assert!(
+                booked == held || !is_exact,
+                "{node}, seed {seed}: after {after}: {held} held, {booked} booked"
+            );
+        };
+        assert_eq!(process.say(&format!("fill {bytes}")), blocks.to_string(), "{node}");
+        assert_equal("fill");
+        assert_eq!(process.say("give"), "0");
+        let told = process.say(&format!("go {OPERATIONS}"));
+        assert!(told.ends_with(" 0"), "{node}, seed {seed}: granted and refused: {told}");
+        assert_equal("go");
+        assert_eq!(process.say("rest"), "0", "{node}, seed {seed}: refused with enough whole pages free");
+        assert_equal("rest");
+        let highest = machine.bench.card().high_water();
+        assert!(highest <= limit, "{node}, seed {seed}: {highest} bytes on the card");
+        process.end();
+    }
+}
+
+/// What the accounting of the only grant counts.
+fn booked(machine: &Machine) -> u64 {
+    let mut dirs = vec![machine.state().join("grants")];
+    for _ in 0..2 {
+        let below = dirs.iter().flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten());
+        dirs = below.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    }
+    let [share] = &dirs[..] else { panic!("not one grant: {dirs:?}") };
+    let bytes = fs::read(share.join("usage")).unwrap();
+    u64::from_le_bytes(bytes[usage::TOTAL..][..8].try_into().unwrap())
 }

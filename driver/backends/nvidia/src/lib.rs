@@ -42,7 +42,7 @@ use aliquot_core::units::Bytes;
 
 pub use driver_root::{DriverFiles, DriverRootError, Place};
 pub use ffi::Fault;
-pub use ffi::context::{Context, NoContext};
+pub use ffi::context::{Context, NoContext, Probe};
 pub use health::{DRIVER_MIN, OpenError};
 pub use watch::Watch;
 

@@ -23,6 +23,13 @@ type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
 type Count = unsafe extern "C" fn(*mut c_int) -> c_int;
 type Uuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> c_int;
 type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
+type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Allocate = unsafe extern "C" fn(*mut u64, usize) -> c_int;
+type AllocatePitch = unsafe extern "C" fn(*mut u64, *mut usize, usize, usize, c_uint) -> c_int;
+type AllocateManaged = unsafe extern "C" fn(*mut u64, usize, c_uint) -> c_int;
+type Fill = unsafe extern "C" fn(u64, u8, usize) -> c_int;
+type Synchronize = unsafe extern "C" fn() -> c_int;
+type CreateArray = unsafe extern "C" fn(*mut u64, *const ArrayShape) -> c_int;
 type Release = unsafe extern "C" fn(c_int) -> c_int;
 type ErrorName = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
@@ -59,7 +66,37 @@ pub struct Context {
     /// Never unloaded: it may have threads of its own.
     library: ManuallyDrop<Library>,
     device: c_int,
+    handle: *mut c_void,
 }
+
+/// An allocation that is there until the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// `cuMemAlloc` of this many bytes.
+    Linear(usize),
+    /// `cuMemAllocPitch` of rows: bytes of a row, and rows.
+    Pitched(usize, usize),
+    /// `cuMemAllocManaged` of this many bytes, written once by the card.
+    Managed(usize),
+    /// `cuArrayCreate` of 32-bit floats: width and height.
+    Array(usize, usize),
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR`
+#[repr(C)]
+struct ArrayShape {
+    width: usize,
+    height: usize,
+    format: c_uint,
+    channels: c_uint,
+}
+
+/// CU_AD_FORMAT_FLOAT
+const FLOAT: c_uint = 0x20;
+/// Bytes of an element of pitched rows.
+const ELEMENT: c_uint = 4;
+/// CU_MEM_ATTACH_GLOBAL
+const ATTACH_GLOBAL: c_uint = 1;
 
 // === impl Context ===
 
@@ -82,7 +119,66 @@ impl Context {
         let mut context = std::ptr::null_mut();
         // SAFETY: a place for the handle, and a device that the library gave.
         check(&library, "cuDevicePrimaryCtxRetain", unsafe { retain(&raw mut context, device) })?;
-        Ok(Self { library, device })
+        Ok(Self { library, device, handle: context })
+    }
+
+    /// Allocates device memory, which the process keeps.
+    ///
+    /// # Errors
+    /// The driver refuses, or lacks the function.
+    pub fn allocate(&self, probe: Probe) -> Result<(), NoContext> {
+        let library = &self.library;
+        // SAFETY: the driver's own declaration of this name.
+        let set_current: SetCurrent = unsafe { find(library, "cuCtxSetCurrent") }?;
+        // SAFETY: a context that is retained.
+        check(library, "cuCtxSetCurrent", unsafe { set_current(self.handle) })?;
+        let mut made = 0;
+        match probe {
+            Probe::Linear(bytes) => {
+                // SAFETY: the driver's own declaration of this name.
+                let allocate: Allocate = unsafe { find(library, "cuMemAlloc_v2") }?;
+                // SAFETY: a place for the address.
+                check(library, "cuMemAlloc_v2", unsafe { allocate(&raw mut made, bytes) })
+            }
+            Probe::Pitched(row, rows) => {
+                // SAFETY: the driver's own declaration of this name.
+                let allocate: AllocatePitch = unsafe { find(library, "cuMemAllocPitch_v2") }?;
+                let mut pitch = 0;
+                // SAFETY: places for the address and the pitch.
+                let answer = unsafe { allocate(&raw mut made, &raw mut pitch, row, rows, ELEMENT) };
+                check(library, "cuMemAllocPitch_v2", answer)
+            }
+            Probe::Managed(bytes) => {
+                // SAFETY: the driver's own declaration of this name.
+                let allocate: AllocateManaged = unsafe { find(library, "cuMemAllocManaged") }?;
+                // SAFETY: a place for the address.
+                let answer = unsafe { allocate(&raw mut made, bytes, ATTACH_GLOBAL) };
+                check(library, "cuMemAllocManaged", answer)?;
+                self.fill(made, bytes)
+            }
+            Probe::Array(width, height) => {
+                let shape = ArrayShape { width, height, format: FLOAT, channels: 1 };
+                // SAFETY: the driver's own declaration of this name.
+                let create: CreateArray = unsafe { find(library, "cuArrayCreate_v2") }?;
+                // SAFETY: a place for the handle, and a description that it reads.
+                check(library, "cuArrayCreate_v2", unsafe { create(&raw mut made, &raw const shape) })
+            }
+        }
+    }
+}
+
+impl Context {
+    /// Has the card write managed memory, which makes it resident there.
+    fn fill(&self, address: u64, bytes: usize) -> Result<(), NoContext> {
+        let library = &self.library;
+        // SAFETY: the driver's own declaration of this name.
+        let fill: Fill = unsafe { find(library, "cuMemsetD8_v2") }?;
+        // SAFETY: an allocation of so many bytes.
+        check(library, "cuMemsetD8_v2", unsafe { fill(address, 0, bytes) })?;
+        // SAFETY: the driver's own declaration of this name.
+        let synchronize: Synchronize = unsafe { find(library, "cuCtxSynchronize") }?;
+        // SAFETY: a context is current.
+        check(library, "cuCtxSynchronize", unsafe { synchronize() })
     }
 }
 

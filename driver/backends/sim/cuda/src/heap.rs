@@ -67,6 +67,8 @@ struct Area {
     /// Of the first one's content.
     begin: u64,
     span: u64,
+    /// Pages of the card, to which large ranges are aligned.
+    page: u64,
     ranges: Mutex<Ranges>,
 }
 
@@ -84,8 +86,8 @@ fn class(bytes: u64) -> u64 {
 }
 
 impl Area {
-    const fn new(base: u64, begin: u64, span: u64) -> Self {
-        Self { base, begin, span, ranges: Mutex::new(Ranges { next: 0, free: BTreeMap::new() }) }
+    const fn new(base: u64, (begin, span): (u64, u64), page: u64) -> Self {
+        Self { base, begin, span, page, ranges: Mutex::new(Ranges { next: 0, free: BTreeMap::new() }) }
     }
 
     /// A range: its distance from the first address.
@@ -94,8 +96,8 @@ impl Area {
         if let Some(offset) = ranges.free.get_mut(&class).and_then(Vec::pop) {
             return Ok(offset);
         }
-        let pages = (1 << class.trailing_zeros().min(63)).clamp(PAGE, BIG_PAGE);
-        let align = if class >= BIG_PAGE { BIG_PAGE } else { pages };
+        let pages = (1 << class.trailing_zeros().min(63)).clamp(PAGE, self.page);
+        let align = if class >= BIG_PAGE { pages.max(BIG_PAGE) } else { pages };
         let offset = ranges.next.next_multiple_of(align);
         if offset.saturating_add(class) > self.span {
             return Err(OUT_OF_MEMORY);
@@ -111,10 +113,12 @@ impl Area {
 }
 
 impl Heap {
-    /// A card's heap, with content in `file`.
-    pub(crate) fn new(file: &Path) -> Answer<Self> {
+    /// A card's heap, with content in `file`; `page` bytes are the card's pages.
+    pub(crate) fn new(file: &Path, page: u64) -> Answer<Self> {
         let content = Arc::new(Content::create(file, SPAN + LOW_SPAN)?);
-        Ok(Self { content, wide: Area::new(reserve(SPAN)?, 0, SPAN), low: OnceLock::new() })
+        let page = page.max(BIG_PAGE);
+        let wide = Area::new(reserve_aligned(SPAN, page)?, (0, SPAN), page);
+        Ok(Self { content, wide, low: OnceLock::new() })
     }
 
     /// A range of addresses with content.
@@ -142,7 +146,7 @@ impl Heap {
             return Ok(low);
         }
         let base = reserve_low(LOW_SPAN)?;
-        let low = self.low.get_or_init(|| Area::new(base, SPAN, LOW_SPAN));
+        let low = self.low.get_or_init(|| Area::new(base, (SPAN, LOW_SPAN), self.wide.page));
         // Another thread was faster.
         if low.base != base {
             unmap(base, LOW_SPAN);
@@ -369,9 +373,13 @@ fn map(address: u64, bytes: u64, access: libc::c_int, fixed: libc::c_int) -> Ans
 
 /// Addresses that nothing is behind, aligned to a big page.
 pub(crate) fn reserve(bytes: u64) -> Answer<u64> {
-    let asked = bytes.checked_add(BIG_PAGE).ok_or(OUT_OF_MEMORY)?;
+    reserve_aligned(bytes, BIG_PAGE)
+}
+
+fn reserve_aligned(bytes: u64, page: u64) -> Answer<u64> {
+    let asked = bytes.checked_add(page).ok_or(OUT_OF_MEMORY)?;
     let got = map(0, asked, libc::PROT_NONE, 0)?;
-    let base = got.next_multiple_of(BIG_PAGE);
+    let base = got.next_multiple_of(page);
     unmap(got, base - got);
     unmap(base + bytes, got + asked - base - bytes);
     Ok(base)

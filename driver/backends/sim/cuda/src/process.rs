@@ -237,7 +237,7 @@ impl OurCard {
         if let Some(heap) = self.heap.get() {
             return Ok(heap);
         }
-        let heap = Heap::new(&seat.content_file())?;
+        let heap = Heap::new(&seat.content_file(), self.card.node().slab())?;
         Ok(self.heap.get_or_init(|| heap))
     }
 

@@ -1,10 +1,10 @@
 //! Which pages of the card an allocation takes.
 //!
 //! ```text
-//!   request > half a page ──▶ whole pages of its own
-//!   smaller request       ──▶ a slab of one page: shared by small allocations of one kind and context,
+//!   request > half a slab ──▶ whole pages of its own
+//!   smaller request       ──▶ a slab, by default one page: shared by small allocations of one kind and context,
 //!                             on the card until the last of them is freed
-//!   page_bytes <= alloc_bytes: requests take units of alloc_bytes, and there are no slabs
+//!   slab and page_bytes <= alloc_bytes: requests take units of alloc_bytes, and there are no slabs
 //! ```
 
 use crate::code::{Answer, OUT_OF_MEMORY};
@@ -46,7 +46,7 @@ struct Owner {
     reach: Reach,
 }
 
-/// A page in parts.
+/// Pages in parts.
 struct Slab {
     owner: Owner,
     bytes: u64,
@@ -133,7 +133,8 @@ pub(crate) fn take(
     bytes: u64,
 ) -> Answer<(u64, Backing, Room)> {
     let (unit, page) = (ours.card.node().alloc_bytes, ours.card.node().page_bytes);
-    if page <= unit || bytes > page / 2 {
+    let slab_bytes = ours.card.node().slab();
+    if slab_bytes <= unit || bytes > slab_bytes / 2 {
         let charged = bytes.checked_next_multiple_of(page.max(unit)).ok_or(OUT_OF_MEMORY)?;
         ours.take(kind, charged)?;
         let taken = ours.heap().and_then(|heap| heap.take(charged, reach));
@@ -142,16 +143,17 @@ pub(crate) fn take(
     }
     let unit = if kind == Kind::Managed { unit.max(HOST_PAGE) } else { unit };
     let (bytes, owner) =
-        (bytes.max(1).next_multiple_of(unit).min(page), Owner { device, context, kind, reach });
+        (bytes.max(1).next_multiple_of(unit).min(slab_bytes), Owner { device, context, kind, reach });
     ours.well()?;
     if let Some(found) = lock(&SLABS).take(owner, bytes) {
         return Ok(found);
     }
-    ours.take(kind, page)?;
-    let taken = ours.heap().and_then(|heap| heap.take(page, reach));
-    let (address, backing) = taken.inspect_err(|_| ours.give(kind, page))?;
+    ours.take(kind, slab_bytes)?;
+    let taken = ours.heap().and_then(|heap| heap.take(slab_bytes, reach));
+    let (address, backing) = taken.inspect_err(|_| ours.give(kind, slab_bytes))?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut slab = Slab { owner, bytes: page, address, backing, free: BTreeMap::from([(0, page)]) };
+    let mut slab =
+        Slab { owner, bytes: slab_bytes, address, backing, free: BTreeMap::from([(0, slab_bytes)]) };
     let at = slab.take(bytes).ok_or(OUT_OF_MEMORY)?;
     let part = slab.part(number, at, bytes);
     let mut slabs = lock(&SLABS);

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes in a MiB.
 const MIB: u64 = 1 << 20;
-/// Largest page of device memory.
-const PAGE_MAX: u64 = 2 * MIB;
+/// Largest page of device memory, and largest slab.
+const PAGE_MAX: u64 = 16 * MIB;
 
 /// The cards and what they share.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -34,9 +34,11 @@ pub struct Node {
     pub module_bytes: u64,
     /// Unit of small allocations inside a page, in bytes.
     pub alloc_bytes: u64,
-    /// Pages of device memory, in bytes: a request of more than half a page takes whole pages, smaller ones share a page. At most
+    /// Pages of device memory, in bytes: a request of more than half a slab takes whole pages, smaller ones share a slab. At most
     /// `alloc_bytes`: every request takes units of `alloc_bytes`.
     pub page_bytes: u64,
+    /// Slabs of small requests, in bytes; less than a page: a slab is a page.
+    pub slab_bytes: u64,
     /// Unit by which a memory pool grows, in bytes.
     pub pool_bytes: u64,
     /// When memory of graph nodes is taken, and which streams may use it.
@@ -284,6 +286,7 @@ impl Default for Node {
             module_bytes: 2 * MIB,
             alloc_bytes: 512,
             page_bytes: 2 * MIB,
+            slab_bytes: 1,
             pool_bytes: 32 * MIB,
             graph_memory: GraphMemory::Launch,
             stack_limits: StackLimits::Exact,
@@ -365,6 +368,7 @@ impl Node {
             ("queue_depth", u64::from(self.queue_depth)),
             ("alloc_bytes", self.alloc_bytes),
             ("page_bytes", self.page_bytes),
+            ("slab_bytes", self.slab_bytes),
             ("pool_bytes", self.pool_bytes),
             ("copy_bytes_per_micro", self.copy_bytes_per_micro),
         ];
@@ -381,12 +385,14 @@ impl Node {
                 expected: "powers of two",
             });
         }
-        if !self.page_bytes.is_power_of_two() || self.page_bytes > PAGE_MAX {
-            return Err(NodeError::Figure {
-                field: "page_bytes",
-                found: self.page_bytes.to_string(),
-                expected: "a power of two, at most 2097152",
-            });
+        for (field, found) in [("page_bytes", self.page_bytes), ("slab_bytes", self.slab_bytes)] {
+            if !found.is_power_of_two() || found > PAGE_MAX {
+                return Err(NodeError::Figure {
+                    field,
+                    found: found.to_string(),
+                    expected: "a power of two, at most 16777216",
+                });
+            }
         }
         for card in &self.cards {
             if card.uuid_bytes().is_none() {
@@ -398,6 +404,12 @@ impl Node {
             }
         }
         Ok(self)
+    }
+
+    /// Bytes of the slab that small requests share. At most `alloc_bytes`: there are no slabs.
+    #[must_use]
+    pub fn slab(&self) -> u64 {
+        self.page_bytes.max(self.slab_bytes)
     }
 
     /// Device time to copy or set `bytes`, in nanoseconds.
