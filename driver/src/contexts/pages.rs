@@ -44,7 +44,7 @@ pub(crate) const PROBES: [(Step, Probe); 25] = [
     (Step::Plain, Probe::Linear((4 << 20) + 1)),
     (Step::Plain, Probe::Linear((8 << 20) + 1)),
     (Step::Pitched, Probe::Pitched(4100, 1025)),
-    (Step::Pitched, Probe::Pitched(4100, 2049)),
+    (Step::Pitched, Probe::Pitched(4100, 2050)),
     (Step::Managed, Probe::Managed((4 << 20) + 1)),
     (Step::Managed, Probe::Managed((8 << 20) + 1)),
     (Step::Slab, Probe::Linear(1)),
