@@ -59,7 +59,7 @@ fn device(card: usize, name: String, profile: &str, kind: &str, gib: i64, slices
     let mut counters: BTreeMap<String, Quantity> =
         slices.iter().map(|slice| (format!("memory-slice-{slice}"), whole(1))).collect();
     counters.insert("media-extensions".to_owned(), whole(me));
-    device.consumes = vec![CounterConsumption { counter_set: format!("card-{card}"), counters }];
+    device.consumes = vec![CounterConsumption { counter_set: format!("card-{card}"), counters }].into();
     device
 }
 
@@ -86,7 +86,7 @@ fn slices(node: &str) -> Vec<ResourceSlice> {
         pool: Pool { name: format!("{node}/dynamic"), generation: 1, slice_count: 9 },
         node: NodeSelection::Name(node.to_owned()),
         devices: Vec::new().into(),
-        shared_counters: Vec::new(),
+        shared_counters: Vec::new().into(),
     };
     let mut all = vec![slice(format!("{node}-counters"))];
     all[0].shared_counters = (0..8)

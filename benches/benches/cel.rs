@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use aliquot_core::cel::{DeviceView, Selector};
-use aliquot_core::dra::{AttributeValue, Device, DeviceCapacity, Sharing};
+use aliquot_core::dra::{AttributeValue, Device, DeviceCapacity, DeviceDescription, Sharing};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 const DRIVER: &str = "aliquot.dev";
@@ -41,7 +41,7 @@ fn device() -> Device {
         ("resource.kubernetes.io/pciBusID", text("0000:18:00.0")),
     ];
     let capacity = [("memory", "80Gi"), ("cores", "100")];
-    Device {
+    DeviceDescription {
         attributes: attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         capacity: capacity
             .into_iter()
@@ -50,8 +50,9 @@ fn device() -> Device {
             })
             .collect(),
         sharing: Sharing::Shareable,
-        ..Device::named("card-0")
+        ..DeviceDescription::named("card-0")
     }
+    .into()
 }
 
 fn selectors(criterion: &mut Criterion) {

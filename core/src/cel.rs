@@ -95,7 +95,7 @@ impl DeviceView {
     pub fn new(driver: &str, device: &Device) -> Self {
         let mut unusable = None;
         let mut attributes = ByDomain::new(driver);
-        for (name, attribute) in &device.attributes {
+        for (name, attribute) in device.attributes.iter() {
             match attribute_value(attribute) {
                 Ok(value) => attributes.file(name, value),
                 Err(why) => {

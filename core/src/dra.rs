@@ -7,11 +7,14 @@
 //! - [`mod@slice`]: what drivers publish: slices, devices, counters, capacity and its policies, taints;
 //! - [`claim`]: what users ask for: claims, requests, constraints, configuration, classes;
 //! - [`allocation`]: what the allocator answers: results, shares, consumed capacity;
-//! - [`node`]: where it may be: nodes and node selectors.
+//! - [`node`]: where it may be: nodes and node selectors;
+//! - [`shared`], [`device_attributes`]: what equal nodes have in common is one value in memory.
 
 pub mod allocation;
 pub mod claim;
+pub mod device_attributes;
 pub mod node;
+pub mod shared;
 pub mod slice;
 
 pub use allocation::{AllocatedConfig, AllocationResult, ConfigSource, DeviceId, DeviceResult, ShareId};
@@ -19,8 +22,11 @@ pub use claim::{
     AllocationMode, ConstraintRule, DeviceClass, DeviceConstraint, DeviceRequest, ExactRequest, OpaqueConfig,
     RequestConfig, RequestKind, ResourceClaim, SubRequest, Toleration, TolerationOperator,
 };
+pub use device_attributes::DeviceAttributes;
 pub use node::{Node, NodeRequirement, NodeSelector, NodeSelectorTerm, SelectorOperator};
+pub use shared::Shared;
 pub use slice::{
     Access, AttributeValue, CapacityPolicy, CapacityRestriction, CounterConsumption, CounterSet, Device,
-    DeviceCapacity, Devices, NodeSelection, Pool, ResourceSlice, Sharing, Taint, TaintEffect,
+    DeviceCapacity, DeviceDescription, Devices, NodeSelection, Pool, ResourceSlice, Sharing, Taint,
+    TaintEffect,
 };

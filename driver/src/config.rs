@@ -8,6 +8,7 @@
 //! | `LD_PRELOAD`, `LD_LIBRARY_PATH` | environment of `aliquot run` | kept for the command, behind the entries of the run |
 //! | all but `LD_PRELOAD`, `LD_AUDIT`, `ALIQUOT_GRANTS` and `CUDA_…` | environment | passed to the process that measures a context |
 //! | `ALIQUOT_GRANTS` | environment of every command | removed: `aliquot` started in a run queries the driver about its cards, not the shim |
+//! | `KUBECONFIG` | environment | the kubeconfigs that `--cluster` reads, as kubectl does |
 //! | `CUDA_VISIBLE_DEVICES` | environment of `aliquot run` | the cards among which a run without `--card` chooses; the command gets its own card there |
 
 // UNSAFETY: the environment has no lock; the caller of `leave_grants` ensures that no other thread uses it.
@@ -53,6 +54,11 @@ pub fn state_home() -> Option<PathBuf> {
     let place = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = place("XDG_STATE_HOME").or_else(|| Some(place("HOME")?.join(".local/state")));
     state.map(|state| state.join("aliquot"))
+}
+
+/// The kubeconfigs that the environment names; empty: it names none.
+pub(crate) fn kubeconfig_files() -> Vec<PathBuf> {
+    std::env::split_paths(&std::env::var_os("KUBECONFIG").unwrap_or_default()).collect()
 }
 
 /// The cards that are visible by the inherited environment; `None`: all.

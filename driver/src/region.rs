@@ -322,7 +322,8 @@ pub(crate) fn open_to_look(path: &Path) -> io::Result<File> {
 /// Whether a tenant-visible file holds these bytes. A file that cannot be read now, such as one with a tenant's lease, does not.
 pub(crate) fn holds(path: &Path, bytes: &[u8]) -> bool {
     let mut found = Vec::new();
-    let read = open_to_look(path).and_then(|mut file| file.read_to_end(&mut found));
+    let longest = bytes_of(bytes.len()).saturating_add(1);
+    let read = open_to_look(path).and_then(|file| file.take(longest).read_to_end(&mut found));
     read.is_ok() && found == bytes
 }
 

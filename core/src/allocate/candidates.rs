@@ -161,7 +161,7 @@ impl CandidateSet {
                 continue;
             };
             let whole = &index.profiles[entry.profile.at()].whole;
-            let left = whole.iter().zip(&state.used[entry.amounts..]).map(|(whole, used)| whole - used);
+            let left = whole.iter().zip(&state.used[entry.amounts()..]).map(|(whole, used)| whole - used);
             match &mut ceiling[at] {
                 Some(highest) => {
                     for (high, left) in highest.iter_mut().zip(left) {

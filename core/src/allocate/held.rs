@@ -188,7 +188,8 @@ impl World {
         }
         for holding in &holder.holdings {
             let facts = &self.index.devices[holding.device.at()];
-            let mut versions = facts.entries.iter().map(|entry| self.index.entries[entry.at()].version);
+            let mut versions =
+                self.index.entries_of(holding.device).map(|entry| self.index.entries[entry.at()].version);
             if versions.any(|version| self.state.negative[version.at()] > 0) {
                 // An overdrawn counter frees later shares of the device from it: refusals may no longer hold.
                 self.memo.released(facts.pool, &mut self.neighbourhoods);
@@ -226,7 +227,7 @@ impl World {
         }
         for entry in &index.entries {
             let profile = &index.profiles[entry.profile.at()];
-            for ((name, capacity), used) in profile.capacities.iter().zip(&state.used[entry.amounts..]) {
+            for ((name, capacity), used) in profile.capacities.iter().zip(&state.used[entry.amounts()..]) {
                 if *used > capacity.value.nanos() {
                     found.push(Excess::Capacity {
                         device: index.id(entry.device),
@@ -239,13 +240,14 @@ impl World {
         }
         for (slot, left) in index.slots.iter().zip(&state.available) {
             if *left < 0 {
+                let counter = index.counter(*slot);
                 let pool = &index.pools[index.versions[slot.version.at()].pool.at()];
                 found.push(Excess::Counter {
                     pool: format!("{}/{}", pool.driver, pool.name),
-                    set: slot.set.clone(),
-                    counter: slot.counter.clone(),
-                    held: Quantity::from_nanos(slot.total.nanos() - left, slot.total.format()),
-                    total: slot.total,
+                    set: counter.set.clone(),
+                    counter: counter.counter.clone(),
+                    held: Quantity::from_nanos(counter.total.nanos() - left, counter.total.format()),
+                    total: counter.total,
                 });
             }
         }
@@ -325,14 +327,14 @@ fn settle(
     draw: fn(&mut State, &Index, &super::index::Entry),
     book: fn(&mut i128, i128),
 ) {
-    for entry in &index.devices[holding.device.at()].entries {
+    for entry in index.entries_of(holding.device) {
         let entry = &index.entries[entry.at()];
         if counters == Counted::Yes {
             draw(state, index, entry);
         }
         let Part::Share(consumed) = &holding.part else { continue };
         let capacities = &index.profiles[entry.profile.at()].capacities;
-        for ((name, _), used) in capacities.iter().zip(&mut state.used[entry.amounts..]) {
+        for ((name, _), used) in capacities.iter().zip(&mut state.used[entry.amounts()..]) {
             if let Some(amount) = consumed.get(name) {
                 book(used, amount.nanos());
             }

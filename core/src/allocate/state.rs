@@ -53,7 +53,8 @@ pub(super) enum Obstacle {
 
 impl State {
     pub(super) fn new(index: &Index) -> Self {
-        let available: Vec<i128> = index.slots.iter().map(|slot| slot.total.nanos()).collect();
+        let available: Vec<i128> =
+            index.slots.iter().map(|slot| index.counter(*slot).total.nanos()).collect();
         let mut negative = vec![0; index.versions.len()];
         for (slot, left) in index.slots.iter().zip(&available) {
             negative[slot.version.at()] += u32::from(*left < 0);
@@ -80,7 +81,7 @@ impl State {
 
     /// Whether `amounts` more of each capacity of the entry would pass its whole.
     pub(super) fn lacks_capacity(&self, entry: &Entry, amounts: &[i128], whole: &[i128]) -> Option<Obstacle> {
-        let used = &self.used[entry.amounts..entry.amounts + whole.len()];
+        let used = &self.used[entry.amounts()..entry.amounts() + whole.len()];
         let lacking = used.iter().zip(amounts).zip(whole).any(|((used, more), whole)| used + more > *whole);
         lacking.then(|| match self.devices[entry.device.at()].shares_in_flight {
             0 => Obstacle::Used,
@@ -120,7 +121,7 @@ impl State {
     pub(super) fn draw(&mut self, index: &Index, entry: &Entry) {
         if entry.counted == Counted::Yes {
             for Draw { slot, nanos } in index.draws(entry) {
-                self.shift(entry, *slot, -*nanos);
+                self.shift(entry, slot, -nanos);
             }
         }
     }
@@ -129,7 +130,7 @@ impl State {
     pub(super) fn undraw(&mut self, index: &Index, entry: &Entry) {
         if entry.counted == Counted::Yes {
             for Draw { slot, nanos } in index.draws(entry) {
-                self.shift(entry, *slot, *nanos);
+                self.shift(entry, slot, nanos);
             }
         }
     }
@@ -148,14 +149,14 @@ impl State {
 
     /// Adds amounts to the used capacity of an entry.
     pub(super) fn consume(&mut self, entry: &Entry, amounts: &[i128]) {
-        for (used, more) in self.used[entry.amounts..].iter_mut().zip(amounts) {
+        for (used, more) in self.used[entry.amounts()..].iter_mut().zip(amounts) {
             *used += more;
         }
     }
 
     /// Takes amounts back from the used capacity of an entry.
     pub(super) fn restore(&mut self, entry: &Entry, amounts: &[i128]) {
-        for (used, less) in self.used[entry.amounts..].iter_mut().zip(amounts) {
+        for (used, less) in self.used[entry.amounts()..].iter_mut().zip(amounts) {
             *used -= less;
         }
     }

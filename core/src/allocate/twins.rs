@@ -74,7 +74,7 @@ impl Twins {
         let mut kinds = HashMap::new();
         for (entry, lists) in standing {
             let mut marks = marks(entry, index, attributes, claims)?;
-            if index.devices[index.entries[entry.at()].device.at()].entries.len() > 1 {
+            if index.entries_of(index.entries[entry.at()].device).nth(1).is_some() {
                 // Its other descriptions are drawn on with it.
                 continue;
             }
@@ -107,7 +107,7 @@ fn marks(entry: EntryNo, index: &Index, attributes: &Attributes, claims: &[Claim
         i128::from(facts.counted == Counted::Yes),
         i128::try_from(draws.len()).ok()?,
     ];
-    marks.extend(draws.iter().flat_map(|draw| [i128::from(draw.slot.0), draw.nanos]));
+    marks.extend(draws.flat_map(|draw| [i128::from(draw.slot.0), draw.nanos]));
     for constraint in claims.iter().flat_map(|claim| &claim.constraints) {
         marks.push(match attributes.value(constraint.attribute, entry) {
             Value::Absent => -1,

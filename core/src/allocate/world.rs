@@ -164,10 +164,9 @@ impl World {
     #[must_use]
     pub fn device(&self, id: &DeviceId) -> Option<&Device> {
         let device = self.index.device(&id.driver, &id.pool, &id.device)?;
-        let entries = self.index.devices[device.at()].entries.iter();
         let generation =
-            |entry: &&EntryNo| self.index.slices[self.index.entries[entry.at()].slice.at()].pool.generation;
-        entries.max_by_key(generation).map(|entry| self.index.described(*entry))
+            |entry: &EntryNo| self.index.slices[self.index.entries[entry.at()].slice.at()].pool.generation;
+        self.index.entries_of(device).max_by_key(generation).map(|entry| self.index.described(entry))
     }
 
     /// All slices, as given.

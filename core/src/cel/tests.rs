@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::dra::DeviceCapacity;
+use crate::dra::{DeviceCapacity, DeviceDescription};
 
 /// A device with an attribute of every kind, of its driver's and of another domain.
 fn device() -> Device {
@@ -13,7 +13,7 @@ fn device() -> Device {
         ("other.example.com/numa", AttributeValue::Int(1)),
     ];
     let capacity = [("memory", "80Gi"), ("other.example.com/cores", "100")];
-    Device {
+    DeviceDescription {
         attributes: attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         capacity: capacity
             .into_iter()
@@ -22,8 +22,9 @@ fn device() -> Device {
             })
             .collect(),
         sharing: Sharing::Shareable,
-        ..Device::named("gpu-0")
+        ..DeviceDescription::named("gpu-0")
     }
+    .into()
 }
 
 fn view() -> DeviceView {

@@ -1,10 +1,10 @@
 //! What a driver publishes: `ResourceSlice` and everything in it.
 
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
+use super::device_attributes::DeviceAttributes;
 use super::node::NodeSelector;
+use super::shared::Shared;
 use crate::quantity::Quantity;
 
 /// One `ResourceSlice`: devices or counter sets of one pool.
@@ -21,12 +21,14 @@ pub struct ResourceSlice {
     /// Devices in the order in which first fit tries them.
     pub devices: Devices,
     /// Counter sets of the pool; a slice carries these or devices, never both.
-    pub shared_counters: Vec<CounterSet>,
+    pub shared_counters: Shared<Vec<CounterSet>>,
 }
 
-/// The devices of a slice. Copies share them until one is changed: equal nodes of a plan differ in names alone.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Devices(Arc<Vec<Device>>);
+/// The devices of a slice.
+pub type Devices = Shared<Vec<Device>>;
+
+/// One device as published.
+pub type Device = Shared<DeviceDescription>;
 
 /// Which version of which pool a slice belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,17 +92,17 @@ pub enum Access {
     Admin,
 }
 
-/// One device as published.
+/// The fields of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct DeviceDescription {
     /// DNS label, unique in the pool.
     pub name: String,
     /// Attributes by name as written: bare, or `domain/name`.
-    pub attributes: BTreeMap<String, AttributeValue>,
+    pub attributes: DeviceAttributes,
     /// Capacities by name as written.
-    pub capacity: BTreeMap<String, DeviceCapacity>,
+    pub capacity: Shared<BTreeMap<String, DeviceCapacity>>,
     /// What it takes from counter sets when it is allocated.
-    pub consumes: Vec<CounterConsumption>,
+    pub consumes: Shared<Vec<CounterConsumption>>,
     /// Its own node selection; only where the slice says [`NodeSelection::PerDevice`].
     pub node: Option<NodeSelection>,
     /// Taints on it.
@@ -119,11 +121,19 @@ impl Device {
     /// An exclusive device with nothing but a name.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
+        DeviceDescription::named(name).into()
+    }
+}
+
+impl DeviceDescription {
+    /// An exclusive device with nothing but a name.
+    #[must_use]
+    pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            attributes: BTreeMap::new(),
-            capacity: BTreeMap::new(),
-            consumes: Vec::new(),
+            attributes: DeviceAttributes::default(),
+            capacity: Shared::default(),
+            consumes: Shared::default(),
             node: None,
             taints: Vec::new(),
             binds_to_node: false,
@@ -213,41 +223,4 @@ pub enum TaintEffect {
     NoExecute,
     /// An effect of a later API version, kept as written.
     Other(String),
-}
-
-// === impl Devices ===
-
-impl Deref for Devices {
-    type Target = Vec<Device>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl DerefMut for Devices {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        Arc::make_mut(&mut self.0)
-    }
-}
-
-impl From<Vec<Device>> for Devices {
-    fn from(devices: Vec<Device>) -> Self {
-        Self(Arc::new(devices))
-    }
-}
-
-impl<'a> IntoIterator for &'a Devices {
-    type Item = &'a Device;
-    type IntoIter = std::slice::Iter<'a, Device>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
-    }
-}
-
-impl FromIterator<Device> for Devices {
-    fn from_iter<I: IntoIterator<Item = Device>>(devices: I) -> Self {
-        Self(Arc::new(devices.into_iter().collect()))
-    }
 }

@@ -9,7 +9,7 @@ use super::attributes::{TOPOLOGY, on_node};
 use super::names::{pool_name, slice_name};
 use super::{Offers, PoolKind};
 use crate::card::Inventory;
-use crate::dra::{AttributeValue, Device, NodeSelection, ResourceSlice};
+use crate::dra::{AttributeValue, Device, DeviceAttributes, NodeSelection, ResourceSlice};
 use crate::id::NodeName;
 
 impl Offers {
@@ -28,10 +28,11 @@ impl Offers {
             slice.pool.name = pool_name(to, kind);
             slice.node = NodeSelection::Name(to.as_str().to_owned());
             *index += 1;
-            // A slice that names no group shares its devices with the original.
-            let named = |device: &Device| TOPOLOGY.iter().any(|name| device.attributes.contains_key(*name));
+            // A device that names no group is shared with the original.
+            let named = |device: &Device| TOPOLOGY.iter().any(|name| device.attributes.contains_key(name));
             if !groups.is_empty() && slice.devices.iter().any(named) {
-                slice.devices.iter_mut().for_each(|device| rename(&mut device.attributes, &groups));
+                let devices = slice.devices.iter_mut().filter(|device| named(device));
+                devices.for_each(|device| rename(&mut device.attributes, &groups));
             }
         }
         slices
@@ -45,12 +46,12 @@ fn groups(inventory: &Inventory, from: &NodeName, to: &NodeName) -> BTreeMap<Str
     groups.map(|group| (on_node(from, group), on_node(to, group))).collect()
 }
 
-fn rename(attributes: &mut BTreeMap<String, AttributeValue>, groups: &BTreeMap<String, String>) {
+fn rename(attributes: &mut DeviceAttributes, groups: &BTreeMap<String, String>) {
     for name in TOPOLOGY {
-        if let Some(AttributeValue::String(value)) = attributes.get_mut(name)
+        if let Some(AttributeValue::String(value)) = attributes.get(name)
             && let Some(new) = groups.get(value.as_str())
         {
-            value.clone_from(new);
+            attributes.replace(name, AttributeValue::String(new.clone()));
         }
     }
 }

@@ -96,7 +96,8 @@ impl<'a> Maker<'a> {
         };
         let takes = self.card.table().map(|t| t.totals.clone()).unwrap_or_default();
         let mut built = self.build("card", &face, Part::Card, self.card.memory, Cores::ALL, sharing);
-        built.device.consumes = self.setting.counters.as_ref().map(CardCounters::of_card).unwrap_or_default();
+        built.device.consumes =
+            self.setting.counters.as_ref().map(CardCounters::of_card).unwrap_or_default().into();
         built.offered.takes = takes;
         self.taint_if_occupied(&mut built);
         built
@@ -137,7 +138,7 @@ impl<'a> Maker<'a> {
         let (memory, cores) = (template.memory, template.cores);
         let mut built = self.build(template.name.as_str(), &face, part, memory, cores, sharing);
         built.device.consumes =
-            self.setting.counters.as_ref().map(|c| c.consumption(&takes)).unwrap_or_default();
+            self.setting.counters.as_ref().map(|c| c.consumption(&takes)).unwrap_or_default().into();
         built.offered.takes = takes;
         self.taint_if_occupied(&mut built);
         Some(built)
@@ -182,14 +183,15 @@ impl<'a> Maker<'a> {
         sharing: Sharing,
     ) -> Built {
         let mut device = Device::named(names::device_name(prefix, &face.hash));
-        device.attributes = self.attributes.of_device(face, &mut self.problems);
+        device.attributes = self.attributes.of_device(face, &mut self.problems).into();
         device.sharing = sharing;
         // Kubernetes rounds to the grid in whole units, so the whole must lie on the grid as well.
         let memory = Bytes(memory.0 - memory.0 % Bytes::MIB.0);
         device.capacity = BTreeMap::from([
             (CAPACITY_MEMORY.to_owned(), self.memory_capacity(&part, memory, sharing)),
             (CAPACITY_CORES.to_owned(), self.cores_capacity(&part, cores, sharing)),
-        ]);
+        ])
+        .into();
         if self.card.why_unwell(&part).is_some() {
             device.taints.push(no_schedule(TAINT_UNHEALTHY));
         }

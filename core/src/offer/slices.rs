@@ -104,7 +104,7 @@ impl Draft {
                 pool: Pool { name: pool.clone(), generation: Offers::FIRST_GENERATION, slice_count },
                 node: NodeSelection::Name(node.as_str().to_owned()),
                 devices: devices.into(),
-                shared_counters,
+                shared_counters: shared_counters.into(),
             });
         (slices.collect(), parts)
     }

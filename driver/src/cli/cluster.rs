@@ -20,6 +20,7 @@ const CLASSES_NAMED: usize = 12;
 
 /// The input of a plan.
 pub(super) struct Cluster {
+    /// Without slices and claims, which are in `world` and `workload`.
     pub(super) manifests: Manifests,
     pub(super) workload: Workload,
     pub(super) world: World,
@@ -68,13 +69,19 @@ impl Cluster {
         let nodes = nodes(&manifests, fleet, &slices);
         let daemons = node_choice::daemon_pods(&manifests, &nodes);
         manifests.pods.extend(daemons);
-        let mut workload = workload(&manifests, &all_classes);
+        // By place: those that the manifests themselves allocate.
+        let claims = std::mem::take(&mut manifests.claims);
+        let allocated: Vec<usize> =
+            claims.iter().enumerate().filter(|(_, c)| c.allocation.is_some()).map(|(n, _)| n).collect();
+        let mut workload = workload(&manifests, claims, &all_classes);
         workload.adopt(fleet.nodes.iter().flat_map(|n| &n.held));
         let classes = all_classes.iter().map(|c| c.name.clone()).collect();
         let (mut world, problems) = World::new(slices, all_classes, nodes);
         world.follow(if fleet.server.minor >= 37 { Release::V1_37 } else { Release::V1_36 });
         let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        for claim in manifests.claims.iter().filter(|c| c.allocation.is_some()) {
+        let allocated: Vec<&ResourceClaim> =
+            allocated.into_iter().filter_map(|number| workload.claims.get(number)).collect();
+        for claim in &allocated {
             if let Err(error) = world.hold(claim) {
                 problems.push(error.to_string());
             }
@@ -84,7 +91,7 @@ impl Cluster {
             .nodes
             .iter()
             .flat_map(|n| &n.held)
-            .filter(|c| !manifests.claims.iter().any(|m| m.uid == c.uid && m.allocation.is_some()))
+            .filter(|c| !allocated.iter().any(|known| known.uid == c.uid))
         {
             if let Err(error) = world.hold(claim) {
                 problems.push(error.to_string());

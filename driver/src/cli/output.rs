@@ -93,6 +93,14 @@ pub(super) const fn tone_code(tone: Tone) -> &'static str {
     }
 }
 
+/// What stands beside the items of a `List`.
+pub(super) enum Beside<'a> {
+    /// A value.
+    Value(Value),
+    /// A list, each item as it comes.
+    List(Box<dyn Iterator<Item = Value> + 'a>),
+}
+
 /// Ends a tone in a text that is not written yet.
 const TONE_END: char = '\u{fdd3}';
 /// Widest line of an answer in words.
@@ -139,6 +147,35 @@ impl Write for JsonText<'_> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// A list of a JSON object's first level.
+fn json_items(out: &mut impl Write, items: impl IntoIterator<Item = Value>) -> io::Result<()> {
+    out.write_all(b"[")?;
+    let mut empty = true;
+    for item in items {
+        out.write_all(if empty { b"\n    ".as_slice() } else { b",\n    " })?;
+        out.write_all(serde_json::to_string_pretty(&item)?.replace('\n', "\n    ").as_bytes())?;
+        empty = false;
+    }
+    out.write_all(if empty { b"]".as_slice() } else { b"\n  ]" })
+}
+
+/// A list of a YAML document's first level.
+fn yaml_items(
+    out: &mut (impl Write + ?Sized),
+    key: &str,
+    items: impl IntoIterator<Item = Value>,
+) -> io::Result<()> {
+    let mut empty = true;
+    for item in items {
+        if empty {
+            writeln!(out, "{key}:")?;
+        }
+        out.write_all(yaml_document(&Value::Array(vec![item])).as_bytes())?;
+        empty = false;
+    }
+    if empty { writeln!(out, "{key}: []") } else { Ok(()) }
 }
 
 // === impl Terminal ===
@@ -198,23 +235,22 @@ impl Terminal<'_> {
         &mut self,
         format: Format,
         items: impl IntoIterator<Item = Value>,
-        more: &[(&str, Value)],
+        beside: Vec<(&str, Beside<'_>)>,
     ) -> io::Result<()> {
         match format {
-            Format::Json | Format::Table => self.json_list(items, more),
+            Format::Json | Format::Table => self.json_list(items, beside),
             Format::Yaml => {
                 self.out.write_all(b"apiVersion: v1\n")?;
-                let mut empty = true;
-                for item in items {
-                    self.out.write_all(if empty { b"items:\n".as_slice() } else { b"" })?;
-                    self.out.write_all(yaml_document(&Value::Array(vec![item])).as_bytes())?;
-                    empty = false;
-                }
-                self.out.write_all(if empty { b"items: []\n".as_slice() } else { b"" })?;
+                yaml_items(self.out, "items", items)?;
                 self.out.write_all(b"kind: List\n")?;
-                for (key, value) in more {
-                    let entry = serde_json::Map::from_iter([((*key).to_owned(), value.clone())]);
-                    self.out.write_all(yaml_document(&Value::Object(entry)).as_bytes())?;
+                for (key, what) in beside {
+                    match what {
+                        Beside::List(items) => yaml_items(self.out, key, items)?,
+                        Beside::Value(value) => {
+                            let entry = serde_json::Map::from_iter([(key.to_owned(), value)]);
+                            self.out.write_all(yaml_document(&Value::Object(entry)).as_bytes())?;
+                        }
+                    }
                 }
                 Ok(())
             }
@@ -224,21 +260,21 @@ impl Terminal<'_> {
     fn json_list(
         &mut self,
         items: impl IntoIterator<Item = Value>,
-        more: &[(&str, Value)],
+        beside: Vec<(&str, Beside<'_>)>,
     ) -> io::Result<()> {
         let mut out = JsonText(&mut *self.out);
-        out.write_all(b"{\n  \"apiVersion\": \"v1\",\n  \"items\": [")?;
-        let mut empty = true;
-        for item in items {
-            out.write_all(if empty { b"\n    ".as_slice() } else { b",\n    " })?;
-            out.write_all(serde_json::to_string_pretty(&item)?.replace('\n', "\n    ").as_bytes())?;
-            empty = false;
-        }
-        out.write_all(if empty { b"]".as_slice() } else { b"\n  ]" })?;
+        out.write_all(b"{\n  \"apiVersion\": \"v1\",\n  \"items\": ")?;
+        json_items(&mut out, items)?;
         out.write_all(b",\n  \"kind\": \"List\"")?;
-        for (key, value) in more {
-            let text = serde_json::to_string_pretty(value)?.replace('\n', "\n  ");
-            write!(out, ",\n  \"{key}\": {text}")?;
+        for (key, what) in beside {
+            write!(out, ",\n  \"{key}\": ")?;
+            match what {
+                Beside::List(items) => json_items(&mut out, items)?,
+                Beside::Value(value) => {
+                    let text = serde_json::to_string_pretty(&value)?.replace('\n', "\n  ");
+                    out.write_all(text.as_bytes())?;
+                }
+            }
         }
         out.write_all(b"\n}\n")
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::dra::{Access, Device, DeviceResult, ResourceClaim};
 use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY};
 use aliquot_core::quantity::{Format as QuantityFormat, Quantity};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::error_text::chain;
 use crate::manifest::Object;
@@ -16,7 +16,7 @@ use super::cluster_input::{self, InputArgs};
 use super::failure::{Answer, Failure};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
-use super::output::{Format, Side, Terminal, Tone};
+use super::output::{Beside, Format, Side, Terminal, Tone};
 use super::prepare::{self, again};
 use super::progress::Line;
 
@@ -285,31 +285,29 @@ fn answer(
     let claims = placements.iter().flat_map(|p| cluster.claims_of(p.unit));
     let items =
         claims.filter(|c| seen.insert(c.uid.as_str())).map(|c: &ResourceClaim| Object::Claim(c).json());
-    let outcomes: Vec<Value> = placements
-        .iter()
-        .map(|placement| {
-            let owner = cluster.label(placement.unit);
-            let claims: Vec<String> =
-                cluster.claims_of(placement.unit).map(|c| format!("{}/{}", c.namespace, c.name)).collect();
-            match &placement.outcome {
-                Outcome::Placed(node) => {
-                    json!({ "for": owner, "outcome": "placed", "node": node, "claims": claims })
-                }
-                Outcome::Held => {
-                    let mut held = json!({ "for": owner, "outcome": "held", "claims": claims });
-                    if let Some(words) = changes.get(&placement.unit).filter(|words| !words.is_empty()) {
-                        held["changes"] = json!(words);
-                    }
-                    held
-                }
-                Outcome::Refused(why) => {
-                    json!({ "for": owner, "outcome": "refused", "why": why, "claims": claims })
-                }
+    let outcomes = placements.iter().map(|placement| {
+        let owner = cluster.label(placement.unit);
+        let claims: Vec<String> =
+            cluster.claims_of(placement.unit).map(|c| format!("{}/{}", c.namespace, c.name)).collect();
+        match &placement.outcome {
+            Outcome::Placed(node) => {
+                json!({ "for": owner, "outcome": "placed", "node": node, "claims": claims })
             }
-        })
-        .collect();
+            Outcome::Held => {
+                let mut held = json!({ "for": owner, "outcome": "held", "claims": claims });
+                if let Some(words) = changes.get(&placement.unit).filter(|words| !words.is_empty()) {
+                    held["changes"] = json!(words);
+                }
+                held
+            }
+            Outcome::Refused(why) => {
+                json!({ "for": owner, "outcome": "refused", "why": why, "claims": claims })
+            }
+        }
+    });
     let Verdict { placed, held, refused } = verdict(placements);
     let summary = json!({ "placed": placed, "held": held, "refused": refused });
-    terminal.list(form, items, &[("outcomes", Value::Array(outcomes)), ("summary", summary)])?;
+    let beside = vec![("outcomes", Beside::List(Box::new(outcomes))), ("summary", Beside::Value(summary))];
+    terminal.list(form, items, beside)?;
     Ok(())
 }

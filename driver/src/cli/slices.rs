@@ -28,7 +28,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
     let slices = || fleet.nodes.iter().flat_map(|n| &n.slices);
     if args.output != Format::Table {
-        terminal.list(args.output, slices().map(|slice| Object::Slice(slice).json()), &[])?;
+        terminal.list(args.output, slices().map(|slice| Object::Slice(slice).json()), Vec::new())?;
         return Ok(fleet.answer(Answer::Yes));
     }
     let columns = [

@@ -64,9 +64,13 @@ struct Maker<'m> {
 /// Classes by the resource name that stands for them.
 struct ExtendedResources<'m>(BTreeMap<String, &'m DeviceClass>);
 
-/// Computes the units to place.
-pub(super) fn workload(manifests: &Manifests, classes: &[DeviceClass]) -> Workload {
-    let claims = manifests.claims.clone();
+/// Computes the units to place of these claims of the manifests.
+pub(super) fn workload(
+    manifests: &Manifests,
+    claims: Vec<ResourceClaim>,
+    classes: &[DeviceClass],
+) -> Workload {
+    let given = claims.len();
     let key = |c: &ResourceClaim| (c.namespace.clone(), c.name.clone());
     let mut maker = Maker {
         templates: manifests
@@ -87,7 +91,7 @@ pub(super) fn workload(manifests: &Manifests, classes: &[DeviceClass]) -> Worklo
             maker.workload.units.push(unit);
         }
     }
-    for number in 0..manifests.claims.len() {
+    for number in 0..given {
         if !named.contains(&number) {
             let unit = Unit { owner: Owner::Claim, claims: vec![number], missing: Vec::new() };
             maker.workload.units.push(unit);

@@ -1,12 +1,13 @@
 //! Connections to a cluster: from a Pod's ServiceAccount, or from a kubeconfig.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use ::kube::{Client, Config};
 
 use super::failure::printable;
+use crate::config;
 
 /// Time that a connection may take to be established.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -121,7 +122,24 @@ fn in_cluster() -> Result<Config, ConnectError> {
         .map_err(|error| ConnectError::ServiceAccount { detail: printable(&error.to_string()) })
 }
 
+/// Most bytes of a kubeconfig: those of large organisations hold hundreds of clusters with their certificates.
+const KUBECONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// Whether reading the file ends: a plain file of bounded size, or none at all.
+fn is_bounded(file: &Path) -> bool {
+    std::fs::metadata(file).map_or(true, |found| found.is_file() && found.len() <= KUBECONFIG_BYTES_MAX)
+}
+
+fn too_long(file: &Path) -> String {
+    let file = printable(&file.display().to_string());
+    format!("{file}: found no plain file or more than {KUBECONFIG_BYTES_MAX} bytes, expected a shorter file")
+}
+
 async fn kubeconfig(file: Option<PathBuf>, context: Option<String>) -> Result<Config, ConnectError> {
+    let read_files = file.clone().map_or_else(config::kubeconfig_files, |file| vec![file]);
+    if let Some(file) = read_files.iter().find(|file| !is_bounded(file)) {
+        return Err(ConnectError::Kubeconfig { detail: too_long(file) });
+    }
     let read = match &file {
         Some(file) => Kubeconfig::read_from(file),
         None => Kubeconfig::read(),

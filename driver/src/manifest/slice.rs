@@ -96,7 +96,14 @@ pub(super) fn slice(
     }
     let node = one_selection(cx, path, selection)?;
     let devices = devices.into();
-    Some(ResourceSlice { name: meta.name, driver: driver?, pool: pool?, node, devices, shared_counters })
+    Some(ResourceSlice {
+        name: meta.name,
+        driver: driver?,
+        pool: pool?,
+        node,
+        devices,
+        shared_counters: shared_counters.into(),
+    })
 }
 
 fn slice_rules(cx: &mut Context, path: &Path<'_>, devices: &[Device], counters: &[CounterSet]) {
@@ -310,7 +317,7 @@ fn device_field(
                 }
             }
         }
-        "consumesCounters" => device.consumes = cx.each(value, &at, CONSUMES_MAX, consumption),
+        "consumesCounters" => device.consumes = cx.each(value, &at, CONSUMES_MAX, consumption).into(),
         "nodeName" | "nodeSelector" | "allNodes" => selection.extend(node_selection(cx, entry, path)),
         "taints" => device.taints = cx.each(value, &at, TAINTS_MAX, taint),
         "bindsToNode" => device.binds_to_node = cx.boolean(value, &at).unwrap_or(false),

@@ -329,9 +329,9 @@ mod round_trip {
 
     use aliquot_core::dra::{
         Access, AllocatedConfig, AllocationResult, CapacityPolicy, CapacityRestriction, ConfigSource,
-        ConstraintRule, CounterConsumption, CounterSet, Device, DeviceCapacity, DeviceConstraint, DeviceId,
-        DeviceRequest, DeviceResult, ExactRequest, OpaqueConfig, Pool, ShareId, SubRequest, Taint,
-        TaintEffect, Toleration,
+        ConstraintRule, CounterConsumption, CounterSet, Device, DeviceCapacity, DeviceConstraint,
+        DeviceDescription, DeviceId, DeviceRequest, DeviceResult, ExactRequest, OpaqueConfig, Pool, ShareId,
+        SubRequest, Taint, TaintEffect, Toleration,
     };
     use aliquot_core::quantity::{Format, Quantity};
     use proptest::collection::{btree_map, vec};
@@ -494,16 +494,17 @@ mod round_trip {
             .prop_map(|(attributes, capacity, tainted)| {
                 let taint = Taint { key: "k".into(), value: String::new(), effect: TaintEffect::NoExecute };
                 let counters = BTreeMap::from([("vg0".into(), Quantity::from_units(1, Format::DecimalSi))]);
-                Device {
-                    attributes,
-                    capacity,
+                DeviceDescription {
+                    attributes: attributes.into(),
+                    capacity: capacity.into(),
                     taints: if tainted { vec![taint] } else { vec![] },
-                    consumes: vec![CounterConsumption { counter_set: "c".into(), counters }],
+                    consumes: vec![CounterConsumption { counter_set: "c".into(), counters }].into(),
                     binds_to_node: tainted,
                     node: tainted.then_some(NodeSelection::All),
                     sharing: Sharing::Shareable,
-                    ..Device::named("d")
+                    ..DeviceDescription::named("d")
                 }
+                .into()
             })
     }
 
@@ -553,7 +554,7 @@ mod round_trip {
                 pool: Pool { name: "p/q".into(), generation, slice_count: 2 },
                 node: NodeSelection::PerDevice,
                 devices: devices.into(),
-                shared_counters,
+                shared_counters: Vec::into(shared_counters),
             };
             for slice in [of(vec![device], vec![]), of(vec![], vec![CounterSet { name: "c".into(), counters }])] {
                 prop_assert_eq!(&reads_back(Object::Slice(&slice)).slices, &[slice]);

@@ -74,7 +74,7 @@ fn pool(contents: &[u8]) -> Vec<ResourceSlice> {
         pool: Pool { name: format!("{NODE}/p"), generation: 1, slice_count: 1 },
         node: NodeSelection::Name(NODE.to_owned()),
         devices: vec![Device::named(format!("d{index}-{content}"))].into(),
-        shared_counters: Vec::new(),
+        shared_counters: Vec::new().into(),
     };
     contents.iter().enumerate().map(slice).collect()
 }

@@ -3,6 +3,7 @@
 mod agreement;
 mod golden;
 mod manifests;
+mod memory;
 mod node_files;
 mod policies;
 mod published;

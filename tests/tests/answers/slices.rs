@@ -227,7 +227,7 @@ fn spoil(slice: &mut ResourceSlice, random: &mut Random) -> &'static str {
             let name = if random.below(2) == 0 { word } else { "twice".to_owned() };
             let set = CounterSet { name, counters: counters(1) };
             slice.devices.clear();
-            slice.shared_counters = vec![set.clone()];
+            slice.shared_counters = vec![set.clone()].into();
             if random.below(2) == 0 {
                 slice.shared_counters.push(set);
             }

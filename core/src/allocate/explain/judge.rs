@@ -100,8 +100,8 @@ impl World {
                 .filter_map(|result| {
                     let id = &result.device;
                     let device = self.index.device(&id.driver, &id.pool, &id.device)?;
-                    let entry = self.index.devices[device.at()].entries.last()?;
-                    Some((id.clone(), lookup(attribute(rule), *entry, &self.index)?.clone()))
+                    let entry = self.index.entries_of(device).last()?;
+                    Some((id.clone(), lookup(attribute(rule), entry, &self.index)?.clone()))
                 })
                 .collect()
         };
@@ -173,7 +173,7 @@ impl World {
             let published = described.capacity.keys().cloned().collect();
             return Some(Reason::NoSuchCapacity { capacity: unknown.clone(), published });
         }
-        for ((name, capacity), used) in described.capacity.iter().zip(&self.state.used[facts.amounts..]) {
+        for ((name, capacity), used) in described.capacity.iter().zip(&self.state.used[facts.amounts()..]) {
             let takes = match rounding::consumption(capacity, request.capacity.get(name).copied()) {
                 Ok(takes) => takes,
                 Err(why) => return Some(Reason::Policy { capacity: name.clone(), why }),
@@ -202,17 +202,17 @@ impl World {
             return None;
         }
         let drawn = |slot: SlotNo| {
-            let draws = self.index.draws(facts).iter().filter(|draw| draw.slot == slot);
+            let draws = self.index.draws(facts).filter(|draw| draw.slot == slot);
             draws.map(|draw| draw.nanos).sum::<i128>()
         };
         let all = self.index.versions[facts.version.at()].slots.clone().map(SlotNo);
-        let own = self.index.draws(facts).iter().map(|draw| draw.slot);
+        let own = self.index.draws(facts).map(|draw| draw.slot);
         // Its own counters first; then those of others that are below zero, which stop the whole pool.
         let slot = own.chain(all).find(|slot| self.state.available[slot.at()] < drawn(*slot))?;
-        let counter = &self.index.slots[slot.at()];
+        let counter = self.index.counter(self.index.slots[slot.at()]);
         let format = counter.total.format();
         let drawing = self.index.entries.iter().filter(|other| {
-            other.version == facts.version && self.index.draws(other).iter().any(|draw| draw.slot == slot)
+            other.version == facts.version && self.index.draws(other).any(|draw| draw.slot == slot)
         });
         Some(Reason::Counter {
             set: counter.set.clone(),

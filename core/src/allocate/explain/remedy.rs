@@ -252,7 +252,7 @@ impl World {
                     continue;
                 };
                 let capacity = &profile.capacities[at].1;
-                let left = capacity.value.nanos() - self.state.used[facts.amounts + at];
+                let left = capacity.value.nanos() - self.state.used[facts.amounts() + at];
                 let allowed = largest_allowed(capacity, left);
                 let whole = asked.unwrap_or(capacity.value);
                 amounts.extend(allowed.filter(|amount| *amount < whole && amount.nanos() > 0));
@@ -336,7 +336,7 @@ impl World {
         let of = |holding: &crate::allocate::held::Holding| match &holding.part {
             Part::Whole => 1_000_000,
             Part::Share(consumed) => {
-                let entry = self.index.devices[holding.device.at()].entries.last();
+                let entry = self.index.entries_of(holding.device).last();
                 let profile = entry.map(|entry| self.index.entries[entry.at()].profile);
                 let capacities = profile.map(|p| self.index.profiles[p.at()].capacities.as_slice());
                 let parts = capacities.unwrap_or_default().iter().filter_map(|(name, capacity)| {

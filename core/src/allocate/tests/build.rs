@@ -129,7 +129,7 @@ impl Setup {
             pool: Pool { name: pool.into(), generation: 1, slice_count: 1 },
             node: NodeSelection::Name("n1".into()),
             devices: devices.iter().map(|text| dev(text)).collect(),
-            shared_counters: Vec::new(),
+            shared_counters: Vec::new().into(),
         };
         change(&mut slice);
         self.slices.push(slice);
@@ -149,7 +149,7 @@ impl Setup {
             found.counters.insert(counter.into(), q(total));
         }
         self.slice(&format!("{pool}-c"), pool, &[], |slice| {
-            slice.shared_counters = sets;
+            slice.shared_counters = sets.into();
             slice.pool.slice_count = 2;
         })
         .slice(&format!("{pool}-d"), pool, devices, |slice| slice.pool.slice_count = 2)

@@ -122,7 +122,7 @@ fn a_foreign_pools_broken_counters_fail_all_here_too() {
             slice.pool.slice_count = count;
             slice.node = NodeSelection::Name("n2".into());
             let counters = [("mem".to_owned(), q("1"))].into();
-            slice.shared_counters = vec![CounterSet { name: "s".into(), counters }];
+            slice.shared_counters = vec![CounterSet { name: "s".into(), counters }].into();
         }
     };
     one(&["a"]).slice("f", "f", &[], foreign(2)).check(&[c(&["any"])], "a");
@@ -144,7 +144,7 @@ fn counters_are_charged_for_devices_of_other_nodes() {
         .slice("c", "p", &[], |slice| {
             slice.pool.slice_count = 3;
             let counters = [("mem".to_owned(), q("1"))].into();
-            slice.shared_counters = vec![CounterSet { name: "s".into(), counters }];
+            slice.shared_counters = vec![CounterSet { name: "s".into(), counters }].into();
         })
         .slice("d1", "p", &["a use:s.mem=1"], two("n1"))
         .slice("d2", "p", &["b use:s.mem=1"], two("n2"));

@@ -305,7 +305,7 @@ fn apply(change: &Change, claims: &mut [ResourceClaim]) -> Option<String> {
 }
 
 fn plain_start(world: &World) -> Vec<i128> {
-    world.index.slots.iter().map(|slot| slot.total.nanos()).collect()
+    world.index.slots.iter().map(|slot| world.index.counter(*slot).total.nanos()).collect()
 }
 
 /// Tries everything: every alternative, every device for every place, no order, no memory, no short cuts.

@@ -159,7 +159,7 @@ fn pools_of_two_drivers_with_one_name_keep_their_own_counters() {
             slice.driver = "npu.example.com".into();
             slice.pool.slice_count = 2;
             let counters = [("mem".to_owned(), q("1"))].into();
-            slice.shared_counters = vec![CounterSet { name: "s".into(), counters }];
+            slice.shared_counters = vec![CounterSet { name: "s".into(), counters }].into();
         })
         .slice("q-d", "p", &["b use:s.mem=1"], |slice| {
             slice.driver = "npu.example.com".into();

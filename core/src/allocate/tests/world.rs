@@ -31,7 +31,7 @@ fn a_class_that_does_not_compile_is_said_at_once() {
 fn slice_with_devices_and_counters_is_not_allocated_from() {
     let mixed = one(&["a"]).slice("m", "m", &["b"], |slice| {
         let counters = [("mem".to_owned(), q("1"))].into();
-        slice.shared_counters = vec![CounterSet { name: "s".into(), counters }];
+        slice.shared_counters = vec![CounterSet { name: "s".into(), counters }].into();
     });
     let (mut world, problems) = mixed.build();
     assert!(matches!(&problems[..], [Problem::MixedSlice { slice }] if slice == "m"));

@@ -26,7 +26,7 @@ pub(super) fn check(device: &Device, path: &str, report: &mut Report) {
     report.at_most(path, device.attributes.len() + device.capacity.len(), PROPERTIES_MAX);
     let values = device.attributes.values().map(|value| list_length(value).unwrap_or(1)).sum();
     report.at_most(format!("{path}.attributes"), values, VALUES_MAX);
-    for (name, value) in &device.attributes {
+    for (name, value) in device.attributes.iter() {
         let path = format!("{path}.attributes[{name}]");
         report.form(&path, name, names::is_qualified, names::QUALIFIED);
         check_value(value, &path, report);

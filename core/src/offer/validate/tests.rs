@@ -12,7 +12,7 @@ fn slice(name: &str, slice_count: i64) -> ResourceSlice {
         pool: Pool { name: "node-1/aliquot".to_owned(), generation: 3, slice_count },
         node: NodeSelection::Name("node-1".to_owned()),
         devices: Vec::new().into(),
-        shared_counters: Vec::new(),
+        shared_counters: Vec::new().into(),
     }
 }
 
@@ -35,10 +35,10 @@ fn taint(key: &str) -> Taint {
 /// A pool in order: one slice of counters, one of devices.
 fn good() -> Vec<ResourceSlice> {
     let mut counters = slice("a-0", 2);
-    counters.shared_counters = vec![set("card-0")];
+    counters.shared_counters = vec![set("card-0")].into();
     let mut devices = slice("a-1", 2);
     let mut device = Device::named("d0");
-    device.consumes = vec![takes("card-0")];
+    device.consumes = vec![takes("card-0")].into();
     device.taints = vec![taint("aliquot.dev/unhealthy")];
     device
         .attributes
@@ -197,7 +197,7 @@ fn capacities_have_legal_policies() {
 #[test]
 fn counters_taints_and_conditions_have_their_limits() {
     broken(
-        |s| first(s).consumes = vec![takes("card-0"), takes("b"), takes("c")],
+        |s| first(s).consumes = vec![takes("card-0"), takes("b"), takes("c")].into(),
         &["consumesCounters", "found 3"],
     );
     broken(|s| first(s).consumes.push(takes("card-0")), &["consumesCounters[1].counterSet", "twice"]);
@@ -238,7 +238,7 @@ fn pools_are_complete_unique_and_resolved() {
     broken(again, &["spec.devices", "d1, also in another slice"]);
     let sets = |s: &mut Vec<ResourceSlice>| {
         let mut third = slice("a-2", 3);
-        third.shared_counters = vec![set("card-0")];
+        third.shared_counters = vec![set("card-0")].into();
         s.push(third);
     };
     broken(sets, &["spec.sharedCounters", "card-0, also in another slice"]);

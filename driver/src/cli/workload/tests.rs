@@ -28,7 +28,7 @@ fn pod(name: &str, spec: &str, status: &str) -> String {
 fn workload_of(pods: &[String]) -> (Workload, Vec<String>) {
     let (manifests, problems) = read("m.yaml", &format!("{OBJECTS}{}", pods.concat()));
     assert_eq!(problems, []);
-    let workload = workload(&manifests, &manifests.classes);
+    let workload = workload(&manifests, manifests.claims.clone(), &manifests.classes);
     let names = |unit: &Unit| {
         let claims: Vec<&str> = unit.claims.iter().map(|c| workload.claims[*c].name.as_str()).collect();
         format!(

@@ -97,12 +97,13 @@ fn questions(driver: &str, node: &str) -> Vec<Question> {
         pool: Pool { name: "aliquot-0-probe".to_owned(), generation: 1, slice_count: 1 },
         node: NodeSelection::Name(node.to_owned()),
         devices: devices.into(),
-        shared_counters,
+        shared_counters: shared_counters.into(),
     };
     let one = Quantity::from_units(1, Format::DecimalSi);
     let counters = || BTreeMap::from([("slices".to_owned(), one)]);
     let mut consuming = Device::named("probe");
-    consuming.consumes = vec![CounterConsumption { counter_set: "probe".to_owned(), counters: counters() }];
+    consuming.consumes =
+        vec![CounterConsumption { counter_set: "probe".to_owned(), counters: counters() }].into();
     let mut shared = Device::named("probe");
     shared.sharing = Sharing::Shareable;
     let policy = CapacityPolicy { default: Some(one), restriction: CapacityRestriction::None };

@@ -103,7 +103,7 @@ mod tests {
             pool: Pool { name: "p".to_owned(), generation: 1, slice_count: 1 },
             node: NodeSelection::Name("n".to_owned()),
             devices: vec![device].into(),
-            shared_counters: Vec::new(),
+            shared_counters: Vec::new().into(),
         }
     }
 

@@ -95,7 +95,7 @@ fn slice(pool: &str, index: usize, content: u8) -> ResourceSlice {
         pool: Pool { name: pool.to_owned(), generation: 1, slice_count: 1 },
         node: NodeSelection::Name("n1".to_owned()),
         devices: vec![Device::named(format!("d{index}-{content}"))].into(),
-        shared_counters: Vec::new(),
+        shared_counters: Vec::new().into(),
     }
 }
 
