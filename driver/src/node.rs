@@ -105,12 +105,14 @@ pub struct Dirs {
 pub enum Access {
     /// For reading, beside any other process.
     Read,
-    /// To change it; waits while another process does, for at most [`state_dir::wait::LONGEST`].
+    /// To change it; waits while another command does, for at most [`state_dir::wait::LONGEST`]; refused while the agent runs.
     Change,
     /// To change it; refused while another process does.
     ChangeNow,
-    /// To change it; refused where another process does for longer than this.
+    /// To change it; refused where another command does for longer than this, and while the agent runs.
     ChangeWithin(Duration),
+    /// To own it while this process runs, as the node agent does; refused where another process holds it for longer than this.
+    Own(Duration),
 }
 
 /// One node, with one owner.
@@ -166,6 +168,18 @@ pub enum OpenError {
         /// Process id, as it wrote it.
         holder: String,
     },
+    /// The node agent owns it.
+    #[error(
+        "state directory {}: the node agent ({holder}) owns it while it runs: request parts through Kubernetes, or stop the agent \
+         first; `aliquot top`, `devices` and `doctor` work beside it",
+        state.display()
+    )]
+    AgentRuns {
+        /// The state directory.
+        state: PathBuf,
+        /// The agent's process.
+        holder: String,
+    },
     /// The journal is refused.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -182,7 +196,7 @@ impl OpenError {
     pub fn disposition(&self) -> Disposition {
         match self {
             Self::Locked { .. } => Disposition::Retry,
-            Self::OtherNode { .. } => Disposition::Refuse,
+            Self::OtherNode { .. } | Self::AgentRuns { .. } => Disposition::Refuse,
             Self::Journal(error) => error.disposition(),
             Self::Recovery(error) => error.disposition(),
             Self::State { .. } | Self::StateDir(_) => Disposition::Broken,

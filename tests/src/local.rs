@@ -171,6 +171,16 @@ impl Local {
     /// The node, open for changes; recovery must find nothing that it cannot mend.
     #[must_use]
     pub fn open(&self) -> Node {
+        self.open_for(Access::Change)
+    }
+
+    /// The node, open as the node agent opens it.
+    #[must_use]
+    pub fn open_as_agent(&self) -> Node {
+        self.open_for(Access::Own(BOUND))
+    }
+
+    fn open_for(&self, access: Access) -> Node {
         let file = Personality::named(self.node).unwrap().load().unwrap();
         let catalogue = Arc::new(Catalogue::embedded());
         let backend = SimNode::open(&file, &catalogue, &self.state().join("hardware")).unwrap();
@@ -185,7 +195,7 @@ impl Local {
             gauge: None,
             on_wait: |_| {},
         };
-        let (node, recovery) = Node::open(parts, &Dirs::in_state(self.state()), Access::Change).unwrap();
+        let (node, recovery) = Node::open(parts, &Dirs::in_state(self.state()), access).unwrap();
         assert!(recovery.problems.is_empty(), "{:?}", recovery.problems);
         node
     }

@@ -120,8 +120,7 @@ impl RunningAgent {
         watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStore> + Send + 'static,
     ) -> Self {
         let (parts, dirs) = (world.parts(Disk::default()), Dirs::in_state(world.state()));
-        let opening =
-            tokio::task::spawn_blocking(move || Node::open(parts, &dirs, Access::ChangeWithin(TAKEOVER)));
+        let opening = tokio::task::spawn_blocking(move || Node::open(parts, &dirs, Access::Own(TAKEOVER)));
         let node = async move { Ok(open(opening.await.unwrap()?.0, watched)) };
         Self::from(NodeSource::Awaited(Box::pin(node)), kubelet, cluster, Some(pod))
     }

@@ -1,7 +1,7 @@
 //! Cards in use: a governor and a follower for each card or partition of which a claim holds a share.
 //!
 //! ```text
-//!  state ─▶ grants ─▶ by visible card ─┬─▶ governor: reaps exited processes, hands out compute time
+//!  state ─▶ grants ─▶ by visible card ─┬─▶ governor: reaps exited processes, hands out compute time; leads by right
 //!                                      └─▶ follower: notes what the card reports of itself in the health book
 //! ```
 //!
@@ -41,11 +41,14 @@ pub struct Governors {
     followed: BTreeSet<CardUuid>,
 }
 
-/// A share with limits, where its files are.
+/// A card of which shares are limited.
 struct Limited<'g> {
-    grant: &'g Grant,
     visible: CardUuid,
+    /// One of its shares.
+    grant: &'g Grant,
     place: region::Place,
+    /// Directories of all.
+    shares: BTreeSet<PathBuf>,
 }
 
 // === impl Governors ===
@@ -69,13 +72,16 @@ impl Governors {
             // A claim in the making, or one without limits, has none.
             let Ok(limits) = region::read(&place.limits()) else { continue };
             let Ok(visible) = CardUuid::new(limits.card.as_str()) else { continue };
-            cards.entry(visible.clone()).or_insert(Limited { grant, visible, place });
+            let dir = place.dir.clone();
+            let shares = BTreeSet::new();
+            let card = cards.entry(visible.clone()).or_insert(Limited { visible, grant, place, shares });
+            card.shares.insert(dir);
         }
         cards
     }
 
     fn start(&mut self, limited: &Limited<'_>, cards: &Inventory) {
-        let Limited { grant, visible, place } = limited;
+        let Limited { visible, grant, place, shares } = limited;
         let meter = match self.cards.reach(grant, visible, cards) {
             Ok(reach) => reach.meter,
             Err(error) => {
@@ -91,7 +97,7 @@ impl Governors {
             election: offices(&self.state).join(visible.as_str()),
             meter,
         };
-        match Governor::start(scope) {
+        match Governor::start_of_owner(scope, shares.clone()) {
             Ok(governor) => drop(self.running.insert(visible.clone(), governor)),
             Err(error) => {
                 tracing::error!(card = %visible, "no governor, so limits of time are not renewed: {error}");
@@ -116,8 +122,12 @@ impl CardsInUse for Governors {
         let limited = self.limited(&view.claims);
         self.running.retain(|visible, _| limited.contains_key(visible));
         for (visible, limited) in &limited {
-            if !self.running.contains_key(visible) && view.inventory.card(&limited.grant.card).is_some() {
-                self.start(limited, &view.inventory);
+            match self.running.get(visible) {
+                Some(governor) => governor.register(limited.shares.clone()),
+                None if view.inventory.card(&limited.grant.card).is_some() => {
+                    self.start(limited, &view.inventory);
+                }
+                None => {}
             }
         }
         observe(&self.grants, &view.claims)

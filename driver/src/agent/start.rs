@@ -20,6 +20,7 @@ use super::governors::Governors;
 use super::pod_names::PodNames;
 use super::ports::Publication;
 use super::simulated::ContainerCards;
+use super::store::told;
 use super::takeover::{NodeSource, OpenNode};
 use crate::hardware::driver_files::{Place as DriverPlace, open_machine_for_containers};
 use crate::hardware::{Hardware, HardwareError, node_spec, read_catalogue, read_policy};
@@ -187,7 +188,7 @@ fn open(settings: &AgentSettings) -> Result<Opening, StartError> {
         |holder: &LockHolder| tracing::info!("waiting for {holder}, which holds the state directory");
     let parts = Parts { on_wait, ..parts };
     let dirs = Dirs { state: state.to_owned(), cdi: Some(settings.cdi.clone()) };
-    let access = Access::ChangeWithin(settings.state_wait);
+    let access = Access::Own(settings.state_wait);
     let (opens, opening) = oneshot::channel();
     let open = move || {
         let node = open_node(parts, &dirs, access, cards, driver);
@@ -210,8 +211,8 @@ fn open_node(
     let (mut node, recovery) = Node::open(parts, dirs, access)?;
     match sweep(&mut node, &dirs.state) {
         Ok(swept) => {
-            for swept in swept {
-                tracing::info!("local run without a supervisor: {swept:?}");
+            for line in swept.iter().filter_map(told) {
+                tracing::info!("{line}");
             }
         }
         Err(error) => tracing::warn!("records of local runs cannot be read: {error}"),

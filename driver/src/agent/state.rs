@@ -55,13 +55,16 @@ pub struct StateOutputs {
 
 /// Runs until the stop.
 pub async fn run(mut inputs: StateInputs, outputs: StateOutputs) {
-    let mut failed = String::new();
+    let (mut failed, mut said) = (String::new(), Vec::new());
     loop {
         let server = inputs.publication.borrow_and_update().server;
         inputs.changed.mark_unchanged();
         match look(&inputs.node, server).await {
-            Ok(view) => {
+            Ok((ended, view)) => {
                 failed.clear();
+                // What cannot be given back is said once, not at each look.
+                ended.iter().filter(|line| !said.contains(*line)).for_each(|line| tracing::info!("{line}"));
+                said = ended;
                 let view = Arc::new(view);
                 publish(&outputs, &view, server);
                 govern(&inputs.governors, view, &outputs.uses).await;
@@ -95,11 +98,16 @@ async fn another_server(publication: &mut watch::Receiver<Publication>, server: 
     }
 }
 
-async fn look(node: &Arc<dyn NodeStore>, server: Option<ServerVersion>) -> Result<NodeView, String> {
+/// Local runs that have ended, and the node after that.
+async fn look(
+    node: &Arc<dyn NodeStore>,
+    server: Option<ServerVersion>,
+) -> Result<(Vec<String>, NodeView), String> {
     let node = Arc::clone(node);
     let server = server.unwrap_or(ServerVersion::with_default_gates(36, 2));
-    let looked = tokio::task::spawn_blocking(move || node.view(server)).await;
-    looked.map_err(|error| error.to_string())?.map_err(|error| chain(&error))
+    let look = move || (node.end_runs(), node.view(server));
+    let (ended, view) = tokio::task::spawn_blocking(look).await.map_err(|error| error.to_string())?;
+    Ok((ended, view.map_err(|error| chain(&error))?))
 }
 
 async fn govern(

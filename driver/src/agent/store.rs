@@ -16,6 +16,7 @@ use crate::checkpoint::ClaimRecord;
 use crate::error_text::chain;
 use crate::node::{NodeService, NodeSnapshot};
 use crate::prepare::{PrepareError, PreparedClaim, Released};
+use crate::run::record::{Swept, sweep};
 
 /// A claim of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +62,9 @@ pub trait NodeStore: Send + Sync + 'static {
     /// [`PrepareError`]; the journal says what is left to undo.
     fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError>;
 
+    /// Gives back the parts of local runs that have ended beside the agent: which, or why not.
+    fn end_runs(&self) -> Vec<String>;
+
     /// The node now, with offers for a server that keeps these fields.
     ///
     /// # Errors
@@ -85,6 +89,13 @@ impl NodeStore for NodeService {
     fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError> {
         self.end_monitoring(uid)?;
         Self::release(self, uid)
+    }
+
+    fn end_runs(&self) -> Vec<String> {
+        match sweep(&mut &*self, self.state_dir()) {
+            Ok(swept) => swept.iter().filter_map(told).collect(),
+            Err(error) => vec![format!("records of local runs cannot be read: {error}")],
+        }
     }
 
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {
@@ -112,8 +123,28 @@ impl<S: NodeStore + ?Sized> NodeStore for Arc<S> {
         self.as_ref().release(uid)
     }
 
+    fn end_runs(&self) -> Vec<String> {
+        self.as_ref().end_runs()
+    }
+
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {
         self.as_ref().view(server)
+    }
+}
+
+/// What the log says of a local run's record; `None`: the run goes on.
+pub(super) fn told(swept: &Swept) -> Option<String> {
+    match swept {
+        Swept::Released(uid) => Some(format!("local run {uid} has ended; its part is given back")),
+        Swept::Running(_) => None,
+        Swept::Stuck(uid, error) => Some(format!(
+            "local run {uid} has ended, and its part cannot be given back now: {}",
+            chain(&**error)
+        )),
+        Swept::Odd(path, error) => Some(format!(
+            "{} is no record of a local run, or cannot be used: {error}; remove it",
+            path.display()
+        )),
     }
 }
 

@@ -52,6 +52,9 @@ pub enum Failure {
     /// The node or its state refuses: exit code 3.
     #[error("{0}")]
     Node(String),
+    /// The node agent owns the state: exit code 3.
+    #[error("{0}")]
+    AgentRuns(String),
     /// Standard output cannot be written: exit code 3.
     #[error("cannot write the answer: {0}")]
     Output(#[from] io::Error),
@@ -122,7 +125,7 @@ impl Failure {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Input { .. } | Self::Manifests(_) => 2,
-            Self::Path { .. } | Self::Node(_) | Self::Output(_) => 3,
+            Self::Path { .. } | Self::Node(_) | Self::AgentRuns(_) | Self::Output(_) => 3,
         }
     }
 

@@ -452,7 +452,13 @@ fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) 
         );
         return Ok(());
     }
-    let (mut node, _) = home.open_as_it_is(Access::ChangeWithin(GIVE_BACK_WITHIN), terminal)?;
+    let (mut node, _) = match home.open_as_it_is(Access::ChangeWithin(GIVE_BACK_WITHIN), terminal) {
+        Err(Failure::AgentRuns(_)) => {
+            terminal.last_note("note: the node agent has started meanwhile and gives the part back");
+            return Ok(());
+        }
+        opened => opened?,
+    };
     node.release(&run.uid).map_err(|error| Failure::Node(chain(&error)))?;
     home.forget_partitions(&node)?;
     run.forget().map_err(|error| home.failed("write", error))

@@ -18,7 +18,7 @@ use crate::checkpoint::ClaimRecord;
 use crate::error_text::chain;
 use crate::hardware::Hardware;
 use crate::health::HealthBook;
-use crate::node::{Access, Dirs, Node, Parts};
+use crate::node::{Access, Dirs, Node, OpenError, Parts};
 use crate::prepare::recorded;
 use crate::state_dir::wait::LockHolder;
 
@@ -44,7 +44,10 @@ pub(super) fn open(
     let parts = hardware.into_parts(catalogue, setting.policy.clone(), setting.server);
     let parts = Parts { on_wait: say_waiting, ..parts };
     let (node, recovery) =
-        Node::open(parts, &Dirs::in_state(state), access).map_err(|error| Failure::Node(chain(&error)))?;
+        Node::open(parts, &Dirs::in_state(state), access).map_err(|error| match error {
+            OpenError::AgentRuns { .. } => Failure::AgentRuns(error.to_string()),
+            error => Failure::Node(chain(&error)),
+        })?;
     for uid in &recovery.undone {
         terminal.note(format_args!("note: claim {uid} was interrupted; what was begun is undone"))?;
     }

@@ -1,7 +1,6 @@
 //! The lock of the state directory: one process at a time makes changes, and only to the state of its own node.
 
 use std::fs::File;
-use std::io::{Seek, Write};
 use std::path::Path;
 
 use aliquot_core::id::NodeName;
@@ -10,7 +9,7 @@ use nix::fcntl::Flock;
 
 use super::{Access, OpenError};
 use crate::checkpoint::Journal;
-use crate::state_dir::wait::{LockHolder, Missed};
+use crate::state_dir::wait::{LockHolder, Missed, Note, Role};
 use crate::state_dir::{file, wait};
 
 /// Refuses promises of another node: its claims would be made again on cards that never had them. The pool of a device
@@ -30,7 +29,7 @@ pub(super) fn must_be_own(state: &Path, node: &NodeName, journal: &Journal) -> R
 }
 
 /// Keeps other processes from making changes, until the file is dropped. After a second of waiting `slow` is called with the
-/// process that holds the lock.
+/// process that holds the lock. The node agent holds it while it runs: then a command is refused at once.
 pub(super) fn lock(
     state: &Path,
     access: Access,
@@ -40,19 +39,28 @@ pub(super) fn lock(
     let failed =
         |verb, source| OpenError::State { state: state.to_owned(), verb, path: path.clone(), source };
     let open = || file::to_lock(&path).map_err(|e| failed("open", e));
-    let locked = match access {
-        Access::Read => return Ok(None),
-        Access::Change => wait::lock(open()?, wait::LONGEST, slow),
-        Access::ChangeNow => wait::try_lock(open()?),
-        Access::ChangeWithin(limit) => wait::lock(open()?, limit, slow),
+    // The agent ends at the earliest with its Pod, so a command does not wait for it.
+    let unless_agent = |limit| -> Result<Result<Flock<File>, Missed>, OpenError> {
+        Ok(match wait::try_lock(open()?) {
+            Err(Missed::Held(holder)) if !holder.is_agent() => wait::lock(open()?, limit, slow),
+            tried => tried,
+        })
     };
-    let mut lock = locked.map_err(|missed| match missed {
+    let (locked, role) = match access {
+        Access::Read => return Ok(None),
+        Access::Change => (unless_agent(wait::LONGEST)?, Role::Command),
+        Access::ChangeNow => (wait::try_lock(open()?), Role::Command),
+        Access::ChangeWithin(limit) => (unless_agent(limit)?, Role::Command),
+        Access::Own(limit) => (wait::lock(open()?, limit, slow), Role::Agent),
+    };
+    let lock = locked.map_err(|missed| match missed {
+        Missed::Held(holder) if holder.is_agent() && role == Role::Command => {
+            OpenError::AgentRuns { state: state.to_owned(), holder: holder.to_string() }
+        }
         Missed::Held(holder) => OpenError::Locked { state: state.to_owned(), holder: holder.to_string() },
         Missed::Refused(source) => failed("lock", source),
     })?;
-    let own = format!("{}\n", std::process::id());
-    let written = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| lock.write_all(own.as_bytes()));
-    match written {
+    match Note::own(role).write(&lock) {
         // The lock holds without its note for people; a full disk must not keep any process from releasing.
         Ok(()) | Err(_) => Ok(Some(lock)),
     }

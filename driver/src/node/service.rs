@@ -124,6 +124,12 @@ impl NodeService {
         self.state.lock().journal().claims.values().cloned().collect()
     }
 
+    /// State directory.
+    #[must_use]
+    pub fn state_dir(&self) -> &Path {
+        &self.site.state
+    }
+
     /// Directory of grants.
     #[must_use]
     pub fn grants_dir(&self) -> &Path {

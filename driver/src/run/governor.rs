@@ -11,6 +11,9 @@
 //! itself, a waiting tenant notifies its own supervisor, and that one replaces the locked file with a new leader lock. A leader
 //! that resigns withdraws borrowed time.
 //!
+//! The node agent owns all grants. Its governor of a card seizes the leader lock, even from the supervisor of an earlier local run, and
+//! serves the shares that the agent registers, so it neither takes part in elections nor reads other cards' grants.
+//!
 //! | compute of the card's grants | the leader sleeps until |
 //! |---|---|
 //! | a tenant is limited | the next tick |
@@ -19,8 +22,9 @@
 
 mod news;
 mod owners;
+mod register;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,6 +47,7 @@ use crate::region::{Changed, Live, Place, Reaped, Watched, wait_any, wake};
 use news::{Candidate, Heard, Shared, Watch, Wish};
 pub use news::{offices, remove_offices};
 use owners::{Owners, Started};
+use register::Register;
 
 /// Time between two scans for new grants and exited processes.
 const LOOK: Duration = Duration::from_millis(50);
@@ -72,6 +77,7 @@ pub struct Scope {
 #[derive(Debug)]
 pub struct Governor {
     shared: Arc<Shared>,
+    register: Option<Arc<Register>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -89,6 +95,8 @@ struct Grant {
 /// All grants of the card, while this process governs it.
 struct Reign<'s> {
     scope: &'s mut Scope,
+    /// The card's shares, if their owner is in this process.
+    register: Option<&'s Register>,
     grants: BTreeMap<PathBuf, Grant>,
     rounding: Rounding,
     looked_at: Option<Nanos>,
@@ -120,12 +128,31 @@ impl Governor {
     /// # Errors
     /// The system refuses a thread or an eventfd.
     pub fn start(scope: Scope) -> io::Result<Self> {
+        Self::spawn(scope, None)
+    }
+
+    /// Starts the governor of a process that owns all grants. It seizes the leader lock, and serves these shares of the card.
+    ///
+    /// # Errors
+    /// The system refuses a thread or an eventfd.
+    pub fn start_of_owner(scope: Scope, shares: BTreeSet<PathBuf>) -> io::Result<Self> {
+        Self::spawn(scope, Some(Arc::new(Register::new(shares))))
+    }
+
+    fn spawn(scope: Scope, register: Option<Arc<Register>>) -> io::Result<Self> {
         let shared = Arc::new(Shared::new()?);
-        let of_thread = Arc::clone(&shared);
+        let (of_thread, shares) = (Arc::clone(&shared), register.clone());
         let thread = std::thread::Builder::new()
             .name("governor".to_owned())
-            .spawn(move || serve(scope, &of_thread))?;
-        Ok(Self { shared, thread: Some(thread) })
+            .spawn(move || serve(scope, shares.as_deref(), &of_thread))?;
+        Ok(Self { shared, register, thread: Some(thread) })
+    }
+
+    /// Replaces the shares of a governor that was started with [`Self::start_of_owner`]; others find them by themselves.
+    pub fn register(&self, shares: BTreeSet<PathBuf>) {
+        if self.register.as_ref().is_some_and(|register| register.set(shares)) {
+            self.shared.wake();
+        }
     }
 
     /// Resigns before this process is stopped.
@@ -151,7 +178,7 @@ impl Drop for Governor {
 }
 
 /// The thread: tries for the leader lock, governs while it holds it.
-fn serve(mut scope: Scope, shared: &Shared) {
+fn serve(mut scope: Scope, register: Option<&Register>, shared: &Shared) {
     let own = Place { dir: scope.share.clone(), lock: scope.writers.clone() };
     let mut candidate = Candidate::new(&scope.election, own, Disk::default());
     loop {
@@ -164,9 +191,10 @@ fn serve(mut scope: Scope, shared: &Shared) {
             }
             Wish::Run => shared.set_idle(false),
         }
-        match candidate.elect() {
+        let office = if register.is_some() { candidate.seize() } else { candidate.elect() };
+        match office {
             Some(office) => {
-                let mut reign = Reign::new(&mut scope);
+                let mut reign = Reign::new(&mut scope, register);
                 while shared.wish() == Wish::Run && office.is_held() {
                     reign.look();
                     let next = reign.step();
@@ -186,10 +214,11 @@ fn serve(mut scope: Scope, shared: &Shared) {
 // === impl Reign ===
 
 impl<'s> Reign<'s> {
-    fn new(scope: &'s mut Scope) -> Self {
-        let claims = Watch::of_entries(&scope.grants);
+    fn new(scope: &'s mut Scope, register: Option<&'s Register>) -> Self {
+        let claims = if register.is_some() { None } else { Watch::of_entries(&scope.grants) };
         Self {
             scope,
+            register,
             grants: BTreeMap::new(),
             rounding: Rounding::new(),
             looked_at: None,
@@ -208,16 +237,19 @@ impl<'s> Reign<'s> {
             return;
         }
         self.looked_at = Some(now);
-        let there = shares_below(&self.scope.grants);
+        let there = match self.register {
+            Some(register) => register.shares(),
+            None => Arc::new(shares_below(&self.scope.grants)),
+        };
         self.grants.retain(|dir, _| there.contains(dir));
         self.strangers.forget(now);
         self.unread = 0;
-        for dir in there {
-            if self.grants.contains_key(&dir) {
+        for dir in &*there {
+            if self.grants.contains_key(dir) {
                 continue;
             }
-            match self.grant_at(&dir) {
-                Found::Ours(grant) => drop(self.grants.insert(dir, *grant)),
+            match self.grant_at(dir) {
+                Found::Ours(grant) => drop(self.grants.insert(dir.clone(), *grant)),
                 Found::Others => {}
                 Found::Unread => self.unread += 1,
             }
@@ -323,8 +355,15 @@ impl<'s> Reign<'s> {
 
     /// Sleeps while no grant limits compute: until claims come or go, or for [`CALM`] if no grant limits anything.
     fn rest(&mut self, shared: &Shared) {
-        let stirred = Duration::from_nanos(monotonic().minus(self.stirred_at).0) < SETTLING;
         let limited = self.grants.values().any(Grant::limits_memory);
+        if self.register.is_some() {
+            // A change of the register wakes the thread, and the shares are read at once.
+            let calm = !limited && self.unread == 0;
+            shared.sleep(Some(if calm { CALM } else { LOOK }), None);
+            self.looked_at = self.looked_at.filter(|_| !calm);
+            return;
+        }
+        let stirred = Duration::from_nanos(monotonic().minus(self.stirred_at).0) < SETTLING;
         let calm = !stirred && !limited && self.unread == 0 && self.claims.is_some();
         // A change without an event, such as a share added late to an existing claim, is found after the longest sleep.
         shared.sleep(Some(if calm { CALM } else { LOOK }), self.claims.as_ref());
@@ -461,7 +500,7 @@ fn terms(limits: &Limits) -> Option<Terms> {
 }
 
 /// Directories of shares.
-fn shares_below(grants: &Path) -> Vec<PathBuf> {
+fn shares_below(grants: &Path) -> BTreeSet<PathBuf> {
     let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     entries(grants).flat_map(|claim| entries(&claim).collect::<Vec<_>>()).collect()
 }

@@ -22,8 +22,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::disk::{Disk, Mode, TEMP_SUFFIX};
-use crate::node::Node;
-use crate::prepare::PrepareError;
+use crate::node::{Node, NodeService};
+use crate::prepare::{PrepareError, Released};
 use crate::region;
 use crate::state_dir::{file, wait};
 
@@ -269,11 +269,43 @@ pub fn live_processes_of_claim(grants: PathBuf) -> Option<BTreeSet<u32>> {
     Signs::of_claim(grants).live_processes()
 }
 
+/// The node that runs' claims go back to; this process has it open for changes.
+pub trait Releases {
+    /// Directory of grants.
+    fn grants_dir(&self) -> &Path;
+
+    /// Gives a claim back.
+    ///
+    /// # Errors
+    /// [`PrepareError`]; the journal has what is left to undo.
+    fn release(&mut self, uid: &ClaimUid) -> Result<Released, PrepareError>;
+}
+
+impl Releases for Node {
+    fn grants_dir(&self) -> &Path {
+        Self::grants_dir(self)
+    }
+
+    fn release(&mut self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+        Self::release(self, uid)
+    }
+}
+
+impl Releases for &NodeService {
+    fn grants_dir(&self) -> &Path {
+        NodeService::grants_dir(self)
+    }
+
+    fn release(&mut self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+        NodeService::release(self, uid)
+    }
+}
+
 /// Releases the claims of runs without a live supervisor or process. The node is open for changes.
 ///
 /// # Errors
 /// The records cannot be listed.
-pub fn sweep(node: &mut Node, state: &Path) -> io::Result<Vec<Swept>> {
+pub fn sweep(node: &mut impl Releases, state: &Path) -> io::Result<Vec<Swept>> {
     let entries = match fs::read_dir(directory(state)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -301,7 +333,7 @@ pub fn sweep(node: &mut Node, state: &Path) -> io::Result<Vec<Swept>> {
     Ok(swept)
 }
 
-fn give_back(node: &mut Node, uid: ClaimUid, left: Left) -> Swept {
+fn give_back(node: &mut impl Releases, uid: ClaimUid, left: Left) -> Swept {
     if left.signs(node.grants_dir().join(uid.as_str())).any_alive() {
         return Swept::Running(uid);
     }

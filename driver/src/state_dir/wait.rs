@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -24,12 +24,33 @@ const SLOW: Duration = Duration::from_secs(1);
 /// Longest command that is shown of a holder.
 const COMMAND_BYTES_MAX: u64 = 4096;
 const COMMAND_CHARS_MAX: usize = 60;
+/// Longest note that is read.
+const NOTE_BYTES_MAX: u64 = 32;
+/// Second line of the agent's note.
+const AGENT: &str = "agent";
+
+/// What the holder writes into the locked file: its process id, and `agent` on a second line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Note {
+    pid: u32,
+    role: Role,
+}
 
 /// The process that holds a lock, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
     pid: Option<u32>,
     command: Option<String>,
+    role: Role,
+}
+
+/// How long a process holds the lock of the state directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// For one change.
+    Command,
+    /// While it runs: the node agent.
+    Agent,
 }
 
 /// Why a lock was not obtained.
@@ -106,8 +127,16 @@ fn missed((file, errno): (File, Errno)) -> Missed {
 impl LockHolder {
     /// The holder of a file's lock: as the kernel says, else as a holder wrote into the file.
     fn of(file: &File) -> Self {
-        let pid = file.metadata().ok().and_then(|found| of_kernel(found.ino())).or_else(|| of_note(file));
-        Self { pid, command: pid.and_then(command) }
+        let note = Note::read(file);
+        let noted = note.map(|note| note.pid);
+        let pid = file.metadata().ok().and_then(|found| of_kernel(found.ino())).or(noted);
+        Self { pid, command: pid.and_then(command), role: note.map_or(Role::Command, |note| note.role) }
+    }
+
+    /// Whether it is the node agent, which releases the lock only when it ends.
+    #[must_use]
+    pub fn is_agent(&self) -> bool {
+        self.role == Role::Agent
     }
 }
 
@@ -143,11 +172,38 @@ fn of_kernel(inode: u64) -> Option<u32> {
     })
 }
 
-fn of_note(mut file: &File) -> Option<u32> {
-    let mut text = String::new();
-    file.rewind().ok()?;
-    file.take(20).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+// === impl Note ===
+
+impl Note {
+    /// Of this process.
+    #[must_use]
+    pub fn own(role: Role) -> Self {
+        Self { pid: std::process::id(), role }
+    }
+
+    fn read(mut file: &File) -> Option<Self> {
+        let mut text = String::new();
+        file.rewind().ok()?;
+        file.take(NOTE_BYTES_MAX).read_to_string(&mut text).ok()?;
+        let mut lines = text.lines();
+        let pid = lines.next()?.trim().parse().ok()?;
+        let role = if lines.next() == Some(AGENT) { Role::Agent } else { Role::Command };
+        Some(Self { pid, role })
+    }
+
+    /// Writes it in place of the previous holder's.
+    ///
+    /// # Errors
+    /// The disk is full.
+    pub fn write(self, mut file: &File) -> io::Result<()> {
+        let role = match self.role {
+            Role::Command => String::new(),
+            Role::Agent => format!("{AGENT}\n"),
+        };
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(format!("{}\n{role}", self.pid).as_bytes())
+    }
 }
 
 fn command(pid: u32) -> Option<String> {

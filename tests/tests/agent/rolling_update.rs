@@ -63,6 +63,10 @@ impl NodeStore for Counted {
         self.node.release(uid)
     }
 
+    fn end_runs(&self) -> Vec<String> {
+        self.node.end_runs()
+    }
+
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {
         self.node.view(server)
     }

@@ -1,5 +1,6 @@
 //! Local runs: commands with a part of a card, their supervisors, governors and the live view.
 
+mod beside_agent;
 mod govern;
 mod living;
 mod run;

@@ -102,6 +102,11 @@ impl Shared {
 
     pub(super) fn ask(&self, wish: Wish) {
         self.wish.lock().unwrap_or_else(PoisonError::into_inner).0 = wish;
+        self.wake();
+    }
+
+    /// Ends the thread's sleep.
+    pub(super) fn wake(&self) {
         // A counter at its most is readable as well.
         let _more = self.asked.write(1);
     }
@@ -204,6 +209,16 @@ impl Candidate {
     /// try checks for a stopped leader.
     pub(super) fn elect(&mut self) -> Option<Office> {
         let office = self.win()?;
+        self.clear();
+        Some(office)
+    }
+
+    /// Takes the leader lock, from another leader too: for the process that owns all grants. `None`: the disk refuses.
+    pub(super) fn seize(&mut self) -> Option<Office> {
+        let office = match self.win() {
+            Some(office) => office,
+            None => self.take_over()?,
+        };
         self.clear();
         Some(office)
     }

@@ -134,7 +134,7 @@ fn a_share_that_is_changed_is_never_what_an_earlier_one_lent() {
     };
     is_limited(&Watched::open(&burst.usage()).unwrap());
     let mut scope = scope(dir.path());
-    let mut reign = Reign::new(&mut scope);
+    let mut reign = Reign::new(&mut scope, None);
     reign.look();
     reign.step();
     assert_eq!(in_force(), (ComputePolicy::Burst, 250_000, 1_000_000), "it borrows");
@@ -406,7 +406,7 @@ fn process_percentages_are_scaled_to_the_card() {
     for (busy, least, most) in [(Some(100), 2_990, 3_000), (None, 2_500, 2_500)] {
         let mut scope = scope(dir.path());
         scope.meter = Some(Box::new(Told(busy)));
-        let mut reign = Reign::new(&mut scope);
+        let mut reign = Reign::new(&mut scope, None);
         reign.look();
         for _ in 0..100 {
             reign.step();
@@ -427,7 +427,7 @@ fn cut_usage_file_leaves_the_waits_of_other_words_unchanged() {
         Watched::open(&place.usage()).unwrap().view().unwrap().demand().store(asked, Ordering::SeqCst);
     }
     let mut scope = scope(dir.path());
-    let mut reign = Reign::new(&mut scope);
+    let mut reign = Reign::new(&mut scope, None);
     reign.look();
     OpenOptions::new().write(true).open(places[0].usage()).unwrap().set_len(0).unwrap();
     let step = reign.step();
@@ -456,4 +456,28 @@ fn waiting_for_several_words_ends_when_one_moves() {
     let begun = Instant::now();
     wait_any(&seen, Duration::from_secs(20));
     assert!(begun.elapsed() < Duration::from_secs(10), "a word that moved before is no reason to sleep");
+}
+
+/// As the node agent starts it beside a local run that has governed until then.
+#[test]
+fn owners_governor_seizes_the_lead_and_serves_its_register() {
+    let dir = tempfile::tempdir().unwrap();
+    let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
+    let cap = grant(dir.path(), "cap", &limits(ComputePolicy::Cap, 500_000, CARD));
+    let granted = || read(&burst.limits()).unwrap().granted_ppm;
+    [&burst, &cap].map(|place| Watched::open(&place.usage()).unwrap()).iter().for_each(is_limited);
+    let of_a_run = Governor::start(scope(dir.path())).unwrap();
+    wait_for("a loan of the run's governor", || granted() == 500_000);
+
+    // An unregistered share counts for nothing, so all of the card but the registered share's part is idle.
+    let owner = Governor::start_of_owner(scope(dir.path()), BTreeSet::from([burst.dir.clone()])).unwrap();
+    wait_for("a loan that only the owner gives", || granted() == 1_000_000);
+    owner.register(BTreeSet::from([burst.dir.clone(), cap.dir.clone()]));
+    wait_for("both shares", || granted() == 500_000);
+    owner.register(BTreeSet::from([burst.dir.clone()]));
+    wait_for("one share again", || granted() == 1_000_000);
+    drop(owner);
+    wait_for("the lead to go back to the run", || granted() == 500_000);
+    drop(of_a_run);
+    assert_eq!(granted(), 250_000);
 }

@@ -1,0 +1,33 @@
+//! The shares of one card, kept by an owner of all grants in the governor's own process.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Directories of the card's shares. A governor without a register looks for them in the directory of all grants instead.
+#[derive(Debug, Default)]
+pub(super) struct Register {
+    shares: Mutex<Arc<BTreeSet<PathBuf>>>,
+}
+
+// === impl Register ===
+
+impl Register {
+    pub(super) fn new(shares: BTreeSet<PathBuf>) -> Self {
+        Self { shares: Mutex::new(Arc::new(shares)) }
+    }
+
+    /// Replaces the shares; whether they differ.
+    pub(super) fn set(&self, shares: BTreeSet<PathBuf>) -> bool {
+        let mut now = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let differs = **now != shares;
+        if differs {
+            *now = Arc::new(shares);
+        }
+        differs
+    }
+
+    pub(super) fn shares(&self) -> Arc<BTreeSet<PathBuf>> {
+        Arc::clone(&self.shares.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
