@@ -45,7 +45,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 pub use failure::{Answer, Failure};
 pub use output::{Colour, Format, Progress, Screen, Terminal};
 
-/// Width of a manual that goes to no terminal, whatever terminal the other streams have.
+/// Width of help text if its stream is no terminal.
 const COLUMNS_ELSEWHERE: usize = 100;
 
 const EXIT_CODES: &str = "\
@@ -84,7 +84,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     // What stands at an `Args` is its manual; a line here would take its place.
-    /// Show cards: layout and why, what is free, the largest hole, who holds what
+    /// Show cards: layout and its reason, free capacity, the largest hole, the claims
     Devices(devices::Args),
     Plan(plan::Args),
     Explain(explain::Args),
@@ -95,7 +95,7 @@ enum Command {
     Prepare(prepare::Args),
     Release(release::Args),
     Run(run::Args),
-    /// Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
+    /// Show present use: cards, partitions, shares, processes, and whether limits are enforced
     #[command(long_about = top::ABOUT)]
     Top(top::Args),
     Health(health::Args),
@@ -165,7 +165,7 @@ fn without_values(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Help and version are answers; everything else that the parser says is a fault of the command line.
+/// Help and version are answers; every other parser message is an error of the command line.
 fn refuse(error: &clap::Error, wrong: u8, terminal: &mut Terminal<'_>) -> u8 {
     if error.use_stderr() {
         // It repeats arguments, which may be names of files.

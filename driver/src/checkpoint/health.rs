@@ -1,4 +1,4 @@
-//! What was seen of this node's cards, kept for whoever gives them out next.
+//! Health records of this node's cards, stored for later allocations.
 //!
 //! ```text
 //! aliquot-health 1 5f1c02aa
@@ -10,9 +10,9 @@
 //! GPU-a11c0de0-51a0-4c4d-8000-000000000002 whole silent 1763830000
 //! ```
 //!
-//! The number in the first line is the CRC-32C of all lines behind it; `-` in the place of a driver: nobody says which. What is
-//! kept counts for one start of the machine and one load of the driver. The file is replaced as a whole, so that what is damaged
-//! was damaged by somebody else: it is kept and refused, as the journal is, and until a person has looked no card is given out.
+//! The number in the first line is the CRC-32C of all following lines; `-` in the place of a driver: unknown. Records count for one
+//! boot and one load of the driver. The file is replaced as a whole, so that a damaged file was changed by another program. It is
+//! kept and refused, as the journal is, and no card is allocated until the administrator clears it.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -32,31 +32,31 @@ const VERSION: &str = "1";
 /// Begins the lines of an era.
 const BOOT: &str = "boot ";
 const DRIVER: &str = "driver ";
-/// In the place of a driver: nobody says.
+/// In the place of a driver: unknown.
 const NO_DRIVER: &str = "-";
 /// In the place of a part: the card itself.
 const WHOLE: &str = "whole";
-/// Longest word of an era: that of a driver is made of a version and a number.
+/// Longest word of an era: a driver's is a version and a number.
 const WORD_BYTES_MAX: usize = 128;
 /// Longest line.
 const LINE_BYTES_MAX: usize = 256;
 /// Longest file that is read.
 const FILE_BYTES_MAX: u64 = (LINE_BYTES_MAX as u64) * (CARDS_MAX as u64) * (NOTES_OF_A_CARD_MAX as u64);
 
-/// What was seen, and for how long it counts.
+/// Health records of one era.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardHealth {
-    /// One start of the machine, one load of the driver.
+    /// One boot, one load of the driver.
     pub era: Era,
-    /// What was seen in it.
+    /// The records.
     pub notes: Notes,
 }
 
-/// Why what is kept is not believed.
+/// Why the file is refused.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "what was seen of the cards: {}: {found}, expected a file that aliquot wrote: it is kept as it is, and no card is given out \
-     until it is gone; see with nvidia-smi and the kernel's log whether the cards are well, then `aliquot health --clear all`",
+    "health records of the cards: {}: {found}, expected a file that aliquot wrote: it is kept, and no card is allocated until it is \
+     removed; check the cards with nvidia-smi and the kernel's log, then run `aliquot health --clear all`",
     path.display()
 )]
 pub struct CardHealthError {
@@ -67,10 +67,10 @@ pub struct CardHealthError {
 // === impl CardHealth ===
 
 impl CardHealth {
-    /// What a file says; `None`: there is none.
+    /// Reads a file; `None`: there is none.
     ///
     /// # Errors
-    /// It cannot be read, or is none of ours.
+    /// The file is unreadable or invalid.
     pub fn load(path: &Path) -> Result<Option<Self>, CardHealthError> {
         let wrong = |found: String| CardHealthError { path: path.to_owned(), found };
         let mut bytes = Vec::new();
@@ -85,10 +85,10 @@ impl CardHealth {
         Self::decode(text).map(Some).map_err(wrong)
     }
 
-    /// Puts it in the place of the file.
+    /// Replaces the file.
     ///
     /// # Errors
-    /// The disk refuses; the earlier file is as it was.
+    /// The file cannot be written; the earlier one is unchanged.
     pub fn store(&self, path: &Path, disk: &Disk) -> io::Result<()> {
         disk.replace(path, self.encode().as_bytes(), Mode::Private)
     }
@@ -115,10 +115,10 @@ impl CardHealth {
         format!("{MAGIC}{VERSION} {:08x}\n{body}", crc32c::crc32c(body.as_bytes()))
     }
 
-    /// What a text says.
+    /// Parses a text.
     ///
     /// # Errors
-    /// What was found instead of one that this code wrote.
+    /// The first difference from a text that this code writes.
     pub fn decode(text: &str) -> Result<Self, String> {
         let (header, body) = text.split_once('\n').ok_or("found no whole line")?;
         let words = header.strip_prefix(MAGIC).and_then(|rest| rest.split_once(' '));

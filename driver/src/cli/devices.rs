@@ -1,4 +1,4 @@
-//! `aliquot devices`: the cards of nodes, what came of each, and what is free.
+//! `aliquot devices`: the cards of nodes, the layout of each, and free capacity.
 
 use std::cmp::Reverse;
 
@@ -29,9 +29,9 @@ Examples:
   aliquot devices --node 8xh100 --policy layouts.toml
   aliquot devices --node mixed -o json";
 
-/// Show cards: layout and why, what is free, the largest hole, who holds what
+/// Show cards: layout and its reason, free capacity, the largest hole, the claims
 ///
-/// Without --node they are this machine's own NVIDIA cards, and what local runs hold on them.
+/// Without --node these are this machine's own NVIDIA cards, with the claims of local runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
@@ -274,7 +274,7 @@ impl Row<'_> {
         self.largest.map_or_else(|| "-".to_owned(), part_text)
     }
 
-    /// What is in use: part, memory, cores, holders.
+    /// Parts in use: part, memory, cores, holders.
     fn in_use(&self, node: &FleetNode) -> Vec<Vec<String>> {
         let in_use = self.report.iter().flat_map(|r| &r.in_use);
         let rows = |part: &PartReport| {

@@ -1,4 +1,4 @@
-//! `aliquot health`: what is held against cards, and a person's word that it is over.
+//! `aliquot health`: shows the health records of cards, and clears them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,30 +29,29 @@ Examples:
   sudo nvidia-smi --gpu-reset -i 3 && aliquot health --clear GPU-8f4e0a2b
   aliquot health --clear all";
 
-/// Show what is held against cards, and let them be given again
+/// Show health records of cards, and clear them
 ///
-/// While a command of `aliquot run` is on a card, what the card's driver tells of it is noted. An Xid that is an error of the
-/// card, or the loss of the card, keeps everybody new off it: `aliquot run` and `aliquot prepare` refuse it, and its devices are
-/// tainted `aliquot.dev/unhealthy` in the slices. An Xid that names a MIG instance keeps everybody new off the place where that
-/// lies on its card. Who is there already stays, and is not disturbed. Xids that are errors of programs, such as 13 and 31, are
-/// held against nobody.
+/// While a command of `aliquot run` is on a card, the card's driver events are recorded. An Xid that is an error of the card, or
+/// the loss of the card, excludes it from new claims: `aliquot run` and `aliquot prepare` refuse it, and its devices are tainted
+/// `aliquot.dev/unhealthy` in the slices. An Xid that names a MIG instance excludes the placement of that instance. Claims that
+/// already use it stay, and are not disturbed. Xids that are errors of programs, such as 13 and 31, exclude nothing.
 ///
-/// What was noted is over when the machine was restarted, when the driver was loaded anew, and when a card that was lost answers
-/// again. Of a reset (nvidia-smi --gpu-reset) no driver tells: after it, --clear says that the card is well.
+/// Records end with a reboot, with a new load of the driver, and when a lost card answers again. No driver reports a reset
+/// (nvidia-smi --gpu-reset): after one, clear the card's records with --clear.
 ///
-/// The file `xids` in the state directory is the admin's own word on what Xids mean, a line each: `NUMBER ignore`, `NUMBER part`
-/// (the instance that it names, or the card) or `NUMBER card`; `#` begins a remark. It counts for what was seen before as well.
+/// The file `xids` in the state directory overrides the meaning of Xids, a line each: `NUMBER ignore`, `NUMBER part` (the instance
+/// that it names, or the card) or `NUMBER card`; `#` begins a comment. It applies to earlier records as well.
 ///
 /// State lies below /var/lib/aliquot for root, else below $XDG_STATE_HOME/aliquot or ~/.local/state/aliquot.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
-    /// Hold nothing against this card any more: its UUID or the beginning of it, or `all`, which also removes notes that
-    /// cannot be read; repeatable
+    /// Clear the records of this card: its UUID or the beginning of it, or `all`, which also removes unreadable records;
+    /// repeatable
     #[arg(long, value_name = "CARD")]
     clear: Vec<String>,
 
-    /// Simulated node whose runs have no --state of their own
+    /// Simulated node: the records of its runs without --state
     #[arg(long, value_name = "NODE", conflicts_with = "state")]
     node: Option<String>,
 
@@ -65,7 +64,7 @@ pub(super) struct Args {
     output: Format,
 }
 
-/// What is held against a part.
+/// A health record of a part.
 struct Held {
     card: CardUuid,
     part: String,
@@ -122,19 +121,19 @@ fn show(
         return Ok(terminal.value(output, &value)?);
     }
     if held.is_empty() {
-        terminal.line("nothing is held against any card")?;
+        terminal.line("no card has a health record")?;
     } else {
         let columns = [("CARD", Side::Left), ("PART", Side::Left), ("WHY", Side::Left)];
         let row = |held: &Held| vec![held.card.to_string(), held.part.clone(), held.why.clone()];
         terminal.table(&columns, held.iter().map(row).collect())?;
     }
     for card in silent {
-        terminal.line(format_args!("card {card} does not tell of its errors"))?;
+        terminal.line(format_args!("card {card} does not report its errors"))?;
     }
     Ok(())
 }
 
-/// Where the notes lie.
+/// State directory of the records.
 fn state(args: &Args) -> Result<PathBuf, Failure> {
     if let Some(state) = &args.state {
         return Ok(state.clone());
@@ -148,7 +147,7 @@ fn state(args: &Args) -> Result<PathBuf, Failure> {
     Ok(home.join("simulated").join(name.as_str()))
 }
 
-/// Which load of the driver serves this machine's cards, and which of them answer; `None`: there are none, or no driver.
+/// The load of the driver for this machine's cards, and the cards that answer; `None`: there are none, or no driver.
 fn machine() -> Option<(Option<String>, BTreeSet<CardUuid>)> {
     let node = NvidiaNode::open(&Catalogue::embedded()).ok()?;
     let cards = node.discover().unwrap_or_default().cards.into_iter();
@@ -156,7 +155,7 @@ fn machine() -> Option<(Option<String>, BTreeSet<CardUuid>)> {
     Some((node.driver_load(), answering.collect()))
 }
 
-/// The card that a text means, among those against which anything is held.
+/// The card with this beginning of its UUID, among those with records.
 fn named(text: &str, notes: &Notes) -> Result<CardUuid, Failure> {
     let cards: Vec<&CardUuid> = notes.cards().collect();
     let begin: Vec<&CardUuid> =
@@ -167,7 +166,7 @@ fn named(text: &str, notes: &Notes) -> Result<CardUuid, Failure> {
     let of = if begin.is_empty() { &cards } else { &begin };
     let known: Vec<&str> = of.iter().map(|card| card.as_str()).collect();
     Err(Failure::Usage(format!(
-        "--clear {text}: found {} cards that begin like this and against which anything is held, expected one{}",
+        "--clear {text}: found {} cards with health records that begin like this, expected one{}",
         begin.len(),
         if known.is_empty() { String::new() } else { format!(" of {}", known.join(", ")) }
     )))

@@ -1,4 +1,4 @@
-//! What runs left whose supervisors were killed: a command that changes a state gives back what none of their processes uses.
+//! Claims of runs without a supervisor: a command that changes the state releases those without a live process.
 
 use std::path::Path;
 
@@ -48,13 +48,12 @@ pub(super) fn give_back(
             Swept::Released(_) => released = true,
             Swept::Running(_) => {}
             Swept::Stuck(uid, error) => {
-                terminal.note(format_args!("warning: {uid} cannot be given back: {}", chain(&*error)))?;
+                terminal.note(format_args!("warning: claim {uid}: not released: {}", chain(&*error)))?;
             }
             Swept::Odd(path, error) => {
                 let path = path.display();
                 terminal.note(format_args!(
-                    "warning: {path} is no record of a run, or cannot be used: {error}; what it may stand for is not given \
-                     back: remove it"
+                    "warning: {path}: found no usable record of a run: {error}; its claim is not released: remove the file"
                 ))?;
             }
         }

@@ -29,15 +29,15 @@ Examples:
   aliquot prepare -f pod.yaml --node mixed --state /tmp/node
   aliquot plan -f pod.yaml --node mixed -o json | aliquot prepare -f - --node mixed --state /tmp/node";
 
-/// Make claims ready on a simulated node: partitions, grants, CDI files
+/// Prepare claims on a simulated node: partitions, grants, CDI files
 ///
-/// Claims that carry an allocation are prepared as allocated (`aliquot plan -o json` writes such claims); the others are
-/// placed on the node first. The state directory keeps what was done: `aliquot devices --state` shows it, preparing a
-/// claim again changes nothing but what its manifest says otherwise by now, and `aliquot release` gives it back.
+/// Claims with an allocation are prepared as allocated (`aliquot plan -o json` writes such claims); other claims are placed
+/// on the node first. The state directory records prepared claims: `aliquot devices --state` shows them, and `aliquot release`
+/// releases them. Preparing a claim again applies only the changes of its manifest.
 ///
-/// Memory, compute and settings of a share change in place: processes that run see the new limits, but a fail mode, which
-/// counts for those that begin from then on. They do not change where the card has no room for them, or where more memory is in
-/// use than would be left; other changes need a release first.
+/// Memory, compute and settings of a share change in place: running processes read the new limits, except the fail mode, which
+/// applies to processes that start later. A change is refused if the card has no room for it, or if more memory is in use than
+/// it leaves. Other changes need a release first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
@@ -52,22 +52,22 @@ pub(super) struct Args {
     output: Format,
 }
 
-/// What came of one claim.
+/// The result of one claim.
 struct Done {
     claim: String,
     result: Result<PreparedClaim, String>,
     /// What to do about a failure.
     disposition: Option<Disposition>,
-    /// Where people find more of why it was refused.
+    /// The command that explains a refusal.
     hint: &'static str,
-    /// What is other than before, of a claim that was prepared.
+    /// Changes of a claim that was already prepared.
     changes: Vec<String>,
     cdi_file: PathBuf,
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
     let manifests = input::read(&args.files, terminal)?;
-    // What the allocator decided it decided; others hold what the node says, and ask for what they say.
+    // Allocated claims keep their allocation; other claims keep the devices that the node holds for them, with their new requests.
     let decided: BTreeSet<String> =
         manifests.claims.iter().filter(|c| c.allocation.is_some()).map(|c| c.uid.clone()).collect();
     let (mut node, mut fleet) = leftovers::open(&args.nodes, terminal)?;
@@ -118,8 +118,8 @@ fn name_of(claim: &ResourceClaim) -> String {
     format!("{}/{}", claim.namespace, claim.name)
 }
 
-/// What is said of shares of one part that one claim holds. A program is told of cards, not of shares, so that one that is given
-/// both cannot say which it means (`shim/src/grants.rs`).
+/// Warnings about several shares of one part in one claim. A program selects a card, not a share, so it cannot choose between two
+/// shares of one card (`shim/src/grants.rs`).
 fn of_one_part(grants: &[Grant]) -> Vec<String> {
     let mut parts: BTreeMap<_, Vec<&str>> = BTreeMap::new();
     for grant in grants {
@@ -133,8 +133,8 @@ fn of_one_part(grants: &[Grant]) -> Vec<String> {
     let words = several.map(|((card, _), requests)| {
         let requests = requests.join("`, `");
         format!(
-            "requests `{requests}` hold shares of the same part of card {card}: a container that is given more than one of them has the \
-             largest alone; ask for one share, or give each container one request"
+            "requests `{requests}` hold shares of the same part of card {card}: a container with more than one of them gets the \
+             largest alone; request one share, or give each container one request"
         )
     });
     words.collect()

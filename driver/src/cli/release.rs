@@ -27,10 +27,10 @@ Examples:
 /// Most processes that a message names.
 const NAMED_MAX: usize = 8;
 
-/// Give back what claims hold on a simulated node
+/// Release claims of a simulated node
 ///
-/// What anybody uses is not given back: the memory would be promised twice. A claim whose processes run is refused, and named with
-/// them; --all leaves such claims, and the exit code is then 1. What `aliquot run` holds goes back by itself when it has ended.
+/// A claim with live processes is refused, and the processes are named: its memory would be granted twice. --all skips such claims
+/// and exits with 1. A claim of `aliquot run` is released by itself when the run has ended.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 #[command(override_usage = "aliquot release [OPTIONS] <CLAIM>...\n       aliquot release [OPTIONS] --all")]
@@ -43,8 +43,8 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "claims")]
     all: bool,
 
-    /// Also claims whose processes still run, but for those of `aliquot run`: what these hold stays on the card until they end,
-    /// beside whatever is promised there next
+    /// Release also claims with live processes, except those of `aliquot run`. Their memory stays on the card until they end,
+    /// beside later grants there
     #[arg(long)]
     force: bool,
 
@@ -68,7 +68,7 @@ impl Stays {
     }
 
     fn unreadable(error: &std::io::Error) -> Self {
-        let why = format!("the record of its run cannot be looked at: {error}");
+        let why = format!("the record of its run cannot be read: {error}");
         Self { why, disposition: Disposition::Broken }
     }
 }
@@ -97,7 +97,9 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let mut items = Vec::new();
     for (name, uid) in wanted {
         let outcome = match uid {
-            None => Err(Stays::refused("holds nothing on this node; `aliquot devices` shows who does")),
+            None => {
+                Err(Stays::refused("found no such claim on this node; `aliquot devices` lists its claims"))
+            }
             Some(uid) => give_back(&mut node, &state, &uid, used),
         };
         failures.extend(outcome.as_ref().err().map(|stays| stays.disposition));
@@ -115,14 +117,14 @@ fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Resul
     let left = match found.map_err(|error| Stays::unreadable(&error))? {
         Some(Found::Supervised(pid)) => {
             return Err(Stays::refused(format!(
-                "`aliquot run` of process {pid} holds it: end that process, and it goes back by itself"
+                "found its `aliquot run` alive (process {pid}); end that process, and the claim is released by itself"
             )));
         }
         Some(Found::Left(left)) => {
             if let Some(pids) = left.live_processes(grants) {
                 return Err(Stays::refused(format!(
-                    "what `aliquot run` started there still runs ({}): end it and try again; the next `aliquot run` gives it back \
-                     as well",
+                    "found live processes of its `aliquot run` ({}); end them and try again: the next `aliquot run` also releases \
+                     it",
                     numbers(&pids)
                 )));
             }
@@ -131,7 +133,7 @@ fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Resul
         None => match record::live_processes_of_claim(grants) {
             Some(pids) if used == Used::Stays => {
                 return Err(Stays::refused(format!(
-                    "its processes still run ({}): end them and try again, or take it away under them with --force",
+                    "found live processes ({}); end them and try again, or release it in spite of them with --force",
                     numbers(&pids)
                 )));
             }
@@ -151,7 +153,7 @@ fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Resul
 fn numbers(pids: &BTreeSet<u32>) -> String {
     let named: Vec<String> = pids.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     match pids.len().saturating_sub(NAMED_MAX) {
-        _ if named.is_empty() => "they cannot be seen from here".to_owned(),
+        _ if named.is_empty() => "not visible from this pid namespace".to_owned(),
         0 if named.len() == 1 => format!("process {}", named.concat()),
         0 => format!("processes {}", named.join(", ")),
         more => format!("processes {} and {more} more", named.join(", ")),

@@ -67,10 +67,10 @@ Exit codes:
   126  the command cannot be run
   127  there is no such command
 
-The part stays the command's until it and everything it started have ended, whatever
-happens to `aliquot run` itself; the next call on the same state gives back what nobody
-uses any more. State lies below /var/lib/aliquot for root, else below
-$XDG_STATE_HOME/aliquot or ~/.local/state/aliquot.";
+The part stays granted until the command and all its descendants have ended, also if
+`aliquot run` itself is killed; the next call on the same state then releases it.
+State lies below /var/lib/aliquot for root, else below $XDG_STATE_HOME/aliquot or
+~/.local/state/aliquot.";
 
 /// Run a command on a part of a card: no cluster needed
 ///
@@ -79,12 +79,11 @@ $XDG_STATE_HOME/aliquot or ~/.local/state/aliquot.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub(super) struct Args {
-    /// Memory of the card, such as 8Gi; all of the part where it is not given
+    /// Memory of the card, such as 8Gi; default: all of the part
     #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
     memory: Option<Bytes>,
 
-    /// Compute in percent of the whole card, 0 to 100; 0 is what others leave idle, and so is --memory without it; with neither,
-    /// all of the part
+    /// Compute in percent of the whole card, 0 to 100; 0: only idle time. Default: 0 with --memory, else all of the part
     #[arg(long, value_name = "PERCENT", value_parser = cores, allow_hyphen_values = true)]
     cores: Option<Cores>,
 
@@ -100,15 +99,15 @@ pub(super) struct Args {
     #[arg(long, value_name = "PART", conflicts_with_all = ["memory", "cores", "template"], allow_hyphen_values = true)]
     fraction: Option<String>,
 
-    /// What happens to compute that others leave idle: cap, burst or best-effort
+    /// Use of others' idle compute: cap (none), burst (beyond the guarantee) or best-effort (idle compute only)
     #[arg(long, value_name = "POLICY", default_value = "cap", value_parser = policy)]
     policy: Policy,
 
-    /// Who goes first where compute is short: low, normal or high
+    /// Order in which runs get idle compute: low, normal or high
     #[arg(long, value_name = "PRIORITY", default_value = "normal", value_parser = spelled::<Priority>)]
     priority: Priority,
 
-    /// What happens when limits cannot be held: closed refuses, open lets pass
+    /// Behaviour if limits cannot be enforced: closed refuses calls, open lets them pass
     #[arg(long, value_name = "MODE", default_value = "closed", value_parser = spelled::<FailMode>)]
     fail_mode: FailMode,
 
@@ -128,7 +127,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// What people see the run as; its program and process number where it is not given
+    /// Name of the run; default: its program and process id
     #[arg(long, value_name = "NAME", value_parser = name)]
     name: Option<String>,
 
@@ -244,8 +243,10 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
             // No process has used the part: it is released at once. If that fails, the next call finds the record.
             match node.release(&run.uid) {
                 Ok(_) => run.forget().map_err(failed)?,
-                Err(error) => terminal
-                    .note(format_args!("warning: the part goes back at the next call: {}", chain(&error)))?,
+                Err(error) => terminal.note(format_args!(
+                    "warning: claim not released; the next call does it: {}",
+                    chain(&error)
+                ))?,
             }
             Err(failure)
         }
@@ -337,8 +338,8 @@ fn warn_of_others(
     }
     let pids = others.iter().map(|(pid, _)| pid.to_string()).collect::<Vec<_>>().join(", ");
     terminal.note(format_args!(
-        "warning: card {visible}: {} are promised here and {} are held without a grant of this state, of {} in all; the card may \
-         refuse what was promised until these processes end: {pids}",
+        "warning: card {visible}: found {} granted in this state and {} used without a grant of it, of {} in all; the card may refuse \
+         granted memory until these processes end: {pids}",
         Bytes(promised), Bytes(held), Bytes(memory)
     ))?;
     Ok(())
@@ -415,7 +416,7 @@ fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Re
         }
     };
     if let Err(failure) = give_back(&home, run, &grants, terminal) {
-        terminal.last_note(format_args!("warning: the part goes back at the next call: {failure}"));
+        terminal.last_note(format_args!("warning: claim not released; the next call does it: {failure}"));
     }
     Ok(code)
 }
@@ -448,7 +449,7 @@ fn execute(
 fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     if run.has_other_live_process(grants) {
         terminal.last_note(
-            "note: something that the command started still runs; the part goes back when it ends, at the next call",
+            "note: a process that the command started is still alive; the next call after its end releases the claim",
         );
         return Ok(());
     }

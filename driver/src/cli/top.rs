@@ -39,34 +39,34 @@ Examples:
 
 /// Long help.
 pub(super) const ABOUT: &str = "\
-Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
+Show present use: cards, partitions, shares, processes, and whether limits are enforced
 
-Reads what lies on disk and changes nothing: the journal of each state directory, the region of \
-each share, and the driver's figures of simulated cards and of this machine's own NVIDIA cards. \
-Live in a terminal; once where standard output is none, with --once or with -o.
+Reads from disk and changes nothing: the journal of each state directory, the region of each \
+share, and the driver's figures of simulated cards and of this machine's own NVIDIA cards. \
+Live in a terminal; once if standard output is no terminal, with --once or with -o.
 
-USED     bytes in the books of grants
-DRIVER   bytes that the driver says are in use
-PEAK     the most that ever was in use
-LIMIT    the most that may be in use
+USED     bytes reserved by the processes of grants
+DRIVER   bytes in use, as the driver reports
+PEAK     the greatest use so far
+LIMIT    the memory limit
 DENIED   allocations refused
-REAPED   dead processes whose memory went back
-UNKNOWN  calls of driver functions that the shim does not know
-SHARE    compute promised; NOW: granted at this moment
+REAPED   exited processes with released memory
+UNKNOWN  calls of driver functions that are unknown to the shim
+SHARE    guaranteed compute; NOW: granted at this moment
 TIME     device time used since the last look, in percent of the card's or partition's
 
 STATE of a share:
 observed   its processes use the shim
-unseen     no process came so far
+unseen     no process has used the shim or the card yet
 bypassed   a process of it is on the card without the shim
-unlimited  all of the part is granted, nothing is to be held
-absent     nothing holds limits here
-broken     its region cannot be used, the warning says why
+unlimited  all of the part is granted, there is no limit to enforce
+absent     no limits are enforced here
+broken     its region cannot be used, the warning gives the reason
 
 STATE of a process:
-shim      it holds a slot in its grant's books
+shim      it holds a slot of its grant
 named     a slot names it
-dead      its slot is to be given back
+dead      it has exited, its slot is not free yet
 no shim   of a grant, on the card without a slot
 no grant  of no grant
 
@@ -87,7 +87,7 @@ Ended by SIGTERM, SIGHUP or SIGQUIT, the live form gives the terminal back as it
 that signal.
 Standard output carries the answer alone; NO_COLOR=1 switches colours off.";
 
-/// Show who uses what right now: cards, partitions, shares, processes, and whether limits are held
+/// Show present use: cards, partitions, shares, processes, and whether limits are enforced
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{CODES}"))]
 pub(super) struct Args {

@@ -75,7 +75,7 @@ fn exit_code_of_a_command_does_not_wait_for_the_state_lock() {
     drop(run.0.stdin.take());
     let output = run.ended();
     assert_eq!((output.status.code(), machine.claims()), (Some(42), 1));
-    assert!(err(&output).contains("warning: the part goes back at the next call: "), "{output:?}");
+    assert!(err(&output).contains("warning: claim not released; the next call does it: "), "{output:?}");
     drop(lock);
     assert_eq!((machine.told_quietly(), machine.claims()), (CONTEXT, 0));
 }

@@ -368,12 +368,12 @@ fn a_driver_without_events_is_named_once_and_runs_go_on() {
         let first = run(&machine, &["--memory", "1Gi"]);
         assert_eq!(ran_on(&first), FIRST);
         let said = err(&first);
-        let begins = format!("note: card {FIRST} does not tell of its errors (");
+        let begins = format!("note: card {FIRST} does not report its errors (");
         assert!(said.starts_with(&begins) && said.contains(words) && said.lines().count() == 1, "{said}");
         assert_eq!(err(&run(&machine, &["--memory", "1Gi"])), "", "it was said");
         let health = machine.aliquot("health", &[]).output().unwrap();
         assert_eq!(health.status.code(), Some(0), "{health:?}");
-        assert!(String::from_utf8_lossy(&health.stdout).contains("does not tell of its errors"));
+        assert!(String::from_utf8_lossy(&health.stdout).contains("does not report its errors"));
     }
     // One that takes the card, and does not wait at first.
     let hasty = Machine::of("[[card]]");

@@ -215,12 +215,12 @@ fn holder_of_promised_memory_is_named() {
     BufReader::new(stranger.stdout.take().unwrap()).lines().next().unwrap().unwrap();
     let short = run("40Gi");
     let words = format!(
-        "of 81559Mi in all; the card may refuse what was promised until these processes end: {}",
+        "of 81559Mi in all; the card may refuse granted memory until these processes end: {}",
         stranger.id()
     );
     assert_eq!(short.status.code(), Some(0), "{short:?}");
     assert!(
-        err(&short).contains("40Gi are promised here and") && err(&short).contains(&words),
+        err(&short).contains("40Gi granted in this state and") && err(&short).contains(&words),
         "{}",
         err(&short)
     );

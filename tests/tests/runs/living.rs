@@ -96,7 +96,7 @@ fn processes_left_by_a_command_keep_the_part() {
     let mut command = local.run(&["--memory", "100Gi", "--", "sh", "-c", script]);
     let output = command.arg(&pid_file).output().unwrap();
     assert_eq!(code(&output), 6, "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("still runs"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is still alive"), "{output:?}");
     assert_eq!((local.claims(), local.records()), (1, 1));
     let left: u32 = fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
     kill("-KILL", left);
@@ -108,7 +108,7 @@ fn processes_left_by_a_command_keep_the_part() {
 fn part_used_by_a_run_is_not_released() {
     let local = Local::new(CARD);
     let (mut child, command) = waits(&local, "100Gi");
-    let name = format!("`aliquot run` of process {} holds it", child.id());
+    let name = format!("found its `aliquot run` alive (process {})", child.id());
     let uid = only_in(&local.state().join("runs")).file_name().unwrap().to_str().unwrap().to_owned();
     for words in [&["release", "--all"][..], &["release", &uid], &["release", "--all", "--force"]] {
         let refused = on_state(&local, words);
@@ -174,7 +174,7 @@ fn unlockable_record_is_left_and_its_part_stays() {
     release.args(["release", "--all", "--node", CARD, "--state"]).arg(local.state());
     let refused = release.env("LD_PRELOAD", &library).output().unwrap();
     assert_eq!(code(&refused), 3, "{refused:?}");
-    assert!(said(&refused).contains("cannot be looked at: No locks available"), "{refused:?}");
+    assert!(said(&refused).contains("cannot be read: No locks available"), "{refused:?}");
     assert_eq!((local.claims(), local.records()), (1, 1));
     local.settle();
 }
@@ -191,7 +191,7 @@ fn idle_part_is_released_beside_used_ones() {
     let released = on_state(&local, &["release", "--all"]);
     assert_eq!(code(&released), 1, "{released:?}");
     assert!(said(&released).contains("default/idle: released"), "{released:?}");
-    assert!(said(&released).contains("not released: `aliquot run` of process"), "{released:?}");
+    assert!(said(&released).contains("not released: found its `aliquot run` alive"), "{released:?}");
     assert_eq!(local.claims(), 1);
     drop(child.stdin.take());
     child.wait().unwrap();
@@ -318,7 +318,7 @@ fn foreign_objects_among_records_block_nothing() {
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(code(&output), 5, "{err}");
     for number in 1..=3 {
-        let warning = format!("runs/run-1-2-{number} is no record of a run");
+        let warning = format!("runs/run-1-2-{number}: found no usable record of a run");
         assert!(err.contains(&warning), "{warning}: {err}");
     }
     assert_eq!((local.claims(), local.records()), (0, 3));

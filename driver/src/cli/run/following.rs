@@ -29,8 +29,8 @@ pub(super) fn followed(
             // A card of a node description has no driver and was not queried.
             if let Some(Err(error)) = era.driver.as_ref().map(|_| book.answers(&card)) {
                 terminal.note(format_args!(
-                    "warning: card {card} was lost and answers again, and that is not noted, so that what it tells is not held against \
-                     it: {}",
+                    "warning: card {card} answers again after a loss, but its health records cannot be cleared, so that new events do \
+                     not count: {}",
                     chain(&error)
                 ))?;
             }
@@ -41,7 +41,7 @@ pub(super) fn followed(
             // If the note cannot be recorded, it is repeated each time.
             if !matches!(book.note(&era, of, Cause::Silent, clock::unix()), Ok(Noted::Known)) {
                 terminal.note(format_args!(
-                    "note: card {card} does not tell of its errors ({why}): no Xid of it is seen until it is lost"
+                    "note: card {card} does not report its errors ({why}): no Xid of it is recorded until it is lost"
                 ))?;
             }
             Ok(None)

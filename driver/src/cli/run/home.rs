@@ -84,7 +84,7 @@ impl Home {
         Ok(Self { node, machine: Some(machine), libraries: state.join("lib"), state, cards })
     }
 
-    /// Says what is wrong with cards that are left out.
+    /// Prints the problems of cards that are left out.
     pub(super) fn warn(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
         let trouble = self.machine.iter().flat_map(DeviceBackend::trouble);
         for trouble in trouble {
@@ -105,7 +105,7 @@ impl Home {
         }
     }
 
-    /// Opens the node for changes, and cleans up after runs that died.
+    /// Opens the node for changes, and cleans up after runs without a supervisor.
     pub(super) fn open(&self, terminal: &mut Terminal<'_>) -> Result<(Node, Fleet), Failure> {
         loop {
             let (mut node, fleet) = self.open_as_it_is(Access::Change, terminal)?;
@@ -115,18 +115,18 @@ impl Home {
         }
     }
 
-    /// Gives back what runs hold that died, or did not wait to give it back themselves; whether there was any.
+    /// Releases the claims of runs without a supervisor; returns whether there was any.
     pub(super) fn gives_back(&self, node: &mut Node, terminal: &mut Terminal<'_>) -> Result<bool, Failure> {
         leftovers::give_back(node, &self.state, &*self.cards, terminal)
     }
 
-    /// Takes away what was made for partitions that are no more.
+    /// Removes files made for partitions that no longer exist.
     pub(super) fn forget_partitions(&self, node: &Node) -> Result<(), Failure> {
         leftovers::forget_partitions(node, &self.state, &*self.cards)
     }
 
-    /// Installs the shim where the loader of every program finds it: a path that the loader takes apart, or from which nothing
-    /// may be run, would leave the command without its limits, and with a line on standard error at most.
+    /// Installs the shim where the loader of every program finds it. A path with separators of the loader, or on a `noexec` mount,
+    /// would leave the command without limits, with one line on standard error at most.
     pub(super) fn install_shim(&self) -> Result<PathBuf, Failure> {
         let failed = |error| self.failed("write", error);
         let shim = aliquot_libraries::install_shim(&self.libraries).map_err(failed)?;
@@ -134,8 +134,8 @@ impl Home {
         let parts_paths = |byte: &u8| byte.is_ascii_whitespace() || b":;$".contains(byte);
         if let Some(byte) = shim.as_os_str().as_bytes().iter().copied().find(parts_paths) {
             return Err(Failure::Usage(format!(
-                "{} has '{}' in it, at which the loader takes LD_PRELOAD and LD_LIBRARY_PATH apart, so that the command would run \
-                 without its limits: name a directory without spaces, ':', ';' and '$' with --state",
+                "{}: found '{}', which the loader treats as a separator in LD_PRELOAD and LD_LIBRARY_PATH, so that the command would \
+                 run without its limits: name a directory without spaces, ':', ';' and '$' with --state",
                 self.state.display(),
                 byte.escape_ascii()
             )));

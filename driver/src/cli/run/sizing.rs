@@ -1,4 +1,4 @@
-//! What a context takes on the card of a run, measured before its command starts, and without keeping others from the node.
+//! Measures the size of a context on the card of a run, before its command starts and without the node's lock.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -13,8 +13,8 @@ use super::super::output::Terminal;
 use super::home::Home;
 use crate::error_text::chain;
 
-/// Has measured what is not known of a claim that was prepared just now. `Ok((…, Err(…)))`: it cannot be told, and the claim is
-/// gone. Should anything else fail, the next call finds the record of the run.
+/// Measures unknown context sizes for a claim that was just prepared. `Ok((…, Err(…)))`: the result cannot be stored, and the claim
+/// is released. If anything else fails, the next call finds the record of the run.
 pub(super) fn measure(
     home: &Home,
     claim: &ClaimUid,
@@ -47,7 +47,7 @@ pub(super) fn measure(
                 .map_err(failed)?;
                 had = Some((ground.card, turn));
                 (node, _) = reopened(terminal)?;
-                // It may be known now, and what is promised be something else.
+                // The size may be known now, and the grants on the card may have changed.
                 continue;
             };
             had = Some((ground.card.clone(), turn));
@@ -59,7 +59,7 @@ pub(super) fn measure(
         say(&mut node, terminal);
         if let Err(error) = kept {
             let why = chain(&error);
-            // What cannot be given back now stays in the journal, for the next call.
+            // A claim that cannot be released now stays in the journal, for the next call.
             return match node.release(claim) {
                 Ok(_) | Err(_) => Ok((node, Err(why))),
             };
@@ -68,7 +68,7 @@ pub(super) fn measure(
     }
 }
 
-/// Says what is to be said of what was prepared.
+/// Prints the node's notes.
 pub(super) fn say(node: &mut Node, terminal: &mut Terminal<'_>) {
     for note in node.take_notes() {
         terminal.last_note(format_args!("warning: {note}"));

@@ -19,7 +19,7 @@ use crate::run::ask::{Ask, On};
 /// Least memory that a run may ask for: what parts are counted in. Below it a unit was forgotten.
 const MEMORY_MIN: Bytes = Bytes(1 << 20);
 
-/// What is no amount of memory any more: a typing error, or more than can be counted.
+/// An implausible amount of memory: a typing error, or more than any card has.
 const MEMORY_TOO_MUCH: Bytes = Bytes(1 << 62);
 
 /// An amount of memory.

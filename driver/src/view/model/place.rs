@@ -279,7 +279,7 @@ fn untrue(share: &Share, limits: Option<&Limits>, usage: Option<&Seen>, measured
         }
         match limits.map(|limits| limits.memory) {
             Some(MemoryLimit::Bytes(limit)) if usage.total.0 > limit => {
-                wrong.push(format!("its books have {} bytes, its limit is {limit}", usage.total.0));
+                wrong.push(format!("found {} bytes in use, but its limit is {limit}", usage.total.0));
             }
             _ => {}
         }
