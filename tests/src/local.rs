@@ -62,14 +62,9 @@ pub fn aliquot() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.current_dir(root()).args([
-            "build",
-            "--quiet",
-            "--package",
-            "aliquot_driver",
-            "--bin",
-            "aliquot",
-        ]);
+        // The packages of `tests/run`: of fewer packages, dependencies have other features and are compiled again.
+        cargo.current_dir(root()).args(["build", "--quiet", "--bin", "aliquot"]);
+        cargo.args(["--workspace", "--exclude", "aliquot_cluster"]);
         cargo.env("CARGO_TARGET_DIR", built().parent().unwrap());
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
