@@ -83,7 +83,7 @@ fn runs_share_a_card_and_what_does_not_fit_is_refused() {
     assert_eq!(there, [(5, 0, 1), (14, 4, 1)], "each has its place");
     let refused = run(&machine, &["--template", "3g.40gb"], "true");
     assert_eq!(refused.status.code(), Some(125), "{refused:?}");
-    assert!(err(&refused).contains("mem4"), "{}", err(&refused));
+    assert!(err(&refused).contains("memory slice 4 is held by"), "{}", err(&refused));
     assert_eq!(run(&machine, &["--template", "1g.20gb"], "exit 6").status.code(), Some(6));
     // Two shares of one instance; it goes with the last of them.
     let share = ["--template", "1g.10gb", "--memory", "4Gi"];
