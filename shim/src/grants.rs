@@ -129,7 +129,7 @@ impl Usage {
 
 /// How a card stands.
 #[derive(Clone, Copy)]
-pub(crate) enum Standing {
+pub(crate) enum CardStatus {
     /// Nothing is limited on it.
     Ungoverned,
     /// A grant says what is.
@@ -138,7 +138,7 @@ pub(crate) enum Standing {
     Closed,
 }
 
-impl Standing {
+impl CardStatus {
     /// As a number above 0, for a table.
     pub(crate) fn code(self) -> u32 {
         match self {
@@ -174,13 +174,13 @@ const BOOTING: u32 = 1;
 const READY: u32 = 2;
 
 /// Written by the one thread that moves `PHASE` from COLD to BOOTING, read after READY.
-struct Place(core::cell::UnsafeCell<World>);
+struct WorldCell(core::cell::UnsafeCell<World>);
 
 // SAFETY: see above; the phases order the accesses.
-unsafe impl Sync for Place {}
+unsafe impl Sync for WorldCell {}
 
 static PHASE: AtomicU32 = AtomicU32::new(COLD);
-static WORLD: Place = Place(core::cell::UnsafeCell::new(World::empty()));
+static WORLD: WorldCell = WorldCell(core::cell::UnsafeCell::new(World::empty()));
 
 impl World {
     const fn empty() -> Self {
@@ -252,20 +252,20 @@ static DEVICES: [AtomicU32; DEVICES_MAX] = [const { AtomicU32::new(0) }; DEVICES
 
 /// How a card stands. Cached once the driver said the card's UUID.
 #[inline]
-pub(crate) fn standing(device: Device) -> Standing {
+pub(crate) fn standing(device: Device) -> CardStatus {
     let known = usize::try_from(device.0).ok().and_then(|index| DEVICES.get(index));
     let code = known.map_or(0, |known| known.load(Ordering::Acquire));
-    if code == 0 { look_at(device) } else { Standing::from_code(code) }
+    if code == 0 { look_at(device) } else { CardStatus::from_code(code) }
 }
 
 #[cold]
-fn look_at(device: Device) -> Standing {
-    let Some(world) = world() else { return Standing::Closed };
+fn look_at(device: Device) -> CardStatus {
+    let Some(world) = world() else { return CardStatus::Closed };
     if !world.governed {
-        return Standing::Ungoverned;
+        return CardStatus::Ungoverned;
     }
     // Without a UUID nothing is remembered: the driver may not be initialised yet.
-    let Some(uuid) = vendor::uuid(device) else { return Standing::Closed };
+    let Some(uuid) = vendor::uuid(device) else { return CardStatus::Closed };
     let standing = stands(world, &uuid);
     if let Some(known) = usize::try_from(device.0).ok().and_then(|index| DEVICES.get(index)) {
         known.store(standing.code(), Ordering::Release);
@@ -289,19 +289,19 @@ pub(crate) fn by_uuid(uuid: &[u8; 16]) -> Option<&'static Grant> {
 }
 
 /// How a card of this UUID stands, where no driver numbers cards (NVML).
-pub(crate) fn standing_of(uuid: &[u8; 16]) -> Standing {
-    let Some(world) = world() else { return Standing::Closed };
+pub(crate) fn standing_of(uuid: &[u8; 16]) -> CardStatus {
+    let Some(world) = world() else { return CardStatus::Closed };
     if !world.governed {
-        return Standing::Ungoverned;
+        return CardStatus::Ungoverned;
     }
     stands(world, uuid)
 }
 
-fn stands(world: &World, uuid: &[u8; 16]) -> Standing {
+fn stands(world: &World, uuid: &[u8; 16]) -> CardStatus {
     match by_uuid(uuid) {
-        Some(grant) => Standing::Granted(grant),
-        None if may_pass(world) => Standing::Ungoverned,
-        None => Standing::Closed,
+        Some(grant) => CardStatus::Granted(grant),
+        None if may_pass(world) => CardStatus::Ungoverned,
+        None => CardStatus::Closed,
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct File(c_int);
 
 /// Why a file could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unopened {
+pub(crate) enum OpenFailure {
     /// There is none of this name.
     Absent,
     /// It is no directory, where one was wanted.
@@ -47,13 +47,13 @@ pub(crate) enum Unopened {
 impl File {
     /// Opens `name` below `directory`, and tells a file that is not there from one that cannot be had. It waits for no
     /// process, as a pipe would have it.
-    pub(crate) fn find(directory: Option<&File>, name: &CStr, flags: c_int) -> Result<Self, Unopened> {
+    pub(crate) fn find(directory: Option<&File>, name: &CStr, flags: c_int) -> Result<Self, OpenFailure> {
         Self::open(directory, name, flags | libc::O_NONBLOCK).ok_or_else(|| {
             // SAFETY: the C library's word of this thread; always valid.
             match unsafe { *libc::__errno_location() } {
-                libc::ENOENT => Unopened::Absent,
-                libc::ENOTDIR => Unopened::OtherKind,
-                _ => Unopened::Refused,
+                libc::ENOENT => OpenFailure::Absent,
+                libc::ENOTDIR => OpenFailure::OtherKind,
+                _ => OpenFailure::Refused,
             }
         })
     }

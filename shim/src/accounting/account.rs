@@ -19,10 +19,10 @@ use aliquot_abi::view::SlotView;
 use aliquot_enforce::memory::{Books, Release, Reservation, bytes_in};
 use aliquot_enforce::units::Ppm;
 
-use crate::accounting::life::{self, Calls, Manners, Own, Reaped};
+use crate::accounting::life::{self, Calls, Contention, OwnSlot, Reaped};
 use crate::accounting::listeners::listeners;
 use crate::accounting::pages::PageSize;
-use crate::grants::{self, GRANTS_MAX, Grant, Standing, Usage};
+use crate::grants::{self, CardStatus, GRANTS_MAX, Grant, Usage};
 use crate::loader::vendor::{Device, OUT_OF_MEMORY};
 use crate::sys::{self, KeepErrno};
 
@@ -41,7 +41,7 @@ pub(crate) struct Bytes(pub(crate) u64);
 /// By what memory of a process comes back to the card before its accounting says so; bits of its slot's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Loose {
+pub(crate) enum UnaccountedRelease {
     /// Pools, graphs, sparse arrays, what is freed in the order of a stream: at any time, in any amount.
     Memory = 1,
     /// A context that a runtime library has past the hooks: no less than its size at once.
@@ -99,11 +99,11 @@ pub(crate) struct Private {
 
 /// A call that moves memory is on its way, until what it moved is in accounting.
 #[must_use]
-pub(crate) struct Moving(Option<&'static AtomicU32>);
+pub(crate) struct InFlightOperation(Option<&'static AtomicU32>);
 
 /// What this container's memory did at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Still {
+pub(crate) struct MemoryStamp {
     pub(crate) total: Bytes,
     pub(crate) calls: Calls,
     /// Processes that were found dead so far.
@@ -126,11 +126,11 @@ pub(crate) fn of(device: Device) -> Account {
 }
 
 /// The account of a card that stands so.
-pub(crate) fn standing_as(standing: Standing) -> Account {
+pub(crate) fn standing_as(standing: CardStatus) -> Account {
     match standing {
-        Standing::Ungoverned => Account::Uncounted,
-        Standing::Closed => Account::Closed,
-        Standing::Granted(grant) => of_grant(grant),
+        CardStatus::Ungoverned => Account::Uncounted,
+        CardStatus::Closed => Account::Closed,
+        CardStatus::Granted(grant) => of_grant(grant),
     }
 }
 
@@ -170,12 +170,12 @@ pub(crate) fn slot(grant: &'static Grant) -> Option<(u32, SlotView<'static>)> {
     Some((private.slot.load(Ordering::Acquire), slot))
 }
 
-impl Moving {
+impl InFlightOperation {
     /// Nothing is on its way.
     pub(crate) const NOTHING: Self = Self(None);
 }
 
-impl Drop for Moving {
+impl Drop for InFlightOperation {
     fn drop(&mut self) {
         if let Some(ended) = self.0 {
             ended.fetch_add(1, Ordering::SeqCst);
@@ -286,8 +286,8 @@ impl Ledger {
         let Some(private) = private(self.grant.number) else { return Reaped::Done };
         let begun = sys::now();
         let own = match private.slot.load(Ordering::Acquire) {
-            0 | REGISTERING => Own::Unknown,
-            number => Own::Slot(number - 1),
+            0 | REGISTERING => OwnSlot::Unknown,
+            number => OwnSlot::Slot(number - 1),
         };
         // A process that closed accounting since is not stopped, or was not long ago: overtaking it, no process would ever
         // finish.
@@ -298,7 +298,7 @@ impl Ledger {
             _ => begun,
         };
         let is_patient = begun.saturating_sub(since) <= ELSEWHERE_NANOS_MAX;
-        let manners = if is_patient { Manners::Waits } else { Manners::Goes };
+        let manners = if is_patient { Contention::Waits } else { Contention::Goes };
         let answer = life::reap(*self.usage, self.part(), own, (&private.reaping, manners));
         if answer == Reaped::Done {
             private.looked.store(begun, Ordering::Release);
@@ -405,25 +405,25 @@ impl Ledger {
 
     /// Held from before accounting changes until the vendor has taken or given back the memory and they say so: a process that
     /// measures then, in any process, knows that they differ from the card.
-    pub(crate) fn moving(self) -> Moving {
+    pub(crate) fn moving(self) -> InFlightOperation {
         let slot = self.slot();
         if let Some(slot) = slot {
             slot.begun().fetch_add(1, Ordering::SeqCst);
         }
-        Moving(slot.map(SlotView::ended))
+        InFlightOperation(slot.map(SlotView::ended))
     }
 
     /// From now on memory of this process may come back to the card before accounting says so.
-    pub(crate) fn loosen(self, by: Loose) {
+    pub(crate) fn loosen(self, by: UnaccountedRelease) {
         if let Some(slot) = self.slot() {
             slot.loose().fetch_or(by as u32, Ordering::SeqCst);
         }
     }
 
     /// What moves at this moment.
-    pub(crate) fn still(self) -> Still {
+    pub(crate) fn still(self) -> MemoryStamp {
         let view = self.usage.view;
-        Still {
+        MemoryStamp {
             total: Bytes(bytes_in(view.total().load(Ordering::SeqCst))),
             calls: life::calls(*self.usage, self.own_number()),
             reaped: view.reaped().load(Ordering::SeqCst),

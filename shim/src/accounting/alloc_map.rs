@@ -5,7 +5,7 @@
 //! ```
 //!
 //! With many entries a search costs what it waits for memory and what the processor guesses wrong: so an entry of
-//! [`Held`] is a quarter of a cache line, half of the places are free, and where a search begins is hashed a line at a time.
+//! [`AllocEntry`] is a quarter of a cache line, half of the places are free, and where a search begins is hashed a line at a time.
 //!
 //! The tables lie in mappings of our own, which a forked child sees as zeros: it begins with an empty map and free locks, as it
 //! begins with empty accounting. A shard grows by doubling; the new table is mapped before the lock is taken. Removal closes
@@ -20,15 +20,15 @@
 // UNSAFETY: tables are raw mappings, guarded by the lock of their shard.
 #![expect(unsafe_code, reason = "tables lie in mappings")]
 
-mod held;
+mod alloc_entry;
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use crate::sys::short_lock::Short;
+use crate::sys::short_lock::ShortLock;
 use crate::sys::{self, KeepErrno};
 
-pub(crate) use held::{Held, Tie};
+pub(crate) use alloc_entry::{AllocEntry, Tie};
 
 /// Shards: threads rarely meet.
 const SHARDS: usize = 64;
@@ -56,7 +56,7 @@ pub(crate) struct NoRoom;
 
 /// A map; empty at first. Of a value, zero bytes are a value.
 #[derive(Debug)]
-pub(crate) struct AllocMap<V = Held> {
+pub(crate) struct AllocMap<V = AllocEntry> {
     shards: AtomicPtr<Shard<V>>,
 }
 
@@ -70,7 +70,7 @@ struct Entry<V> {
 #[derive(Debug)]
 #[repr(align(64))]
 struct Shard<V> {
-    lock: Short,
+    lock: ShortLock,
     places: AtomicUsize,
     count: AtomicUsize,
     table: AtomicPtr<Entry<V>>,
@@ -378,8 +378,8 @@ mod tests {
     use crate::accounting::account::Bytes;
     use std::collections::BTreeMap;
 
-    fn held(bytes: u64, tie: u32) -> Held {
-        Held::new(Bytes(bytes), 1, Tie(tie)).unwrap()
+    fn held(bytes: u64, tie: u32) -> AllocEntry {
+        AllocEntry::new(Bytes(bytes), 1, Tie(tie)).unwrap()
     }
 
     /// A generator of numbers whose seed is printed where a test fails.
@@ -415,7 +415,7 @@ mod tests {
             }
         }
         let (mut swept, mut expected) = (0, 0);
-        map.sweep(|_, held: &Held| held.tie() == Tie(1), |held| swept += held.bytes().0);
+        map.sweep(|_, held: &AllocEntry| held.tie() == Tie(1), |held| swept += held.bytes().0);
         model.retain(|_, held| {
             expected += if held.tie() == Tie(1) { held.bytes().0 } else { 0 };
             held.tie() != Tie(1)

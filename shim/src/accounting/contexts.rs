@@ -38,24 +38,24 @@ pub(crate) struct Current {
 }
 
 /// One context. Read without a lock, written under [`WRITING`].
-struct Place {
+struct ContextSlot {
     handle: AtomicU64,
     /// 0: free.
     number: AtomicU32,
 }
 
-static PLACES: [Place; CONTEXTS_MAX] =
-    [const { Place { handle: AtomicU64::new(0), number: AtomicU32::new(0) } }; CONTEXTS_MAX];
+static PLACES: [ContextSlot; CONTEXTS_MAX] =
+    [const { ContextSlot { handle: AtomicU64::new(0), number: AtomicU32::new(0) } }; CONTEXTS_MAX];
 static WRITING: AtomicU32 = AtomicU32::new(0);
 
 /// A former number of a context, and its later one, which is no context's former number; 0: nothing. Written under [`WRITING`].
-struct Former {
+struct FormerNumber {
     number: AtomicU32,
     later: AtomicU32,
 }
 
-static FORMER: [Former; FORMER_MAX] =
-    [const { Former { number: AtomicU32::new(0), later: AtomicU32::new(0) } }; FORMER_MAX];
+static FORMER: [FormerNumber; FORMER_MAX] =
+    [const { FormerNumber { number: AtomicU32::new(0), later: AtomicU32::new(0) } }; FORMER_MAX];
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// The current context and its card. `None`: there is none, and the driver will refuse.
@@ -76,7 +76,7 @@ fn home(handle: u64) -> usize {
     usize::try_from(handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).unwrap_or(0)
 }
 
-fn places(handle: u64) -> impl Iterator<Item = &'static Place> {
+fn places(handle: u64) -> impl Iterator<Item = &'static ContextSlot> {
     let home = home(handle);
     (0..CONTEXTS_MAX).filter_map(move |step| PLACES.get(home.wrapping_add(step) % CONTEXTS_MAX))
 }
@@ -99,7 +99,7 @@ pub(crate) fn find(handle: u64) -> Option<Tie> {
 }
 
 /// The place of a handle, or one that it may have; for the thread that is in [`write`].
-fn place_for(handle: u64) -> Option<&'static Place> {
+fn place_for(handle: u64) -> Option<&'static ContextSlot> {
     let own = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle);
     own.or_else(|| places(handle).find(|place| place.number.load(Ordering::Acquire) == 0))
 }
@@ -120,8 +120,8 @@ fn write<R>(inside: impl FnOnce() -> R) -> R {
 fn free_number() -> u32 {
     loop {
         let number = NEXT.fetch_add(1, Ordering::AcqRel) & Tie::LAST;
-        let is_free = |place: &Place| place.number.load(Ordering::Acquire) != number;
-        let is_past = |former: &Former| former.number.load(Ordering::Acquire) != number;
+        let is_free = |place: &ContextSlot| place.number.load(Ordering::Acquire) != number;
+        let is_past = |former: &FormerNumber| former.number.load(Ordering::Acquire) != number;
         // Places and former numbers are far fewer than numbers: this ends.
         if number != 0 && PLACES.iter().all(is_free) && FORMER.iter().all(is_past) {
             return number;
@@ -178,7 +178,7 @@ fn follow(tie: Tie, later: Tie) {
 }
 
 /// The former numbers of what has this one.
-fn former(tie: Tie) -> impl Iterator<Item = &'static Former> {
+fn former(tie: Tie) -> impl Iterator<Item = &'static FormerNumber> {
     FORMER.iter().filter(move |former| former.later.load(Ordering::Acquire) == tie.0)
 }
 
@@ -193,7 +193,7 @@ fn take_former(tie: Tie) -> Option<Tie> {
 
 /// Whether a context ends by a call that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ContextEnd {
     /// It does.
     Comes,
     /// It is there no more: the driver is not to be given its handle.
@@ -203,7 +203,7 @@ pub(crate) enum End {
 /// A context of this handle was made: an earlier one has ended, with all that was in it.
 pub(crate) fn begins(handle: u64) {
     if find(handle).is_some() {
-        going(handle, End::Was).gone();
+        going(handle, ContextEnd::Was).gone();
     }
 }
 
@@ -214,19 +214,19 @@ pub(crate) struct Notes([Note; CONTEXT_LISTENERS]);
 /// A context that is about to end, or has.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Going {
+pub(crate) struct EndingContext {
     handle: u64,
     tie: Option<Tie>,
     notes: Notes,
 }
 
 /// Before the driver is asked to end a context: whatever is allocated from now on under this handle is another one's.
-pub(crate) fn going(handle: u64, end: End) -> Going {
+pub(crate) fn going(handle: u64, end: ContextEnd) -> EndingContext {
     going_as(handle, end, find(handle))
 }
 
 /// The same for the context that had this number, where another one may have its handle by now.
-pub(crate) fn going_as(handle: u64, end: End, tie: Option<Tie>) -> Going {
+pub(crate) fn going_as(handle: u64, end: ContextEnd, tie: Option<Tie>) -> EndingContext {
     let notes = handle_going(handle, end);
     let tie = write(|| {
         let place = places(handle).find(|place| place.handle.load(Ordering::Acquire) == handle)?;
@@ -237,11 +237,11 @@ pub(crate) fn going_as(handle: u64, end: End, tie: Option<Tie>) -> Going {
     if let Some(tie) = tie {
         each_of(tie, |listener, tie| listener.number_going(tie));
     }
-    Going { handle, tie, notes }
+    EndingContext { handle, tie, notes }
 }
 
 /// Says it to the thread that has work or events in a context of this handle.
-pub(crate) fn handle_going(handle: u64, end: End) -> Notes {
+pub(crate) fn handle_going(handle: u64, end: ContextEnd) -> Notes {
     let mut notes = Notes::default();
     for (listener, note) in on_context_end().zip(&mut notes.0) {
         *note = listener.going(handle, end);
@@ -272,7 +272,7 @@ fn each_of(tie: Tie, act: fn(&dyn OnContextEnd, Tie)) {
     }
 }
 
-impl Going {
+impl EndingContext {
     /// It ended: so did everything allocated in it.
     pub(crate) fn gone(self) {
         handle_gone(self.handle, self.notes);
@@ -317,11 +317,11 @@ mod tests {
             for handle in 30..=60_u64 {
                 let tie = enter(handle << 40);
                 assert!(tie.0 != 0 && tie.0 <= Tie::LAST && !ties.contains(&tie), "{tie:?}");
-                going(handle << 40, End::Comes).gone();
+                going(handle << 40, ContextEnd::Comes).gone();
             }
         }
         for handle in 1..=20_u64 {
-            going(handle << 40, End::Comes).gone();
+            going(handle << 40, ContextEnd::Comes).gone();
         }
     }
 
@@ -331,13 +331,13 @@ mod tests {
         let numbers =
             |tie: Tie| former(tie).map(|former| former.number.load(Ordering::Acquire)).collect::<Vec<_>>();
         let first = enter(0x61_0000);
-        let (one, second) = (going(0x61_0000, End::Comes), enter(0x61_0000));
-        let (two, third) = (going(0x61_0000, End::Comes), enter(0x61_0000));
+        let (one, second) = (going(0x61_0000, ContextEnd::Comes), enter(0x61_0000));
+        let (two, third) = (going(0x61_0000, ContextEnd::Comes), enter(0x61_0000));
         assert_eq!((one.tie, two.tie), (Some(first), Some(second)));
         two.stays();
         one.stays();
         assert_eq!((find(0x61_0000), numbers(third)), (Some(third), vec![second.0, first.0]));
-        let (three, fourth) = (going(0x61_0000, End::Comes), enter(0x61_0000));
+        let (three, fourth) = (going(0x61_0000, ContextEnd::Comes), enter(0x61_0000));
         three.stays();
         assert_eq!((numbers(third), numbers(fourth)), (vec![], vec![second.0, first.0, third.0]));
         NEXT.store(first.0, Ordering::Release);
@@ -346,14 +346,14 @@ mod tests {
             "none of them is anybody else's"
         );
         // One that no thread gave another number meanwhile has its own again, and another one that goes follows it.
-        let (four, five) = (going(0x61_0000, End::Comes), going(0x61_0000, End::Comes));
+        let (four, five) = (going(0x61_0000, ContextEnd::Comes), going(0x61_0000, ContextEnd::Comes));
         assert_eq!((four.tie, five.tie), (Some(fourth), None));
         five.stays();
         four.stays();
         assert_eq!(find(0x61_0000), Some(fourth));
-        going(0x61_0000, End::Comes).gone();
+        going(0x61_0000, ContextEnd::Comes).gone();
         assert!(numbers(fourth).is_empty() && find(0x61_0000).is_none());
-        going(0x62_0000, End::Comes).gone();
+        going(0x62_0000, ContextEnd::Comes).gone();
     }
 
     #[test]
@@ -361,21 +361,21 @@ mod tests {
         let _alone = ALONE.lock();
         let first = enter(0x51_0000);
         assert_eq!(find(0x51_0000), Some(first));
-        let going_one = going(0x51_0000, End::Comes);
+        let going_one = going(0x51_0000, ContextEnd::Comes);
         assert_eq!(going_one.tie, Some(first));
         assert_eq!(find(0x51_0000), None);
         let second = enter(0x51_0000);
         assert_ne!(first, second);
         assert_eq!(find(0x51_0000), Some(second));
-        let refused = going(0x51_0000, End::Comes);
+        let refused = going(0x51_0000, ContextEnd::Comes);
         refused.stays();
         assert_eq!(find(0x51_0000), Some(second));
-        assert_eq!(going(0x77, End::Was).tie, None);
+        assert_eq!(going(0x77, ContextEnd::Was).tie, None);
         for other in 1..300_u64 {
             let tie = enter(other << 20);
             assert!(tie == Tie(0) || find(other << 20) == Some(tie));
             if other % 2 == 0 {
-                going(other << 20, End::Was).gone();
+                going(other << 20, ContextEnd::Was).gone();
                 assert_eq!(find(other << 20), None);
             }
         }

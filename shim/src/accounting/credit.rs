@@ -1,7 +1,7 @@
 //! Giving back what is charged: to the grant that an entry names, and with the pages that no other allocation covers.
 
 use super::account::{self, Account, Bytes, Family, Ledger};
-use super::alloc_map::{Held, Key};
+use super::alloc_map::{AllocEntry, Key};
 use crate::grants::{self, GRANTS_MAX};
 
 /// The ledger of the grant of this number.
@@ -20,7 +20,7 @@ pub(crate) fn credit(grant: u32, bytes: Bytes) {
 }
 
 /// The driver has freed what is held under a key: all that the card has back with it, and what stays, as it cannot be noted.
-pub(crate) fn leave(ledger: Ledger, key: Key, held: Held) -> (Bytes, Option<Held>) {
+pub(crate) fn leave(ledger: Ledger, key: Key, held: AllocEntry) -> (Bytes, Option<AllocEntry>) {
     if !held.edges().is_any() {
         return (held.bytes(), None);
     }
@@ -36,14 +36,14 @@ pub(crate) struct Sums([u64; GRANTS_MAX]);
 
 impl Sums {
     /// Only reckons. What is shared has its own slot, of which it is credited elsewhere.
-    pub(crate) fn add(&mut self, held: Held) {
+    pub(crate) fn add(&mut self, held: AllocEntry) {
         if !held.is_apart() {
             self.add_bytes(held.grant(), held.bytes());
         }
     }
 
     /// What was freed of an allocation: the pages that no other covers as well.
-    pub(crate) fn add_freed(&mut self, key: Key, held: Held) {
+    pub(crate) fn add_freed(&mut self, key: Key, held: AllocEntry) {
         let Some(ledger) = held.ledger().filter(|_| !held.is_apart()) else { return };
         // A page that cannot be left stays charged until its context ends.
         let (bytes, _stays) = leave(ledger, key, held);
@@ -70,7 +70,7 @@ impl Sums {
     }
 }
 
-impl Held {
+impl AllocEntry {
     /// The ledger of the grant that has it.
     pub(crate) fn ledger(self) -> Option<Ledger> {
         ledger(self.grant())

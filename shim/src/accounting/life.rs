@@ -27,7 +27,7 @@ use aliquot_abi::layout::{self, slot::CLOSING, slot::CROWD, slot::GONE, slot::LE
 use aliquot_abi::view::SlotView;
 use aliquot_enforce::units::Ppm;
 
-use crate::accounting::account::Loose;
+use crate::accounting::account::UnaccountedRelease;
 use crate::accounting::listeners::listeners;
 use crate::accounting::liveness;
 use crate::grants::Usage;
@@ -35,7 +35,7 @@ use crate::sys;
 use crate::sys::process::{self, Pid, Start, State};
 
 pub(crate) use holders::{Holder, holders};
-pub(crate) use reaper::{Manners, Reaped, reap};
+pub(crate) use reaper::{Contention, Reaped, reap};
 
 /// A thread of this process takes a slot, or changes what it holds of IPC-shared memory: record locks do not keep threads apart.
 static TAKING: Turns = Turns::new();
@@ -54,7 +54,7 @@ const KEPT: usize = 128;
 
 /// The slot of this image of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Own {
+pub(crate) enum OwnSlot {
     /// Another thread may be taking one.
     Unknown,
     /// It has none.
@@ -65,7 +65,7 @@ pub(crate) enum Own {
 
 /// A slot that was taken.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct AcquiredSlot {
     pub(crate) number: u32,
     /// The owner word that says so.
     pub(crate) owner: u64,
@@ -149,7 +149,7 @@ pub(crate) fn take_slot(
     part: Ppm,
     reaping: &AtomicU32,
     look: impl Fn() -> Reaped,
-) -> Option<Taken> {
+) -> Option<AcquiredSlot> {
     let me = Identity::own();
     // Before any record lock.
     if let Some(start) = process::own_start() {
@@ -158,7 +158,7 @@ pub(crate) fn take_slot(
     // What an earlier image of this process held is not this one's; and a process that died with work on the card is billed
     // before any process launches.
     if slots(usage).any(|(_, slot)| pid_of(slot) == me.pid || is_unbilled(slot)) {
-        reap(usage, part, Own::None, (reaping, Manners::Waits));
+        reap(usage, part, OwnSlot::None, (reaping, Contention::Waits));
     }
     let take = || one_at_a_time(|| take_free(usage, me, Use::Process));
     for _ in 0..LOOKS_MAX {
@@ -175,7 +175,11 @@ pub(crate) fn take_slot(
 
 /// Takes a free slot for memory of this process that others open by a handle of this tag. Answers without one where all are
 /// taken but those that are kept for processes and for shared slots; the caller keeps other threads out.
-pub(crate) fn take_for_lent(usage: Usage, tag: u64, hold: &mut dyn FnMut(Taken) -> bool) -> Option<Taken> {
+pub(crate) fn take_for_lent(
+    usage: Usage,
+    tag: u64,
+    hold: &mut dyn FnMut(AcquiredSlot) -> bool,
+) -> Option<AcquiredSlot> {
     let free = slots(usage).filter(|(_, slot)| pid_of(*slot).0 == 0).count();
     if tag != CROWD && free <= KEPT {
         return None;
@@ -189,7 +193,7 @@ enum Use<'a> {
     /// Memory; `hold` takes its lock before any process sees the slot.
     Lent {
         tag: u64,
-        hold: &'a mut dyn FnMut(Taken) -> bool,
+        hold: &'a mut dyn FnMut(AcquiredSlot) -> bool,
     },
 }
 
@@ -202,7 +206,7 @@ fn is_unbilled(slot: SlotView<'_>) -> bool {
     pid_of(slot).0 != 0 && slot.unbilled_since().load(Ordering::Acquire) != 0
 }
 
-fn take_free(usage: Usage, me: Identity, mut purpose: Use<'_>) -> Option<Taken> {
+fn take_free(usage: Usage, me: Identity, mut purpose: Use<'_>) -> Option<AcquiredSlot> {
     let start = process::own_start()?;
     let count = layout::usage::SLOT_COUNT;
     let first = usize::try_from(me.pid.0).unwrap_or(0);
@@ -215,7 +219,7 @@ fn take_this(
     number: usize,
     (me, start): (Identity, Start),
     purpose: &mut Use<'_>,
-) -> Option<Taken> {
+) -> Option<AcquiredSlot> {
     let (slot, file) = (usage.view.slot(number)?, usage.file());
     let is_free = |owner: u64| pid_in(owner).0 == 0;
     if !is_free(slot.owner().load(Ordering::Acquire)) {
@@ -233,7 +237,7 @@ fn take_this(
     };
     let owner = slot.owner().load(Ordering::Acquire);
     let next = ((owner >> 32).wrapping_add(1) & 0xffff_ffff) << 32 | u64::from(me.pid.0);
-    let taken = Taken { number: u32::try_from(number).ok()?, owner: next };
+    let taken = AcquiredSlot { number: u32::try_from(number).ok()?, owner: next };
     let (kind, tag) = match purpose {
         Use::Process => (0, 0),
         Use::Lent { tag, .. } => (LENT, *tag),
@@ -292,7 +296,7 @@ pub(crate) fn calls(usage: Usage, own: u32) -> Calls {
     let own = usize::try_from(own).unwrap_or(usize::MAX);
     slots(usage).filter(|(_, slot)| pid_of(*slot).0 != 0).fold(none, |sum, (number, slot)| {
         let (other, loose) = (u32::from(number != own), slot.loose().load(Ordering::SeqCst));
-        let has = |by: Loose| other * u32::from(loose & by as u32 != 0);
+        let has = |by: UnaccountedRelease| other * u32::from(loose & by as u32 != 0);
         // What is over is read first: a call that ends in between is seen as under way.
         let ended = slot.ended().load(Ordering::SeqCst);
         let begun = slot.begun().load(Ordering::SeqCst);
@@ -300,8 +304,8 @@ pub(crate) fn calls(usage: Usage, own: u32) -> Calls {
             begun: sum.begun.wrapping_add(begun),
             under_way: sum.under_way.wrapping_add(begun.wrapping_sub(ended)),
             others: sum.others + other,
-            loose: sum.loose + has(Loose::Memory),
-            past: sum.past + has(Loose::Context),
+            loose: sum.loose + has(UnaccountedRelease::Memory),
+            past: sum.past + has(UnaccountedRelease::Context),
         }
     })
 }
@@ -326,12 +330,12 @@ pub(crate) fn all_live(usage: Usage, own: u32) -> bool {
 }
 
 /// The slot of IPC-shared memory under this tag, whether its maker has it or not: a process that has it open may open it again.
-pub(crate) fn lent(usage: Usage, tag: u64) -> Option<Taken> {
+pub(crate) fn lent(usage: Usage, tag: u64) -> Option<AcquiredSlot> {
     slots(usage).find_map(|(number, slot)| {
         let owner = slot.owner().load(Ordering::SeqCst);
         let is_there = pid_in(owner).0 != 0 && owner & (GONE | CLOSING) == 0;
         let is_it = is_there && is_lent(slot) && slot.tag().load(Ordering::SeqCst) == tag;
-        is_it.then_some(Taken { number: u32::try_from(number).ok()?, owner })
+        is_it.then_some(AcquiredSlot { number: u32::try_from(number).ok()?, owner })
     })
 }
 
@@ -346,7 +350,7 @@ fn is_dead(
     file: i32,
     (number, slot, owner): (usize, SlotView<'_>, u64),
     me: Identity,
-    own: Own,
+    own: OwnSlot,
 ) -> bool {
     let (pid, start) = (pid_in(owner), Start(slot.start_time().load(Ordering::Acquire)));
     let has_no_sign = || liveness::is_gone(file, slot.sign().load(Ordering::Acquire));
@@ -368,9 +372,9 @@ fn is_dead(
     }
     if pid == me.pid {
         return match own {
-            Own::Unknown => process::own_start().is_some_and(|now| now != start),
-            Own::None => true,
-            Own::Slot(own) => usize::try_from(own) != Ok(number),
+            OwnSlot::Unknown => process::own_start().is_some_and(|now| now != start),
+            OwnSlot::None => true,
+            OwnSlot::Slot(own) => usize::try_from(own) != Ok(number),
         };
     }
     match process::look(pid) {

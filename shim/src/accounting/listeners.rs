@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::account::{Bytes, Ledger};
 use super::alloc_map::Tie;
-use super::contexts::End;
+use super::contexts::ContextEnd;
 use crate::grants::Usage;
 use crate::loader::vendor::Device;
 
@@ -25,7 +25,7 @@ pub(crate) struct Note(pub(crate) u32);
 /// What is in a context that ends. Each step may be of interest.
 pub(crate) trait OnContextEnd: Sync {
     /// A context of this handle is about to end, or has.
-    fn going(&self, _handle: u64, _end: End) -> Note {
+    fn going(&self, _handle: u64, _end: ContextEnd) -> Note {
         Note::default()
     }
 

@@ -2,7 +2,7 @@
 //! long as any allocation covers a part of it.
 //!
 //! ```text
-//!   allocation ─▶ whole pages              in its own entry (`Held::bytes`)
+//!   allocation ─▶ whole pages              in its own entry (`AllocEntry::bytes`)
 //!             └─▶ its first and last page, where it covers them in part: PAGES[page, context] {users}
 //!                 the first user is charged the page, the last one is credited
 //! ```

@@ -11,7 +11,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::accounting::contexts::End;
+use crate::accounting::contexts::ContextEnd;
 use crate::accounting::listeners::{Note, OnContextEnd};
 use crate::loader::vendor::{self, SUCCESS, Target};
 use crate::sys::KeepErrno;
@@ -38,7 +38,7 @@ static UNPLACED: AtomicU32 = AtomicU32::new(0);
 
 /// The purpose of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum For {
+enum CapturePurpose {
     /// The program, as a graph.
     Graph,
     /// Another graphics interface.
@@ -47,7 +47,7 @@ enum For {
 
 /// Captures that began in a context, by their places.
 #[derive(Clone, Copy, Debug)]
-struct Begun(u32);
+struct ContextCaptures(u32);
 
 const _: () = assert!(ORIGINS_MAX == 32, "one bit each in `Begun`");
 
@@ -77,7 +77,7 @@ impl Origin {
     }
 
     /// Takes a place before the capture begins, so that no question of ours falls into it.
-    fn take(target: Target, asked_for: For) -> Option<&'static Self> {
+    fn take(target: Target, asked_for: CapturePurpose) -> Option<&'static Self> {
         let context = context_of(target);
         COUNT.fetch_add(1, Ordering::AcqRel);
         let free = |origin: &&Self| {
@@ -87,7 +87,7 @@ impl Origin {
             UNPLACED.fetch_add(1, Ordering::AcqRel);
             return None;
         };
-        origin.foreign.store(u32::from(asked_for == For::Foreign), Ordering::Release);
+        origin.foreign.store(u32::from(asked_for == CapturePurpose::Foreign), Ordering::Release);
         origin.context.store(context, Ordering::Release);
         Some(origin)
     }
@@ -121,15 +121,15 @@ fn context_of(target: Target) -> u64 {
 
 /// A capture begins.
 pub(crate) fn begin(target: Target, real: impl FnOnce() -> i32) -> i32 {
-    begin_for(target, For::Graph, real)
+    begin_for(target, CapturePurpose::Graph, real)
 }
 
 /// A capture for another graphics interface begins.
 pub(crate) fn begin_foreign(target: Target, real: impl FnOnce() -> i32) -> i32 {
-    begin_for(target, For::Foreign, real)
+    begin_for(target, CapturePurpose::Foreign, real)
 }
 
-fn begin_for(target: Target, asked_for: For, real: impl FnOnce() -> i32) -> i32 {
+fn begin_for(target: Target, asked_for: CapturePurpose, real: impl FnOnce() -> i32) -> i32 {
     let origin = Origin::take(target, asked_for);
     let answer = real();
     if answer != SUCCESS {
@@ -183,28 +183,28 @@ pub(crate) fn destroy(target: Target, real: impl FnOnce() -> i32) -> i32 {
 }
 
 /// What began in a context that is about to end.
-fn begun_in(context: u64) -> Begun {
+fn begun_in(context: u64) -> ContextCaptures {
     if !any() {
-        return Begun(0);
+        return ContextCaptures(0);
     }
     let bit = |(number, origin): (usize, &Origin)| u32::from(origin.is_in(context)) << (number % ORIGINS_MAX);
-    Begun(ORIGINS.iter().enumerate().map(bit).sum())
+    ContextCaptures(ORIGINS.iter().enumerate().map(bit).sum())
 }
 
 /// The captures of contexts that end.
 pub(crate) struct InContexts;
 
 impl OnContextEnd for InContexts {
-    fn going(&self, handle: u64, _: End) -> Note {
+    fn going(&self, handle: u64, _: ContextEnd) -> Note {
         Note(begun_in(handle).0)
     }
 
     fn gone(&self, handle: u64, Note(begun): Note) {
-        Begun(begun).end_with(handle);
+        ContextCaptures(begun).end_with(handle);
     }
 }
 
-impl Begun {
+impl ContextCaptures {
     /// The context ended, and its streams with it.
     fn end_with(self, context: u64) {
         let is_one = |number: usize| self.0 & 1 << (number % ORIGINS_MAX) != 0;

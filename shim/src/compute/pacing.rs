@@ -45,8 +45,8 @@ use crate::loader::vendor::{NOT_PERMITTED, SUCCESS, Target};
 use crate::memory::modules::{self, Code};
 use crate::sys::{self, KeepErrno};
 
-use elapsed::Since;
-use fast_path::Way;
+use elapsed::ElapsedWork;
+use fast_path::LaunchPath;
 pub(crate) use markers::InContexts;
 use markers::{CONTEXTS_MAX, Context, Work};
 
@@ -54,7 +54,7 @@ use markers::{CONTEXTS_MAX, Context, Work};
 ///
 /// In the first cache line is what every launch reads and hardly any thread writes; what every question writes is behind it.
 #[repr(C, align(64))]
-pub(crate) struct Paced {
+pub(crate) struct PacedCard {
     ready: AtomicU32,
     /// Number of the grant.
     number: AtomicU32,
@@ -64,8 +64,8 @@ pub(crate) struct Paced {
     terms: AtomicU64,
     pace: Pace,
     /// The earliest of all contexts; what is owed is what the slot says.
-    unbilled: Since,
-    each: [Since; CONTEXTS_MAX],
+    unbilled: ElapsedWork,
+    each: [ElapsedWork; CONTEXTS_MAX],
     /// Stands in for the slot's word where the process has no slot.
     unslotted: AtomicU64,
     contexts: [Context; CONTEXTS_MAX],
@@ -77,14 +77,15 @@ static MISSED_AT: [AtomicU64; GRANTS_MAX] = [const { AtomicU64::new(0) }; GRANTS
 const MAKING: u32 = 1;
 const READY: u32 = 2;
 
-static PLACES: [AtomicPtr<Paced>; GRANTS_MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; GRANTS_MAX];
+static PLACES: [AtomicPtr<PacedCard>; GRANTS_MAX] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; GRANTS_MAX];
 
 /// A card whose compute is limited, as one launch needs it.
 #[derive(Clone, Copy)]
 pub(crate) struct Meter {
     grant: &'static Grant,
     usage: Usage,
-    paced: &'static Paced,
+    paced: &'static PacedCard,
 }
 
 // === finding the meter ===
@@ -100,7 +101,7 @@ fn of_grant(number: usize) -> Option<Meter> {
 }
 
 /// The controller of a grant.
-fn paced(number: usize) -> Option<&'static Paced> {
+fn paced(number: usize) -> Option<&'static PacedCard> {
     let place = PLACES.get(number)?;
     let base = place.load(Ordering::Acquire);
     if !base.is_null() {
@@ -114,11 +115,11 @@ fn paced(number: usize) -> Option<&'static Paced> {
 }
 
 #[cold]
-fn make(place: &AtomicPtr<Paced>, number: usize) -> Option<&'static Paced> {
+fn make(place: &AtomicPtr<PacedCard>, number: usize) -> Option<&'static PacedCard> {
     let _errno = KeepErrno::new();
     let mut base = place.load(Ordering::Acquire);
     if base.is_null() {
-        let made = sys::map_wiped_on_fork(size_of::<Paced>())?.cast::<Paced>().as_ptr();
+        let made = sys::map_wiped_on_fork(size_of::<PacedCard>())?.cast::<PacedCard>().as_ptr();
         let first = place.compare_exchange(core::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
         // Two threads at once leave one mapping of untouched pages behind, once.
         base = first.err().unwrap_or(made);
@@ -160,9 +161,9 @@ pub(crate) fn launch(
 }
 
 /// What most launches do: where it goes on the lease of its stream, its card's controller, which is told what was
-/// [`Paced::answered`].
+/// [`PacedCard::answered`].
 #[inline(never)]
-pub(crate) fn passed(key: Key, lane: u64) -> Option<&'static Paced> {
+pub(crate) fn passed(key: Key, lane: u64) -> Option<&'static PacedCard> {
     let paced = fast_path::known(lane).filter(|_| !captures::any())?;
     matches!(paced.pace.pass(key, lane), Pass::Go(_)).then_some(paced)
 }
@@ -171,18 +172,18 @@ pub(crate) fn passed(key: Key, lane: u64) -> Option<&'static Paced> {
 #[cold]
 pub(crate) fn is_first(shape: &Shape, target: Target) -> bool {
     let _errno = KeepErrno::new();
-    let is_unknown = |way| matches!(way, Way::Paced(paced) if !paced.pace.knows(shape));
+    let is_unknown = |way| matches!(way, LaunchPath::Paced(paced) if !paced.pace.knows(shape));
     is_unknown(fast_path::of_stream(target.lane()))
         && markers::may_mark(target.lane())
         && !captures::holds(target)
 }
 
 /// What a launch may do, and what is left to be done behind it.
-enum Leave {
+enum LaunchPermit {
     /// It goes, and no thread bills it.
     Free,
     /// It goes on the lease of its stream.
-    Charged(&'static Paced, Target),
+    Charged(&'static PacedCard, Target),
     /// It goes: its turn on that stream has come.
     Turn(Meter, Ticket, Target),
     /// It does not go.
@@ -208,7 +209,7 @@ pub(crate) fn launch_kernel(
 #[inline(never)]
 fn launch_by_rule(target: Target, shape: impl FnOnce() -> Shape, real: impl FnOnce() -> i32) -> i32 {
     let leave = leave(target, &shape());
-    if matches!(leave, Leave::Refused) {
+    if matches!(leave, LaunchPermit::Refused) {
         return NOT_PERMITTED;
     }
     let answer = real();
@@ -217,25 +218,25 @@ fn launch_by_rule(target: Target, shape: impl FnOnce() -> Shape, real: impl FnOn
 }
 
 #[inline(never)]
-fn leave(target: Target, shape: &Shape) -> Leave {
+fn leave(target: Target, shape: &Shape) -> LaunchPermit {
     let paced = match fast_path::of_stream(target.lane()) {
-        Way::Paced(paced) => paced,
-        Way::Free => return Leave::Free,
-        Way::Closed => return Leave::Refused,
+        LaunchPath::Paced(paced) => paced,
+        LaunchPath::Free => return LaunchPermit::Free,
+        LaunchPath::Closed => return LaunchPermit::Refused,
     };
     if captures::holds(target) {
-        return Leave::Free;
+        return LaunchPermit::Free;
     }
     match paced.pace.pass(shape.key, target.lane()) {
-        Pass::Go(_) => Leave::Charged(paced, target),
+        Pass::Go(_) => LaunchPermit::Charged(paced, target),
         Pass::Ask => {
             let turn = paced.turn(shape, target);
-            turn.map_or(Leave::Free, |(meter, ticket)| Leave::Turn(meter, ticket, target))
+            turn.map_or(LaunchPermit::Free, |(meter, ticket)| LaunchPermit::Turn(meter, ticket, target))
         }
     }
 }
 
-impl Leave {
+impl LaunchPermit {
     /// After the vendor call.
     #[inline(never)]
     fn used(&self, answer: i32) {
@@ -257,12 +258,12 @@ pub(crate) fn launch_on_several(
     launches: impl Iterator<Item = (Shape, Target)>,
     real: impl FnOnce() -> i32,
 ) -> i32 {
-    let mut left = [const { Leave::Free }; CARDS_KEPT];
+    let mut left = [const { LaunchPermit::Free }; CARDS_KEPT];
     let mut places = left.iter_mut();
     let mut is_refused = false;
     for (shape, target) in launches {
         let leave = leave(target, &shape);
-        is_refused |= matches!(leave, Leave::Refused);
+        is_refused |= matches!(leave, LaunchPermit::Refused);
         match places.next() {
             Some(place) => *place = leave,
             None => leave.used(SUCCESS),
@@ -413,7 +414,7 @@ impl Meter {
     }
 }
 
-impl Paced {
+impl PacedCard {
     /// After the vendor call of a launch that passed.
     #[inline]
     pub(crate) fn answered(&self, target: Target, answer: i32) -> i32 {

@@ -11,7 +11,7 @@ use aliquot_abi::limits::{ComputePolicy, MemoryLimit};
 use aliquot_abi::view::{LimitsView, UsageView};
 
 use super::{ENTRIES_BYTES, FILES, Grant, ROOT, Usage, VARIABLE, World, parse_uuid};
-use crate::sys::{self, File, FileId, Unopened};
+use crate::sys::{self, File, FileId, OpenFailure};
 
 /// Where grants are looked for.
 enum Root {
@@ -28,8 +28,8 @@ fn root() -> Root {
     let directory = libc::O_RDONLY | libc::O_DIRECTORY;
     match File::find(None, ROOT, directory) {
         Ok(root) => return Root::Found(root),
-        Err(Unopened::OtherKind | Unopened::Refused) => return Root::Shut,
-        Err(Unopened::Absent) => {}
+        Err(OpenFailure::OtherKind | OpenFailure::Refused) => return Root::Shut,
+        Err(OpenFailure::Absent) => {}
     }
     match sys::env(VARIABLE) {
         Some(path) if !path.is_empty() => File::find(None, path, directory).map_or(Root::Shut, Root::Found),
@@ -48,7 +48,7 @@ pub(super) fn find(world: &mut World) {
     };
     world.governed = true;
     each_directory(&root, |claim| match claim {
-        Ok(claim) if take(world, claim) == Taken::Nothing => {
+        Ok(claim) if take(world, claim) == DirectoryOutcome::Nothing => {
             each_directory(claim, |share| match share {
                 Ok(share) => {
                     take(world, share);
@@ -92,7 +92,7 @@ struct Unreadable;
 
 /// What a directory came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
+enum DirectoryOutcome {
     /// It has no limits in it.
     Nothing,
     /// A grant, or one that cannot be used.
@@ -123,8 +123,8 @@ fn each_in(of: &File, mut rest: &[u8], visit: &mut dyn FnMut(Result<&File, Unrea
         {
             match File::find(Some(of), name, libc::O_RDONLY | libc::O_DIRECTORY) {
                 Ok(entry) => visit(Ok(&entry)),
-                Err(Unopened::Absent | Unopened::OtherKind) => {}
-                Err(Unopened::Refused) => visit(Err(Unreadable)),
+                Err(OpenFailure::Absent | OpenFailure::OtherKind) => {}
+                Err(OpenFailure::Refused) => visit(Err(Unreadable)),
             }
         }
         rest = rest.get(length.max(19)..).unwrap_or(&[]);
@@ -132,11 +132,11 @@ fn each_in(of: &File, mut rest: &[u8], visit: &mut dyn FnMut(Result<&File, Unrea
 }
 
 /// Takes the grant in a directory, if there is one.
-fn take(world: &mut World, directory: &File) -> Taken {
+fn take(world: &mut World, directory: &File) -> DirectoryOutcome {
     let file = match File::find(Some(directory), c"limits", libc::O_RDONLY) {
         Ok(file) => Some(file),
-        Err(Unopened::Absent) => return Taken::Nothing,
-        Err(Unopened::OtherKind | Unopened::Refused) => None,
+        Err(OpenFailure::Absent) => return DirectoryOutcome::Nothing,
+        Err(OpenFailure::OtherKind | OpenFailure::Refused) => None,
     };
     let mapped = file.and_then(|file| file.map(layout::limits::BYTES, libc::PROT_READ));
     let limits = mapped.and_then(|base| {
@@ -146,17 +146,17 @@ fn take(world: &mut World, directory: &File) -> Taken {
     let read = limits.and_then(|limits| Some((limits, limits.read().ok()?)));
     let Some((limits, first)) = read else {
         world.broken = true;
-        return Taken::Grant;
+        return DirectoryOutcome::Grant;
     };
     let (Some(uuid), Some(place)) = (parse_uuid(first.card.as_bytes()), world.grants.get_mut(world.count))
     else {
         world.broken = true;
-        return Taken::Grant;
+        return DirectoryOutcome::Grant;
     };
     let usage = usage(directory, world.count);
     *place = Some(Grant { number: world.count, uuid, limits, usage, first, is_beside: false });
     world.count += 1;
-    Taken::Grant
+    DirectoryOutcome::Grant
 }
 
 fn usage(directory: &File, number: usize) -> Option<Usage> {

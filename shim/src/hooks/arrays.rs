@@ -12,7 +12,7 @@ use crate::accounting::alloc_map::{AllocMap, Key};
 use crate::accounting::contexts;
 use crate::loader::vendor::{self, SUCCESS};
 use crate::memory::external::{self, Mapping};
-use crate::memory::plain::{self, ARRAYS, Charge, MIPMAPPED, Made};
+use crate::memory::plain::{self, ARRAYS, Charge, MIPMAPPED, VendorAllocation};
 use crate::sys::KeepErrno;
 
 /// Unit to which a driver that does not say what an array needs is taken to round it.
@@ -293,7 +293,7 @@ fn make(
     let make = || {
         let mut made = 0;
         match call(&raw mut made) {
-            SUCCESS => Ok(Made { key: Key(made), bytes: needed.unwrap_or(Bytes(u64::MAX)) }),
+            SUCCESS => Ok(VendorAllocation { key: Key(made), bytes: needed.unwrap_or(Bytes(u64::MAX)) }),
             error => Err(error),
         }
     };

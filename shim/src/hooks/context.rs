@@ -6,43 +6,43 @@
 use core::ffi::c_void;
 
 use crate::loader::vendor::Device;
-use crate::memory::context_accounting::{self, Holder, Letting};
+use crate::memory::context_accounting::{self, Holder, PrimaryRelease};
 use crate::memory::green;
 use crate::memory::modules::{self, Change};
-use crate::memory::pools::Place;
+use crate::memory::pools::AddressOut;
 
 hooks! {
     Cuda, Use;
     fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32) {
         let real = || cuDevicePrimaryCtxRetain::real(context, device);
-        context_accounting::retain(Device(device), (Holder::Program, Place(context)), real, |_| release(device))
+        context_accounting::retain(Device(device), (Holder::Program, AddressOut(context)), real, |_| release(device))
     }
     fn cuDevicePrimaryCtxRelease(device: i32) {
-        context_accounting::let_go(Device(device), Letting::Release, || cuDevicePrimaryCtxRelease::real(device))
+        context_accounting::let_go(Device(device), PrimaryRelease::Release, || cuDevicePrimaryCtxRelease::real(device))
     }
     fn cuDevicePrimaryCtxRelease_v2(device: i32) {
-        context_accounting::let_go(Device(device), Letting::Release, || cuDevicePrimaryCtxRelease_v2::real(device))
+        context_accounting::let_go(Device(device), PrimaryRelease::Release, || cuDevicePrimaryCtxRelease_v2::real(device))
     }
     fn cuDevicePrimaryCtxReset(device: i32) {
-        context_accounting::let_go(Device(device), Letting::Reset, || cuDevicePrimaryCtxReset::real(device))
+        context_accounting::let_go(Device(device), PrimaryRelease::Reset, || cuDevicePrimaryCtxReset::real(device))
     }
     fn cuDevicePrimaryCtxReset_v2(device: i32) {
-        context_accounting::let_go(Device(device), Letting::Reset, || cuDevicePrimaryCtxReset_v2::real(device))
+        context_accounting::let_go(Device(device), PrimaryRelease::Reset, || cuDevicePrimaryCtxReset_v2::real(device))
     }
 
     fn cuCtxCreate(context: *mut u64, flags: u32, device: i32) {
-        context_accounting::create(Device(device), Place(context), || cuCtxCreate::real(context, flags, device), destroy)
+        context_accounting::create(Device(device), AddressOut(context), || cuCtxCreate::real(context, flags, device), destroy)
     }
     fn cuCtxCreate_v2(context: *mut u64, flags: u32, device: i32) {
-        context_accounting::create(Device(device), Place(context), || cuCtxCreate_v2::real(context, flags, device), destroy)
+        context_accounting::create(Device(device), AddressOut(context), || cuCtxCreate_v2::real(context, flags, device), destroy)
     }
     fn cuCtxCreate_v3(context: *mut u64, affinities: *mut c_void, count: i32, flags: u32, device: i32) {
         let real = || cuCtxCreate_v3::real(context, affinities, count, flags, device);
-        context_accounting::create(Device(device), Place(context), real, destroy)
+        context_accounting::create(Device(device), AddressOut(context), real, destroy)
     }
     fn cuCtxCreate_v4(context: *mut u64, parameters: *mut c_void, flags: u32, device: i32) {
         let real = || cuCtxCreate_v4::real(context, parameters, flags, device);
-        context_accounting::create(Device(device), Place(context), real, destroy)
+        context_accounting::create(Device(device), AddressOut(context), real, destroy)
     }
     fn cuCtxDestroy(context: u64) {
         context_accounting::destroy(context, || cuCtxDestroy::real(context))
@@ -51,14 +51,14 @@ hooks! {
         context_accounting::destroy(context, || cuCtxDestroy_v2::real(context))
     }
     fn cuCtxAttach(context: *mut u64, flags: u32) {
-        context_accounting::attach(Place(context), || cuCtxAttach::real(context, flags))
+        context_accounting::attach(AddressOut(context), || cuCtxAttach::real(context, flags))
     }
     fn cuCtxDetach(context: u64) {
         context_accounting::detach(context, || cuCtxDetach::real(context))
     }
     fn cuGreenCtxCreate(green: *mut u64, described: u64, device: i32, flags: u32) {
         let real = || cuGreenCtxCreate::real(green, described, device, flags);
-        green::create(Device(device), Place(green), real, cuGreenCtxDestroy::real)
+        green::create(Device(device), AddressOut(green), real, cuGreenCtxDestroy::real)
     }
     fn cuGreenCtxDestroy(green: u64) {
         green::destroy(green, || cuGreenCtxDestroy::real(green))

@@ -21,7 +21,7 @@ use crate::grants;
 use crate::hooks::hook::Hook;
 use crate::hooks::symbols;
 use crate::loader::library::Library;
-use crate::loader::resolve::{self, Behind};
+use crate::loader::resolve::{self, ExportTarget};
 use crate::sys::KeepErrno;
 use crate::sys::c_library;
 use crate::sys::elf::{self, Caller};
@@ -46,7 +46,7 @@ fn jump(real: *const ()) -> Verdict {
 }
 
 /// What a name is to us.
-enum Asked {
+enum NameClass {
     /// Nothing.
     Foreign,
     /// A function we stand in for.
@@ -70,7 +70,7 @@ struct Question<'a> {
     caller: u64,
 }
 
-impl Asked {
+impl NameClass {
     fn about(name: &CStr) -> Self {
         let library = match name.to_bytes() {
             b"dlsym" => return Self::Plain,
@@ -101,14 +101,16 @@ impl Question<'_> {
         if found == hook.exported.0 {
             // As in RTLD_DEFAULT. Without us the caller had found what lies behind us, or nothing.
             return Some(match resolve::behind(hook.library, hook.export) {
-                Behind::Vendor => hook.entry(),
-                Behind::Other(other) => other,
-                Behind::Nothing if self.is_late() && resolve::vendor(hook.library, hook.export).is_some() => {
+                ExportTarget::Vendor => hook.entry(),
+                ExportTarget::Other(other) => other,
+                ExportTarget::Nothing
+                    if self.is_late() && resolve::vendor(hook.library, hook.export).is_some() =>
+                {
                     // The caller finds it: nothing is to be told.
                     c_library::forget_error();
                     hook.entry()
                 }
-                Behind::Nothing => {
+                ExportTarget::Nothing => {
                     if self.handle != libc::RTLD_NEXT {
                         c_library::tell_missing(self.name);
                     }
@@ -135,7 +137,7 @@ impl Question<'_> {
             return (!between).then_some(hook.exported.0);
         }
         // The loader gives only what all may see; asked for what lies behind us it shows whether the vendor's is.
-        let seen = || !matches!(resolve::behind(hook.library, hook.export), Behind::Nothing);
+        let seen = || !matches!(resolve::behind(hook.library, hook.export), ExportTarget::Nothing);
         first.filter(|_| other.is_none() && (self.is_late() || seen()))
     }
 
@@ -165,15 +167,15 @@ impl Question<'_> {
 
     fn decide(self, real: *const ()) -> Verdict {
         let _errno = KeepErrno::new();
-        let answer = match Asked::about(self.name) {
-            Asked::Foreign => None,
-            Asked::Hooked(hook) => self.hooked(hook),
-            Asked::Vendors(library) => {
+        let answer = match NameClass::about(self.name) {
+            NameClass::Foreign => None,
+            NameClass::Hooked(hook) => self.hooked(hook),
+            NameClass::Vendors(library) => {
                 self.note(library);
                 None
             }
-            Asked::Plain => self.look_up(c_library::DLSYM.get(c"dlsym"), dlsym as *const ()),
-            Asked::Versioned => self.look_up(c_library::DLVSYM.get(c"dlvsym"), dlvsym as *const ()),
+            NameClass::Plain => self.look_up(c_library::DLSYM.get(c"dlsym"), dlsym as *const ()),
+            NameClass::Versioned => self.look_up(c_library::DLVSYM.get(c"dlvsym"), dlvsym as *const ()),
         };
         answer.map_or(jump(real), |address| Verdict { address, answer: 1 })
     }

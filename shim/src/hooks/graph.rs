@@ -10,7 +10,7 @@ use crate::loader::vendor::Target;
 use crate::loader::vendor::{self, Device, SUCCESS, StreamMode};
 use crate::memory::closed;
 use crate::memory::graphs::{self, AnyNode, Described, MemoryNode, WORDS_MAX};
-use crate::memory::pools::Place;
+use crate::memory::pools::AddressOut;
 
 hooks! {
     // As for physical memory: closed cards are looked at whatever the grants limit.
@@ -49,23 +49,23 @@ hooks! {
     }
     fn cuGraphInstantiate(exec: *mut u64, graph: u64, failed: *mut u64, log: *mut c_char, size: usize) {
         let real = || cuGraphInstantiate::real(exec, graph, failed, log, size);
-        graphs::instantiate((Place(exec), graph), None, &real, destroy)
+        graphs::instantiate((AddressOut(exec), graph), None, &real, destroy)
     }
     fn cuGraphInstantiate_v2(exec: *mut u64, graph: u64, failed: *mut u64, log: *mut c_char, size: usize) {
         let real = || cuGraphInstantiate_v2::real(exec, graph, failed, log, size);
-        graphs::instantiate((Place(exec), graph), None, &real, destroy)
+        graphs::instantiate((AddressOut(exec), graph), None, &real, destroy)
     }
     fn cuGraphInstantiateWithFlags(exec: *mut u64, graph: u64, flags: u64) {
         let real = || cuGraphInstantiateWithFlags::real(exec, graph, flags);
-        graphs::instantiate((Place(exec), graph), None, &real, destroy)
+        graphs::instantiate((AddressOut(exec), graph), None, &real, destroy)
     }
     fn cuGraphInstantiateWithParams(exec: *mut u64, graph: u64, given: *mut Instantiation) {
         let real = || cuGraphInstantiateWithParams::real(exec, graph, given);
-        graphs::instantiate((Place(exec), graph), uploaded(exec, given, StreamMode::Legacy), &real, destroy)
+        graphs::instantiate((AddressOut(exec), graph), uploaded(exec, given, StreamMode::Legacy), &real, destroy)
     }
     fn cuGraphInstantiateWithParams_ptsz(exec: *mut u64, graph: u64, given: *mut Instantiation) {
         let real = || cuGraphInstantiateWithParams_ptsz::real(exec, graph, given);
-        graphs::instantiate((Place(exec), graph), uploaded(exec, given, StreamMode::PerThread), &real, destroy)
+        graphs::instantiate((AddressOut(exec), graph), uploaded(exec, given, StreamMode::PerThread), &real, destroy)
     }
     fn cuGraphUpload(exec: u64, stream: u64) {
         let target = Target { stream, mode: StreamMode::Legacy };

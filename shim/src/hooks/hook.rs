@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::grants::{self, Need};
 use crate::loader::library::Library;
-use crate::loader::resolve::{self, Behind};
+use crate::loader::resolve::{self, ExportTarget};
 
 /// An address of a function.
 #[derive(Clone, Copy, Debug)]
@@ -122,9 +122,9 @@ impl Hook {
     fn choose_linked(&self) -> *const () {
         let entry = self.entry();
         let linked = match resolve::behind_link(self.library, self.export) {
-            Behind::Other(other) => other,
-            Behind::Vendor | Behind::Nothing if self.known().is_none() => return entry,
-            Behind::Vendor | Behind::Nothing => entry,
+            ExportTarget::Other(other) => other,
+            ExportTarget::Vendor | ExportTarget::Nothing if self.known().is_none() => return entry,
+            ExportTarget::Vendor | ExportTarget::Nothing => entry,
         };
         self.linked.store(linked.cast_mut(), Ordering::Release);
         linked

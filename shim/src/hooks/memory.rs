@@ -11,7 +11,7 @@ use crate::accounting::contexts;
 use crate::loader::vendor::SUCCESS;
 use crate::memory::external::{self, Mapping};
 use crate::memory::ipc_memory::{self, Tag};
-use crate::memory::plain::{self, Charge, Made, POINTERS};
+use crate::memory::plain::{self, Charge, POINTERS, VendorAllocation};
 use crate::memory::pools;
 use crate::memory::ranges;
 
@@ -172,7 +172,9 @@ fn reserved(most: Option<Bytes>, bytes: usize, call: impl FnOnce(*mut u64) -> i3
     let make = || {
         let mut made = 0;
         match call(&raw mut made) {
-            SUCCESS => Ok(Made { key: Key(made), bytes: as_bytes(bytes).unwrap_or(Bytes(u64::MAX)) }),
+            SUCCESS => {
+                Ok(VendorAllocation { key: Key(made), bytes: as_bytes(bytes).unwrap_or(Bytes(u64::MAX)) })
+            }
             error => Err(error),
         }
     };
@@ -195,7 +197,7 @@ fn pitched(
         match call(&raw mut made, &raw mut apart) {
             SUCCESS => {
                 let bytes = apart.checked_mul(height).and_then(as_bytes);
-                Ok(Made { key: Key(made), bytes: bytes.unwrap_or(Bytes(u64::MAX)) })
+                Ok(VendorAllocation { key: Key(made), bytes: bytes.unwrap_or(Bytes(u64::MAX)) })
             }
             error => Err(error),
         }

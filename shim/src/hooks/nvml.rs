@@ -7,11 +7,11 @@
 use core::ffi::{c_char, c_void};
 
 use crate::accounting::account::{Account, Bytes, Ledger};
-use crate::grants::Standing;
+use crate::grants::CardStatus;
 use crate::loader::vendor::SUCCESS;
 use crate::reporting::monitored::{self, Handle};
 use crate::reporting::processes::{
-    self, Booked, Entry, Named, Process1, Process2, ProcessDetail, Sample, UtilizationSample,
+    self, AccountedEntry, Entry, Process1, Process2, ProcessDetail, ProcessId, Sample, UtilizationSample,
 };
 use crate::reporting::shown::Memory;
 use crate::sys::process::Pid;
@@ -186,7 +186,7 @@ hooks! {
             answer
         })
     }
-    fn nvmlDeviceGetAccountingPids(device: *mut c_void, count: *mut u32, pids: *mut Named) {
+    fn nvmlDeviceGetAccountingPids(device: *mut c_void, count: *mut u32, pids: *mut ProcessId) {
         listed(Handle(device), count, pids, nvmlDeviceGetAccountingPids::real)
     }
     fn nvmlDeviceGetAccountingStats(device: *mut c_void, pid: u32, figures: *mut Figures1) {
@@ -252,7 +252,7 @@ type List<E> = fn(*mut c_void, *mut u32, *mut E) -> i32;
 
 /// The processes that compute: those of accounting, which know what the container's processes hold also where the driver names
 /// them by other numbers, or not at all.
-fn computing<E: Booked>(card: Handle, count: *mut u32, list: *mut E, real: List<E>) -> i32 {
+fn computing<E: AccountedEntry>(card: Handle, count: *mut u32, list: *mut E, real: List<E>) -> i32 {
     match monitored::account(card) {
         Account::Uncounted => real(card.0, count, list),
         Account::Counted(ledger) => booked(card, count, list, real, Some(ledger)),
@@ -260,7 +260,7 @@ fn computing<E: Booked>(card: Handle, count: *mut u32, list: *mut E, real: List<
     }
 }
 
-fn booked<E: Booked>(
+fn booked<E: AccountedEntry>(
     card: Handle,
     count: *mut u32,
     list: *mut E,
@@ -335,7 +335,7 @@ fn work_of_ours<E: Entry>(card: Handle, places: &Places<E>, ask: &dyn Fn(*mut u3
     }
     // SAFETY: not null, and NVML or we have just written it.
     let found = unsafe { places.count.read_unaligned() };
-    if let Standing::Granted(grant) = monitored::standing(card) {
+    if let CardStatus::Granted(grant) = monitored::standing(card) {
         processes::show_as_share(&grant.limits(), found, places.list);
     }
     // NVML's way to say that no process did anything.

@@ -6,12 +6,12 @@
 
 use crate::accounting::account::{self, Account, Bytes};
 use crate::memory::closed;
-use crate::memory::ipc_memory::Mark;
+use crate::memory::ipc_memory::DescriptorMark;
 use core::ffi::{c_int, c_void};
 
 use crate::loader::vendor::{self, Device, SUCCESS, StreamMode};
 use crate::memory::physical::{self, Number};
-use crate::memory::sparse::{self, Behind, Change, Part};
+use crate::memory::sparse::{self, Change, Part, PartBacking};
 use crate::sys;
 
 /// The head of the vendor's `CUmemAllocationProp`.
@@ -113,7 +113,7 @@ hooks! {
         let call = || made(|handle| cuMemImportFromShareableHandle::real(handle, shareable, kind));
         // A descriptor is given as a pointer of its number.
         let descriptor = c_int::try_from(shareable.addr()).ok().filter(|_| kind == DESCRIPTOR);
-        answer(handle, physical::import(descriptor.and_then(Mark::of), call))
+        answer(handle, physical::import(descriptor.and_then(DescriptorMark::of), call))
     }
     fn cuMemMapArrayAsync(parts: *mut MapInfo, count: u32, stream: u64) {
         let call = || cuMemMapArrayAsync::real(parts, count, stream);
@@ -187,9 +187,9 @@ impl MapInfo {
 
     fn change(&self) -> Change {
         let behind = match self.operation {
-            MAP => Behind::Handle(self.handle),
-            UNMAP => Behind::Nothing,
-            _ => Behind::Unknown,
+            MAP => PartBacking::Handle(self.handle),
+            UNMAP => PartBacking::Nothing,
+            _ => PartBacking::Unknown,
         };
         Change { part: self.part(), behind }
     }

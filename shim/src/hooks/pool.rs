@@ -7,7 +7,7 @@ use crate::accounting::alloc_map::Key;
 use crate::loader::vendor::{self, SUCCESS, StreamMode};
 use crate::memory::deferred_free;
 use crate::memory::plain::{self, POINTERS};
-use crate::memory::pools::{self, Location, Place, Request};
+use crate::memory::pools::{self, AddressOut, Location, Request};
 use crate::memory::ranges;
 
 /// The vendor's description of a pool: the head of it.
@@ -24,26 +24,26 @@ hooks! {
     Cuda, Memory;
     fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: u64) {
         let source = pools::of_stream(stream, StreamMode::Legacy);
-        let request = Request { bytes, address: Place(address) };
+        let request = Request { bytes, address: AddressOut(address) };
         let back = |address| cuMemFreeAsync::real(address, stream);
         pools::allocate(source, request, || cuMemAllocAsync::real(address, bytes, stream), back)
     }
     fn cuMemAllocAsync_ptsz(address: *mut u64, bytes: usize, stream: u64) {
         let source = pools::of_stream(stream, StreamMode::PerThread);
-        let request = Request { bytes, address: Place(address) };
+        let request = Request { bytes, address: AddressOut(address) };
         let back = |address| cuMemFreeAsync_ptsz::real(address, stream);
         pools::allocate(source, request, || cuMemAllocAsync_ptsz::real(address, bytes, stream), back)
     }
     fn cuMemAllocFromPoolAsync(address: *mut u64, bytes: usize, pool: u64, stream: u64) {
         let source = pools::of_pool(pool, stream, StreamMode::Legacy);
-        let request = Request { bytes, address: Place(address) };
+        let request = Request { bytes, address: AddressOut(address) };
         let back = |address| cuMemFreeAsync::real(address, stream);
         let real = || cuMemAllocFromPoolAsync::real(address, bytes, pool, stream);
         pools::allocate(source, request, real, back)
     }
     fn cuMemAllocFromPoolAsync_ptsz(address: *mut u64, bytes: usize, pool: u64, stream: u64) {
         let source = pools::of_pool(pool, stream, StreamMode::PerThread);
-        let request = Request { bytes, address: Place(address) };
+        let request = Request { bytes, address: AddressOut(address) };
         let back = |address| cuMemFreeAsync_ptsz::real(address, stream);
         let real = || cuMemAllocFromPoolAsync_ptsz::real(address, bytes, pool, stream);
         pools::allocate(source, request, real, back)

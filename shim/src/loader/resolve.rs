@@ -117,7 +117,7 @@ pub(crate) fn keep(library: Library) {
 }
 
 /// What lies behind our own export of a name, for a program that found ours.
-pub(crate) enum Behind {
+pub(crate) enum ExportTarget {
     /// The vendor's.
     Vendor,
     /// Another library's: it comes before the vendor's.
@@ -127,27 +127,27 @@ pub(crate) enum Behind {
 }
 
 /// What a program would find if we were not there, where it finds our export of a vendor function.
-pub(crate) fn behind(library: Library, name: &CStr) -> Behind {
+pub(crate) fn behind(library: Library, name: &CStr) -> ExportTarget {
     let _errno = KeepErrno::new();
     let found = dlsym(libc::RTLD_NEXT, name.as_ptr());
     if found.is_null() {
-        Behind::Nothing
+        ExportTarget::Nothing
     } else if is_vendors(library, name, found) {
-        Behind::Vendor
+        ExportTarget::Vendor
     } else {
-        Behind::Other(found)
+        ExportTarget::Other(found)
     }
 }
 
 /// The same for a linked call, which must leave alone what `dlerror` says: the loader is asked only where our own look at its
 /// tables finds another library in between.
-pub(crate) fn behind_link(library: Library, name: &CStr) -> Behind {
+pub(crate) fn behind_link(library: Library, name: &CStr) -> ExportTarget {
     let first = elf::behind_here(name);
     if first.is_none() || first == vendor(library, name) {
-        return Behind::Vendor;
+        return ExportTarget::Vendor;
     }
     let behind = behind(library, name);
-    if matches!(behind, Behind::Nothing) {
+    if matches!(behind, ExportTarget::Nothing) {
         forget_error();
     }
     behind

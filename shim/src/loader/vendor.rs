@@ -268,11 +268,11 @@ pub(crate) fn driver_version() -> Option<u32> {
 }
 
 /// While it lives a context is current; then the one that was.
-pub(crate) struct Inside {
+pub(crate) struct CurrentContext {
     is_pushed: bool,
 }
 
-impl Inside {
+impl CurrentContext {
     /// `None`: it cannot be made current.
     pub(crate) fn of(context: u64, current: Option<u64>) -> Option<Self> {
         let is_pushed = current != Some(context);
@@ -283,7 +283,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for CurrentContext {
     fn drop(&mut self) {
         if self.is_pushed {
             let mut popped = 0;
@@ -294,7 +294,7 @@ impl Drop for Inside {
 
 /// Does something with a context current, and puts back the one that was.
 pub(crate) fn with_context<R>(context: u64, inside: impl FnOnce() -> Option<R>) -> Option<R> {
-    let _inside = Inside::of(context, current_context())?;
+    let _inside = CurrentContext::of(context, current_context())?;
     inside()
 }
 

@@ -4,7 +4,7 @@
 //! its own error is the right answer: there it is asked, and what it makes all the same is unmade.
 
 use crate::loader::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
-use crate::memory::pools::Place;
+use crate::memory::pools::AddressOut;
 use crate::sys::KeepErrno;
 
 /// The answer of a call that would take memory of a closed card.
@@ -32,7 +32,7 @@ pub(crate) fn refuse<T>(
 #[cold]
 pub(crate) fn refuse_handle(
     device: Device,
-    place: Place,
+    place: AddressOut,
     real: impl FnOnce() -> i32,
     unmake: impl FnOnce(u64) -> i32,
 ) -> i32 {

@@ -10,19 +10,19 @@ mod retention;
 
 use core::sync::atomic::Ordering;
 
-use crate::accounting::account::{self, Account, Bytes, Ledger, Loose};
-use crate::accounting::alloc_map::{AllocMap, Held, Key, Tie};
-use crate::accounting::contexts::{self, End};
+use crate::accounting::account::{self, Account, Bytes, Ledger, UnaccountedRelease};
+use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key, Tie};
+use crate::accounting::contexts::{self, ContextEnd};
 use crate::loader::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
 use crate::memory::closed;
-use crate::memory::meter::{Ended, Meter, State};
-use crate::memory::pools::Place;
-use crate::memory::sizes::{self, Foreseen};
+use crate::memory::meter::{CallEnd, Meter, State};
+use crate::memory::pools::AddressOut;
+use crate::memory::sizes::{self, ContextForecast};
 use crate::sys::KeepErrno;
 
 pub(crate) use attached::{attach, destroy, detach};
 pub(crate) use primary::begins;
-use primary::{Coming, PRIMARY, Primary};
+use primary::{PRIMARY, Primary, PrimaryCreation};
 use retention::Relying;
 
 /// Cards a process numbers.
@@ -64,7 +64,7 @@ pub(crate) enum Holder {
 
 impl Holder {
     /// The primary context's handle, after a call that wrote to `place`.
-    fn handle(self, device: Device, place: Place) -> Option<u64> {
+    fn handle(self, device: Device, place: AddressOut) -> Option<u64> {
         match self {
             Self::Program => Some(place.read()),
             Self::Green => vendor::relaxed(|| primary_handle(device)),
@@ -83,14 +83,14 @@ impl Holder {
 /// A primary context is retained: the first time it is made. `undo` is the vendor's way back from what was written to `place`.
 pub(crate) fn retain(
     device: Device,
-    (holder, context): (Holder, Place),
+    (holder, context): (Holder, AddressOut),
     real: impl Fn() -> i32,
     undo: impl Fn(u64) -> i32,
 ) -> i32 {
     if context.is_null() {
         return real();
     }
-    let _coming = Coming::to(device);
+    let _coming = PrimaryCreation::to(device);
     let ledger = match account::of(device) {
         Account::Counted(ledger) => ledger,
         Account::Uncounted => return uncounted(device, (holder, context), real),
@@ -98,7 +98,7 @@ pub(crate) fn retain(
     };
     let meter = Meter::Primary(device);
     // Its turn, where it has one, ends when accounting is right.
-    let foreseen = Foreseen::of(ledger);
+    let foreseen = ContextForecast::of(ledger);
     let relying = stays(device);
     let worst = if relying.is_some() { Bytes(0) } else { foreseen.bytes() };
     let running = meter.note(device, State::Charged).then(|| meter.enter_worst(ledger, worst));
@@ -121,7 +121,7 @@ pub(crate) fn retain(
         let _fits = running.end(OUT_OF_MEMORY);
         return ledger.refuse();
     }
-    if running.end(answer) != Ended::Over || answer != SUCCESS {
+    if running.end(answer) != CallEnd::Over || answer != SUCCESS {
         holder.holds(device, handle);
         return answer;
     }
@@ -145,9 +145,9 @@ pub(crate) fn noticed(device: Device, context: u64) {
     }
     if !primary(device).is_some_and(Primary::is_held) {
         // It may end past them as well.
-        ledger.loosen(Loose::Context);
+        ledger.loosen(UnaccountedRelease::Context);
     }
-    let foreseen = Foreseen::of(ledger);
+    let foreseen = ContextForecast::of(ledger);
     let handle = vendor::relaxed(|| {
         foreseen.settle_anyway(device, context);
         primary_handle(device)
@@ -213,7 +213,7 @@ pub(crate) fn find_ended(ledger: Ledger) {
 
 /// The primary context of a card now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Now {
+enum PrimaryState {
     /// There is none.
     None,
     /// This one.
@@ -222,7 +222,7 @@ enum Now {
     Unknown,
 }
 
-impl Now {
+impl PrimaryState {
     fn of(device: Device) -> Self {
         match is_active(device) {
             Some(false) => Self::None,
@@ -250,18 +250,18 @@ impl Now {
 
 /// A primary context of this handle that has ended goes, with all that was in it.
 fn end_if_gone(device: Device, primary: &Primary, handle: u64) {
-    if handle == 0 || !Now::of(device).is_without(handle) {
+    if handle == 0 || !PrimaryState::of(device).is_without(handle) {
         return;
     }
     // After the question, which has it for a moment: a thread that let it go in that has put back its number.
     let tie = primary.tie_at(handle);
-    let going = contexts::going_as(handle, End::Was, tie);
+    let going = contexts::going_as(handle, ContextEnd::Was, tie);
     // What has the old number from here on is not there, if the answer is still the same: what begins anew has another one.
-    let now = Now::of(device);
+    let now = PrimaryState::of(device);
     if !now.is_without(handle) {
         return going.stays();
     }
-    let next = if let Now::Handle(next) = now { next } else { 0 };
+    let next = if let PrimaryState::Handle(next) = now { next } else { 0 };
     if primary.leaves(handle, next) {
         primary.has_nobody();
     }
@@ -272,7 +272,7 @@ fn end_if_gone(device: Device, primary: &Primary, handle: u64) {
 }
 
 /// Where memory is not counted the context is remembered all the same: markers end with it.
-fn uncounted(device: Device, (holder, context): (Holder, Place), real: impl Fn() -> i32) -> i32 {
+fn uncounted(device: Device, (holder, context): (Holder, AddressOut), real: impl Fn() -> i32) -> i32 {
     let answer = real();
     if answer == SUCCESS {
         let _errno = KeepErrno::new();
@@ -283,7 +283,7 @@ fn uncounted(device: Device, (holder, context): (Holder, Place), real: impl Fn()
 
 /// How a primary context is let go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Letting {
+pub(crate) enum PrimaryRelease {
     /// By one that retained it.
     Release,
     /// By a green context.
@@ -292,7 +292,7 @@ pub(crate) enum Letting {
     Reset,
 }
 
-impl Letting {
+impl PrimaryRelease {
     /// A thread that has it no more; `None`: no thread has.
     fn holder(self) -> Option<Holder> {
         match self {
@@ -309,7 +309,7 @@ pub(crate) fn forget_green(device: Device) {
 }
 
 /// A primary context is released or reset.
-pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i32 {
+pub(crate) fn let_go(device: Device, how: PrimaryRelease, real: impl Fn() -> i32) -> i32 {
     let Some(primary) = primary(device) else { return real() };
     let handle = primary.handle.load(Ordering::Acquire);
     let last = how.holder().is_none_or(|holder| !primary.is_held_beside(Some(holder)));
@@ -320,7 +320,7 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
     let _moving = ledger.map(Ledger::moving);
     // What is allocated from now on under this handle is another context's.
     let tie = primary.tie_at(handle);
-    let going = (last && handle != 0).then(|| contexts::going_as(handle, End::Comes, tie));
+    let going = (last && handle != 0).then(|| contexts::going_as(handle, ContextEnd::Comes, tie));
     let letting = primary.retention.let_go();
     let answer = real();
     let _errno = KeepErrno::new();
@@ -332,7 +332,7 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
         }
     }
     let is_there = || is_active(device) != Some(false) && primary.handle.load(Ordering::Acquire) == handle;
-    let ended = answer == SUCCESS && (how == Letting::Reset || !is_there());
+    let ended = answer == SUCCESS && (how == PrimaryRelease::Reset || !is_there());
     match going {
         Some(going) if ended => {
             primary.leaves(handle, 0);
@@ -342,7 +342,7 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
             going.stays();
             // A thread that ended it meanwhile saw it without its number.
             if primary.handle.load(Ordering::Acquire) != handle {
-                contexts::going_as(handle, End::Was, tie).gone();
+                contexts::going_as(handle, ContextEnd::Was, tie).gone();
             } else if is_active(device) == Some(false) {
                 end_if_gone(device, primary, handle);
             }
@@ -360,7 +360,7 @@ pub(crate) fn let_go(device: Device, how: Letting, real: impl Fn() -> i32) -> i3
 /// A context of the program's own is made. `undo` is the vendor's way back.
 pub(crate) fn create(
     device: Device,
-    context: Place,
+    context: AddressOut,
     real: impl Fn() -> i32,
     undo: impl Fn(u64) -> i32,
 ) -> i32 {
@@ -372,7 +372,7 @@ pub(crate) fn create(
         Account::Uncounted => return real(),
         Account::Closed => return closed::refuse_handle(device, context, real, undo),
     };
-    let foreseen = Foreseen::of(ledger);
+    let foreseen = ContextForecast::of(ledger);
     let worst = foreseen.bytes();
     let _moving = ledger.moving();
     if ledger.reserve(worst).is_err() {
@@ -391,7 +391,7 @@ pub(crate) fn create(
     let bytes = settled.unwrap_or(worst);
     let more = Bytes(bytes.0.saturating_sub(worst.0));
     let fits = settled.is_some() && ledger.reserve(more).is_ok();
-    let held = Held::new(bytes, ledger.number(), Tie(0)).filter(|_| fits);
+    let held = AllocEntry::new(bytes, ledger.number(), Tie(0)).filter(|_| fits);
     if held.is_some_and(|held| CONTEXTS.insert(Key(handle), held).is_ok()) {
         ledger.release(Bytes(worst.0.saturating_sub(bytes.0)));
         return SUCCESS;

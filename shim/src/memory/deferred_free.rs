@@ -10,8 +10,8 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::accounting::account::Loose;
-use crate::accounting::alloc_map::{AllocMap, Held, Key, Tie};
+use crate::accounting::account::UnaccountedRelease;
+use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key, Tie};
 use crate::accounting::contexts;
 use crate::accounting::credit::Sums;
 use crate::accounting::listeners::OnContextEnd;
@@ -29,23 +29,23 @@ const ASKING_TURNS_MAX: u32 = 100_000;
 
 /// What leaves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum DeferredItem {
     /// A hold.
     Hold(Number),
     /// Memory, whose bytes are in no slot of their own.
-    Freed(Key, Held),
+    Freed(Key, AllocEntry),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Leaving {
+struct DeferredFree {
     /// The event's place in [`EVENTS`].
     event: usize,
-    what: What,
+    what: DeferredItem,
 }
 
-/// A point in a stream behind which something leaves; [`Behind::begins`] makes it one that is waited for.
+/// A point in a stream behind which something leaves; [`StreamPoint::begins`] makes it one that is waited for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Behind(usize);
+pub(crate) struct StreamPoint(usize);
 
 /// An event in a stream.
 struct Event {
@@ -69,7 +69,7 @@ const GOING: u32 = 3;
 /// The stream has reached it, and it is destroyed.
 const REACHED: u32 = 4;
 
-static LEAVING: AllocMap<Leaving> = AllocMap::new();
+static LEAVING: AllocMap<DeferredFree> = AllocMap::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 /// What leaves: most programs have nothing.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -151,9 +151,9 @@ pub(crate) fn none() -> bool {
     COUNT.load(Ordering::Acquire) == 0
 }
 
-// === impl Behind ===
+// === impl StreamPoint ===
 
-impl Behind {
+impl StreamPoint {
     /// Behind what a stream of the current context has to do; `None`: there is no event to be had.
     pub(crate) fn of(stream: u64, mode: StreamMode, tie: Tie) -> Option<Self> {
         if tie == Tie(0) {
@@ -207,9 +207,9 @@ impl Behind {
     }
 
     /// Something leaves there. False: without a record of it it stays charged.
-    pub(crate) fn add(self, what: What) -> bool {
+    pub(crate) fn add(self, what: DeferredItem) -> bool {
         COUNT.fetch_add(1, Ordering::AcqRel);
-        let recorded = LEAVING.insert(Key(next()), Leaving { event: self.0, what }).is_ok();
+        let recorded = LEAVING.insert(Key(next()), DeferredFree { event: self.0, what }).is_ok();
         if !recorded {
             COUNT.fetch_sub(1, Ordering::AcqRel);
         }
@@ -232,17 +232,17 @@ pub(crate) fn freed(freeing: Freeing, stream: u64, mode: StreamMode) {
     if freeing.is_apart() || is_there() {
         return freeing.freed();
     }
-    freeing.loosen(Loose::Memory);
+    freeing.loosen(UnaccountedRelease::Memory);
     let Some(behind) = behind(stream, mode) else { return freeing.stays() };
-    if let Err(freeing) = freeing.leaves(|key, held| behind.add(What::Freed(key, held))) {
+    if let Err(freeing) = freeing.leaves(|key, held| behind.add(DeferredItem::Freed(key, held))) {
         freeing.stays();
     }
     behind.begins();
 }
 
 /// A point of a stream of any context.
-fn behind(stream: u64, mode: StreamMode) -> Option<Behind> {
-    let of_current = || Behind::of(stream, mode, contexts::current()?.tie);
+fn behind(stream: u64, mode: StreamMode) -> Option<StreamPoint> {
+    let of_current = || StreamPoint::of(stream, mode, contexts::current()?.tie);
     match vendor::context_of(stream).filter(|_| vendor::is_named(stream)) {
         Some(context) => vendor::with_context(context, of_current),
         None => of_current(),
@@ -283,17 +283,17 @@ fn end_all(take: impl Fn(&Event) -> bool) {
 }
 
 /// Goes through all that leaves once, however much it is, and once more for each hold.
-fn drop_all(wanted: impl Fn(&Leaving) -> bool) {
+fn drop_all(wanted: impl Fn(&DeferredFree) -> bool) {
     let (mut sums, mut count) = (Sums::default(), 0);
     let has_holds = Cell::new(false);
-    let is_memory = |_, leaving: &Leaving| {
+    let is_memory = |_, leaving: &DeferredFree| {
         let is_wanted = wanted(leaving);
-        let is_memory = matches!(leaving.what, What::Freed(..));
+        let is_memory = matches!(leaving.what, DeferredItem::Freed(..));
         has_holds.set(has_holds.get() || is_wanted && !is_memory);
         is_wanted && is_memory
     };
     LEAVING.sweep(is_memory, |leaving| {
-        if let What::Freed(key, held) = leaving.what {
+        if let DeferredItem::Freed(key, held) = leaving.what {
             sums.add_freed(key, held);
             count += 1;
         }
@@ -307,8 +307,8 @@ fn drop_all(wanted: impl Fn(&Leaving) -> bool) {
         let Some(leaving) = LEAVING.take(key) else { continue };
         COUNT.fetch_sub(1, Ordering::AcqRel);
         match leaving.what {
-            What::Hold(number) => number.unhold(),
-            What::Freed(key, held) => plain::credit_held(key, held),
+            DeferredItem::Hold(number) => number.unhold(),
+            DeferredItem::Freed(key, held) => plain::credit_held(key, held),
         }
     }
 }
@@ -329,7 +329,7 @@ fn context_stays(tie: Tie) {
 pub(crate) fn context_ended(tie: Tie) {
     end_all(|event| event.is_of(tie) && (event.becomes(GOING, BUSY) || event.becomes(AWAITED, BUSY)));
     if !none() {
-        drop_all(|leaving| matches!(leaving.what, What::Freed(_, held) if held.tie() == tie));
+        drop_all(|leaving| matches!(leaving.what, DeferredItem::Freed(_, held) if held.tie() == tie));
     }
 }
 

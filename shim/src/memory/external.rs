@@ -16,12 +16,12 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::accounting::account::{self, Account, Bytes, Ledger, Moving};
-use crate::accounting::alloc_map::{AllocMap, Fate, Held, Key, NoRoom, Tie};
+use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger};
+use crate::accounting::alloc_map::{AllocEntry, AllocMap, Fate, Key, NoRoom, Tie};
 use crate::accounting::contexts;
 use crate::loader::vendor::{OUT_OF_MEMORY, SUCCESS};
-use crate::memory::free_memory_delta::Turn;
-use crate::memory::plain::{self, Charge, Made};
+use crate::memory::free_memory_delta::DeltaTurn;
+use crate::memory::plain::{self, Charge, VendorAllocation};
 use crate::sys::KeepErrno;
 
 /// What is charged, by number.
@@ -68,10 +68,10 @@ impl Mapping {
 }
 
 /// No process measures while this is held; `None`: nothing is charged in the current context.
-fn turn() -> Option<Turn> {
+fn turn() -> Option<DeltaTurn> {
     let _errno = KeepErrno::new();
     match account::of(contexts::current()?.device) {
-        Account::Counted(ledger) => Some(Turn::take(ledger)),
+        Account::Counted(ledger) => Some(DeltaTurn::take(ledger)),
         Account::Uncounted | Account::Closed => None,
     }
 }
@@ -114,7 +114,7 @@ pub(crate) fn import(
     let made = Cell::new(0);
     let make = || {
         made.set(call()?);
-        Ok(Made { key: Key(number), bytes })
+        Ok(VendorAllocation { key: Key(number), bytes })
     };
     plain::make((&IMPORTED, Charge::Exact), Some(first), make, |_| destroy(made.get()))?;
     let handle = made.get();
@@ -162,35 +162,41 @@ pub(crate) fn map(
 
 /// Something that the vendor is about to be asked to let go of.
 #[must_use]
-pub(crate) struct Letting {
+pub(crate) struct ExternalRelease {
     names: &'static AllocMap<Name>,
     key: Key,
     name: Name,
-    _turn: Option<Turn>,
-    _moving: Option<Moving>,
+    _turn: Option<DeltaTurn>,
+    _moving: Option<InFlightOperation>,
 }
 
-fn before(names: &'static AllocMap<Name>, key: Key) -> Option<Letting> {
+fn before(names: &'static AllocMap<Name>, key: Key) -> Option<ExternalRelease> {
     let fewer = |name: &mut Name| {
         name.times = name.times.saturating_sub(1);
         if name.times == 0 { Fate::Goes } else { Fate::Stays }
     };
     let (_, name) = names.decide(key, fewer)?;
     // Of whatever card, and in whatever context or none.
-    let ledger = IMPORTED.get(Key(name.number)).and_then(Held::ledger);
+    let ledger = IMPORTED.get(Key(name.number)).and_then(AllocEntry::ledger);
     let _errno = KeepErrno::new();
-    Some(Letting { names, key, name, _turn: ledger.map(Turn::take), _moving: ledger.map(Ledger::moving) })
+    Some(ExternalRelease {
+        names,
+        key,
+        name,
+        _turn: ledger.map(DeltaTurn::take),
+        _moving: ledger.map(Ledger::moving),
+    })
 }
 
 /// Before a mapping is freed. `None`: it is none.
-pub(crate) fn before_free(mapping: Mapping, key: Key) -> Option<Letting> {
+pub(crate) fn before_free(mapping: Mapping, key: Key) -> Option<ExternalRelease> {
     if MAPPED.load(Ordering::Acquire) == 0 {
         return None;
     }
     before(mapping.names(), key)
 }
 
-impl Letting {
+impl ExternalRelease {
     /// As the vendor answered.
     pub(crate) fn settle(self, answer: i32) {
         let Self { names, key, name, .. } = self;

@@ -11,9 +11,9 @@
 //! so. Both waits have an end: the process that is in the driver for long makes a reading doubtful and no process wait for
 //! him. A turn that a process died in is over after [`TURN_MILLIS_MAX`]. Other tenants of the card cannot be seen.
 //!
-//! The card is read in the current context where that is its own, else in its primary one ([`Place`]).
+//! The card is read in the current context where that is its own, else in its primary one ([`DeltaContext`]).
 //!
-//! What would be credited by what is read has to be certain ([`Watched`]): no call but the measured one is under way or began, no
+//! What would be credited by what is read has to be certain ([`WatchedCall`]): no call but the measured one is under way or began, no
 //! other process has pools or graphs, and all of them are seen to live *after* the card was read, so that none of it came back
 //! by a death. That comes to pass beside others at work as the turn has a gate, which is shut for such a call: a process that
 //! is about to move memory waits before it, as long as [`SHUT_MILLIS_MAX`]. Other tenants are told by the card's free memory
@@ -22,7 +22,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::accounting::account::{self, Account, Bytes, Ledger, Moving, Still};
+use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger, MemoryStamp};
 use crate::accounting::contexts;
 use crate::grants::GRANTS_MAX;
 use crate::loader::vendor::SUCCESS;
@@ -88,14 +88,14 @@ impl Patience {
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
     free: u64,
-    still: Still,
+    still: MemoryStamp,
     /// Nothing moved meanwhile but by the measured call.
     is_settled: bool,
 }
 
 /// What a call took.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Taken {
+pub(crate) enum MemoryDelta {
     /// So much, by all that can be seen.
     Sure(Bytes),
     /// That, by accounting of all processes of the container; one that ended may have hidden some.
@@ -108,7 +108,7 @@ pub(crate) enum Taken {
 
 /// The turn to measure, among all threads of the container.
 #[must_use]
-pub(crate) struct Turn {
+pub(crate) struct DeltaTurn {
     word: &'static AtomicU32,
     /// When it began; `None`: another process's goes on.
     own: Option<u32>,
@@ -116,7 +116,7 @@ pub(crate) struct Turn {
 
 /// Whether others may begin to move memory during a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum AdmissionGate {
     Open,
     Shut,
 }
@@ -128,7 +128,7 @@ fn millis() -> u32 {
     u32::try_from((sys::now() / MILLI) & u64::from(u32::MAX)).unwrap_or(0).max(2)
 }
 
-impl Door {
+impl AdmissionGate {
     /// The word of a turn that begins now; never later than that.
     fn stamp(self, now: u32) -> u32 {
         match self {
@@ -138,13 +138,13 @@ impl Door {
     }
 }
 
-impl Turn {
+impl DeltaTurn {
     /// Waits for the turn, not for ever.
     pub(crate) fn take(ledger: Ledger) -> Self {
-        Self::take_with(ledger, Door::Open)
+        Self::take_with(ledger, AdmissionGate::Open)
     }
 
-    fn take_with(ledger: Ledger, door: Door) -> Self {
+    fn take_with(ledger: Ledger, door: AdmissionGate) -> Self {
         let (word, begun) = (ledger.usage().view.measuring(), millis());
         loop {
             let (seen, now) = (word.load(Ordering::Acquire), millis());
@@ -164,7 +164,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for DeltaTurn {
     fn drop(&mut self) {
         let Some(own) = self.own else { return };
         if self.word.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
@@ -228,7 +228,7 @@ pub(crate) fn read(ledger: Ledger, patience: Patience) -> Option<Reading> {
 }
 
 /// What one call between two readings took.
-pub(crate) fn taken(before: &Reading, after: &Reading) -> Taken {
+pub(crate) fn taken(before: &Reading, after: &Reading) -> MemoryDelta {
     let (then, now) = (before.still, after.still);
     let difference = i128::from(before.free) - i128::from(after.free);
     let moved = i128::from(now.total.0) - i128::from(then.total.0);
@@ -238,13 +238,13 @@ pub(crate) fn taken(before: &Reading, after: &Reading) -> Taken {
     let taken = difference - moved;
     let is_settled = before.is_settled && after.is_settled;
     if !is_settled || !is_booked {
-        Taken::Doubtful(bytes(taken))
+        MemoryDelta::Doubtful(bytes(taken))
     } else if !is_alone {
-        Taken::Likely(bytes(taken))
+        MemoryDelta::Likely(bytes(taken))
     } else if taken < 0 {
-        Taken::Given(bytes(-taken))
+        MemoryDelta::Given(bytes(-taken))
     } else {
-        Taken::Sure(bytes(taken))
+        MemoryDelta::Sure(bytes(taken))
     }
 }
 
@@ -268,14 +268,14 @@ pub(crate) enum Watch {
 
 /// Where a ledger's card is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum DeltaContext {
     /// In the current context.
     Here,
     /// In its primary context: none is current, or another card's.
     Primary,
 }
 
-impl Place {
+impl DeltaContext {
     /// `None`: nowhere.
     fn of(ledger: Ledger) -> Option<Self> {
         if is_current(ledger) {
@@ -294,22 +294,22 @@ impl Place {
 
 /// A call that is watched, from before it until accounting has what it moved.
 #[must_use]
-pub(crate) struct Watched {
+pub(crate) struct WatchedCall {
     ledger: Ledger,
-    before: Option<(Place, Reading)>,
+    before: Option<(DeltaContext, Reading)>,
     begun: u64,
     // Accounting is right before others look.
-    moving: Moving,
-    shut: Option<Turn>,
+    moving: InFlightOperation,
+    shut: Option<DeltaTurn>,
 }
 
-impl Watched {
+impl WatchedCall {
     /// Before a call that gives something of a ledger's card back.
     pub(crate) fn begin(ledger: Ledger, watch: Watch) -> Self {
         let _errno = KeepErrno::new();
-        let place = Place::of(ledger);
+        let place = DeltaContext::of(ledger);
         let is_close = watch == Watch::Closely && place.is_some();
-        let shut = is_close.then(|| Turn::take_with(ledger, Door::Shut));
+        let shut = is_close.then(|| DeltaTurn::take_with(ledger, AdmissionGate::Shut));
         if shut.is_none() {
             pass_admission_gate(ledger);
         }
@@ -320,7 +320,7 @@ impl Watched {
     }
 
     /// After it: what the card got back by it; `None`: nothing, or perhaps another process's.
-    pub(crate) fn end(self, answer: i32) -> (Option<Bytes>, Moving) {
+    pub(crate) fn end(self, answer: i32) -> (Option<Bytes>, InFlightOperation) {
         let _errno = KeepErrno::new();
         let given = self.before.filter(|_| answer == SUCCESS).and_then(|before| self.given(before));
         let Self { moving, shut, .. } = self;
@@ -328,7 +328,7 @@ impl Watched {
         (given, moving)
     }
 
-    fn given(&self, (place, before): (Place, Reading)) -> Option<Bytes> {
+    fn given(&self, (place, before): (DeltaContext, Reading)) -> Option<Bytes> {
         // At once, so that others have little time.
         let free = place.free(self.ledger)?;
         let took = sys::now().saturating_sub(self.begun);
@@ -343,7 +343,7 @@ impl Watched {
 }
 
 /// A reading that is certain, as soon as all others are outside; where the gate is not ours, at once.
-fn outside(ledger: Ledger, place: Place, is_own: bool) -> Option<Reading> {
+fn outside(ledger: Ledger, place: DeltaContext, is_own: bool) -> Option<Reading> {
     let halves = IN_VAIN.load(Ordering::Relaxed).min(OUTSIDE_HALVES_MAX);
     let until = sys::now().saturating_add(if is_own { OUTSIDE_NANOS >> halves } else { 0 });
     let mut step = 0;
@@ -371,7 +371,7 @@ fn outside(ledger: Ledger, place: Place, is_own: bool) -> Option<Reading> {
 }
 
 /// Accounting while nothing can move but by the measured call.
-fn quiet(ledger: Ledger) -> Option<Still> {
+fn quiet(ledger: Ledger) -> Option<MemoryStamp> {
     // What pools of this process have given back is in accounting by now.
     pools::refresh();
     let still = ledger.still();
@@ -380,7 +380,7 @@ fn quiet(ledger: Ledger) -> Option<Still> {
 }
 
 /// Those, and free memory, which is read last: others have little time until the call.
-fn certain(ledger: Ledger, place: Place) -> Option<Reading> {
+fn certain(ledger: Ledger, place: DeltaContext) -> Option<Reading> {
     let before = place.free(ledger)?;
     let still = quiet(ledger)?;
     let free = place.free(ledger)?;

@@ -19,13 +19,13 @@ use aliquot_enforce::backing::{Source, Taken};
 
 use crate::accounting::account::Ledger;
 use crate::loader::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS, StreamMode, Target};
-use crate::memory::meter::{self, Ended, Kind, Meter, State, Waiting};
-use crate::memory::pools::{self, Place};
+use crate::memory::meter::{self, CallEnd, Meter, MeterKind, PendingCall, State};
+use crate::memory::pools::{self, AddressOut};
 use crate::sys::{self, KeepErrno};
 
-use execs::{Does, Flight};
+use execs::{Flight, UnfreedUse};
 use flight::{fly, take_off};
-use wanted::{Amounts, CARDS_MAX, MEMORY_NODE, NONE, Wanted};
+use wanted::{Amounts, CARDS_MAX, GraphDemand, MEMORY_NODE, NONE};
 
 /// Turns that a trim waits for launches under way which it would take memory from.
 const TRIM_TURNS_MAX: u32 = 64;
@@ -84,14 +84,14 @@ pub(crate) fn watch(device: Device) -> bool {
 
 /// Brings accounting to what the driver says of its stores; the ledger that holds more now than its limit leaves, and whether any
 /// store has grown by what no thread reserved.
-fn settle() -> (Option<Ledger>, Ended) {
-    let (mut over, mut how) = (None, Ended::Fits);
+fn settle() -> (Option<Ledger>, CallEnd) {
+    let (mut over, mut how) = (None, CallEnd::Fits);
     meter::each_charged(|meter, _, ledger| {
         if matches!(meter, Meter::Graphs(_)) {
             match meter.refresh(ledger) {
-                Ended::Fits => {}
-                Ended::Grew => how = Ended::Grew,
-                Ended::Over => (over, how) = (Some(ledger), Ended::Grew),
+                CallEnd::Fits => {}
+                CallEnd::Grew => how = CallEnd::Grew,
+                CallEnd::Over => (over, how) = (Some(ledger), CallEnd::Grew),
             }
         }
     });
@@ -99,7 +99,7 @@ fn settle() -> (Option<Ledger>, Ended) {
 }
 
 /// The vendor's call was made.
-struct Flown {
+struct FlightCall {
     answer: i32,
     /// Where it had its memory from; `None`: it was refused.
     source: Option<Source>,
@@ -108,7 +108,7 @@ struct Flown {
 }
 
 /// What the driver holds of each card of a flight, in bytes; no driver has [`UNTOLD`].
-type Held = Amounts;
+type DriverAmounts = Amounts;
 
 /// It does not say.
 const UNTOLD: u64 = u64::MAX;
@@ -117,7 +117,7 @@ fn held_of(card: i32) -> u64 {
     Meter::Graphs(Device(card)).reserved().unwrap_or(UNTOLD)
 }
 
-fn held(wanted: &Wanted) -> Held {
+fn held(wanted: &GraphDemand) -> DriverAmounts {
     let mut held = NONE;
     for (place, (card, _)) in held.iter_mut().zip(wanted.each()) {
         *place = held_of(card);
@@ -132,19 +132,19 @@ fn grown(card: i32, before: u64) -> Option<u64> {
 }
 
 /// What is reserved for a flight, by the places of its cards. Large, so it lies where its caller has a place for it.
-type Reserved = [Option<Waiting>; CARDS_MAX];
+type Reserved = [Option<PendingCall>; CARDS_MAX];
 
 const NOTHING: Reserved = [const { None }; CARDS_MAX];
 
 /// An executable graph is launched: its memory is reserved before, unless it has it.
 #[inline]
 pub(crate) fn launch(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
-    if Kind::Graphs.is_there() { run(exec, target, Does::Launch, &real) } else { real() }
+    if MeterKind::Graphs.is_there() { run(exec, target, UnfreedUse::Launch, &real) } else { real() }
 }
 
 /// The same for an upload.
 pub(crate) fn upload(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
-    if Kind::Graphs.is_there() { run(exec, target, Does::Upload, &real) } else { real() }
+    if MeterKind::Graphs.is_there() { run(exec, target, UnfreedUse::Upload, &real) } else { real() }
 }
 
 /// A graph that is to be launched for the first time is uploaded, into a stream at rest: what the driver takes for that is no
@@ -152,7 +152,7 @@ pub(crate) fn upload(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
 #[cold]
 pub(crate) fn bring(exec: u64, target: Target) {
     let _errno = KeepErrno::new();
-    if Kind::Graphs.is_there() && execs::knows(exec) {
+    if MeterKind::Graphs.is_there() && execs::knows(exec) {
         return;
     }
     let Target { stream, mode } = target;
@@ -164,7 +164,7 @@ pub(crate) fn bring(exec: u64, target: Target) {
     }
 }
 
-fn run(exec: u64, target: Target, does: Does, real: &dyn Fn() -> i32) -> i32 {
+fn run(exec: u64, target: Target, does: UnfreedUse, real: &dyn Fn() -> i32) -> i32 {
     let is_known = {
         let _errno = KeepErrno::new();
         execs::knows(exec) && !vendor::is_capturing(target.stream, target.mode)
@@ -179,7 +179,7 @@ fn run(exec: u64, target: Target, does: Does, real: &dyn Fn() -> i32) -> i32 {
 
 /// `None`: it is not known any more.
 #[inline(never)]
-fn run_known(exec: u64, target: Target, does: Does, real: &dyn Fn() -> i32) -> Option<i32> {
+fn run_known(exec: u64, target: Target, does: UnfreedUse, real: &dyn Fn() -> i32) -> Option<i32> {
     let (mut flight, mut reserved) = (Flight::NONE, NOTHING);
     let taken_off = {
         let _errno = KeepErrno::new();
@@ -201,12 +201,12 @@ fn run_known(exec: u64, target: Target, does: Does, real: &dyn Fn() -> i32) -> O
 
 /// A graph is instantiated, and uploaded where that says so; `destroy` is the vendor's way back.
 pub(crate) fn instantiate(
-    (exec, graph): (Place, u64),
+    (exec, graph): (AddressOut, u64),
     upload: Option<Target>,
     real: &dyn Fn() -> i32,
     destroy: fn(u64) -> i32,
 ) -> i32 {
-    if exec.is_null() || !Kind::Graphs.is_there() {
+    if exec.is_null() || !MeterKind::Graphs.is_there() {
         return real();
     }
     let mut flight = Flight::NONE;
@@ -227,8 +227,8 @@ pub(crate) fn instantiate(
     };
     let _errno = KeepErrno::new();
     match made {
-        Made::Kept(answer) | Made::Not(answer) => answer,
-        Made::Undone(refusal) => {
+        InstantiationOutcome::Kept(answer) | InstantiationOutcome::Not(answer) => answer,
+        InstantiationOutcome::Undone(refusal) => {
             let _destroyed = destroy(exec.read());
             exec.write(before);
             pools::trim_graphs();
@@ -238,7 +238,7 @@ pub(crate) fn instantiate(
 }
 
 /// What came of an instantiation, and the answer.
-enum Made {
+enum InstantiationOutcome {
     /// What the driver made of it.
     Kept(i32),
     /// It made one that cannot stay.
@@ -249,7 +249,12 @@ enum Made {
 
 /// Instantiates with what that may take in accounting.
 #[inline(never)]
-fn make(exec: Place, flight: &mut Flight, upload: Option<Target>, real: &dyn Fn() -> i32) -> Made {
+fn make(
+    exec: AddressOut,
+    flight: &mut Flight,
+    upload: Option<Target>,
+    real: &dyn Fn() -> i32,
+) -> InstantiationOutcome {
     let mut reserved = NOTHING;
     let taken_off = {
         let _errno = KeepErrno::new();
@@ -259,8 +264,8 @@ fn make(exec: Place, flight: &mut Flight, upload: Option<Target>, real: &dyn Fn(
     };
     match taken_off {
         Ok(true) => {}
-        Ok(false) => return Made::Not(OUT_OF_MEMORY),
-        Err(refusal) => return Made::Not(refusal.answer()),
+        Ok(false) => return InstantiationOutcome::Not(OUT_OF_MEMORY),
+        Err(refusal) => return InstantiationOutcome::Not(refusal.answer()),
     }
     let flown = fly(flight, &mut reserved, real);
     let _errno = KeepErrno::new();
@@ -273,12 +278,12 @@ fn make(exec: Place, flight: &mut Flight, upload: Option<Target>, real: &dyn Fn(
     if let Some(source) = flown.source.filter(|_| was_alone && upload.is_none()) {
         learn(&flight.wanted, source);
     }
-    Made::of(exec, flown.answer, is_noted, flown.over.or_else(|| settle().0))
+    InstantiationOutcome::of(exec, flown.answer, is_noted, flown.over.or_else(|| settle().0))
 }
 
 /// Instantiates with nothing reserved, where the driver was seen to take nothing then. If it does so after all, that was wrong.
 #[inline(never)]
-fn make_freely(exec: Place, wanted: &Wanted, real: &dyn Fn() -> i32) -> Made {
+fn make_freely(exec: AddressOut, wanted: &GraphDemand, real: &dyn Fn() -> i32) -> InstantiationOutcome {
     let (since, before) = {
         let _errno = KeepErrno::new();
         (execs::moment(), held(wanted))
@@ -290,15 +295,15 @@ fn make_freely(exec: Place, wanted: &Wanted, real: &dyn Fn() -> i32) -> Made {
     let has_grown = each.any(|((card, _), before)| grown(card, *before).is_some_and(|grown| grown > 0));
     let is_its = has_grown && execs::was_quiet(since);
     let (over, how) = settle();
-    if is_its || how == Ended::Grew {
+    if is_its || how == CallEnd::Grew {
         execs::learn(Taken::AtEither);
     }
-    Made::of(exec, answer, is_noted, over)
+    InstantiationOutcome::of(exec, answer, is_noted, over)
 }
 
-impl Made {
+impl InstantiationOutcome {
     /// The driver has answered. `over` is a ledger that holds more now than its limit leaves.
-    fn of(exec: Place, answer: i32, is_noted: bool, over: Option<Ledger>) -> Self {
+    fn of(exec: AddressOut, answer: i32, is_noted: bool, over: Option<Ledger>) -> Self {
         match over.filter(|_| answer == SUCCESS) {
             Some(over) => {
                 execs::take(exec.read());
@@ -311,7 +316,7 @@ impl Made {
 }
 
 /// Something was instantiated, and nothing else was under way: has it its memory by now?
-fn learn(wanted: &Wanted, source: Source) {
+fn learn(wanted: &GraphDemand, source: Source) {
     let lacks = |(card, bytes)| held_of(card) < bytes;
     match source {
         Source::Kept if wanted.each().any(lacks) => execs::learn(Taken::AtLaunch),
@@ -323,7 +328,7 @@ fn learn(wanted: &Wanted, source: Source) {
 /// An executable graph is destroyed.
 pub(crate) fn destroy(exec: u64, real: impl FnOnce() -> i32) -> i32 {
     // Before: the driver may give its handle to another at once.
-    let known = if Kind::Graphs.is_there() { execs::take(exec) } else { None };
+    let known = if MeterKind::Graphs.is_there() { execs::take(exec) } else { None };
     let answer = real();
     if answer != SUCCESS
         && let Some(known) = known
@@ -336,9 +341,9 @@ pub(crate) fn destroy(exec: u64, real: impl FnOnce() -> i32) -> i32 {
 /// An executable graph gets the nodes of another graph.
 pub(crate) fn update(exec: u64, graph: u64, real: impl FnOnce() -> i32) -> i32 {
     let answer = real();
-    if answer == SUCCESS && Kind::Graphs.is_there() && execs::knows(exec) {
+    if answer == SUCCESS && MeterKind::Graphs.is_there() && execs::knows(exec) {
         let _errno = KeepErrno::new();
-        let mut wanted = Wanted::NOTHING;
+        let mut wanted = GraphDemand::NOTHING;
         if wanted.read(graph).is_ok() {
             execs::change(exec, &wanted);
         }
@@ -364,7 +369,7 @@ pub(crate) fn trim(device: Device, real: impl FnOnce() -> Option<i32>) -> Option
 
 /// The same, as the program asks for it.
 pub(crate) fn trim_for_program(device: Device, real: impl FnOnce() -> i32) -> i32 {
-    if !Kind::Graphs.is_there() {
+    if !MeterKind::Graphs.is_there() {
         return real();
     }
     let answer = trim(device, || Some(real())).unwrap_or(SUCCESS);

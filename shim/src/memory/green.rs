@@ -1,10 +1,10 @@
 //! Green contexts: each retains its card's primary context, which is charged, and works with its memory.
 
 use crate::accounting::alloc_map::{AllocMap, Key};
-use crate::accounting::contexts::{self, End, Notes};
+use crate::accounting::contexts::{self, ContextEnd, Notes};
 use crate::loader::vendor::{self, Device, SUCCESS};
-use crate::memory::context_accounting::{self, Holder, Letting};
-use crate::memory::pools::Place;
+use crate::memory::context_accounting::{self, Holder, PrimaryRelease};
+use crate::memory::pools::AddressOut;
 use crate::sys::KeepErrno;
 
 /// Those that were made here, by handle.
@@ -24,7 +24,12 @@ fn context_of(green: u64) -> Option<u64> {
 }
 
 /// cuGreenCtxCreate; `destroy` is the vendor's.
-pub(crate) fn create(device: Device, green: Place, real: impl Fn() -> i32, destroy: fn(u64) -> i32) -> i32 {
+pub(crate) fn create(
+    device: Device,
+    green: AddressOut,
+    real: impl Fn() -> i32,
+    destroy: fn(u64) -> i32,
+) -> i32 {
     let answer = context_accounting::retain(device, (Holder::Green, green), real, destroy);
     if answer != SUCCESS || green.is_null() {
         return answer;
@@ -51,12 +56,12 @@ pub(crate) fn destroy(green: u64, real: impl Fn() -> i32) -> i32 {
         // Before: the driver may give its handles to another at once.
         known.iter().for_each(|known| contexts::part(known.context));
         if let Some(context) = known.map(|known| known.context).or_else(|| context_of(green)) {
-            let _told = contexts::handle_going(context, End::Comes);
+            let _told = contexts::handle_going(context, ContextEnd::Comes);
         }
         known
     };
     let answer = match known {
-        Some(Green { device, .. }) => context_accounting::let_go(Device(device), Letting::Green, real),
+        Some(Green { device, .. }) => context_accounting::let_go(Device(device), PrimaryRelease::Green, real),
         None => real(),
     };
     let _errno = KeepErrno::new();

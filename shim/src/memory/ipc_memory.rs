@@ -35,14 +35,14 @@ use aliquot_abi::layout::slot::{
 };
 use aliquot_abi::view::SlotView;
 
-pub(crate) use descriptor::{Mark, lend_physical, mark_again};
+pub(crate) use descriptor::{DescriptorMark, lend_physical, mark_again};
 pub(crate) use opened::{close, import_ended, imported, importing, open};
 pub(crate) use shared_slot::settle;
 
 use crate::accounting::account::{Bytes, Ledger};
-use crate::accounting::alloc_map::{AllocMap, Held, Key, NoRoom, Tie};
+use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key, NoRoom, Tie};
 use crate::accounting::credit;
-use crate::accounting::life::{self, Taken};
+use crate::accounting::life::{self, AcquiredSlot};
 use crate::grants::Usage;
 use crate::memory::plain::{self, POINTERS};
 use crate::sys::process;
@@ -50,17 +50,17 @@ use crate::sys::{self, KeepErrno};
 
 /// A slot of IPC-shared memory, under one owner word.
 #[derive(Clone, Copy)]
-pub(crate) struct Lent {
+pub(crate) struct IpcSlot {
     usage: Usage,
     number: u32,
     /// The word without its process and marks.
     owner: u64,
-    room: Room,
+    room: SlotUse,
 }
 
 /// What a slot of IPC-shared memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum SlotUse {
     /// One allocation.
     One,
     /// A shared slot of them.
@@ -69,7 +69,7 @@ enum Room {
 
 /// What this process made and lends, or has open.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct IpcEntry {
     bytes: Bytes,
     grant: u32,
     tie: Tie,
@@ -77,13 +77,13 @@ struct Place {
     /// How often the program has to close it.
     references: u32,
     owner: u64,
-    room: Room,
-    books: Books,
+    room: SlotUse,
+    books: ChargedSlot,
 }
 
 /// Which slot has the bytes of what this process made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Books {
+enum ChargedSlot {
     /// One that is the memory's.
     Apart,
     /// The process's again, as that one was taken away.
@@ -92,7 +92,7 @@ enum Books {
 
 /// What a hold stood for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Had {
+enum HoldState {
     /// The vendor had it for this process: the slot was never dead.
     Memory,
     /// Nothing, as the vendor did not open it: the slot may have been found dead before it was held, and is the reaper's.
@@ -104,7 +104,7 @@ enum Had {
 pub(crate) struct Tag(u64);
 
 /// By the maker's address.
-static MADE: AllocMap<Place> = AllocMap::new();
+static MADE: AllocMap<IpcEntry> = AllocMap::new();
 /// How often this process holds a lock, by the lock.
 static HOLDS: AllocMap<u32> = AllocMap::new();
 
@@ -118,7 +118,7 @@ impl Tag {
 
 // === impl Held ===
 
-impl Held {
+impl AllocEntry {
     /// What the vendor has freed goes back; what is shared, when no process has it open.
     pub(crate) fn give_back(self, key: Key) {
         if self.is_apart() {
@@ -129,31 +129,31 @@ impl Held {
     }
 }
 
-// === impl Lent ===
+// === impl IpcSlot ===
 
-impl Lent {
+impl IpcSlot {
     /// The slot of this number, which has this owner word.
     fn of(usage: Usage, number: usize, owner: u64) -> Option<Self> {
         let is_shared = usage.view.slot(number)?.tag().load(Ordering::Acquire) == CROWD;
-        let room = if is_shared { Room::Shared } else { Room::One };
+        let room = if is_shared { SlotUse::Shared } else { SlotUse::One };
         Some(Self { usage, number: u32::try_from(number).ok()?, owner: freed(owner), room })
     }
 
     /// One that was taken, or found.
-    fn at(usage: Usage, taken: Taken, room: Room) -> Self {
+    fn at(usage: Usage, taken: AcquiredSlot, room: SlotUse) -> Self {
         Self { usage, number: taken.number, owner: freed(taken.owner), room }
     }
 
     /// What this process made, and has there.
-    fn place(self, ledger: Ledger, bytes: Bytes, tie: Tie) -> Place {
+    fn place(self, ledger: Ledger, bytes: Bytes, tie: Tie) -> IpcEntry {
         let (number, owner, room) = (self.number, self.owner, self.room);
         let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-        Place { bytes, grant, tie, number, references: 1, owner, room, books: Books::Apart }
+        IpcEntry { bytes, grant, tie, number, references: 1, owner, room, books: ChargedSlot::Apart }
     }
 
     /// The byte whose lock says that a process has it.
     pub(crate) fn lock(self) -> u64 {
-        lock_of_lent(self.number, self.owner, if self.room == Room::Shared { CROWD } else { 0 })
+        lock_of_lent(self.number, self.owner, if self.room == SlotUse::Shared { CROWD } else { 0 })
     }
 
     fn key(self) -> Key {
@@ -207,7 +207,7 @@ impl Lent {
     }
 
     /// One hold less. With the last of all processes the slot is emptied, if its maker let go.
-    fn drop_hold(self, ledger: Ledger, had: Had) {
+    fn drop_hold(self, ledger: Ledger, had: HoldState) {
         // A slot for this process is taken before other threads are kept from taking one.
         if !ledger.has_books() {
             return;
@@ -217,7 +217,7 @@ impl Lent {
                 return false;
             }
             // While the lock is held no process takes the slot for dead, so that it is emptied once.
-            if had == Had::Memory && self.is_let_go() && self.closes() {
+            if had == HoldState::Memory && self.is_let_go() && self.closes() {
                 self.empty(ledger);
             }
             self.unlock();
@@ -231,14 +231,14 @@ impl Lent {
 
     /// Its maker does not have it any more.
     fn let_go(self, ledger: Ledger) {
-        if self.room == Room::Shared {
+        if self.room == SlotUse::Shared {
             return;
         }
         // None: it was taken for dead, and what was in it is off shared accounting.
         if let Some(slot) = self.slot() {
             slot.kind().store(LET_GO, Ordering::SeqCst);
         }
-        self.drop_hold(ledger, Had::Memory);
+        self.drop_hold(ledger, HoldState::Memory);
     }
 
     /// Whether this process, which has the lock, is the last that had it: then no process takes hold of it any more.
@@ -300,7 +300,7 @@ impl Lent {
     fn find(ledger: Ledger, tag: Tag) -> Option<Self> {
         let usage = ledger.usage();
         let found = life::lent(usage, tag.0)?;
-        let lent = Self::at(usage, found, Room::One);
+        let lent = Self::at(usage, found, SlotUse::One);
         // A slot is taken before there is any lock: with the first one the process shows its sign, and drops all locks for that.
         let _has_sign = ledger.has_books();
         if !life::one_at_a_time(|| lent.hold()) {
@@ -308,7 +308,7 @@ impl Lent {
         }
         let stays = lent.stays(tag);
         if !stays {
-            lent.drop_hold(ledger, Had::Nothing);
+            lent.drop_hold(ledger, HoldState::Nothing);
         }
         stays.then_some(lent)
     }
@@ -316,18 +316,18 @@ impl Lent {
 
 /// Whether this process or another one holds the memory of a slot, which has this owner word.
 pub(crate) fn is_held((usage, file): (Usage, i32), number: usize, owner: u64) -> bool {
-    let is_held_here = |lent: Lent| HOLDS.get(lent.key()).is_some() || shared_slot::is_own(lent);
-    Lent::of(usage, number, owner)
+    let is_held_here = |lent: IpcSlot| HOLDS.get(lent.key()).is_some() || shared_slot::is_own(lent);
+    IpcSlot::of(usage, number, owner)
         .is_some_and(|lent| is_held_here(lent) || sys::locked_by_another(file, lent.lock()))
 }
 
-// === impl Place ===
+// === impl IpcEntry ===
 
-impl Place {
-    fn lent(&self) -> Option<(Lent, Ledger)> {
+impl IpcEntry {
+    fn lent(&self) -> Option<(IpcSlot, Ledger)> {
         let ledger = credit::ledger(self.grant)?;
         let (usage, number, owner, room) = (ledger.usage(), self.number, self.owner, self.room);
-        Some((Lent { usage, number, owner, room }, ledger))
+        Some((IpcSlot { usage, number, owner, room }, ledger))
     }
 
     /// The maker's free.
@@ -335,11 +335,11 @@ impl Place {
         let _errno = KeepErrno::new();
         let Some((lent, ledger)) = self.lent() else { return };
         match self.books {
-            Books::Apart => ledger.let_go(self.bytes),
-            Books::Joined => ledger.release(self.bytes),
+            ChargedSlot::Apart => ledger.let_go(self.bytes),
+            ChargedSlot::Joined => ledger.release(self.bytes),
         }
         lent.let_go(ledger);
-        if self.room == Room::Shared && self.books == Books::Apart {
+        if self.room == SlotUse::Shared && self.books == ChargedSlot::Apart {
             shared_slot::leave(lent, self.bytes);
         }
     }
@@ -356,7 +356,7 @@ pub(crate) trait Entry {
 }
 
 /// An allocation, as it was found.
-struct Pointer(Key, Held);
+struct Pointer(Key, AllocEntry);
 
 impl Entry for Pointer {
     fn set_apart(&self) -> bool {
@@ -374,7 +374,7 @@ impl Entry for Pointer {
     }
 
     fn is_apart(&self) -> bool {
-        POINTERS.get(self.0).is_some_and(Held::is_apart)
+        POINTERS.get(self.0).is_some_and(AllocEntry::is_apart)
     }
 }
 
@@ -382,7 +382,7 @@ impl Entry for Pointer {
 pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
     let _errno = KeepErrno::new();
     let key = Key(address);
-    if POINTERS.get(key).is_none_or(Held::is_apart) {
+    if POINTERS.get(key).is_none_or(AllocEntry::is_apart) {
         return Ok(());
     }
     let Some(held) = plain::detach(key).filter(|held| !held.is_apart()) else { return Ok(()) };
@@ -393,7 +393,7 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
 }
 
 /// A slot under this tag, held by this process; its shared slot, where there is no tag or no slot.
-fn take_any(ledger: Ledger, tag: Option<Tag>) -> Option<Lent> {
+fn take_any(ledger: Ledger, tag: Option<Tag>) -> Option<IpcSlot> {
     shared_slot::settle();
     let own = || tag.and_then(|tag| life::one_at_a_time(|| take_slot(ledger.usage(), tag)));
     own().or_else(|| {
@@ -409,7 +409,12 @@ fn take_any(ledger: Ledger, tag: Option<Tag>) -> Option<Lent> {
 }
 
 /// The bytes of an entry go to a slot that was taken for them.
-fn move_out(entry: &impl Entry, key: Key, (ledger, lent): (Ledger, Lent), place: Place) -> Result<(), i32> {
+fn move_out(
+    entry: &impl Entry,
+    key: Key,
+    (ledger, lent): (Ledger, IpcSlot),
+    place: IpcEntry,
+) -> Result<(), i32> {
     if !entry.set_apart() {
         lent.let_go(ledger);
         return Ok(());
@@ -424,7 +429,7 @@ fn move_out(entry: &impl Entry, key: Key, (ledger, lent): (Ledger, Lent), place:
     // Without a place for it, its slot stays until the process ends.
     let stale = MADE.insert(key, place).map_err(|NoRoom| ledger.refuse())?;
     // Memory that was there before.
-    stale.into_iter().for_each(Place::let_go);
+    stale.into_iter().for_each(IpcEntry::let_go);
     if !entry.is_apart() {
         // Freed while it was being lent.
         give_back(key);
@@ -439,20 +444,20 @@ pub(crate) fn give_back(key: Key) {
     }
 }
 
-fn move_bytes(ledger: Ledger, lent: Lent, bytes: Bytes) -> bool {
+fn move_bytes(ledger: Ledger, lent: IpcSlot, bytes: Bytes) -> bool {
     lent.slot().is_some_and(|slot| ledger.set_apart(bytes, slot.used()))
 }
 
 /// A slot for IPC-shared memory, held by this process.
-fn take_slot(usage: Usage, tag: Tag) -> Option<Lent> {
+fn take_slot(usage: Usage, tag: Tag) -> Option<IpcSlot> {
     // Without a descriptor there are no locks.
     usage.file()?;
-    let mut held: Option<Lent> = None;
-    let mut hold = |taken: Taken| {
+    let mut held: Option<IpcSlot> = None;
+    let mut hold = |taken: AcquiredSlot| {
         if let Some(earlier) = held.take() {
             earlier.unlock();
         }
-        let lent = Lent::at(usage, taken, Room::One);
+        let lent = IpcSlot::at(usage, taken, SlotUse::One);
         held = lent.hold().then_some(lent);
         held.is_some()
     };
@@ -469,14 +474,14 @@ fn take_slot(usage: Usage, tag: Tag) -> Option<Lent> {
 /// This process takes a slot anew: what it lends of this grant, and has no slot of its own any more, goes there, too. `join`
 /// is told of each once.
 pub(crate) fn each_without_slot(ledger: Ledger, join: &dyn Fn(Bytes)) {
-    let is_without = |place: &Place| {
-        let is_its = usize::try_from(place.grant) == Ok(ledger.number()) && place.books == Books::Apart;
+    let is_without = |place: &IpcEntry| {
+        let is_its = usize::try_from(place.grant) == Ok(ledger.number()) && place.books == ChargedSlot::Apart;
         is_its && place.lent().is_some_and(|(lent, _)| lent.slot().is_none())
     };
     while let Some(key) = MADE.find(|key, place| is_without(place).then_some(key)) {
         let joined = MADE.update(key, |place| {
-            let was = core::mem::replace(&mut place.books, Books::Joined);
-            (was == Books::Apart).then_some(place.bytes)
+            let was = core::mem::replace(&mut place.books, ChargedSlot::Joined);
+            (was == ChargedSlot::Apart).then_some(place.bytes)
         });
         joined.flatten().into_iter().for_each(join);
     }
@@ -490,7 +495,7 @@ pub(crate) fn context_ended(tie: Tie) {
     opened::context_ended(tie);
 }
 
-fn take_of(map: &AllocMap<Place>, tie: Tie) -> Option<Place> {
+fn take_of(map: &AllocMap<IpcEntry>, tie: Tie) -> Option<IpcEntry> {
     let key = map.find(|key, place| (place.tie == tie).then_some(key))?;
     map.take(key)
 }

@@ -6,13 +6,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::loader::vendor;
 use crate::memory::modules::Object;
-use crate::sys::fork_private::Noted;
+use crate::sys::fork_private::NotedNumbers;
 use crate::sys::{self, KeepErrno};
 
 /// Questions that are remembered; others are measured again.
 const ASKED_MAX: usize = 1 << 13;
 
-static ASKED: Noted<ASKED_MAX> = Noted::new();
+static ASKED: NotedNumbers<ASKED_MAX> = NotedNumbers::new();
 /// Counts ends of modules, libraries and contexts: what was asked before one is not remembered after it.
 static AGE: AtomicU64 = AtomicU64::new(1);
 
@@ -23,7 +23,7 @@ const PAGE: usize = 4096;
 
 /// A question, told apart from all others by 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct LoadKey {
     question: u64,
     /// The object itself: the driver knows it, as something was had of it.
     object: u64,
@@ -34,7 +34,7 @@ pub(crate) type Name = *const c_char;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum LoadSubject {
     /// A function of a module, or a kernel of a library.
     Function = 1,
     /// A variable.
@@ -65,14 +65,14 @@ fn mixed(sum: u64) -> u64 {
     (sum ^ (sum >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93).max(1)
 }
 
-impl Asked {
+impl LoadKey {
     /// Of a module, which belongs to one context. `None`: the name is no text, and the driver says what is wrong.
-    pub(crate) fn of_module(what: What, module: Object, name: Name) -> Option<Self> {
+    pub(crate) fn of_module(what: LoadSubject, module: Object, name: Name) -> Option<Self> {
         Self::at_age(AGE.load(Ordering::Acquire), what, module, name)
     }
 
-    fn at_age(age: u64, what: What, module: Object, name: Name) -> Option<Self> {
-        let object = mixed(head([module.0, What::Any as u64, age]));
+    fn at_age(age: u64, what: LoadSubject, module: Object, name: Name) -> Option<Self> {
+        let object = mixed(head([module.0, LoadSubject::Any as u64, age]));
         let first = head([module.0, what as u64, age]);
         let has_name = !name.is_null();
         // Of what it does not know the driver never looks at the name, which may be anything.
@@ -90,17 +90,17 @@ impl Asked {
     }
 
     /// Of a library, which is loaded into every context anew. `None`: there is no context, or the name is no text.
-    pub(crate) fn of_library(what: What, library: Object, name: Name) -> Option<Self> {
+    pub(crate) fn of_library(what: LoadSubject, library: Object, name: Name) -> Option<Self> {
         let _errno = KeepErrno::new();
         Self::named_in(what, library, vendor::current_context()?, name)
     }
 
     /// The same of what has no name, in this context.
-    pub(crate) fn in_context(what: What, library: Object, context: u64) -> Option<Self> {
+    pub(crate) fn in_context(what: LoadSubject, library: Object, context: u64) -> Option<Self> {
         Self::named_in(what, library, context, core::ptr::null())
     }
 
-    fn named_in(what: What, library: Object, context: u64, name: Name) -> Option<Self> {
+    fn named_in(what: LoadSubject, library: Object, context: u64, name: Name) -> Option<Self> {
         Self::of_module(what, Object(library.0 ^ context.rotate_left(32)), name)
     }
 
@@ -157,17 +157,20 @@ mod tests {
     #[test]
     fn only_what_was_had_of_what_is_still_there_is_known() {
         // Other tests end contexts meanwhile, so ages are given.
-        let of =
-            |age, what, module, name: &CStr| Asked::at_age(age, what, Object(module), name.as_ptr()).unwrap();
-        let had = of(1, What::Function, 0x5000, c"kernel");
+        let of = |age, what, module, name: &CStr| {
+            LoadKey::at_age(age, what, Object(module), name.as_ptr()).unwrap()
+        };
+        let had = of(1, LoadSubject::Function, 0x5000, c"kernel");
         assert!(!had.is_known());
         had.note();
-        assert!(had.is_known() && of(1, What::Function, 0x5000, c"kernel").is_known());
-        assert!(!of(1, What::Variable, 0x5000, c"kernel").is_known());
-        assert!(!of(1, What::Function, 0x5010, c"kernel").is_known());
-        assert!(!of(1, What::Function, 0x5000, c"kernel2").is_known());
-        assert!(!Asked::at_age(1, What::Function, Object(0x5000), core::ptr::null()).unwrap().is_known());
-        assert!(!of(2, What::Function, 0x5000, c"kernel").is_known(), "something ended since");
+        assert!(had.is_known() && of(1, LoadSubject::Function, 0x5000, c"kernel").is_known());
+        assert!(!of(1, LoadSubject::Variable, 0x5000, c"kernel").is_known());
+        assert!(!of(1, LoadSubject::Function, 0x5010, c"kernel").is_known());
+        assert!(!of(1, LoadSubject::Function, 0x5000, c"kernel2").is_known());
+        assert!(
+            !LoadKey::at_age(1, LoadSubject::Function, Object(0x5000), core::ptr::null()).unwrap().is_known()
+        );
+        assert!(!of(2, LoadSubject::Function, 0x5000, c"kernel").is_known(), "something ended since");
     }
 
     #[test]
@@ -175,9 +178,9 @@ mod tests {
         for length in [0, 1, 5000, NAME_MAX - 1] {
             let name = std::ffi::CString::new(vec![b'x'; length]).unwrap();
             let ask = || {
-                Asked::at_age(
+                LoadKey::at_age(
                     1,
-                    What::Function,
+                    LoadSubject::Function,
                     Object(0x7000 + u64::try_from(length).unwrap()),
                     name.as_ptr(),
                 )
@@ -192,11 +195,11 @@ mod tests {
     #[test]
     fn of_what_nothing_was_had_a_name_that_lies_nowhere_is_not_read() {
         let of = |name: usize| {
-            Asked::at_age(1, What::Function, Object(0x8000), core::ptr::without_provenance(name))
+            LoadKey::at_age(1, LoadSubject::Function, Object(0x8000), core::ptr::without_provenance(name))
         };
         assert_eq!([1, 4095, usize::MAX, usize::MAX >> 1].map(of), [None; 4]);
         let endless = vec![b'x'; 2 * NAME_MAX];
-        assert_eq!(Asked::at_age(1, What::Function, Object(0x8000), endless.as_ptr().cast()), None);
+        assert_eq!(LoadKey::at_age(1, LoadSubject::Function, Object(0x8000), endless.as_ptr().cast()), None);
     }
 
     #[test]

@@ -15,11 +15,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::growth::{Growth, Operation, Promise, Size, Stamp};
 
-use crate::accounting::account::{self, Account, Bytes, Ledger, Loose, Moving};
+use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger, UnaccountedRelease};
 use crate::grants::DEVICES_MAX;
 use crate::loader::vendor::{self, Device, SUCCESS};
 use crate::memory::free_memory_delta::pass_admission_gate;
-use crate::sys::fork_private::{Empty, Kept, Table};
+use crate::sys::fork_private::{Empty, ForkPrivate, Table};
 
 pub(crate) use walk::{each, each_changed, each_charged};
 
@@ -50,7 +50,7 @@ pub(crate) enum Meter {
 
 /// What is known of it.
 #[derive(Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct MeterRecord {
     /// The card, whose grant pays.
     pub(crate) device: Device,
     pub(crate) state: State,
@@ -71,11 +71,11 @@ pub(crate) enum State {
 
 // SAFETY: integers, and an enumeration with a zero.
 #[expect(unsafe_code, reason = "zeros are promised to be a value")]
-unsafe impl Empty for Known {}
+unsafe impl Empty for MeterRecord {}
 
 /// What is metered, and how much of it there is of which kind.
 struct Meters {
-    table: Table<Known, METERS_MAX>,
+    table: Table<MeterRecord, METERS_MAX>,
     tally: [u32; KINDS],
 }
 
@@ -85,7 +85,7 @@ unsafe impl Empty for Meters {}
 
 /// What accounting is to follow without being told; counted, because most programs have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MeterKind {
     /// Graphs, and pools with something in accounting: they grow or shrink on their own.
     Follows = 0,
     /// Graphs.
@@ -98,33 +98,33 @@ pub(crate) enum Kind {
 
 const KINDS: usize = 4;
 
-static METERS: Kept<Meters> = Kept::new();
+static METERS: ForkPrivate<Meters> = ForkPrivate::new();
 /// [`Meters::tally`] for the thread that looks without the lock; after a fork too high until the first change.
 static TALLY: [AtomicU32; KINDS] = [const { AtomicU32::new(0) }; KINDS];
 static UNIT: AtomicU64 = AtomicU64::new(UNIT_FIRST);
 
 /// A vendor call on its way.
-pub(crate) struct Running {
+pub(crate) struct RunningCall {
     meter: Meter,
     operation: Operation,
     ledger: Ledger,
     /// The moment at which it began; `None`: nothing began.
     begun: Option<Stamp>,
-    moving: Moving,
+    moving: InFlightOperation,
 }
 
 /// A vendor call for graphs on its way, without what the card tells of it: of many cards' there is one each on a stack.
-pub(crate) struct Waiting {
+pub(crate) struct PendingCall {
     ledger: Ledger,
     /// Reserved for it.
     worst: u64,
     begun: Stamp,
-    moving: Moving,
+    moving: InFlightOperation,
 }
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum CallEnd {
     /// All it took was reserved.
     Fits,
     /// It took more than was reserved, and the limit leaves that.
@@ -143,19 +143,19 @@ impl Meter {
         }
     }
 
-    fn of_key(key: u64, known: &Known) -> Self {
+    fn of_key(key: u64, known: &MeterRecord) -> Self {
         let all = [Self::Graphs(known.device), Self::Primary(known.device)];
         all.into_iter().find(|meter| meter.key() == key).unwrap_or(Self::Pool(key))
     }
 
     /// What is known of it.
-    pub(crate) fn known(self) -> Option<Known> {
+    pub(crate) fn known(self) -> Option<MeterRecord> {
         METERS.with(|meters| meters.table.get(self.key()).copied()).flatten()
     }
 
     /// Notes where it is, unless that is known. False: there is no room to note it.
     pub(crate) fn note(self, device: Device, state: State) -> bool {
-        let known = Known { device, state, growth: Growth::default() };
+        let known = MeterRecord { device, state, growth: Growth::default() };
         let noted = |meters: &mut Meters| {
             let is_crowded = matches!(self, Self::Pool(_)) && meters.table.count() >= POOLS_MAX;
             meters.table.get(self.key()).is_some()
@@ -172,7 +172,7 @@ impl Meter {
             && self.is_pool()
             && let Account::Counted(ledger) = account::of(device)
         {
-            ledger.loosen(Loose::Memory);
+            ledger.loosen(UnaccountedRelease::Memory);
         }
         is_noted
     }
@@ -200,7 +200,7 @@ impl Meter {
         self.change_known(|known| inside(&mut known.growth))
     }
 
-    fn change_known<R>(self, inside: impl FnOnce(&mut Known) -> R) -> Option<R> {
+    fn change_known<R>(self, inside: impl FnOnce(&mut MeterRecord) -> R) -> Option<R> {
         let changed = |meters: &mut Meters| {
             let known = meters.table.get(self.key())?;
             let before = self.kinds(known);
@@ -213,7 +213,7 @@ impl Meter {
     }
 
     /// What it counts as.
-    fn kinds(self, known: &Known) -> [u32; KINDS] {
+    fn kinds(self, known: &MeterRecord) -> [u32; KINDS] {
         let is_graphs = matches!(self, Self::Graphs(_));
         let follows = self.follows(known);
         let [is_going, is_free] = [State::Going, State::Free].map(|state| known.state == state);
@@ -221,7 +221,7 @@ impl Meter {
     }
 
     /// Whether it grows or shrinks without a call that tells: a store of graphs at launches, a pool that has something.
-    fn follows(self, known: &Known) -> bool {
+    fn follows(self, known: &MeterRecord) -> bool {
         match self {
             Self::Graphs(_) => true,
             Self::Pool(_) => known.in_books() > 0,
@@ -257,20 +257,20 @@ impl Meter {
 
     /// A call begins that takes `bytes` of a pool of this card, if the pool is known and charged and accounting has room for the
     /// worst. `None`: otherwise; nothing has changed.
-    pub(crate) fn enter_at_once(self, device: Device, ledger: Ledger, bytes: Bytes) -> Option<Running> {
+    pub(crate) fn enter_at_once(self, device: Device, ledger: Ledger, bytes: Bytes) -> Option<RunningCall> {
         let (_, worst) = worst_of(bytes)?;
         pass_admission_gate(ledger);
         let moving = ledger.moving();
         // Nothing is reserved for what may cost nothing: it would be missing elsewhere for a moment.
-        if Kind::Free.is_there() || !ledger.reserve_at_once(Bytes(worst)) {
+        if MeterKind::Free.is_there() || !ledger.reserve_at_once(Bytes(worst)) {
             return None;
         }
-        let is_here = |known: &Known| known.state == State::Charged && known.device == device;
+        let is_here = |known: &MeterRecord| known.state == State::Charged && known.device == device;
         self.begin((ledger, moving), worst, is_here)
     }
 
     /// A call that takes `bytes` begins. `None`: they do not fit, and trimming all pools does not help.
-    pub(crate) fn enter(self, ledger: Ledger, bytes: Bytes) -> Option<Running> {
+    pub(crate) fn enter(self, ledger: Ledger, bytes: Bytes) -> Option<RunningCall> {
         let (need, worst) = worst_of(bytes)?;
         pass_admission_gate(ledger);
         let moving = ledger.moving();
@@ -287,38 +287,38 @@ impl Meter {
     }
 
     /// A call begins that takes `worst` at most. `None`: that does not fit.
-    pub(crate) fn enter_worst(self, ledger: Ledger, worst: Bytes) -> Option<Running> {
+    pub(crate) fn enter_worst(self, ledger: Ledger, worst: Bytes) -> Option<RunningCall> {
         let moving = ledger.moving();
         ledger.reserve(worst).ok()?;
         self.begin((ledger, moving), worst.0, |_| true)
     }
 
     /// A call that was not made, for which another one reserved so much.
-    pub(crate) fn adopt(self, ledger: Ledger, worst: Bytes) -> Running {
+    pub(crate) fn adopt(self, ledger: Ledger, worst: Bytes) -> RunningCall {
         let operation = Operation { worst: worst.0, promised: 0 };
         // Nothing moves by asking.
-        Running { meter: self, operation, ledger, begun: None, moving: Moving::NOTHING }
+        RunningCall { meter: self, operation, ledger, begun: None, moving: InFlightOperation::NOTHING }
     }
 
     /// The same, where no thread is asked to give anything back.
-    pub(crate) fn enter_now(self, ledger: Ledger, worst: Bytes) -> Option<Waiting> {
+    pub(crate) fn enter_now(self, ledger: Ledger, worst: Bytes) -> Option<PendingCall> {
         let moving = ledger.moving();
         ledger.reserve_now(worst).ok()?;
         self.begin((ledger, moving), worst.0, |_| true)?.wait()
     }
 
     /// A call begins that is expected to take nothing.
-    pub(crate) fn enter_idle(self, ledger: Ledger) -> Option<Waiting> {
+    pub(crate) fn enter_idle(self, ledger: Ledger) -> Option<PendingCall> {
         self.begin((ledger, ledger.moving()), 0, |_| true)?.wait()
     }
 
     /// Begins what `worst` is reserved for, where it is known and as `wanted`; gives that back where it is not.
     fn begin(
         self,
-        (ledger, moving): (Ledger, Moving),
+        (ledger, moving): (Ledger, InFlightOperation),
         worst: u64,
-        wanted: impl FnOnce(&Known) -> bool,
-    ) -> Option<Running> {
+        wanted: impl FnOnce(&MeterRecord) -> bool,
+    ) -> Option<RunningCall> {
         let began = self
             .change_known(|known| wanted(known).then(|| (known.growth.stamp(), known.growth.begin(worst))));
         let Some((stamp, operation)) = began.flatten() else {
@@ -329,13 +329,18 @@ impl Meter {
     }
 
     /// `moving` is from before accounting changed, as the thread that measures looks at both.
-    fn running(self, (ledger, moving): (Ledger, Moving), stamp: Stamp, operation: Operation) -> Running {
-        Running { meter: self, operation, ledger, begun: Some(stamp), moving }
+    fn running(
+        self,
+        (ledger, moving): (Ledger, InFlightOperation),
+        stamp: Stamp,
+        operation: Operation,
+    ) -> RunningCall {
+        RunningCall { meter: self, operation, ledger, begun: Some(stamp), moving }
     }
 
     /// The same, as far as the room of the pool goes.
     #[cold]
-    fn enter_room(self, ledger: Ledger, need: u64) -> Option<Running> {
+    fn enter_room(self, ledger: Ledger, need: u64) -> Option<RunningCall> {
         for _ in 0..TRIES_MAX {
             let stamp = self.change(|growth| growth.stamp())?;
             let size = self.size()?;
@@ -358,13 +363,13 @@ impl Meter {
     }
 
     /// Whether accounting has what the driver says now, where `known` was copied a moment ago; takes no lock.
-    fn is_still(self, known: &Known) -> bool {
+    fn is_still(self, known: &MeterRecord) -> bool {
         known.state == State::Charged
             && self.reserved().is_some_and(|reserved| known.growth.is_settled_at(reserved))
     }
 
     /// Puts into accounting what the driver says now.
-    pub(crate) fn refresh(self, ledger: Ledger) -> Ended {
+    pub(crate) fn refresh(self, ledger: Ledger) -> CallEnd {
         // More than accounting says is charged, whatever the limit: it is held.
         self.adopt(ledger, Bytes(0)).end(SUCCESS)
     }
@@ -404,14 +409,14 @@ impl Meters {
     }
 }
 
-impl Kind {
+impl MeterKind {
     /// Whether there is one; takes no lock.
     pub(crate) fn is_there(self) -> bool {
         TALLY.get(self as usize).is_none_or(|tally| tally.load(Ordering::Acquire) != 0)
     }
 }
 
-impl Known {
+impl MeterRecord {
     /// Bytes in accounting for it.
     pub(crate) fn in_books(&self) -> u64 {
         self.growth.in_books()

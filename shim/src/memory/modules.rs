@@ -28,16 +28,16 @@ mod pending_loads;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::accounting::account::{self, Account, Bytes, Ledger, Moving};
+use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger};
 use crate::accounting::alloc_map::{AllocMap, Key, Tie};
 use crate::accounting::contexts::{self, Current};
 use crate::accounting::credit;
 use crate::grants::GRANTS_MAX;
 use crate::loader::vendor::{self, OUT_OF_MEMORY, SUCCESS};
-use crate::memory::free_memory_delta::{Patience, Reading, Taken, Turn, given, read, taken};
+use crate::memory::free_memory_delta::{DeltaTurn, MemoryDelta, Patience, Reading, given, read, taken};
 use crate::memory::image;
 use crate::memory::lazy_load;
-use crate::memory::pools::Place;
+use crate::memory::pools::AddressOut;
 use crate::sys::KeepErrno;
 
 pub(crate) use limits::{Change, limit};
@@ -50,7 +50,7 @@ use limits::{Stacks, Step};
 
 /// What an object holds in a context.
 #[derive(Clone, Copy)]
-struct Charged {
+struct ObjectCharge {
     of: u64,
     tie: u32,
     grant: u32,
@@ -61,14 +61,14 @@ struct Charged {
     stacks: Stacks,
 }
 
-impl Charged {
+impl ObjectCharge {
     /// What other limits of a context took than that of stacks.
     fn beside_stacks(self) -> u64 {
         self.bytes.saturating_sub(self.stacks.charged())
     }
 }
 
-static MODULES: AllocMap<Charged> = AllocMap::new();
+static MODULES: AllocMap<ObjectCharge> = AllocMap::new();
 /// What the variables of modules and libraries take, where their images say it.
 static VARIABLES: AllocMap<Bytes> = AllocMap::new();
 
@@ -90,7 +90,7 @@ enum Stage {
 }
 
 /// A call that may take memory.
-struct Watched {
+struct ModuleCall {
     ledger: Ledger,
     current: Current,
     stage: Stage,
@@ -101,13 +101,13 @@ struct Watched {
     patience: Patience,
     before: Option<Reading>,
     // Accounting is right before others look, and look before they have their turn.
-    _moving: Moving,
-    _turn: Turn,
+    _moving: InFlightOperation,
+    _turn: DeltaTurn,
 }
 
 /// What is asked for, in the current context.
 #[derive(Clone, Copy)]
-enum Asking {
+enum ModuleRequest {
     /// To load an image with variables of that size, if it says it.
     Load(Option<Bytes>),
     /// Something of this object.
@@ -116,14 +116,14 @@ enum Asking {
     Limit(Object, Change),
 }
 
-impl Asking {
+impl ModuleRequest {
     /// What the call is in a context.
     fn stage(self, current: Current) -> Stage {
         match self {
             Self::Load(_) => Stage::Load,
             Self::Limit(object, change) => Stage::Limit(change.step(object, current)),
             Self::Get(object) => match object.in_context(current) {
-                Some(Charged { loaded: 1, .. }) => Stage::Later,
+                Some(ObjectCharge { loaded: 1, .. }) => Stage::Later,
                 _ => Stage::First,
             },
         }
@@ -139,7 +139,7 @@ impl Object {
         Key((self.0 ^ u64::from(tie.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)) & u64::MAX >> 1)
     }
 
-    fn in_context(self, current: Current) -> Option<Charged> {
+    fn in_context(self, current: Current) -> Option<ObjectCharge> {
         MODULES.get(self.key(current.tie))
     }
 
@@ -156,8 +156,14 @@ impl Object {
             return Ok(());
         }
         let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-        let fresh =
-            Charged { of: self.0, tie: current.tie.0, grant, loaded: 0, bytes: 0, stacks: Stacks::default() };
+        let fresh = ObjectCharge {
+            of: self.0,
+            tie: current.tie.0,
+            grant,
+            loaded: 0,
+            bytes: 0,
+            stacks: Stacks::default(),
+        };
         let Some(other) = MODULES.insert(key, fresh).map_err(|_| NoPlace)? else { return Ok(()) };
         // Another thread was faster.
         self.change(current, |charged| {
@@ -183,7 +189,7 @@ impl Object {
         }
     }
 
-    fn change<R>(self, current: Current, change: impl FnOnce(&mut Charged) -> R) -> Option<R> {
+    fn change<R>(self, current: Current, change: impl FnOnce(&mut ObjectCharge) -> R) -> Option<R> {
         MODULES.update(self.key(current.tie), change)
     }
 
@@ -194,7 +200,7 @@ impl Object {
 
     /// Adds to what it holds. Where it ended meanwhile, what it took is gone with it.
     fn add(self, current: Current, ledger: Ledger, bytes: Bytes) {
-        let add = |charged: &mut Charged| charged.bytes = charged.bytes.saturating_add(bytes.0);
+        let add = |charged: &mut ObjectCharge| charged.bytes = charged.bytes.saturating_add(bytes.0);
         if self.change(current, add).is_none() {
             ledger.release(bytes);
         }
@@ -202,7 +208,7 @@ impl Object {
 
     /// Gives back part of what it holds; how much.
     fn give_back(self, current: Current, ledger: Ledger, bytes: Bytes) -> Bytes {
-        let take = |charged: &mut Charged| {
+        let take = |charged: &mut ObjectCharge| {
             let less = charged.bytes.min(bytes.0);
             charged.bytes -= less;
             less
@@ -213,7 +219,7 @@ impl Object {
     }
 
     /// Takes out what it holds in all contexts; `each` is told.
-    fn take_out(self, mut each: impl FnMut(Charged)) -> Option<Bytes> {
+    fn take_out(self, mut each: impl FnMut(ObjectCharge)) -> Option<Bytes> {
         pending_loads::ended(self);
         let mut was_there = false;
         MODULES.sweep(
@@ -242,7 +248,7 @@ impl Object {
 struct Sums([u64; GRANTS_MAX]);
 
 impl Sums {
-    fn add(&mut self, charged: Charged) {
+    fn add(&mut self, charged: ObjectCharge) {
         let sum = usize::try_from(charged.grant).ok().and_then(|grant| self.0.get_mut(grant));
         if let Some(sum) = sum {
             *sum = sum.saturating_add(charged.bytes);
@@ -287,9 +293,9 @@ impl Stage {
     }
 }
 
-impl Watched {
+impl ModuleCall {
     /// Before the call. `Ok(None)`: there is nothing to watch.
-    fn begin(asking: Asking) -> Result<Option<Self>, i32> {
+    fn begin(asking: ModuleRequest) -> Result<Option<Self>, i32> {
         let _errno = KeepErrno::new();
         let Some(current) = contexts::current() else { return Ok(None) };
         let ledger = match account::of(current.device) {
@@ -297,7 +303,7 @@ impl Watched {
             Account::Uncounted => return Ok(None),
             Account::Closed => return Err(OUT_OF_MEMORY),
         };
-        if let Asking::Get(object) | Asking::Limit(object, _) = asking {
+        if let ModuleRequest::Get(object) | ModuleRequest::Limit(object, _) = asking {
             object.enter(current, ledger).map_err(|NoPlace| ledger.refuse())?;
             if is_eager() && asking.stage(current) == Stage::Later {
                 // All of it is there.
@@ -305,12 +311,12 @@ impl Watched {
             }
         }
         // A thread that had the turn before may have loaded it.
-        let _turn = Turn::take(ledger);
+        let _turn = DeltaTurn::take(ledger);
         let stage = asking.stage(current);
         let least = match asking {
-            Asking::Load(variables) => variables,
-            Asking::Get(object) => object.least(current),
-            Asking::Limit(object, _) => match stage {
+            ModuleRequest::Load(variables) => variables,
+            ModuleRequest::Get(object) => object.least(current),
+            ModuleRequest::Limit(object, _) => match stage {
                 Stage::Limit(step) => object.growth(current, step),
                 _ => None,
             },
@@ -332,16 +338,16 @@ impl Watched {
         let after = self.before.as_ref().and_then(|_| read(self.ledger, self.patience));
         let taken = match (&self.before, &after) {
             (Some(before), Some(after)) => taken(before, after),
-            _ => Taken::Doubtful(Bytes(0)),
+            _ => MemoryDelta::Doubtful(Bytes(0)),
         };
         if let Stage::Limit(step) = stage {
             let came_back = self.before.as_ref().zip(after.as_ref()).and_then(|(then, now)| given(then, now));
             return self.took_by_limit(object, step, taken, came_back);
         }
         let (measured, is_doubtful) = match taken {
-            Taken::Sure(bytes) | Taken::Likely(bytes) => (bytes, false),
-            Taken::Given(_) => (Bytes(0), false),
-            Taken::Doubtful(bytes) => (bytes, true),
+            MemoryDelta::Sure(bytes) | MemoryDelta::Likely(bytes) => (bytes, false),
+            MemoryDelta::Given(_) => (Bytes(0), false),
+            MemoryDelta::Doubtful(bytes) => (bytes, true),
         };
         if !stage.takes_module() {
             return if is_doubtful { Bytes(0) } else { measured };
@@ -387,7 +393,12 @@ impl Watched {
 pub(crate) struct Image(pub(crate) u64);
 
 /// A module or library is loaded; `unload` is the vendor's way back.
-pub(crate) fn load(handle: Place, image: Image, real: impl Fn() -> i32, unload: impl Fn(u64) -> i32) -> i32 {
+pub(crate) fn load(
+    handle: AddressOut,
+    image: Image,
+    real: impl Fn() -> i32,
+    unload: impl Fn(u64) -> i32,
+) -> i32 {
     if handle.is_null() {
         return real();
     }
@@ -395,7 +406,7 @@ pub(crate) fn load(handle: Place, image: Image, real: impl Fn() -> i32, unload: 
         let _errno = KeepErrno::new();
         image::variables(image.0)
     };
-    let watched = match Watched::begin(Asking::Load(variables)) {
+    let watched = match ModuleCall::begin(ModuleRequest::Load(variables)) {
         Ok(Some(watched)) => watched,
         Ok(None) => {
             let answer = real();
@@ -456,7 +467,7 @@ pub(crate) fn unload(object: Object, real: impl FnOnce() -> i32) -> i32 {
             // It is still there: its bytes stay, under one context where it was in several. Where its place is gone they stay
             // until the process ends.
             let bytes = sums.0.iter().sum();
-            let _stays = MODULES.insert(object.key(Tie(charged.tie)), Charged { bytes, ..charged });
+            let _stays = MODULES.insert(object.key(Tie(charged.tie)), ObjectCharge { bytes, ..charged });
             let _stays = variables.map(|variables| VARIABLES.insert(Key(object.0), variables));
         }
         _ => sums.credit(),

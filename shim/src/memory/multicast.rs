@@ -13,10 +13,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::accounting::account::{self, Account};
 use crate::accounting::alloc_map::{AllocMap, Key};
 use crate::loader::vendor::{Device, OUT_OF_MEMORY, SUCCESS};
-use crate::memory::physical::{Going, Number, Seen};
+use crate::memory::physical::{DroppedHolds, Number, ReleaseSeen};
 
 #[derive(Clone, Copy, Debug)]
-struct Bound {
+struct Binding {
     object: Number,
     /// Where in the object.
     from: u64,
@@ -32,7 +32,7 @@ const WITH_OBJECT: u64 = u64::MAX;
 /// Mappings in a row that one call binds.
 const MEMORIES_MAX: usize = 64;
 
-static BOUND: AllocMap<Bound> = AllocMap::new();
+static BOUND: AllocMap<Binding> = AllocMap::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 /// What is bound: in most programs nothing.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -55,8 +55,8 @@ fn none() -> bool {
 }
 
 /// Has `leaving` let go of all that is wanted, and says so to the memory; whether there was any.
-fn begin(wanted: impl Fn(&Bound) -> bool, leaving: u64, going: &mut Going) -> bool {
-    let is_free = |bound: &Bound| bound.leaving == 0 && wanted(bound);
+fn begin(wanted: impl Fn(&Binding) -> bool, leaving: u64, going: &mut DroppedHolds) -> bool {
+    let is_free = |bound: &Binding| bound.leaving == 0 && wanted(bound);
     let mut any = false;
     while let Some(key) = BOUND.find(|key, bound| is_free(bound).then_some(key)) {
         let taken = BOUND.update(key, |bound| {
@@ -75,7 +75,7 @@ fn begin(wanted: impl Fn(&Bound) -> bool, leaving: u64, going: &mut Going) -> bo
 }
 
 /// The vendor let go of what `wanted` names.
-fn end(wanted: impl Fn(&Bound) -> bool, seen: Seen) {
+fn end(wanted: impl Fn(&Binding) -> bool, seen: ReleaseSeen) {
     while let Some(key) = BOUND.find(|key, bound| wanted(bound).then_some(key)) {
         if let Some(bound) = BOUND.take(key) {
             COUNT.fetch_sub(1, Ordering::AcqRel);
@@ -85,7 +85,7 @@ fn end(wanted: impl Fn(&Bound) -> bool, seen: Seen) {
 }
 
 /// It did not.
-fn keep(wanted: impl Fn(&Bound) -> bool) {
+fn keep(wanted: impl Fn(&Binding) -> bool) {
     while let Some(key) = BOUND.find(|key, bound| wanted(bound).then_some(key)) {
         if let Some(number) = BOUND.update(key, |bound| {
             bound.leaving = 0;
@@ -96,12 +96,12 @@ fn keep(wanted: impl Fn(&Bound) -> bool) {
     }
 }
 
-fn ends_with(object: Number) -> impl Fn(&Bound) -> bool {
-    move |bound: &Bound| bound.object == object && bound.leaving == WITH_OBJECT
+fn ends_with(object: Number) -> impl Fn(&Binding) -> bool {
+    move |bound: &Binding| bound.object == object && bound.leaving == WITH_OBJECT
 }
 
 /// The last hold on something is about to go: what is bound to it goes with it; whether anything is.
-pub(crate) fn ends(object: Number, going: &mut Going) -> bool {
+pub(crate) fn ends(object: Number, going: &mut DroppedHolds) -> bool {
     !none() && begin(|bound| bound.object == object, WITH_OBJECT, going)
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn has_any(object: Number) -> bool {
 }
 
 /// It went.
-pub(crate) fn ended(object: Number, seen: Seen) {
+pub(crate) fn ended(object: Number, seen: ReleaseSeen) {
     if !none() {
         end(ends_with(object), seen);
     }
@@ -126,16 +126,16 @@ pub(crate) fn stays(object: Number) {
 
 /// Memory that a call binds, held for it: the number, and the grant that pays.
 #[derive(Clone, Copy)]
-struct Held(Number, u32);
+struct BoundMemory(Number, u32);
 
 /// The same of one call, all or nothing.
 struct HeldAll {
-    held: [Held; MEMORIES_MAX],
+    held: [BoundMemory; MEMORIES_MAX],
     count: usize,
 }
 
 impl HeldAll {
-    const NONE: Self = Self { held: [Held(Number::NONE, 0); MEMORIES_MAX], count: 0 };
+    const NONE: Self = Self { held: [BoundMemory(Number::NONE, 0); MEMORIES_MAX], count: 0 };
 
     /// In place: it is large for a stack.
     fn hold(&mut self, memory: &mut dyn Iterator<Item = Number>) -> Result<(), i32> {
@@ -145,7 +145,7 @@ impl HeldAll {
                 return Err(OUT_OF_MEMORY);
             };
             match number.hold() {
-                Ok(number) => *place = Held(number, grant),
+                Ok(number) => *place = BoundMemory(number, grant),
                 Err(error) => {
                     self.unhold();
                     return Err(error);
@@ -156,21 +156,21 @@ impl HeldAll {
         Ok(())
     }
 
-    fn each(&self) -> impl Iterator<Item = Held> {
+    fn each(&self) -> impl Iterator<Item = BoundMemory> {
         self.held.iter().copied().take(self.count)
     }
 
     fn unhold(&self) {
-        self.each().for_each(|Held(number, _)| number.unhold());
+        self.each().for_each(|BoundMemory(number, _)| number.unhold());
     }
 
     /// It is bound there. Without a record of where it is it stays charged.
     fn note(&self, (object, from): (u64, u64)) {
         let object = Number::of(object);
-        let is_known = |held: &Held| object != Number::NONE && held.0 != Number::NONE;
-        for Held(number, grant) in self.each().filter(is_known) {
+        let is_known = |held: &BoundMemory| object != Number::NONE && held.0 != Number::NONE;
+        for BoundMemory(number, grant) in self.each().filter(is_known) {
             COUNT.fetch_add(1, Ordering::AcqRel);
-            let bound = Bound { object, from, grant, number, leaving: 0 };
+            let bound = Binding { object, from, grant, number, leaving: 0 };
             if BOUND.insert(Key(next()), bound).is_err() {
                 COUNT.fetch_sub(1, Ordering::AcqRel);
             }
@@ -205,10 +205,10 @@ pub(crate) fn unbind(part: Part, device: Device, call: impl FnOnce() -> i32) -> 
     };
     let (object, grant) = (Number::of(part.object), u32::try_from(ledger.number()).unwrap_or(u32::MAX));
     let until = part.from.saturating_add(part.bytes);
-    let is_there = |bound: &Bound| {
+    let is_there = |bound: &Binding| {
         (bound.object, bound.grant) == (object, grant) && part.from <= bound.from && bound.from < until
     };
-    let (mut going, ours) = (Going::default(), next());
+    let (mut going, ours) = (DroppedHolds::default(), next());
     let _any = begin(is_there, ours, &mut going);
     let (answer, seen, _moving) = going.ask(call);
     if answer == SUCCESS {

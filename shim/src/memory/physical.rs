@@ -24,12 +24,12 @@ mod mapped;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::accounting::account::{self, Account, Bytes, Ledger, Moving};
+use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger};
 use crate::accounting::alloc_map::{AllocMap, Fate, Key, NoRoom};
 use crate::accounting::contexts;
 use crate::accounting::credit;
 use crate::loader::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
-use crate::memory::free_memory_delta::{self, Watch, Watched};
+use crate::memory::free_memory_delta::{self, Watch, WatchedCall};
 use crate::memory::ipc_memory;
 use crate::memory::multicast;
 
@@ -50,14 +50,14 @@ struct Record {
     holds: u32,
     /// Those that the vendor has not dropped.
     live: u32,
-    reach: Reach,
-    books: Books,
+    reach: SharingScope,
+    books: ChargedSlot,
 }
 
 /// Which slot has the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-enum Books {
+enum ChargedSlot {
     /// The process's.
     Own = 0,
     /// The memory's.
@@ -67,7 +67,7 @@ enum Books {
 /// The processes that can have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-enum Reach {
+enum SharingScope {
     /// This process alone.
     Own = 0,
     /// A process that has a shared handle, too.
@@ -90,7 +90,7 @@ static KEPT: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of which a call drops the last holds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Going {
+pub(crate) struct DroppedHolds {
     /// No other process can have them.
     own: u64,
     /// Another process may.
@@ -102,7 +102,7 @@ pub(crate) struct Going {
 
 /// Whether the card was seen to give back what may have been held elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum ReleaseSeen {
     /// It was.
     Given,
     /// Not for sure.
@@ -110,11 +110,11 @@ pub(crate) enum Seen {
 }
 
 /// How the vendor is asked.
-enum Asked {
+enum CreateCall {
     /// Nothing of it is counted.
     Uncounted,
-    Moving(Moving),
-    Watched(Ledger, Watched),
+    Moving(InFlightOperation),
+    Watched(Ledger, WatchedCall),
 }
 
 // === impl Record ===
@@ -122,16 +122,16 @@ enum Asked {
 impl Record {
     /// No process here holds it any more, and a process elsewhere may.
     fn is_kept(&self) -> bool {
-        self.live == 0 && self.holds == 0 && self.reach == Reach::Shared
+        self.live == 0 && self.holds == 0 && self.reach == SharingScope::Shared
     }
 
     /// It is on the card no longer.
     fn credit(&self, number: Number) {
         match self.books {
-            Books::Own => credit::credit(self.grant, self.bytes),
-            Books::Apart => ipc_memory::give_back(number.lent()),
+            ChargedSlot::Own => credit::credit(self.grant, self.bytes),
+            ChargedSlot::Apart => ipc_memory::give_back(number.lent()),
         }
-        if self.bytes.0 == 0 && self.reach == Reach::Shared {
+        if self.bytes.0 == 0 && self.reach == SharingScope::Shared {
             ipc_memory::import_ended(number.lent());
         }
     }
@@ -139,59 +139,59 @@ impl Record {
     /// Whether an import that has its handle is of it, also after its last hold here: of memory of this process that others may
     /// have. What is not charged may be another's by then.
     fn is_imported_by_name(&self) -> bool {
-        self.reach == Reach::Shared && self.bytes.0 > 0 && self.handle != 0
+        self.reach == SharingScope::Shared && self.bytes.0 > 0 && self.handle != 0
     }
 }
 
-// === impl Going ===
+// === impl DroppedHolds ===
 
-impl Going {
+impl DroppedHolds {
     /// What loses its last hold.
     fn add(&mut self, record: Record) {
         if record.bytes.0 > 0 {
             self.grant = Some(record.grant);
         }
-        let sum = if record.reach == Reach::Own { &mut self.own } else { &mut self.shared };
+        let sum = if record.reach == SharingScope::Own { &mut self.own } else { &mut self.shared };
         *sum = sum.saturating_add(record.bytes.0);
     }
 
     /// Has the vendor do it. Where memory may be held elsewhere the card is watched meanwhile.
-    pub(crate) fn ask(self, call: impl FnOnce() -> i32) -> (i32, Seen, Option<Moving>) {
+    pub(crate) fn ask(self, call: impl FnOnce() -> i32) -> (i32, ReleaseSeen, Option<InFlightOperation>) {
         let asked = self.begin();
         let answer = call();
         let (seen, moving) = self.end(asked, answer);
         (answer, seen, moving)
     }
 
-    fn begin(self) -> Asked {
+    fn begin(self) -> CreateCall {
         let Some(ledger) = self.grant.and_then(credit::ledger).or_else(current_ledger) else {
-            return Asked::Uncounted;
+            return CreateCall::Uncounted;
         };
         let watch = if self.shared > 0 || self.bound { Watch::Closely } else { Watch::Aside };
         if watch == Watch::Closely || KEPT.load(Ordering::Acquire) > 0 {
-            return Asked::Watched(ledger, Watched::begin(ledger, watch));
+            return CreateCall::Watched(ledger, WatchedCall::begin(ledger, watch));
         }
         free_memory_delta::pass_admission_gate(ledger);
-        Asked::Moving(ledger.moving())
+        CreateCall::Moving(ledger.moving())
     }
 
-    fn end(self, asked: Asked, answer: i32) -> (Seen, Option<Moving>) {
+    fn end(self, asked: CreateCall, answer: i32) -> (ReleaseSeen, Option<InFlightOperation>) {
         match asked {
-            Asked::Uncounted => (Seen::Unsure, None),
-            Asked::Moving(moving) => (Seen::Unsure, Some(moving)),
-            Asked::Watched(ledger, watched) => {
+            CreateCall::Uncounted => (ReleaseSeen::Unsure, None),
+            CreateCall::Moving(moving) => (ReleaseSeen::Unsure, Some(moving)),
+            CreateCall::Watched(ledger, watched) => {
                 let (given, moving) = watched.end(answer);
-                (given.map_or(Seen::Unsure, |given| self.explain(ledger, given)), Some(moving))
+                (given.map_or(ReleaseSeen::Unsure, |given| self.explain(ledger, given)), Some(moving))
             }
         }
     }
 
     /// What the bytes are that the card has got back: all of these, and perhaps some that were kept.
-    fn explain(self, ledger: Ledger, given: Bytes) -> Seen {
+    fn explain(self, ledger: Ledger, given: Bytes) -> ReleaseSeen {
         let Some(rest) = given.0.checked_sub(self.own.saturating_add(self.shared)) else {
-            return Seen::Unsure;
+            return ReleaseSeen::Unsure;
         };
-        if rest == 0 || credit_kept(ledger, Bytes(rest)) { Seen::Given } else { Seen::Unsure }
+        if rest == 0 || credit_kept(ledger, Bytes(rest)) { ReleaseSeen::Given } else { ReleaseSeen::Unsure }
     }
 }
 
@@ -278,7 +278,7 @@ impl Number {
     }
 
     /// Before the vendor drops a hold.
-    pub(crate) fn begin_drop(self, going: &mut Going) {
+    pub(crate) fn begin_drop(self, going: &mut DroppedHolds) {
         let last = RECORDS.update(self.key(), |record| {
             record.holds = record.holds.saturating_sub(1);
             (record.holds == 0).then_some(*record)
@@ -289,7 +289,7 @@ impl Number {
         }
         going.add(last);
         let takes_along = multicast::ends(self, going);
-        going.bound |= takes_along && last.reach == Reach::Shared;
+        going.bound |= takes_along && last.reach == SharingScope::Shared;
     }
 
     /// The vendor did not.
@@ -307,12 +307,12 @@ impl Number {
     }
 
     /// The vendor did; with the last hold the bytes go back, or are kept.
-    pub(crate) fn dropped(self, seen: Seen) {
+    pub(crate) fn dropped(self, seen: ReleaseSeen) {
         let is_bare = !multicast::has_any(self);
         let ended = RECORDS.decide(self.key(), |record| {
             record.live = record.live.saturating_sub(1);
             let is_nothing = record.bytes.0 == 0 && is_bare;
-            let is_over = record.reach == Reach::Own || seen == Seen::Given || is_nothing;
+            let is_over = record.reach == SharingScope::Own || seen == ReleaseSeen::Given || is_nothing;
             if record.live == 0 && is_over { Fate::Goes } else { Fate::Stays }
         });
         match ended {
@@ -336,8 +336,8 @@ impl Number {
 
     /// Takes back a hold that the vendor never had, or has dropped already.
     pub(crate) fn unhold(self) {
-        self.begin_drop(&mut Going::default());
-        self.dropped(Seen::Unsure);
+        self.begin_drop(&mut DroppedHolds::default());
+        self.dropped(ReleaseSeen::Unsure);
     }
 
     /// The handle names something else, or nothing, from now on.
@@ -381,7 +381,8 @@ pub(crate) fn create(
         return Err(ledger.refuse());
     }
     let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-    let record = Record { bytes, grant, handle, holds: 1, live: 1, reach: Reach::Own, books: Books::Own };
+    let record =
+        Record { bytes, grant, handle, holds: 1, live: 1, reach: SharingScope::Own, books: ChargedSlot::Own };
     match note(record) {
         Ok(_) => Ok(handle),
         Err(NoRoom) => {
@@ -406,8 +407,8 @@ fn note(record: Record) -> Result<Number, NoRoom> {
 }
 
 /// What takes nothing of this process, and has a life as memory does.
-fn note_free(handle: u64, reach: Reach) -> Option<Number> {
-    let books = Books::Own;
+fn note_free(handle: u64, reach: SharingScope) -> Option<Number> {
+    let books = ChargedSlot::Own;
     let record = Record { bytes: Bytes(0), grant: u32::MAX, handle, holds: 1, live: 1, reach, books };
     let noted = note(record).ok();
     if noted.is_none() {
@@ -418,7 +419,7 @@ fn note_free(handle: u64, reach: Reach) -> Option<Number> {
 
 /// A multicast object or a logical endpoint was made.
 pub(crate) fn multicast(handle: u64) {
-    let _noted = note_free(handle, Reach::Own);
+    let _noted = note_free(handle, SharingScope::Own);
 }
 
 /// cuMemRelease.
@@ -428,7 +429,7 @@ pub(crate) fn release(handle: u64, call: impl FnOnce() -> i32) -> i32 {
         name.references = name.references.saturating_sub(1);
         number
     });
-    let mut going = Going::default();
+    let mut going = DroppedHolds::default();
     let Some(number) = named.flatten() else { return going.ask(call).0 };
     number.begin_drop(&mut going);
     let (answer, seen, _moving) = going.ask(call);

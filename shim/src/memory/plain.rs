@@ -3,8 +3,10 @@
 //! An entry is taken out *before* the vendor frees: the driver may hand the address to another thread the moment it has it
 //! back. Where the driver refuses the free the entry is put back.
 
-use crate::accounting::account::{self, Account, Bytes, Family, Ledger, Loose, Moving};
-use crate::accounting::alloc_map::{AllocMap, Held, Key, NoRoom, Tie};
+use crate::accounting::account::{
+    self, Account, Bytes, Family, InFlightOperation, Ledger, UnaccountedRelease,
+};
+use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key, NoRoom, Tie};
 use crate::accounting::contexts;
 use crate::accounting::credit::{Sums, leave};
 use crate::accounting::listeners::OnContextEnd;
@@ -22,7 +24,7 @@ pub(crate) static MIPMAPPED: AllocMap = AllocMap::new();
 
 /// What the vendor made: under which key, and how many bytes it takes, or was asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Made {
+pub(crate) struct VendorAllocation {
     pub(crate) key: Key,
     pub(crate) bytes: Bytes,
 }
@@ -49,7 +51,7 @@ impl Charge {
     }
 
     /// What was made takes.
-    fn cover(self, ledger: Ledger, made: Made) -> Option<Cover> {
+    fn cover(self, ledger: Ledger, made: VendorAllocation) -> Option<Cover> {
         let whole = |own| Cover { own, edges: Edges::default() };
         match self {
             Self::Exact => Some(whole(made.bytes)),
@@ -60,9 +62,14 @@ impl Charge {
 }
 
 /// What was made, with the pages that it shares noted: its entry, and what it has to be charged.
-fn hold(ledger: Ledger, charge: Charge, made: Made, tie: Tie) -> Result<(Held, Bytes), NoRoom> {
+fn hold(
+    ledger: Ledger,
+    charge: Charge,
+    made: VendorAllocation,
+    tie: Tie,
+) -> Result<(AllocEntry, Bytes), NoRoom> {
     let cover = charge.cover(ledger, made).ok_or(NoRoom)?;
-    let held = Held::new(cover.own, ledger.number(), tie).ok_or(NoRoom)?.with_edges(cover.edges);
+    let held = AllocEntry::new(cover.own, ledger.number(), tie).ok_or(NoRoom)?.with_edges(cover.edges);
     if !cover.edges.is_any() {
         return Ok((held, cover.own));
     }
@@ -75,7 +82,7 @@ fn hold(ledger: Ledger, charge: Charge, made: Made, tie: Tie) -> Result<(Held, B
 pub(crate) fn make(
     (map, charge): (&AllocMap, Charge),
     most: Option<Bytes>,
-    make: impl FnOnce() -> Result<Made, i32>,
+    make: impl FnOnce() -> Result<VendorAllocation, i32>,
     unmake: impl FnOnce(Key) -> i32,
 ) -> Result<Key, i32> {
     let Some(current) = contexts::current() else {
@@ -118,7 +125,7 @@ pub(crate) fn make(
 }
 
 /// The driver has freed what is held under a key, and its bytes are in no slot of their own.
-pub(crate) fn credit_held(key: Key, held: Held) {
+pub(crate) fn credit_held(key: Key, held: AllocEntry) {
     let Some(ledger) = held.ledger() else { return };
     let (bytes, stays) = leave(ledger, key, held);
     ledger.release(bytes);
@@ -130,7 +137,7 @@ pub(crate) fn credit_held(key: Key, held: Held) {
 
 /// Makes an allocation the only one that is charged its pages, as it may outlive the others. What it holds then; `None`: it was
 /// freed meanwhile.
-pub(crate) fn detach(key: Key) -> Option<Held> {
+pub(crate) fn detach(key: Key) -> Option<AllocEntry> {
     loop {
         let held = POINTERS.get(key)?;
         let edges = held.edges();
@@ -138,7 +145,7 @@ pub(crate) fn detach(key: Key) -> Option<Held> {
         let owner = held.owner(ledger.page(Family::Pointers));
         let more = Bytes(edges.count() * owner.size.bytes());
         let bytes = Bytes(held.bytes().0.saturating_add(more.0));
-        let Some(whole) = Held::new(bytes, ledger.number(), held.tie()) else { return Some(held) };
+        let Some(whole) = AllocEntry::new(bytes, ledger.number(), held.tie()) else { return Some(held) };
         ledger.charge(more);
         let swapped = POINTERS.update(key, |now| {
             let is_it = *now == held;
@@ -156,7 +163,7 @@ pub(crate) fn detach(key: Key) -> Option<Held> {
     }
 }
 
-fn credit_if_any(key: Key, held: Option<Held>) {
+fn credit_if_any(key: Key, held: Option<AllocEntry>) {
     if let Some(held) = held {
         held.give_back(key);
     }
@@ -167,8 +174,8 @@ fn credit_if_any(key: Key, held: Option<Held>) {
 pub(crate) struct Freeing {
     map: &'static AllocMap,
     key: Key,
-    held: Held,
-    _moving: Option<Moving>,
+    held: AllocEntry,
+    _moving: Option<InFlightOperation>,
 }
 
 /// Before a free. `None`: nothing of this key is charged here.
@@ -199,12 +206,12 @@ impl Freeing {
     }
 
     /// What it is charged to gives memory back outside of calls.
-    pub(crate) fn loosen(&self, by: Loose) {
+    pub(crate) fn loosen(&self, by: UnaccountedRelease) {
         self.held.ledger().into_iter().for_each(|ledger| ledger.loosen(by));
     }
 
     /// It is freed later, if `record` can tell of it.
-    pub(crate) fn leaves(self, record: impl FnOnce(Key, Held) -> bool) -> Result<(), Self> {
+    pub(crate) fn leaves(self, record: impl FnOnce(Key, AllocEntry) -> bool) -> Result<(), Self> {
         if record(self.key, self.held) { Ok(()) } else { Err(self) }
     }
 

@@ -8,10 +8,10 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::accounting::account::{self, Account, Bytes, Ledger};
-use crate::grants::{self, Standing};
+use crate::grants::{self, CardStatus};
 use crate::loader::vendor::{self, Device, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, StreamMode};
 use crate::memory::graphs;
-use crate::memory::meter::{self, Ended, Kind, Known, Meter, Running, State};
+use crate::memory::meter::{self, CallEnd, Meter, MeterKind, MeterRecord, RunningCall, State};
 use crate::sys::{self, KeepErrno};
 
 use aliquot_abi::limits::ManagedPolicy;
@@ -32,12 +32,12 @@ pub(crate) struct Location {
 pub(crate) struct Request {
     pub(crate) bytes: usize,
     /// Where the address goes.
-    pub(crate) address: Place,
+    pub(crate) address: AddressOut,
 }
 
 /// Where the vendor writes an address.
 #[derive(Clone, Copy)]
-pub(crate) struct Place(pub(crate) *mut u64);
+pub(crate) struct AddressOut(pub(crate) *mut u64);
 
 /// Whose business an allocation is.
 #[derive(Clone, Copy)]
@@ -82,7 +82,7 @@ impl Location {
         };
         let is_free = is_managed
             && matches!(grants::standing(device),
-                Standing::Granted(grant) if grant.first().managed == ManagedPolicy::Free);
+                CardStatus::Granted(grant) if grant.first().managed == ManagedPolicy::Free);
         (device, if is_free { State::Free } else { State::Charged })
     }
 }
@@ -233,12 +233,12 @@ impl Request {
 }
 
 /// The vendor's call, whose worst is in accounting.
-fn run(running: Running, request: Request, real: impl Fn() -> i32, back: impl Fn(u64) -> i32) -> i32 {
+fn run(running: RunningCall, request: Request, real: impl Fn() -> i32, back: impl Fn(u64) -> i32) -> i32 {
     let (meter, ledger) = (running.meter(), running.ledger());
     let before = request.address.read();
     let answer = real();
     let _errno = KeepErrno::new();
-    if running.end(answer) != Ended::Over || answer != SUCCESS {
+    if running.end(answer) != CallEnd::Over || answer != SUCCESS {
         return answer;
     }
     let _freed = back(request.address.read());
@@ -281,7 +281,7 @@ pub(crate) fn trim_kept(ledger: Ledger) {
 pub(crate) fn refresh() {
     crate::memory::deferred_free::settle();
     crate::memory::ipc_memory::settle();
-    if !Kind::Follows.is_there() {
+    if !MeterKind::Follows.is_there() {
         return;
     }
     let _errno = KeepErrno::new();
@@ -295,7 +295,7 @@ pub(crate) fn freed() {
 
 /// Something was freed in the order of its stream: no pool has shrunk by that yet, but one that goes may be empty.
 pub(crate) fn freed_in_order() {
-    if Kind::Going.is_there() {
+    if MeterKind::Going.is_there() {
         refresh();
     }
 }
@@ -303,7 +303,7 @@ pub(crate) fn freed_in_order() {
 /// A thread buries pools; no thread waits for it.
 static BURYING: AtomicU32 = AtomicU32::new(0);
 
-fn settle(meter: Meter, known: &Known, ledger: Ledger) {
+fn settle(meter: Meter, known: &MeterRecord, ledger: Ledger) {
     if known.state != State::Going {
         meter.refresh(ledger);
         return;
@@ -388,7 +388,7 @@ pub(crate) fn trimmed(handle: u64) {
     }
 }
 
-impl Place {
+impl AddressOut {
     /// Whether the caller gave none.
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn allocation_without_pool_is_freed_and_its_slot_restored() {
         let (mut word, freed) = (9, core::cell::Cell::new(0));
-        let address = Place(&raw mut word);
+        let address = AddressOut(&raw mut word);
         let real = || {
             address.write(7);
             SUCCESS

@@ -3,9 +3,9 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::accounting::alloc_map::{AllocMap, Fate, Held, Key, Tie};
+use crate::accounting::alloc_map::{AllocEntry, AllocMap, Fate, Key, Tie};
 use crate::loader::vendor::SUCCESS;
-use crate::memory::physical::{self, Going, Number};
+use crate::memory::physical::{self, DroppedHolds, Number};
 use crate::memory::plain::{self, POINTERS};
 
 /// An allocation, by its address.
@@ -22,7 +22,7 @@ static ANY: AtomicU32 = AtomicU32::new(0);
 /// A range of the allocation at this address was exported. What is shared as well stays in its own slot.
 pub(crate) fn export(base: u64) {
     let key = Key(base);
-    if POINTERS.get(key).is_none_or(Held::is_apart) {
+    if POINTERS.get(key).is_none_or(AllocEntry::is_apart) {
         return;
     }
     let Some(held) = plain::detach(key).filter(|held| !held.is_apart()) else { return };
@@ -51,7 +51,7 @@ pub(crate) fn take(address: u64) -> Option<Range> {
 impl Range {
     /// Has the vendor free it.
     pub(crate) fn free(self, address: u64, call: impl FnOnce() -> i32) -> i32 {
-        let mut going = Going::default();
+        let mut going = DroppedHolds::default();
         self.number.begin_drop(&mut going);
         let (answer, seen, _moving) = going.ask(call);
         if answer == SUCCESS {

@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aliquot_abi::limits::CONTEXT_BYTES_PRESUMED;
 
-use crate::accounting::account::{Bytes, Ledger, Moving};
+use crate::accounting::account::{Bytes, InFlightOperation, Ledger};
 use crate::grants::GRANTS_MAX;
 use crate::loader::vendor::{self, Device, SUCCESS};
 use crate::sys::{self, KeepErrno};
@@ -77,31 +77,31 @@ fn memory_now() -> Option<(u64, u64)> {
 }
 
 /// What is said of a context before it is made.
-pub(crate) enum Foreseen {
+pub(crate) enum ContextForecast {
     /// It takes so much.
     Known(Bytes),
     /// Unknown.
-    Presumed(First),
+    Presumed(UnmeasuredContext),
 }
 
 /// A context of unknown size.
-pub(crate) struct First {
+pub(crate) struct UnmeasuredContext {
     ledger: Ledger,
     presumed: Bytes,
     /// `None`: another's goes on.
-    turn: Option<Turn>,
+    turn: Option<ContextTurn>,
 }
 
 /// The turn to make one.
-struct Turn {
+struct ContextTurn {
     word: &'static AtomicU32,
     begun: u32,
     /// From before the turn begins until it is over: a process that waits sees that a process is at it.
-    _moving: Moving,
+    _moving: InFlightOperation,
 }
 
 /// What a second context was seen to take.
-enum Seen {
+enum SecondContext {
     /// The same twice, with nothing else moving that can be seen.
     Sure(Bytes),
     /// The same twice, while the container moved memory.
@@ -110,9 +110,9 @@ enum Seen {
     Least(Bytes),
 }
 
-// === impl Foreseen ===
+// === impl ContextForecast ===
 
-impl Foreseen {
+impl ContextForecast {
     /// Waits for its turn where the size is unknown, and while the turn's owner settles accounting; not for ever.
     pub(crate) fn of(ledger: Ledger) -> Self {
         let is_at_it = || ledger.usage().view.making().load(Ordering::Acquire) != 0;
@@ -125,9 +125,9 @@ impl Foreseen {
     #[cold]
     fn first(ledger: Ledger) -> Self {
         let _errno = KeepErrno::new();
-        let turn = Turn::take(ledger);
+        let turn = ContextTurn::take(ledger);
         let presumed = ledger.limit().min(Bytes(CONTEXT_BYTES_PRESUMED));
-        known(ledger).map_or(Self::Presumed(First { ledger, presumed, turn }), Self::Known)
+        known(ledger).map_or(Self::Presumed(UnmeasuredContext { ledger, presumed, turn }), Self::Known)
     }
 
     /// What is to be reserved before it is made.
@@ -157,9 +157,9 @@ impl Foreseen {
     }
 }
 
-// === impl First ===
+// === impl UnmeasuredContext ===
 
-impl First {
+impl UnmeasuredContext {
     #[cold]
     fn settle(&self, device: Device, context: u64, reserved: Bytes) -> Option<Bytes> {
         if let Some(known) = known(self.ledger) {
@@ -173,22 +173,22 @@ impl First {
         let found = vendor::with_context(context, look);
         let (in_use, seen) = found.unwrap_or((Bytes(u64::MAX), None));
         let bytes = match seen {
-            Some(Seen::Sure(bytes)) => {
+            Some(SecondContext::Sure(bytes)) => {
                 self.tell(bytes);
                 bytes
             }
-            Some(Seen::Likely(bytes)) => bytes,
+            Some(SecondContext::Likely(bytes)) => bytes,
             // It takes no more than is in use.
             _ if in_use <= self.presumed => in_use,
             _ if self.presumed.0 < CONTEXT_BYTES_PRESUMED => return None,
-            Some(Seen::Least(least)) => least.max(self.presumed),
+            Some(SecondContext::Least(least)) => least.max(self.presumed),
             None => self.presumed,
         };
         Some(keep(self.ledger, bytes))
     }
 
     /// Measures how large a context is, beside one that is there, if there is room for another as large.
-    fn measure(&self, device: Device, most: Bytes, reserved: Bytes) -> Option<Seen> {
+    fn measure(&self, device: Device, most: Bytes, reserved: Bytes) -> Option<SecondContext> {
         let both = most.0.saturating_mul(2);
         let more = Bytes(both.saturating_sub(reserved.0));
         if more.0 > 0 {
@@ -199,7 +199,7 @@ impl First {
         found
     }
 
-    fn probe(&self, device: Device) -> Option<Seen> {
+    fn probe(&self, device: Device) -> Option<SecondContext> {
         let (mut least, mut likely): (Option<u64>, Option<Bytes>) = (None, None);
         for _ in 0..TRIES_MAX {
             let (still, before) = (self.ledger.still(), free_now()?);
@@ -217,12 +217,12 @@ impl First {
             least = Some(least.map_or(smaller, |least| least.min(smaller)));
             let is_still = (still.total, still.calls.begun) == (later.total, later.calls.begun);
             match (taken == given, is_still) {
-                (true, true) => return Some(Seen::Sure(Bytes(taken))),
+                (true, true) => return Some(SecondContext::Sure(Bytes(taken))),
                 (true, false) => likely = Some(Bytes(taken)),
                 (false, _) => {}
             }
         }
-        likely.map(Seen::Likely).or_else(|| least.map(|least| Seen::Least(Bytes(least))))
+        likely.map(SecondContext::Likely).or_else(|| least.map(|least| SecondContext::Least(Bytes(least))))
     }
 
     /// Has the container's other processes know it.
@@ -233,9 +233,9 @@ impl First {
     }
 }
 
-// === impl Turn ===
+// === impl ContextTurn ===
 
-impl Turn {
+impl ContextTurn {
     /// `None`: another's does not end.
     fn take(ledger: Ledger) -> Option<Self> {
         let (word, begun) = (ledger.usage().view.making(), millis());
@@ -256,7 +256,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ContextTurn {
     fn drop(&mut self) {
         if self.word.compare_exchange(self.begun, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             sys::wake_all(self.word);

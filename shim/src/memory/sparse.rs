@@ -10,12 +10,12 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::accounting::account::Loose;
+use crate::accounting::account::UnaccountedRelease;
 use crate::accounting::alloc_map::{AllocMap, Key, Tie};
 use crate::accounting::contexts;
 use crate::accounting::credit;
 use crate::loader::vendor::{SUCCESS, StreamMode};
-use crate::memory::deferred_free::{self, What};
+use crate::memory::deferred_free::{self, DeferredItem};
 use crate::memory::physical::Number;
 use crate::sys::KeepErrno;
 
@@ -31,7 +31,7 @@ pub(crate) struct Part {
 
 /// What is to be behind a part.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Behind {
+pub(crate) enum PartBacking {
     /// What this handle names.
     Handle(u64),
     /// Nothing.
@@ -44,17 +44,17 @@ pub(crate) enum Behind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) part: Part,
-    pub(crate) behind: Behind,
+    pub(crate) behind: PartBacking,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct MappedPart {
     part: Part,
     number: Number,
     tie: Tie,
 }
 
-static PLACES: AllocMap<Place> = AllocMap::new();
+static PLACES: AllocMap<MappedPart> = AllocMap::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 /// Places: most programs have none.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -81,7 +81,7 @@ fn places_are_none() -> bool {
 }
 
 /// Takes out one place that is wanted.
-fn take(wanted: impl Fn(&Place) -> bool) -> Option<Place> {
+fn take(wanted: impl Fn(&MappedPart) -> bool) -> Option<MappedPart> {
     loop {
         let found = PLACES.find(|key, place| wanted(place).then_some(key))?;
         // Another thread may have been faster.
@@ -99,8 +99,8 @@ pub(crate) fn change(
     call: impl FnOnce() -> i32,
 ) -> i32 {
     let handles = changes.clone().filter_map(|change| match change.behind {
-        Behind::Handle(handle) => Some(handle),
-        Behind::Nothing | Behind::Unknown => None,
+        PartBacking::Handle(handle) => Some(handle),
+        PartBacking::Nothing | PartBacking::Unknown => None,
     });
     for (count, handle) in handles.clone().enumerate() {
         if let Err(error) = Number::of(handle).hold() {
@@ -112,7 +112,7 @@ pub(crate) fn change(
     handles
         .clone()
         .filter_map(|handle| Number::of(handle).grant().and_then(credit::ledger))
-        .for_each(|ledger| ledger.loosen(Loose::Memory));
+        .for_each(|ledger| ledger.loosen(UnaccountedRelease::Memory));
     let answer = call();
     if answer != SUCCESS {
         handles.for_each(|handle| Number::of(handle).unhold());
@@ -125,11 +125,11 @@ pub(crate) fn change(
         while !places_are_none()
             && let Some(place) = take(|place| part.covers(&place.part))
         {
-            let event = *event.get_or_insert_with(|| deferred_free::Behind::of(stream, mode, tie));
+            let event = *event.get_or_insert_with(|| deferred_free::StreamPoint::of(stream, mode, tie));
             leave(event, place);
         }
-        if let Behind::Handle(handle) = behind {
-            put(Place { part, number: Number::of(handle), tie });
+        if let PartBacking::Handle(handle) = behind {
+            put(MappedPart { part, number: Number::of(handle), tie });
         }
     }
     if let Some(Some(event)) = event {
@@ -139,7 +139,7 @@ pub(crate) fn change(
     SUCCESS
 }
 
-fn put(place: Place) {
+fn put(place: MappedPart) {
     COUNT.fetch_add(1, Ordering::AcqRel);
     if PLACES.insert(next(), place).is_err() {
         // Without a record of where it is it stays charged.
@@ -148,14 +148,14 @@ fn put(place: Place) {
 }
 
 /// A place goes when the stream has reached the event; without one it stays until its array ends.
-fn leave(event: Option<deferred_free::Behind>, place: Place) {
+fn leave(event: Option<deferred_free::StreamPoint>, place: MappedPart) {
     let Some(event) = event else {
         // Nothing covers it from now on.
         let part = Part { of: [u32::MAX; 3], ..place.part };
-        return put(Place { part, ..place });
+        return put(MappedPart { part, ..place });
     };
     // Without a record of it it stays charged.
-    let _recorded = event.add(What::Hold(place.number));
+    let _recorded = event.add(DeferredItem::Hold(place.number));
 }
 
 /// An array ended, and with it what was behind it.

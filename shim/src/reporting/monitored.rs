@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::accounting::account::{self, Account};
-use crate::grants::{self, Standing};
+use crate::grants::{self, CardStatus};
 use crate::loader::vendor::{
     SUCCESS, nvmlDeviceGetComputeInstanceId, nvmlDeviceGetGpuInstanceId, nvmlDeviceGetUUID,
 };
@@ -23,17 +23,17 @@ const STEPS_MAX: usize = 8;
 /// Longest UUID that NVML tells, with its zero byte.
 const UUID_MAX: usize = 96;
 
-struct Known {
+struct MonitoredCard {
     handle: AtomicUsize,
-    /// 0: nothing is known; else [`Standing::code`].
+    /// 0: nothing is known; else [`CardStatus::code`].
     code: AtomicU32,
 }
 
-static KNOWN: [Known; HANDLES_MAX] =
-    [const { Known { handle: AtomicUsize::new(0), code: AtomicU32::new(0) } }; HANDLES_MAX];
+static KNOWN: [MonitoredCard; HANDLES_MAX] =
+    [const { MonitoredCard { handle: AtomicUsize::new(0), code: AtomicU32::new(0) } }; HANDLES_MAX];
 
 /// The place of a handle, or a free one.
-fn place(handle: usize) -> Option<&'static Known> {
+fn place(handle: usize) -> Option<&'static MonitoredCard> {
     let home = (handle >> 4) ^ (handle >> 12);
     (0..STEPS_MAX).find_map(|step| {
         let known = KNOWN.get(home.wrapping_add(step) & (HANDLES_MAX - 1))?;
@@ -44,30 +44,30 @@ fn place(handle: usize) -> Option<&'static Known> {
 
 /// How a card stands.
 #[inline]
-pub(crate) fn standing(card: Handle) -> Standing {
+pub(crate) fn standing(card: Handle) -> CardStatus {
     let handle = card.0.addr();
     let code = place(handle)
         .filter(|known| known.handle.load(Ordering::Acquire) == handle)
         .map_or(0, |known| known.code.load(Ordering::Acquire));
-    if code == 0 { look_at(card) } else { Standing::from_code(code) }
+    if code == 0 { look_at(card) } else { CardStatus::from_code(code) }
 }
 
 #[cold]
-fn look_at(card: Handle) -> Standing {
+fn look_at(card: Handle) -> CardStatus {
     let _errno = KeepErrno::new();
     let mut text = [0_u8; UUID_MAX];
     // Without a UUID nothing is remembered: NVML may not be initialised, which the caller's call will say.
     if nvmlDeviceGetUUID(card.0, text.as_mut_ptr(), 96) != Some(SUCCESS) {
-        return Standing::Closed;
+        return CardStatus::Closed;
     }
     let end = text.iter().position(|byte| *byte == 0).unwrap_or(UUID_MAX);
-    let Some(uuid) = text.get(..end).and_then(grants::parse_uuid) else { return Standing::Closed };
+    let Some(uuid) = text.get(..end).and_then(grants::parse_uuid) else { return CardStatus::Closed };
     let standing = grants::standing_of(&uuid);
     remember(card.0.addr(), standing);
     standing
 }
 
-fn remember(handle: usize, standing: Standing) {
+fn remember(handle: usize, standing: CardStatus) {
     let Some(known) = place(handle) else { return };
     let taken = known.handle.compare_exchange(0, handle, Ordering::AcqRel, Ordering::Acquire);
     if taken.map_or_else(|found| found == handle, |_| true) {

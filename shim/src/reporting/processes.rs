@@ -107,21 +107,21 @@ pub(crate) trait Entry: Copy {
 /// A process of a list that tells nothing else.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Named(u32);
+pub(crate) struct ProcessId(u32);
 
-impl Entry for Named {
+impl Entry for ProcessId {
     fn pid(&self) -> Pid {
         Pid(self.0)
     }
 }
 
 /// An entry that accounting alone can make.
-pub(crate) trait Booked: Entry {
+pub(crate) trait AccountedEntry: Entry {
     /// One for a process of accounting, on a card that is these instances.
     fn of(holder: Holder, instances: Instances) -> Self;
 }
 
-impl Booked for Process1 {
+impl AccountedEntry for Process1 {
     fn of(holder: Holder, _instances: Instances) -> Self {
         Self { pid: holder.pid.0, padding: 0, used: holder.bytes }
     }
@@ -136,7 +136,7 @@ impl Entry for Process1 {
     }
 }
 
-impl Booked for Process2 {
+impl AccountedEntry for Process2 {
     fn of(holder: Holder, instances: Instances) -> Self {
         let Instances { gpu: gpu_instance, compute: compute_instance } = instances;
         Self { pid: holder.pid.0, padding: 0, used: holder.bytes, gpu_instance, compute_instance }
@@ -199,7 +199,7 @@ pub(crate) fn is_ours(ledger: Option<Ledger>, pid: Pid) -> bool {
 }
 
 /// Writes the list into `room` places; how many there are, and NVML's answer.
-pub(crate) fn write<E: Booked>(
+pub(crate) fn write<E: AccountedEntry>(
     ledger: Option<Ledger>,
     room: u32,
     list: *mut E,

@@ -34,9 +34,9 @@ struct Locked<T> {
 }
 
 /// A table of this process; made when it is first needed.
-pub(crate) struct Kept<T>(AtomicPtr<Locked<T>>);
+pub(crate) struct ForkPrivate<T>(AtomicPtr<Locked<T>>);
 
-impl<T: Empty> Kept<T> {
+impl<T: Empty> ForkPrivate<T> {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
@@ -219,9 +219,9 @@ impl<V: Copy, const N: usize> Table<V, N> {
 }
 
 /// Numbers that were noted, the last of each place: looked up without a lock. A forked child finds none.
-pub(crate) struct Noted<const N: usize>(AtomicPtr<AtomicU64>);
+pub(crate) struct NotedNumbers<const N: usize>(AtomicPtr<AtomicU64>);
 
-impl<const N: usize> Noted<N> {
+impl<const N: usize> NotedNumbers<N> {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
@@ -262,8 +262,8 @@ mod tests {
     // SAFETY: an integer.
     unsafe impl Empty for u32 {}
 
-    fn table() -> Kept<Table<u32, 16>> {
-        Kept::new()
+    fn table() -> ForkPrivate<Table<u32, 16>> {
+        ForkPrivate::new()
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn noted_entry_stays_until_replaced() {
-        let noted = Noted::<16>::new();
+        let noted = NotedNumbers::<16>::new();
         assert!(!noted.has(7));
         noted.note(7);
         noted.note(7);

@@ -24,9 +24,9 @@ const SLEEP_NANOS: u64 = 1_000_000;
 
 /// A short lock; zero is an open one.
 #[derive(Debug)]
-pub(crate) struct Short(AtomicU32);
+pub(crate) struct ShortLock(AtomicU32);
 
-impl Short {
+impl ShortLock {
     /// False: it cannot be had.
     #[inline]
     pub(crate) fn take(&self) -> bool {

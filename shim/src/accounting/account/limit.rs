@@ -8,16 +8,16 @@ use super::{Bytes, Ledger};
 use crate::grants::GRANTS_MAX;
 
 /// Limits as last read: decoding the page takes longer than an allocation may.
-struct Seen {
+struct CachedLimit {
     /// Odd while a process writes the other two.
     version: AtomicU32,
     generation: AtomicU64,
     memory: AtomicU64,
 }
 
-static SEEN: [Seen; GRANTS_MAX] =
-    [const { Seen { version: AtomicU32::new(0), generation: AtomicU64::new(0), memory: AtomicU64::new(0) } };
-        GRANTS_MAX];
+static SEEN: [CachedLimit; GRANTS_MAX] = [const {
+    CachedLimit { version: AtomicU32::new(0), generation: AtomicU64::new(0), memory: AtomicU64::new(0) }
+}; GRANTS_MAX];
 
 impl Ledger {
     /// The memory limit in force, in bytes; changes of the page are seen at the next call.
@@ -36,7 +36,7 @@ impl Ledger {
     }
 
     #[cold]
-    fn read_limit(self, seen: &Seen, version: u32) -> Bytes {
+    fn read_limit(self, seen: &CachedLimit, version: u32) -> Bytes {
         let limits = match self.grant.read() {
             Some(limits) => limits,
             // What was read last stays in force while the page is nonsense.

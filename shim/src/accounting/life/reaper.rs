@@ -21,7 +21,7 @@ use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
 use aliquot_enforce::unbilled;
 use aliquot_enforce::units::{Nanos, Ppm};
 
-use super::{Identity, Own, is_dead, is_lent, is_unbilled, lock_place, pid_in, pid_of, slots};
+use super::{Identity, OwnSlot, is_dead, is_lent, is_unbilled, lock_place, pid_in, pid_of, slots};
 use crate::accounting::liveness;
 use crate::grants::Usage;
 use crate::sys;
@@ -45,7 +45,7 @@ pub(crate) enum Reaped {
 
 /// What is done where another process is at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manners {
+pub(crate) enum Contention {
     /// It is left to him.
     Waits,
     /// The same again: he may have been stopped.
@@ -54,9 +54,14 @@ pub(crate) enum Manners {
 
 /// Gives back what exited processes held, bills what they left on the card, of which `part` is the tenant's, and opens
 /// accounting that a reaper left closed. `reaping` keeps the threads of this process apart, which record locks do not.
-pub(crate) fn reap(usage: Usage, part: Ppm, own: Own, (reaping, manners): (&AtomicU32, Manners)) -> Reaped {
+pub(crate) fn reap(
+    usage: Usage,
+    part: Ppm,
+    own: OwnSlot,
+    (reaping, manners): (&AtomicU32, Contention),
+) -> Reaped {
     let Some(file) = usage.file() else { return Reaped::Done };
-    if reaping.swap(1, Ordering::AcqRel) != 0 && manners == Manners::Waits {
+    if reaping.swap(1, Ordering::AcqRel) != 0 && manners == Contention::Waits {
         return Reaped::Elsewhere;
     }
     let answer = look(usage, part, (file, manners), own);
@@ -65,9 +70,9 @@ pub(crate) fn reap(usage: Usage, part: Ppm, own: Own, (reaping, manners): (&Atom
 }
 
 /// The lock is taken where there is something to do, and nowhere else.
-fn look(usage: Usage, part: Ppm, (file, manners): (i32, Manners), own: Own) -> Reaped {
+fn look(usage: Usage, part: Ppm, (file, manners): (i32, Contention), own: OwnSlot) -> Reaped {
     let me = Identity::own();
-    if let Own::Slot(number) = own {
+    if let OwnSlot::Slot(number) = own {
         // A program that closed all descriptors lost its lock with them.
         sys::lock_byte(file, lock_place(usize::try_from(number).unwrap_or(usize::MAX)));
     }
@@ -86,7 +91,7 @@ fn look(usage: Usage, part: Ppm, (file, manners): (i32, Manners), own: Own) -> R
         return Reaped::Done;
     }
     let has_lock = sys::lock_byte(file, REAPER);
-    if !has_lock && manners == Manners::Waits {
+    if !has_lock && manners == Contention::Waits {
         return Reaped::Elsewhere;
     }
     let answer = settle(usage, part, (file, manners, me), own);
@@ -108,7 +113,7 @@ enum Fate {
     Gone,
 }
 
-fn fate(usage: Usage, file: i32, (number, slot): (usize, SlotView<'_>), me: Identity, own: Own) -> Fate {
+fn fate(usage: Usage, file: i32, (number, slot): (usize, SlotView<'_>), me: Identity, own: OwnSlot) -> Fate {
     let owner = slot.owner().load(Ordering::SeqCst);
     if pid_in(owner).0 == 0 {
         return Fate::Stays;
@@ -130,11 +135,11 @@ fn fate(usage: Usage, file: i32, (number, slot): (usize, SlotView<'_>), me: Iden
 }
 
 /// Recounts, with all that are marked left out.
-fn settle(usage: Usage, part: Ppm, (file, manners, me): (i32, Manners, Identity), own: Own) -> Reaped {
+fn settle(usage: Usage, part: Ppm, (file, manners, me): (i32, Contention, Identity), own: OwnSlot) -> Reaped {
     let (total, begun) = (usage.view.total(), sys::now());
     let busy_max = match manners {
-        Manners::Waits => BUSY_NANOS_MAX,
-        Manners::Goes => BUSY_AGAIN_NANOS_MAX,
+        Contention::Waits => BUSY_NANOS_MAX,
+        Contention::Goes => BUSY_AGAIN_NANOS_MAX,
     };
     bill_gone(usage, part);
     let all = slots(usage).filter_map(|(number, slot)| {

@@ -3,7 +3,7 @@
 use aliquot_enforce::marks::{EVENTS, Event, Events, Passed, Recorded};
 use aliquot_enforce::pace::World;
 
-use super::markers::{Alive, Lack, destroy, may_mark};
+use super::markers::{Alive, NoMarkers, destroy, may_mark};
 use crate::grants::Usage;
 use crate::loader::vendor::{self, SUCCESS};
 use crate::sys;
@@ -13,7 +13,7 @@ pub(super) struct Driver<'a> {
     pub(super) usage: Usage,
     /// The context by its handle; 0: none.
     pub(super) context: u64,
-    pub(super) lack: Lack,
+    pub(super) lack: NoMarkers,
     /// Whether the events are certainly there.
     pub(super) alive: Alive,
     pub(super) events: &'a mut [u64; EVENTS],
@@ -22,7 +22,7 @@ pub(super) struct Driver<'a> {
 impl Driver<'_> {
     /// Whether no thread has markers of this context: it has no place, or nothing may be asked.
     pub(super) fn lacks_markers(&self) -> bool {
-        self.lack == Lack::Context
+        self.lack == NoMarkers::Context
     }
 
     fn event(&self, event: Event) -> u64 {

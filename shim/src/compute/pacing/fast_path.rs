@@ -7,27 +7,27 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_abi::limits::{ComputePolicy, FailMode};
 
-use super::{Paced, READY, of_grant};
+use super::{PacedCard, READY, of_grant};
 use crate::grants::Need;
-use crate::grants::{self, DEVICES_MAX, Grant, Standing};
+use crate::grants::{self, CardStatus, DEVICES_MAX, Grant};
 use crate::loader::vendor::{self, Device, SUCCESS};
 
 /// The only card there is, where there is one and its compute is limited: its grant, found without a question to the driver.
-static SOLE: AtomicPtr<Paced> = AtomicPtr::new(core::ptr::null_mut());
+static SOLE: AtomicPtr<PacedCard> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Controllers by the number of their card, for launches that have to ask which card is meant.
-static OF_CARD: [AtomicPtr<Paced>; DEVICES_MAX] =
+static OF_CARD: [AtomicPtr<PacedCard>; DEVICES_MAX] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; DEVICES_MAX];
 
 /// Cards that the process sees; 0: no thread asked yet.
 static CARDS: AtomicU32 = AtomicU32::new(0);
 
 /// What becomes of launches on a card.
-pub(super) enum Way {
+pub(super) enum LaunchPath {
     /// They go as they are.
     Free,
     /// They go as its share allows.
-    Paced(&'static Paced),
+    Paced(&'static PacedCard),
     /// They are refused: compute is limited, and cannot be metered.
     Closed,
 }
@@ -82,7 +82,7 @@ pub(super) fn forget_all() {
 }
 
 #[inline]
-fn ready(found: *mut Paced) -> Option<&'static Paced> {
+fn ready(found: *mut PacedCard) -> Option<&'static PacedCard> {
     if found.is_null() {
         return None;
     }
@@ -93,13 +93,13 @@ fn ready(found: *mut Paced) -> Option<&'static Paced> {
 }
 
 #[inline]
-fn of_card(device: Device) -> Option<&'static Paced> {
+fn of_card(device: Device) -> Option<&'static PacedCard> {
     ready(OF_CARD.get(usize::try_from(device.0).ok()?)?.load(Ordering::Acquire))
 }
 
 /// The controller of a stream's card, where its compute is limited and an earlier launch found it.
 #[inline]
-pub(super) fn known(lane: u64) -> Option<&'static Paced> {
+pub(super) fn known(lane: u64) -> Option<&'static PacedCard> {
     let sole = SOLE.load(Ordering::Acquire);
     if !sole.is_null() {
         return ready(sole);
@@ -109,7 +109,7 @@ pub(super) fn known(lane: u64) -> Option<&'static Paced> {
 }
 
 /// The controllers of all cards that an earlier launch found.
-pub(super) fn all_known() -> impl Iterator<Item = &'static Paced> {
+pub(super) fn all_known() -> impl Iterator<Item = &'static PacedCard> {
     let cards = usize::try_from(CARDS.load(Ordering::Relaxed)).unwrap_or(0);
     OF_CARD.iter().take(cards).filter_map(|place| ready(place.load(Ordering::Acquire)))
 }
@@ -117,9 +117,9 @@ pub(super) fn all_known() -> impl Iterator<Item = &'static Paced> {
 /// What becomes of work on a stream, of which the driver takes the context from the stream; on one without a name, in the
 /// current context. Asks which card is meant; with only one, no later launch need ask.
 #[cold]
-pub(super) fn of_stream(lane: u64) -> Way {
+pub(super) fn of_stream(lane: u64) -> LaunchPath {
     if let Some(sole) = ready(SOLE.load(Ordering::Acquire)) {
-        return Way::Paced(sole);
+        return LaunchPath::Paced(sole);
     }
     let is_only = cards() == 1;
     let device = match lane {
@@ -128,9 +128,9 @@ pub(super) fn of_stream(lane: u64) -> Way {
         lane => vendor::device_of(lane).or_else(vendor::current_device),
     };
     // The driver will refuse.
-    let Some(device) = device else { return Way::Free };
+    let Some(device) = device else { return LaunchPath::Free };
     let way = of_device(device);
-    let Way::Paced(paced) = way else { return way };
+    let LaunchPath::Paced(paced) = way else { return way };
     let place = core::ptr::from_ref(paced).cast_mut();
     if let Some(known) = usize::try_from(device.0).ok().and_then(|index| OF_CARD.get(index)) {
         known.store(place, Ordering::Release);
@@ -144,13 +144,13 @@ pub(super) fn of_stream(lane: u64) -> Way {
 }
 
 /// The controller of a context's card, where its compute is limited.
-pub(super) fn of_context(context: u64) -> Option<&'static Paced> {
+pub(super) fn of_context(context: u64) -> Option<&'static PacedCard> {
     if let Some(sole) = ready(SOLE.load(Ordering::Acquire)) {
         return Some(sole);
     }
     match of_device(vendor::device_of_context(context)?) {
-        Way::Paced(paced) => Some(paced),
-        Way::Free | Way::Closed => None,
+        LaunchPath::Paced(paced) => Some(paced),
+        LaunchPath::Free | LaunchPath::Closed => None,
     }
 }
 
@@ -166,16 +166,16 @@ fn cards() -> u32 {
     count
 }
 
-fn of_device(device: Device) -> Way {
+fn of_device(device: Device) -> LaunchPath {
     match grants::standing(device) {
-        Standing::Ungoverned => Way::Free,
+        CardStatus::Ungoverned => LaunchPath::Free,
         // Graphs are hooked for grants of memory alone, too.
-        Standing::Closed if grants::want(Need::Compute) => Way::Closed,
-        Standing::Closed => Way::Free,
-        Standing::Granted(grant) => match of_grant(grant.number) {
-            Some(meter) => Way::Paced(meter.paced),
-            None if is_closed(grant) => Way::Closed,
-            None => Way::Free,
+        CardStatus::Closed if grants::want(Need::Compute) => LaunchPath::Closed,
+        CardStatus::Closed => LaunchPath::Free,
+        CardStatus::Granted(grant) => match of_grant(grant.number) {
+            Some(meter) => LaunchPath::Paced(meter.paced),
+            None if is_closed(grant) => LaunchPath::Closed,
+            None => LaunchPath::Free,
         },
     }
 }

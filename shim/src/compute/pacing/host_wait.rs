@@ -7,9 +7,9 @@ use aliquot_enforce::marks::Recorded;
 use aliquot_enforce::pace::Waits;
 use aliquot_enforce::units::Nanos;
 
-use super::fast_path::{self, NO_STREAM, Way};
+use super::fast_path::{self, LaunchPath, NO_STREAM};
 use super::markers::{self, Work, may_mark};
-use super::{Meter, Paced, of_grant};
+use super::{Meter, PacedCard, of_grant};
 use crate::compute::captures;
 use crate::loader::vendor::{SUCCESS, Target};
 use crate::sys::{self, KeepErrno};
@@ -24,14 +24,14 @@ fn unbilled(lane: u64) -> Option<Meter> {
 }
 
 /// The controller of a stream's card, where its compute is limited.
-fn paced(lane: u64) -> Option<&'static Paced> {
+fn paced(lane: u64) -> Option<&'static PacedCard> {
     fast_path::known(lane).or_else(|| match fast_path::of_stream(lane) {
-        Way::Paced(paced) => Some(paced),
-        Way::Free | Way::Closed => None,
+        LaunchPath::Paced(paced) => Some(paced),
+        LaunchPath::Free | LaunchPath::Closed => None,
     })
 }
 
-fn with_work(paced: &Paced) -> Option<Meter> {
+fn with_work(paced: &PacedCard) -> Option<Meter> {
     if paced.unbilled.any.load(Ordering::Acquire) == 0 {
         return None;
     }

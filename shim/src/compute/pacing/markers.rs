@@ -11,13 +11,13 @@ use aliquot_enforce::pace::{Pace, Terms, Unbilled, Waits};
 use aliquot_enforce::units::Nanos;
 
 use super::driver::Driver;
-use super::elapsed::{Owed, Since};
-use super::{Meter, PLACES, Paced, READY, fast_path, of_grant};
+use super::elapsed::{ElapsedChange, ElapsedWork};
+use super::{Meter, PLACES, PacedCard, READY, fast_path, of_grant};
 use crate::accounting::account;
-use crate::accounting::contexts::End;
+use crate::accounting::contexts::ContextEnd;
 use crate::accounting::listeners::{Note, OnContextEnd};
 use crate::compute::captures;
-use crate::loader::vendor::{self, Inside, SUCCESS, StreamMode, Target};
+use crate::loader::vendor::{self, CurrentContext, SUCCESS, StreamMode, Target};
 use crate::sys;
 
 /// Contexts of one card with markers of their own at a time; a further one takes the place of one without work. Where all have
@@ -49,7 +49,7 @@ pub(super) struct Context {
 unsafe impl Sync for Context {}
 
 /// What a thread borrowed; given back with the value.
-struct Lent<'a> {
+struct BorrowedMarkers<'a> {
     context: &'a Context,
     marks: &'a mut Marks,
     events: &'a mut [u64; EVENTS],
@@ -66,7 +66,7 @@ pub(super) enum Work {
 
 /// Why no markers were lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lack {
+pub(super) enum NoMarkers {
     /// They were, or another thread has them.
     Nothing,
     /// There are none of this context.
@@ -107,13 +107,13 @@ impl Drop for Relaxed {
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for BorrowedMarkers<'_> {
     fn drop(&mut self) {
         self.context.busy.store(0, Ordering::Release);
     }
 }
 
-impl Lent<'_> {
+impl BorrowedMarkers<'_> {
     /// As if nothing had ever been marked here. The events of a context that is not alive are gone with it.
     fn end(&mut self, alive: Alive) {
         if alive == Alive::Yes {
@@ -162,17 +162,17 @@ impl Context {
     }
 
     /// `None`: another thread has them.
-    fn lend(&self) -> Option<Lent<'_>> {
+    fn lend(&self) -> Option<BorrowedMarkers<'_>> {
         if self.busy.swap(1, Ordering::Acquire) != 0 {
             return None;
         }
         // SAFETY: `busy` is this thread's until it is given back.
         let (marks, events) = unsafe { (&mut *self.marks.get(), &mut *self.events.get()) };
-        Some(Lent { context: self, marks, events })
+        Some(BorrowedMarkers { context: self, marks, events })
     }
 
     /// Waits for the thread that has them; `None`: that thread does not give them back.
-    fn lend_soon(&self) -> Option<Lent<'_>> {
+    fn lend_soon(&self) -> Option<BorrowedMarkers<'_>> {
         for _ in 0..GOING_TURNS_MAX {
             if let Some(lent) = self.lend() {
                 return Some(lent);
@@ -201,19 +201,24 @@ impl Meter {
         let current = if relaxed.allows() { vendor::current_context() } else { None };
         let place = if relaxed.allows() { self.place_for(work, current) } else { None };
         let Some((context, handle)) = place else {
-            return inside(None, &mut self.without_markers(0, Lack::Context, &mut [0; EVENTS]));
+            return inside(None, &mut self.without_markers(0, NoMarkers::Context, &mut [0; EVENTS]));
         };
         // The place may have become another's meanwhile, or its context have ended: a thread that ends one waits for its markers.
         let Some(mut lent) = context.lend().filter(|lent| lent.context.is_of(handle)) else {
-            return inside(None, &mut self.without_markers(handle, Lack::Nothing, &mut [0; EVENTS]));
+            return inside(None, &mut self.without_markers(handle, NoMarkers::Nothing, &mut [0; EVENTS]));
         };
         // Ends before the markers are given back: a thread that ends the context waits for them.
-        let Some(_inside) = Inside::of(handle, current) else {
-            return inside(None, &mut self.without_markers(0, Lack::Context, &mut [0; EVENTS]));
+        let Some(_inside) = CurrentContext::of(handle, current) else {
+            return inside(None, &mut self.without_markers(0, NoMarkers::Context, &mut [0; EVENTS]));
         };
         let alive = lent.meets(&self.paced.pace);
-        let mut driver =
-            Driver { usage: self.usage, context: handle, lack: Lack::Nothing, alive, events: lent.events };
+        let mut driver = Driver {
+            usage: self.usage,
+            context: handle,
+            lack: NoMarkers::Nothing,
+            alive,
+            events: lent.events,
+        };
         let answer = inside(Some(lent.marks), &mut driver);
         self.publish(&mut lent);
         answer
@@ -244,12 +249,12 @@ impl Meter {
         }
     }
 
-    fn without_markers<'a>(&self, context: u64, lack: Lack, none: &'a mut [u64; EVENTS]) -> Driver<'a> {
+    fn without_markers<'a>(&self, context: u64, lack: NoMarkers, none: &'a mut [u64; EVENTS]) -> Driver<'a> {
         Driver { usage: self.usage, context, lack, alive: Alive::No, events: none }
     }
 
     /// Says since when there is work that is not charged.
-    fn publish(&self, lent: &mut Lent<'_>) {
+    fn publish(&self, lent: &mut BorrowedMarkers<'_>) {
         let (paced, pace) = (self.paced, &self.paced.pace);
         let word = |since: Option<Nanos>| since.map_or(0, |since| since.0);
         let Unbilled { since, owed } = pace.unbilled(lent.marks);
@@ -262,12 +267,12 @@ impl Meter {
 
     /// Says the earliest of all contexts.
     fn tell(&self) {
-        let earliest = |word: fn(&Since) -> &AtomicU64| {
+        let earliest = |word: fn(&ElapsedWork) -> &AtomicU64| {
             let each = self.paced.each.iter().map(|since| word(since).load(Ordering::Acquire));
             each.filter(|since| *since != 0).min().unwrap_or(0)
         };
         let owed = earliest(|since| &since.owed);
-        if self.paced.unbilled.say(earliest(|since| &since.any), owed) == Owed::Changed
+        if self.paced.unbilled.say(earliest(|since| &since.any), owed) == ElapsedChange::Changed
             && let Some((_, slot)) = account::slot(self.grant)
         {
             slot.unbilled_since().store(owed, Ordering::Release);
@@ -294,7 +299,7 @@ impl Meter {
     }
 
     /// Bills what is done in a context that need not be the current one; whether there is such a context.
-    fn settle_other(&self, handle: u64, terms: Terms, lent: &mut Lent<'_>) -> Alive {
+    fn settle_other(&self, handle: u64, terms: Terms, lent: &mut BorrowedMarkers<'_>) -> Alive {
         if matches!(handle, 0 | GIVEN_UP) {
             return Alive::No;
         }
@@ -302,7 +307,7 @@ impl Meter {
         let settled = vendor::with_context(handle, || {
             let (now, alive) = (Nanos(sys::now()), lent.meets(&self.paced.pace));
             let (usage, context) = (self.usage, handle);
-            let mut driver = Driver { usage, context, lack: Lack::Nothing, alive, events: lent.events };
+            let mut driver = Driver { usage, context, lack: NoMarkers::Nothing, alive, events: lent.events };
             self.paced.pace.waits(now, Waits::OnAll, lent.marks, &mut driver, may_mark);
             self.paced.pace.settle_all(now, terms, &self.shared(), lent.marks, &mut driver);
             Some(())
@@ -311,7 +316,7 @@ impl Meter {
     }
 
     /// A context of this card is about to end, or has.
-    fn context_going(&self, context: &Context, handle: u64, end: End) {
+    fn context_going(&self, context: &Context, handle: u64, end: ContextEnd) {
         // The other thread is between two vendor calls on a context that is being destroyed.
         let Some(mut lent) = context.lend_soon() else {
             // Its place is given up: no context has this handle.
@@ -323,7 +328,7 @@ impl Meter {
         }
         let relaxed = Relaxed::new();
         let (begun, mut alive) = (Nanos(sys::now()), Alive::No);
-        let may_ask = end == End::Comes && relaxed.allows();
+        let may_ask = end == ContextEnd::Comes && relaxed.allows();
         if let (true, Some(terms)) = (may_ask, self.terms()) {
             alive = self.settle_other(handle, terms, &mut lent);
             while lent.marks.pending_since().is_some() && Nanos(sys::now()).minus(begun) < LAST_MARKERS {
@@ -370,7 +375,7 @@ impl Meter {
     }
 }
 
-impl Paced {
+impl PacedCard {
     /// The markers of a context; takes a free place for a new one.
     fn context(&self, handle: u64) -> Option<&Context> {
         if let Some(known) = self.contexts.iter().find(|context| context.is_of(handle)) {
@@ -385,7 +390,7 @@ impl Paced {
 
 /// Cards on which this process launched under a limit.
 fn used() -> impl Iterator<Item = Meter> {
-    let is_used = |place: &AtomicPtr<Paced>| {
+    let is_used = |place: &AtomicPtr<PacedCard>| {
         let base = place.load(Ordering::Acquire);
         // SAFETY: a mapping of one value that is never unmapped; `ready` guards its markers.
         !base.is_null() && unsafe { &*base }.ready.load(Ordering::Acquire) == READY
@@ -398,7 +403,7 @@ fn used() -> impl Iterator<Item = Meter> {
 }
 
 /// A context is about to end, and its events with it; or it ended already, and nothing is asked in it.
-fn context_going(handle: u64, end: End) {
+fn context_going(handle: u64, end: ContextEnd) {
     for meter in used() {
         for context in meter.paced.contexts.iter().filter(|context| context.is_of(handle)) {
             meter.context_going(context, handle, end);
@@ -416,7 +421,7 @@ fn context_gone() {
 pub(crate) struct InContexts;
 
 impl OnContextEnd for InContexts {
-    fn going(&self, handle: u64, end: End) -> Note {
+    fn going(&self, handle: u64, end: ContextEnd) -> Note {
         context_going(handle, end);
         Note::default()
     }

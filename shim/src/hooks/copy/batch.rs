@@ -3,7 +3,7 @@
 
 use aliquot_enforce::cost::Shape;
 
-use super::{Extent, Kind, extent, moved, on, on_thread};
+use super::{Extent, RateClass, extent, moved, on, on_thread};
 use crate::compute::pacing;
 use crate::loader::vendor::Target;
 use crate::sys;
@@ -72,7 +72,13 @@ struct Sizes {
 }
 
 /// A batch of single lists; one that lacks any of them, or has more groups than entries, is the driver's to refuse unread.
-fn batch(kind: Kind, sizes: &Sizes, lists: &[*const u64], target: Target, real: impl FnOnce() -> i32) -> i32 {
+fn batch(
+    kind: RateClass,
+    sizes: &Sizes,
+    lists: &[*const u64],
+    target: Target,
+    real: impl FnOnce() -> i32,
+) -> i32 {
     if lists.iter().any(|list| list.is_null()) || sizes.groups == 0 || sizes.groups > sizes.count {
         return real();
     }
@@ -81,7 +87,7 @@ fn batch(kind: Kind, sizes: &Sizes, lists: &[*const u64], target: Target, real: 
 
 /// A list of descriptions.
 fn listed<T: Extent>(
-    kind: Kind,
+    kind: RateClass,
     list: *const T,
     count: usize,
     target: Target,
@@ -106,7 +112,7 @@ hooks! {
     ) {
         let real = || cuMemcpyBatchAsync::real(targets, sources, sizes, count, attributes, firsts, attribute_count, failed, stream);
         let lists = [targets, sources, attributes, firsts.cast()];
-        batch(Kind::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on(stream), real)
+        batch(RateClass::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on(stream), real)
     }
     fn cuMemcpyBatchAsync_ptsz(
         targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
@@ -114,7 +120,7 @@ hooks! {
     ) {
         let real = || cuMemcpyBatchAsync_ptsz::real(targets, sources, sizes, count, attributes, firsts, attribute_count, failed, stream);
         let lists = [targets, sources, attributes, firsts.cast()];
-        batch(Kind::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on_thread(stream), real)
+        batch(RateClass::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on_thread(stream), real)
     }
     fn cuMemcpyBatchAsync_v2(
         targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
@@ -122,7 +128,7 @@ hooks! {
     ) {
         let real = || cuMemcpyBatchAsync_v2::real(targets, sources, sizes, count, attributes, firsts, attribute_count, stream);
         let lists = [targets, sources, attributes, firsts.cast()];
-        batch(Kind::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on(stream), real)
+        batch(RateClass::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on(stream), real)
     }
     fn cuMemcpyBatchAsync_v2_ptsz(
         targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
@@ -130,45 +136,45 @@ hooks! {
     ) {
         let real = || cuMemcpyBatchAsync_v2_ptsz::real(targets, sources, sizes, count, attributes, firsts, attribute_count, stream);
         let lists = [targets, sources, attributes, firsts.cast()];
-        batch(Kind::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on_thread(stream), real)
+        batch(RateClass::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on_thread(stream), real)
     }
     fn cuMemcpy3DBatchAsync(count: usize, list: *const Box3d, failed: *mut usize, flags: u64, stream: u64) {
         let real = || cuMemcpy3DBatchAsync::real(count, list, failed, flags, stream);
-        listed(Kind::Boxes, list, count, on(stream), real)
+        listed(RateClass::Boxes, list, count, on(stream), real)
     }
     fn cuMemcpy3DBatchAsync_ptsz(
         count: usize, list: *const Box3d, failed: *mut usize, flags: u64, stream: u64
     ) {
         let real = || cuMemcpy3DBatchAsync_ptsz::real(count, list, failed, flags, stream);
-        listed(Kind::Boxes, list, count, on_thread(stream), real)
+        listed(RateClass::Boxes, list, count, on_thread(stream), real)
     }
     fn cuMemcpy3DBatchAsync_v2(count: usize, list: *const Box3d, flags: u64, stream: u64) {
         let real = || cuMemcpy3DBatchAsync_v2::real(count, list, flags, stream);
-        listed(Kind::Boxes, list, count, on(stream), real)
+        listed(RateClass::Boxes, list, count, on(stream), real)
     }
     fn cuMemcpy3DBatchAsync_v2_ptsz(count: usize, list: *const Box3d, flags: u64, stream: u64) {
         let real = || cuMemcpy3DBatchAsync_v2_ptsz::real(count, list, flags, stream);
-        listed(Kind::Boxes, list, count, on_thread(stream), real)
+        listed(RateClass::Boxes, list, count, on_thread(stream), real)
     }
     fn cuMemcpyWithAttributesAsync(
         target: u64, source: u64, bytes: usize, attributes: *const u64, stream: u64
     ) {
         let real = || cuMemcpyWithAttributesAsync::real(target, source, bytes, attributes, stream);
-        moved(Kind::Any, bytes, on(stream), real)
+        moved(RateClass::Any, bytes, on(stream), real)
     }
     fn cuMemcpyWithAttributesAsync_ptsz(
         target: u64, source: u64, bytes: usize, attributes: *const u64, stream: u64
     ) {
         let real = || cuMemcpyWithAttributesAsync_ptsz::real(target, source, bytes, attributes, stream);
-        moved(Kind::Any, bytes, on_thread(stream), real)
+        moved(RateClass::Any, bytes, on_thread(stream), real)
     }
     fn cuMemcpy3DWithAttributesAsync(copy: *const Box3d, flags: u64, stream: u64) {
         let real = || cuMemcpy3DWithAttributesAsync::real(copy, flags, stream);
-        listed(Kind::Boxes, copy, 1, on(stream), real)
+        listed(RateClass::Boxes, copy, 1, on(stream), real)
     }
     fn cuMemcpy3DWithAttributesAsync_ptsz(copy: *const Box3d, flags: u64, stream: u64) {
         let real = || cuMemcpy3DWithAttributesAsync_ptsz::real(copy, flags, stream);
-        listed(Kind::Boxes, copy, 1, on_thread(stream), real)
+        listed(RateClass::Boxes, copy, 1, on_thread(stream), real)
     }
     fn cuMemPrefetchBatchAsync(
         addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
@@ -176,7 +182,7 @@ hooks! {
     ) {
         let real = || cuMemPrefetchBatchAsync::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
         let lists = [addresses, places, firsts.cast()];
-        batch(Kind::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on(stream), real)
+        batch(RateClass::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on(stream), real)
     }
     fn cuMemPrefetchBatchAsync_ptsz(
         addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
@@ -184,7 +190,7 @@ hooks! {
     ) {
         let real = || cuMemPrefetchBatchAsync_ptsz::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
         let lists = [addresses, places, firsts.cast()];
-        batch(Kind::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on_thread(stream), real)
+        batch(RateClass::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on_thread(stream), real)
     }
     fn cuMemDiscardAndPrefetchBatchAsync(
         addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
@@ -192,7 +198,7 @@ hooks! {
     ) {
         let real = || cuMemDiscardAndPrefetchBatchAsync::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
         let lists = [addresses, places, firsts.cast()];
-        batch(Kind::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on(stream), real)
+        batch(RateClass::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on(stream), real)
     }
     fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
         addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
@@ -200,38 +206,38 @@ hooks! {
     ) {
         let real = || cuMemDiscardAndPrefetchBatchAsync_ptsz::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
         let lists = [addresses, places, firsts.cast()];
-        batch(Kind::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on_thread(stream), real)
+        batch(RateClass::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on_thread(stream), real)
     }
     fn cuMemDiscardBatchAsync(
         addresses: *const u64, sizes: *const usize, count: usize, flags: u64, stream: u64
     ) {
         let real = || cuMemDiscardBatchAsync::real(addresses, sizes, count, flags, stream);
-        batch(Kind::Discard, &Sizes { list: sizes, count, groups: count }, &[addresses], on(stream), real)
+        batch(RateClass::Discard, &Sizes { list: sizes, count, groups: count }, &[addresses], on(stream), real)
     }
     fn cuMemDiscardBatchAsync_ptsz(
         addresses: *const u64, sizes: *const usize, count: usize, flags: u64, stream: u64
     ) {
         let real = || cuMemDiscardBatchAsync_ptsz::real(addresses, sizes, count, flags, stream);
-        batch(Kind::Discard, &Sizes { list: sizes, count, groups: count }, &[addresses], on_thread(stream), real)
+        batch(RateClass::Discard, &Sizes { list: sizes, count, groups: count }, &[addresses], on_thread(stream), real)
     }
     fn cuMemBatchDecompressAsync(
         list: *const Packed, count: usize, flags: u32, failed: *mut usize, stream: u64
     ) {
         let real = || cuMemBatchDecompressAsync::real(list, count, flags, failed, stream);
-        listed(Kind::Unpack, list, count, on(stream), real)
+        listed(RateClass::Unpack, list, count, on(stream), real)
     }
     fn cuMemBatchDecompressAsync_ptsz(
         list: *const Packed, count: usize, flags: u32, failed: *mut usize, stream: u64
     ) {
         let real = || cuMemBatchDecompressAsync_ptsz::real(list, count, flags, failed, stream);
-        listed(Kind::Unpack, list, count, on_thread(stream), real)
+        listed(RateClass::Unpack, list, count, on_thread(stream), real)
     }
     fn cuFabricCpyBatchAsync(count: usize, list: *const Fabric, flags: u64, stream: u64) {
         let real = || cuFabricCpyBatchAsync::real(count, list, flags, stream);
-        listed(Kind::Fabric, list, count, on(stream), real)
+        listed(RateClass::Fabric, list, count, on(stream), real)
     }
     fn cuFabricCpyBatchAsync_ptsz(count: usize, list: *const Fabric, flags: u64, stream: u64) {
         let real = || cuFabricCpyBatchAsync_ptsz::real(count, list, flags, stream);
-        listed(Kind::Fabric, list, count, on_thread(stream), real)
+        listed(RateClass::Fabric, list, count, on_thread(stream), real)
     }
 }

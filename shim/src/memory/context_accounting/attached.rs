@@ -2,17 +2,17 @@
 
 use super::CONTEXTS;
 use crate::accounting::alloc_map::{AllocMap, Key};
-use crate::accounting::contexts::{self, End};
+use crate::accounting::contexts::{self, ContextEnd};
 use crate::loader::vendor::SUCCESS;
 use crate::memory::plain;
-use crate::memory::pools::{self, Place};
+use crate::memory::pools::{self, AddressOut};
 use crate::sys::KeepErrno;
 
 /// References to contexts of the program's own beyond the first, by handle.
 static ATTACHED: AllocMap<u32> = AllocMap::new();
 
 /// One more reference to the current context.
-pub(crate) fn attach(context: Place, real: impl Fn() -> i32) -> i32 {
+pub(crate) fn attach(context: AddressOut, real: impl Fn() -> i32) -> i32 {
     let answer = real();
     if answer == SUCCESS && !context.is_null() {
         let key = Key(context.read());
@@ -43,7 +43,7 @@ pub(crate) fn detach(handle: u64, real: impl Fn() -> i32) -> i32 {
 /// A context of the program's own is destroyed: everything in it goes. Always forwarded.
 pub(crate) fn destroy(handle: u64, real: impl Fn() -> i32) -> i32 {
     let freeing = plain::before_free(&CONTEXTS, Key(handle));
-    let going = contexts::going(handle, End::Comes);
+    let going = contexts::going(handle, ContextEnd::Comes);
     let answer = real();
     let _errno = KeepErrno::new();
     if answer == SUCCESS {

@@ -95,9 +95,9 @@ pub(crate) fn begins(handle: u64) {
 }
 
 /// A call under way that may come to have a primary context.
-pub(super) struct Coming(Option<&'static Primary>);
+pub(super) struct PrimaryCreation(Option<&'static Primary>);
 
-impl Coming {
+impl PrimaryCreation {
     pub(super) fn to(device: Device) -> Self {
         Self(primary(device).inspect(|primary| {
             primary.coming.fetch_add(1, Ordering::AcqRel);
@@ -105,7 +105,7 @@ impl Coming {
     }
 }
 
-impl Drop for Coming {
+impl Drop for PrimaryCreation {
     fn drop(&mut self) {
         let _others = self.0.map(|primary| primary.coming.fetch_sub(1, Ordering::AcqRel));
     }

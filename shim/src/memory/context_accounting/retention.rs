@@ -34,7 +34,7 @@ pub(super) struct Relying(&'static Retention);
 
 /// No thread relies on it while this is there.
 #[must_use]
-pub(super) struct Letting(&'static Retention);
+pub(super) struct RetentionGuard(&'static Retention);
 
 impl Retention {
     pub(super) const fn new() -> Self {
@@ -56,7 +56,7 @@ impl Retention {
     }
 
     /// Lets it go, when no thread relies on it any more, or has for long.
-    pub(super) fn let_go(&'static self) -> Letting {
+    pub(super) fn let_go(&'static self) -> RetentionGuard {
         self.letting.fetch_add(1, Ordering::SeqCst);
         for look in 0..LOOKS_MAX {
             if self.relying.load(Ordering::SeqCst) == 0 {
@@ -64,7 +64,7 @@ impl Retention {
             }
             pause(look);
         }
-        Letting(self)
+        RetentionGuard(self)
     }
 }
 
@@ -82,7 +82,7 @@ impl Drop for Relying {
     }
 }
 
-impl Drop for Letting {
+impl Drop for RetentionGuard {
     fn drop(&mut self) {
         self.0.letting.fetch_sub(1, Ordering::SeqCst);
     }

@@ -4,12 +4,12 @@ use core::num::NonZeroU64;
 
 use aliquot_enforce::backing::{Begun, History, Lane, Leaves, Moment, Seat, Source, Taken, Trim, Way};
 
-use super::wanted::{Amounts, CARDS_MAX, NONE, Wanted};
+use super::wanted::{Amounts, CARDS_MAX, GraphDemand, NONE};
 use crate::accounting::account::Bytes;
 use crate::loader::vendor;
 use crate::loader::vendor::Target;
 use crate::memory::meter;
-use crate::sys::fork_private::{Empty, Kept, Table};
+use crate::sys::fork_private::{Empty, ForkPrivate, Table};
 
 /// Executable graphs with memory nodes in one process, a quarter of them left empty.
 const EXECS_MAX: usize = 4096;
@@ -18,7 +18,7 @@ const BACKED_MAX: usize = 64;
 
 #[derive(Clone, Copy)]
 pub(super) struct Exec {
-    wanted: Wanted,
+    wanted: GraphDemand,
     seat: Seat,
 }
 
@@ -26,12 +26,12 @@ struct Execs {
     table: Table<Exec, EXECS_MAX>,
     history: History,
     /// Launches under way that have reserved nothing.
-    backed: [Backed; BACKED_MAX],
+    backed: [UnreservedLaunch; BACKED_MAX],
 }
 
 /// A launch under way that has reserved nothing. Zeros: none.
 #[derive(Clone, Copy)]
-struct Backed {
+struct UnreservedLaunch {
     number: u64,
     /// Its cards.
     cards: [i32; CARDS_MAX],
@@ -48,7 +48,7 @@ unsafe impl Empty for Exec {}
 #[expect(unsafe_code, reason = "zeros are promised to be a value")]
 unsafe impl Empty for Execs {}
 
-static EXECS: Kept<Execs> = Kept::new();
+static EXECS: ForkPrivate<Execs> = ForkPrivate::new();
 
 /// Before the driver has given it a handle.
 const NONE_YET: u64 = 0;
@@ -57,7 +57,7 @@ const NONE_YET: u64 = 0;
 pub(super) struct Flight {
     exec: u64,
     begun: Option<Begun>,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: GraphDemand,
     /// By how much the driver's stores may grow for that.
     worst: Amounts,
     /// What others under way count on that have reserved nothing.
@@ -66,15 +66,15 @@ pub(super) struct Flight {
 
 /// What a flight does with allocations that no thread frees in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Does {
+pub(super) enum UnfreedUse {
     /// A launch leaves them.
     Launch,
     /// An upload makes none.
     Upload,
 }
 
-impl Does {
-    fn leaves(self, wanted: &Wanted) -> Leaves {
+impl UnfreedUse {
+    fn leaves(self, wanted: &GraphDemand) -> Leaves {
         match self {
             Self::Launch => wanted.leaves,
             Self::Upload if wanted.leaves == Leaves::Nothing => Leaves::Nothing,
@@ -86,7 +86,7 @@ impl Does {
 impl Flight {
     /// None yet; for what nothing is known of.
     pub(super) const NONE: Self =
-        Self { exec: NONE_YET, begun: None, wanted: Wanted::NOTHING, worst: NONE, beside: NONE };
+        Self { exec: NONE_YET, begun: None, wanted: GraphDemand::NOTHING, worst: NONE, beside: NONE };
 
     /// An instantiation made this.
     pub(super) fn made(&mut self, exec: u64) {
@@ -108,7 +108,7 @@ impl Flight {
 }
 
 impl Execs {
-    fn begin(&mut self, flight: &mut Flight, lane: Option<Lane>, does: Does) -> bool {
+    fn begin(&mut self, flight: &mut Flight, lane: Option<Lane>, does: UnfreedUse) -> bool {
         let has_place = self.backed.iter().any(|backed| backed.number == 0);
         let Some(known) = self.table.get(flight.exec) else { return false };
         flight.wanted = known.wanted;
@@ -181,11 +181,11 @@ impl Execs {
     fn land(&mut self, flight: &Flight) -> Amounts {
         let Some(begun) = flight.begun.filter(|begun| begun.way == Way::Backed) else { return NONE };
         let place = self.backed.iter_mut().find(|backed| backed.number == begun.number);
-        place.map_or(NONE, Backed::leave)
+        place.map_or(NONE, UnreservedLaunch::leave)
     }
 }
 
-impl Backed {
+impl UnreservedLaunch {
     fn set(&mut self, number: u64, flight: &Flight) {
         (self.number, self.worst, self.covered) = (number, flight.worst, 0);
         for (place, (card, _)) in self.cards.iter_mut().zip(flight.wanted.each()) {
@@ -231,7 +231,7 @@ pub(super) fn lane(target: Target) -> Option<Lane> {
 }
 
 /// A launch or an upload begins. False: nothing is known of it.
-pub(super) fn begin(flight: &mut Flight, exec: u64, lane: Option<Lane>, does: Does) -> bool {
+pub(super) fn begin(flight: &mut Flight, exec: u64, lane: Option<Lane>, does: UnfreedUse) -> bool {
     flight.exec = exec;
     EXECS.with(|execs| execs.begin(flight, lane, does)) == Some(true)
 }
@@ -289,12 +289,12 @@ pub(super) fn end(flight: &Flight, source: Option<Source>) -> bool {
 }
 
 /// An instantiation is over, and there is an executable graph. False: there is no place to note it.
-pub(super) fn add(exec: u64, wanted: &Wanted) -> bool {
+pub(super) fn add(exec: u64, wanted: &GraphDemand) -> bool {
     EXECS.with(|execs| execs.table.set(exec, Exec { wanted: *wanted, seat: Seat::default() })) == Some(true)
 }
 
 /// It got the nodes of another graph.
-pub(super) fn change(exec: u64, wanted: &Wanted) {
+pub(super) fn change(exec: u64, wanted: &GraphDemand) {
     EXECS.with(|execs| {
         if let Some(known) = execs.table.get(exec) {
             *known = Exec { wanted: known.wanted.or(wanted), seat: Seat::default() };

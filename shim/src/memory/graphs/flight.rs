@@ -3,11 +3,11 @@
 use aliquot_enforce::backing::Source;
 
 use super::execs::{self, Flight};
-use super::wanted::{Amounts, CARDS_MAX, NONE, Wanted};
-use super::{Flown, Held, Reserved, grown, held, watch};
+use super::wanted::{Amounts, CARDS_MAX, GraphDemand, NONE};
+use super::{DriverAmounts, FlightCall, Reserved, grown, held, watch};
 use crate::accounting::account::{self, Account, Bytes, Ledger};
 use crate::loader::vendor::{Device, OUT_OF_MEMORY, SUCCESS};
-use crate::memory::meter::{Ended, Meter, Waiting};
+use crate::memory::meter::{CallEnd, Meter, PendingCall};
 use crate::sys::KeepErrno;
 
 /// Why nothing was reserved.
@@ -57,7 +57,7 @@ fn enter(flight: &Flight, into: &mut Reserved) -> Result<(), Refusal> {
 }
 
 /// Changes what is reserved of each card.
-fn each_of(reserved: &mut Reserved, amounts: &Amounts, change: impl Fn(&mut Waiting, Bytes)) {
+fn each_of(reserved: &mut Reserved, amounts: &Amounts, change: impl Fn(&mut PendingCall, Bytes)) {
     for (waiting, bytes) in reserved.iter_mut().zip(amounts).filter(|(_, bytes)| **bytes > 0) {
         waiting.iter_mut().for_each(|waiting| change(waiting, Bytes(*bytes)));
     }
@@ -76,7 +76,7 @@ fn give_back(flight: &Flight, amounts: &Amounts) {
 fn take_room(flight: &Flight, reserved: &mut Reserved) -> Result<(), Refusal> {
     match enter(flight, reserved) {
         Ok(()) => {
-            each_of(reserved, &execs::cover(flight), Waiting::hand_over);
+            each_of(reserved, &execs::cover(flight), PendingCall::hand_over);
             Ok(())
         }
         Err(refusal) => {
@@ -115,15 +115,15 @@ pub(super) fn take_off(
 
 /// The vendor's call is over, with this answer: the ledger that holds more now than its limit leaves, and how it ended.
 #[inline(never)]
-pub(super) fn end_all(flight: &Flight, reserved: &mut Reserved, answer: i32) -> (Option<Ledger>, Ended) {
-    let (mut over, mut how) = (None, Ended::Fits);
+pub(super) fn end_all(flight: &Flight, reserved: &mut Reserved, answer: i32) -> (Option<Ledger>, CallEnd) {
+    let (mut over, mut how) = (None, CallEnd::Fits);
     for (place, (card, _)) in reserved.iter_mut().zip(flight.wanted.each()) {
         let Some(waiting) = place.take() else { continue };
         let ledger = waiting.ledger();
         match waiting.end(Device(card), answer) {
-            Ended::Fits => {}
-            Ended::Grew => how = Ended::Grew,
-            Ended::Over => (over, how) = (Some(ledger), Ended::Grew),
+            CallEnd::Fits => {}
+            CallEnd::Grew => how = CallEnd::Grew,
+            CallEnd::Over => (over, how) = (Some(ledger), CallEnd::Grew),
         }
     }
     (over, how)
@@ -131,7 +131,7 @@ pub(super) fn end_all(flight: &Flight, reserved: &mut Reserved, answer: i32) -> 
 
 /// The vendor's call, with what it may take in accounting.
 #[inline(never)]
-pub(super) fn fly(flight: &Flight, reserved: &mut Reserved, real: &dyn Fn() -> i32) -> Flown {
+pub(super) fn fly(flight: &Flight, reserved: &mut Reserved, real: &dyn Fn() -> i32) -> FlightCall {
     let before = {
         let _errno = KeepErrno::new();
         if flight.is_backed() { NONE } else { held(&flight.wanted) }
@@ -139,18 +139,18 @@ pub(super) fn fly(flight: &Flight, reserved: &mut Reserved, real: &dyn Fn() -> i
     let answer = real();
     let _errno = KeepErrno::new();
     if flight.is_backed() {
-        each_of(reserved, &execs::land(flight), Waiting::take_over);
+        each_of(reserved, &execs::land(flight), PendingCall::take_over);
     }
     let (over, how) = end_all(flight, reserved, answer);
-    if flight.is_backed() && how == Ended::Grew {
+    if flight.is_backed() && how == CallEnd::Grew {
         execs::doubt();
     }
     let source = || if flight.is_backed() { Source::Kept } else { source(&flight.wanted, &before) };
-    Flown { answer, source: (answer == SUCCESS).then(source), over }
+    FlightCall { answer, source: (answer == SUCCESS).then(source), over }
 }
 
 /// Where memory came from, by what the driver held before.
-fn source(wanted: &Wanted, before: &Held) -> Source {
+fn source(wanted: &GraphDemand, before: &DriverAmounts) -> Source {
     let (mut is_kept, mut is_card) = (true, true);
     for ((card, bytes), before) in wanted.each().zip(before) {
         let grown = grown(card, *before);

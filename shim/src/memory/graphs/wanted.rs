@@ -28,7 +28,7 @@ const NO_CARD: u64 = 0;
 
 /// What memory nodes want, by card. Zeros: there are none.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct GraphDemand {
     cards: [i32; CARDS_MAX],
     /// Of each of these; behind the last 0.
     bytes: Amounts,
@@ -43,25 +43,25 @@ pub(super) const NONE: Amounts = [0; CARDS_MAX];
 
 /// Why a graph was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unread;
+pub(super) struct UnreadableGraph;
 
 /// What is met on the way through a graph.
-enum Met {
+enum NodeVisit {
     Taken { card: i32, address: u64, bytes: u64 },
     Freed { address: u64 },
 }
 
-impl Wanted {
+impl GraphDemand {
     pub(super) const NOTHING: Self = Self { cards: [0; CARDS_MAX], bytes: NONE, leaves: Leaves::Nothing };
 
     /// Becomes what the nodes of a graph want, and of all graphs inside it.
     #[inline(never)]
-    pub(super) fn read(&mut self, graph: u64) -> Result<(), Unread> {
+    pub(super) fn read(&mut self, graph: u64) -> Result<(), UnreadableGraph> {
         *self = Self::NOTHING;
         let (mut count, mut takes) = (0_usize, false);
         walk(graph, &mut |met| {
             count += 1;
-            takes |= matches!(met, Met::Taken { .. });
+            takes |= matches!(met, NodeVisit::Taken { .. });
         })?;
         if !takes {
             return Ok(());
@@ -69,12 +69,12 @@ impl Wanted {
         if count <= MEMORY_FEW {
             return self.note(graph, &mut [0; MEMORY_FEW * NOTED]);
         }
-        let mut noted = Err(Unread);
+        let mut noted = Err(UnreadableGraph);
         sys::with_words(count.saturating_mul(NOTED), |words| noted = self.note(graph, words));
         noted
     }
 
-    fn note(&mut self, graph: u64, words: &mut [u64]) -> Result<(), Unread> {
+    fn note(&mut self, graph: u64, words: &mut [u64]) -> Result<(), UnreadableGraph> {
         let (notes, _) = words.as_chunks_mut::<NOTED>();
         let mut count = 0;
         walk(graph, &mut |met| {
@@ -84,15 +84,15 @@ impl Wanted {
             count += 1;
         })?;
         // Another thread may have added nodes.
-        let notes = notes.get_mut(..count).ok_or(Unread)?;
+        let notes = notes.get_mut(..count).ok_or(UnreadableGraph)?;
         sort(notes);
         self.add_notes(notes)
     }
 
     /// By notes in order: what is freed, then what is taken, by card and address.
-    fn add_notes(&mut self, notes: &[[u64; NOTED]]) -> Result<(), Unread> {
+    fn add_notes(&mut self, notes: &[[u64; NOTED]]) -> Result<(), UnreadableGraph> {
         let frees = notes.partition_point(|[card, ..]| *card == NO_CARD);
-        let (freed, taken) = notes.split_at_checked(frees).ok_or(Unread)?;
+        let (freed, taken) = notes.split_at_checked(frees).ok_or(UnreadableGraph)?;
         let mut last = (NO_CARD, 0);
         for [card, address, end] in taken {
             let behind = if last.0 == *card { last.1 } else { 0 };
@@ -115,9 +115,9 @@ impl Wanted {
         Ok(())
     }
 
-    fn add(&mut self, card: u64, bytes: u64) -> Result<(), Unread> {
-        let number = i32::try_from(card.wrapping_sub(1)).map_err(|_| Unread)?;
-        let (place, held) = self.place(number).ok_or(Unread)?;
+    fn add(&mut self, card: u64, bytes: u64) -> Result<(), UnreadableGraph> {
+        let number = i32::try_from(card.wrapping_sub(1)).map_err(|_| UnreadableGraph)?;
+        let (place, held) = self.place(number).ok_or(UnreadableGraph)?;
         (*place, *held) = (number, held.saturating_add(bytes));
         Ok(())
     }
@@ -158,7 +158,7 @@ impl Wanted {
     }
 }
 
-impl Met {
+impl NodeVisit {
     fn note(&self) -> [u64; NOTED] {
         match *self {
             Self::Freed { address } => [NO_CARD, address, 0],
@@ -206,7 +206,7 @@ fn number_of(card: i32) -> u64 {
 }
 
 /// Looks at all nodes of a graph, and of the graphs inside it, however deep.
-fn walk(graph: u64, visit: &mut dyn FnMut(&Met)) -> Result<(), Unread> {
+fn walk(graph: u64, visit: &mut dyn FnMut(&NodeVisit)) -> Result<(), UnreadableGraph> {
     walk_on(&mut [0; NODES_FEW], 0, graph, visit)
 }
 
@@ -215,8 +215,8 @@ fn walk_on(
     nodes: &mut [u64],
     mut waiting: usize,
     mut graph: u64,
-    visit: &mut dyn FnMut(&Met),
-) -> Result<(), Unread> {
+    visit: &mut dyn FnMut(&NodeVisit),
+) -> Result<(), UnreadableGraph> {
     loop {
         let mut count = 0;
         // Of one that is none, the driver says so at the call.
@@ -225,19 +225,19 @@ fn walk_on(
             let all = waiting.saturating_add(count);
             let Some(room) = nodes.get_mut(waiting..).filter(|room| room.len() >= count) else {
                 let length = all.max(nodes.len().saturating_mul(2));
-                let front = nodes.get(..waiting).ok_or(Unread)?;
+                let front = nodes.get(..waiting).ok_or(UnreadableGraph)?;
                 return walk_in(length, front, graph, visit);
             };
             let mut count = room.len();
             if vendor::cuGraphGetNodes(graph, room.as_mut_ptr(), &raw mut count) != Some(SUCCESS) {
-                return Err(Unread);
+                return Err(UnreadableGraph);
             }
             waiting += count.min(room.len());
         }
         graph = loop {
             let Some(last) = waiting.checked_sub(1) else { return Ok(()) };
             waiting = last;
-            if let Some(inside) = look(*nodes.get(last).ok_or(Unread)?, visit)? {
+            if let Some(inside) = look(*nodes.get(last).ok_or(UnreadableGraph)?, visit)? {
                 break inside;
             }
         };
@@ -245,8 +245,13 @@ fn walk_on(
 }
 
 /// The same in a mapping for so many nodes.
-fn walk_in(length: usize, front: &[u64], graph: u64, visit: &mut dyn FnMut(&Met)) -> Result<(), Unread> {
-    let mut walked = Err(Unread);
+fn walk_in(
+    length: usize,
+    front: &[u64],
+    graph: u64,
+    visit: &mut dyn FnMut(&NodeVisit),
+) -> Result<(), UnreadableGraph> {
+    let mut walked = Err(UnreadableGraph);
     sys::with_words(length, |nodes| {
         nodes.iter_mut().zip(front).for_each(|(place, node)| *place = *node);
         walked = walk_on(nodes, front.len(), graph, visit);
@@ -255,33 +260,33 @@ fn walk_in(length: usize, front: &[u64], graph: u64, visit: &mut dyn FnMut(&Met)
 }
 
 /// A graph inside the node, which is to be walked, too.
-fn look(node: u64, visit: &mut dyn FnMut(&Met)) -> Result<Option<u64>, Unread> {
+fn look(node: u64, visit: &mut dyn FnMut(&NodeVisit)) -> Result<Option<u64>, UnreadableGraph> {
     let mut kind = 0;
     if vendor::cuGraphNodeGetType(node, &raw mut kind) != Some(SUCCESS) {
-        return Err(Unread);
+        return Err(UnreadableGraph);
     }
     match kind {
         CHILD_NODE => {
             let mut child = 0;
             match vendor::cuGraphChildGraphNodeGetGraph(node, &raw mut child) {
                 Some(SUCCESS) => Ok(Some(child)),
-                _ => Err(Unread),
+                _ => Err(UnreadableGraph),
             }
         }
         MEMORY_NODE => {
             let mut told = MemoryNodeParameters::EMPTY;
             if vendor::cuGraphMemAllocNodeGetParams(node, &raw mut told) != Some(SUCCESS) {
-                return Err(Unread);
+                return Err(UnreadableGraph);
             }
             if let Some(card) = vendor::card_of(told.location_kind, told.location) {
-                visit(&Met::Taken { card: card.0, address: told.address, bytes: told.bytes });
+                visit(&NodeVisit::Taken { card: card.0, address: told.address, bytes: told.bytes });
             }
             Ok(None)
         }
         FREE_NODE => {
             let mut address = 0;
             if vendor::cuGraphMemFreeNodeGetParams(node, &raw mut address) == Some(SUCCESS) {
-                visit(&Met::Freed { address });
+                visit(&NodeVisit::Freed { address });
             }
             Ok(None)
         }
@@ -295,29 +300,29 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn of_notes(notes: &[[u64; NOTED]]) -> Result<Wanted, Unread> {
-        let mut wanted = Wanted::NOTHING;
+    fn of_notes(notes: &[[u64; NOTED]]) -> Result<GraphDemand, UnreadableGraph> {
+        let mut wanted = GraphDemand::NOTHING;
         wanted.add_notes(notes).map(|()| wanted)
     }
 
-    fn of(met: &[Met]) -> Wanted {
-        let mut notes: Vec<_> = met.iter().map(Met::note).collect();
+    fn of(met: &[NodeVisit]) -> GraphDemand {
+        let mut notes: Vec<_> = met.iter().map(NodeVisit::note).collect();
         sort(&mut notes);
         of_notes(&notes).unwrap()
     }
 
-    impl Wanted {
+    impl GraphDemand {
         fn on(&self, card: i32) -> u64 {
             self.each().find(|(other, _)| *other == card).map_or(0, |(_, bytes)| bytes)
         }
     }
 
-    fn taken(card: i32, address: u64, bytes: u64) -> Met {
-        Met::Taken { card, address: address * MIB, bytes: bytes * MIB }
+    fn taken(card: i32, address: u64, bytes: u64) -> NodeVisit {
+        NodeVisit::Taken { card, address: address * MIB, bytes: bytes * MIB }
     }
 
-    fn freed(address: u64) -> Met {
-        Met::Freed { address: address * MIB }
+    fn freed(address: u64) -> NodeVisit {
+        NodeVisit::Freed { address: address * MIB }
     }
 
     #[test]
@@ -348,13 +353,16 @@ mod tests {
     #[test]
     fn memory_comes_in_whole_pages() {
         // 1 MiB across the border of two pages, and two small ones in one page.
-        assert_eq!(of(&[Met::Taken { card: 0, address: 3 * MIB / 2, bytes: MIB }]).on(0), 4 * MIB);
-        assert_eq!(of(&[Met::Taken { card: 0, address: 4 * MIB, bytes: 1 }, taken(0, 5, 1)]).on(0), 2 * MIB);
+        assert_eq!(of(&[NodeVisit::Taken { card: 0, address: 3 * MIB / 2, bytes: MIB }]).on(0), 4 * MIB);
+        assert_eq!(
+            of(&[NodeVisit::Taken { card: 0, address: 4 * MIB, bytes: 1 }, taken(0, 5, 1)]).on(0),
+            2 * MIB
+        );
     }
 
     #[test]
     fn memory_a_graph_does_not_free_is_left() {
-        let leaves = |met: &[Met]| of(met).leaves == Leaves::Something;
+        let leaves = |met: &[NodeVisit]| of(met).leaves == Leaves::Something;
         assert!(leaves(&[taken(0, 64, 10)]));
         assert!(!leaves(&[taken(0, 64, 10), freed(64)]));
         assert!(leaves(&[taken(0, 64, 10), taken(0, 64, 10), freed(64)]), "freed once, used again");
@@ -370,14 +378,15 @@ mod tests {
             sort(&mut notes);
             of_notes(&notes).map(|wanted| wanted.each().count())
         };
-        assert_eq!((all(16), all(17)), (Ok(16), Err(Unread)));
+        assert_eq!((all(16), all(17)), (Ok(16), Err(UnreadableGraph)));
     }
 
     #[test]
     fn nonsense_of_a_driver_is_as_much_as_there_may_be() {
-        let wanted = of(&[Met::Taken { card: 0, address: u64::MAX - 1, bytes: u64::MAX }, taken(0, 2, 2)]);
+        let wanted =
+            of(&[NodeVisit::Taken { card: 0, address: u64::MAX - 1, bytes: u64::MAX }, taken(0, 2, 2)]);
         assert!(wanted.on(0) >= 2 * MIB);
-        assert_eq!(of(&[Met::Taken { card: 0, address: 0, bytes: u64::MAX }]).on(0), u64::MAX);
+        assert_eq!(of(&[NodeVisit::Taken { card: 0, address: 0, bytes: u64::MAX }]).on(0), u64::MAX);
         assert_eq!(of(&[taken(0, 0, 2), taken(0, 0, 4), taken(0, 2, 2)]).on(0), 8 * MIB, "no addresses told");
     }
 }

@@ -13,7 +13,7 @@
 
 use core::ffi::c_int;
 
-use super::{Entry, Lent, MADE, Room, Tag, move_bytes, move_out, take_any, take_slot};
+use super::{Entry, IpcSlot, MADE, SlotUse, Tag, move_bytes, move_out, take_any, take_slot};
 use crate::accounting::account::{Bytes, Ledger};
 use crate::accounting::alloc_map::{Key, Tie};
 use crate::accounting::credit;
@@ -31,7 +31,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 ///
 /// Bit 62; 26 bits of [`UNIT`]s; 12 of the usage file; 14 of the slot's generation, 10 of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark(u64);
+pub(crate) struct DescriptorMark(u64);
 
 const MARKED: u64 = 1 << 62;
 /// Bytes of physical memory come in multiples of it.
@@ -52,8 +52,8 @@ fn grant_of(usage: Usage) -> u64 {
     usage.inode().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52
 }
 
-impl Mark {
-    fn new(lent: Lent, bytes: Bytes) -> Self {
+impl DescriptorMark {
+    fn new(lent: IpcSlot, bytes: Bytes) -> Self {
         let units = bytes.0.div_ceil(UNIT).min(UNITS_MAX);
         let slot = (lent.owner >> 32 & 0x3fff) << 10 | u64::from(lent.number & 1023);
         Self(MARKED | units << 36 | grant_of(lent.usage) << 24 | slot)
@@ -86,7 +86,7 @@ impl Mark {
 
 /// Whether a descriptor takes a mark.
 fn takes_marks(descriptor: c_int) -> bool {
-    let trial = Mark(MARKED);
+    let trial = DescriptorMark(MARKED);
     let takes = trial.put(descriptor);
     sys::unlock_description(descriptor, trial.0);
     takes
@@ -106,8 +106,8 @@ pub(crate) fn lend_physical(
     // No process finds it by this: the slot's own comes once it is known which.
     let first = has_mark.then_some(Tag(MARKED));
     let Some(lent) = take_any(ledger, first) else { return Err(ledger.refuse()) };
-    if let (Room::One, Some(slot)) = (lent.room, lent.slot()) {
-        slot.tag().store(Mark::new(lent, bytes).0, Ordering::SeqCst);
+    if let (SlotUse::One, Some(slot)) = (lent.room, lent.slot()) {
+        slot.tag().store(DescriptorMark::new(lent, bytes).0, Ordering::SeqCst);
     }
     move_out(entry, key, (ledger, lent), lent.place(ledger, bytes, Tie(0)))?;
     mark_again(key, descriptor)
@@ -126,9 +126,10 @@ pub(crate) fn mark_again(key: Key, descriptor: Option<c_int>) -> Result<(), i32>
         }
     };
     match place.lent() {
-        Some((lent, ledger)) if lent.room == Room::One => {
-            Mark::new(lent, place.bytes).put(descriptor).then_some(()).ok_or_else(|| ledger.refuse())
-        }
+        Some((lent, ledger)) if lent.room == SlotUse::One => DescriptorMark::new(lent, place.bytes)
+            .put(descriptor)
+            .then_some(())
+            .ok_or_else(|| ledger.refuse()),
         _ => Ok(()),
     }
 }
@@ -136,9 +137,9 @@ pub(crate) fn mark_again(key: Key, descriptor: Option<c_int>) -> Result<(), i32>
 /// Memory of this container that no process had when its maker ended: a process that imports it pays. `None`: it is of another
 /// one.
 pub(super) fn adopt(
-    mark: Mark,
+    mark: DescriptorMark,
     mut ledgers: impl Iterator<Item = Ledger>,
-) -> Result<Option<(Lent, Ledger)>, i32> {
+) -> Result<Option<(IpcSlot, Ledger)>, i32> {
     let Some(ledger) = ledgers.find(|ledger| mark.is_of(ledger.usage())) else { return Ok(None) };
     pass_admission_gate(ledger);
     let _moving = ledger.moving();
@@ -149,11 +150,11 @@ pub(super) fn adopt(
     let mut is_relieved = false;
     for _ in 0..ADOPTED_ELSEWHERE_MAX {
         match ADOPTING.alone(|| adopt_alone(mark, ledger)) {
-            Adopted::Has(lent) => return Ok(Some((lent, ledger))),
-            Adopted::Elsewhere => sys::wait_while(&AtomicU32::new(0), 0, ADOPTED_STEP_NANOS),
-            Adopted::OutOfMemory if is_relieved => break,
+            AdoptOutcome::Has(lent) => return Ok(Some((lent, ledger))),
+            AdoptOutcome::Elsewhere => sys::wait_while(&AtomicU32::new(0), 0, ADOPTED_STEP_NANOS),
+            AdoptOutcome::OutOfMemory if is_relieved => break,
             // The driver is asked to give back what pools keep, which no other importer waits for.
-            Adopted::OutOfMemory => {
+            AdoptOutcome::OutOfMemory => {
                 ledger.relieve();
                 is_relieved = true;
             }
@@ -163,9 +164,9 @@ pub(super) fn adopt(
 }
 
 /// What came of it.
-enum Adopted {
+enum AdoptOutcome {
     /// This process holds its slot.
-    Has(Lent),
+    Has(IpcSlot),
     /// Another process is at the same memory, or at some that is taken for it.
     Elsewhere,
     /// It does not fit, or there is no slot.
@@ -173,18 +174,18 @@ enum Adopted {
 }
 
 /// One process at a time pays for one memory: the next one finds its slot.
-fn adopt_alone(mark: Mark, ledger: Ledger) -> Adopted {
-    let Some(file) = ledger.usage().file() else { return Adopted::OutOfMemory };
+fn adopt_alone(mark: DescriptorMark, ledger: Ledger) -> AdoptOutcome {
+    let Some(file) = ledger.usage().file() else { return AdoptOutcome::OutOfMemory };
     let byte = lock_of_adopter(mark.tag().0);
     if !sys::lock_byte(file, byte) {
-        return Adopted::Elsewhere;
+        return AdoptOutcome::Elsewhere;
     }
-    let found = Lent::find(ledger, mark.tag()).or_else(|| pay(mark, ledger));
+    let found = IpcSlot::find(ledger, mark.tag()).or_else(|| pay(mark, ledger));
     sys::unlock_byte(file, byte);
-    found.map_or(Adopted::OutOfMemory, Adopted::Has)
+    found.map_or(AdoptOutcome::OutOfMemory, AdoptOutcome::Has)
 }
 
-fn pay(mark: Mark, ledger: Ledger) -> Option<Lent> {
+fn pay(mark: DescriptorMark, ledger: Ledger) -> Option<IpcSlot> {
     ledger.reserve_now(mark.bytes()).ok()?;
     // No process finds it before it has the bytes.
     let lent = life::one_at_a_time(|| take_slot(ledger.usage(), Tag(MARKED)));

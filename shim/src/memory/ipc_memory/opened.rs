@@ -1,7 +1,7 @@
 //! Memory of other processes that this one has open.
 
-use super::descriptor::{Mark, adopt};
-use super::{Books, Had, Lent, Place, Room, Tag, shared_slot, take_of};
+use super::descriptor::{DescriptorMark, adopt};
+use super::{ChargedSlot, HoldState, IpcEntry, IpcSlot, SlotUse, Tag, shared_slot, take_of};
 use crate::accounting::account::{Bytes, Ledger};
 use crate::accounting::alloc_map::{AllocMap, Fate, Key, NoRoom, Tie};
 use crate::accounting::contexts;
@@ -11,13 +11,13 @@ use crate::memory::free_memory_delta::pass_admission_gate;
 use crate::sys::KeepErrno;
 
 /// By the opener's address.
-static OPENED: AllocMap<Place> = AllocMap::new();
+static OPENED: AllocMap<IpcEntry> = AllocMap::new();
 
 /// What an opener holds.
 #[derive(Clone, Copy)]
 pub(crate) enum Hold {
     /// The memory's own slot.
-    One(Lent, Ledger),
+    One(IpcSlot, Ledger),
     /// The shared slots of all grants: one of them may have it.
     Crowds,
 }
@@ -29,15 +29,15 @@ impl Hold {
     }
 
     fn of_slot(tag: Tag) -> Option<Self> {
-        shared_slot::ledgers().find_map(|ledger| Some(Self::One(Lent::find(ledger, tag)?, ledger)))
+        shared_slot::ledgers().find_map(|ledger| Some(Self::One(IpcSlot::find(ledger, tag)?, ledger)))
     }
 
     /// The vendor did not import it, or has it for this process anyhow.
     pub(crate) fn unneeded(self, is_there: bool) {
-        self.drop(if is_there { Had::Memory } else { Had::Nothing });
+        self.drop(if is_there { HoldState::Memory } else { HoldState::Nothing });
     }
 
-    fn drop(self, had: Had) {
+    fn drop(self, had: HoldState) {
         match self {
             Self::One(lent, ledger) => lent.drop_hold(ledger, had),
             Self::Crowds => shared_slot::drop_all(),
@@ -45,18 +45,27 @@ impl Hold {
     }
 
     /// For what is open now.
-    fn place(self, tie: Tie) -> Place {
+    fn place(self, tie: Tie) -> IpcEntry {
         let (number, grant, owner, room) = match self {
             Self::One(lent, ledger) => {
-                (lent.number, u32::try_from(ledger.number()).unwrap_or(u32::MAX), lent.owner, Room::One)
+                (lent.number, u32::try_from(ledger.number()).unwrap_or(u32::MAX), lent.owner, SlotUse::One)
             }
-            Self::Crowds => (u32::MAX, u32::MAX, 0, Room::Shared),
+            Self::Crowds => (u32::MAX, u32::MAX, 0, SlotUse::Shared),
         };
-        Place { bytes: Bytes(0), grant, tie, number, references: 1, owner, room, books: Books::Apart }
+        IpcEntry {
+            bytes: Bytes(0),
+            grant,
+            tie,
+            number,
+            references: 1,
+            owner,
+            room,
+            books: ChargedSlot::Apart,
+        }
     }
 }
 
-impl Place {
+impl IpcEntry {
     /// Whether both are of the same memory.
     fn is_of(&self, other: &Self) -> bool {
         (self.number, self.owner) == (other.number, other.owner)
@@ -66,9 +75,9 @@ impl Place {
     fn closed(self) {
         let _errno = KeepErrno::new();
         match (self.room, self.lent()) {
-            (Room::Shared, _) => shared_slot::drop_all(),
-            (Room::One, Some((lent, ledger))) => lent.drop_hold(ledger, Had::Memory),
-            (Room::One, None) => {}
+            (SlotUse::Shared, _) => shared_slot::drop_all(),
+            (SlotUse::One, Some((lent, ledger))) => lent.drop_hold(ledger, HoldState::Memory),
+            (SlotUse::One, None) => {}
         }
     }
 }
@@ -80,13 +89,13 @@ pub(crate) fn open(
     close: impl FnOnce(u64) -> i32,
 ) -> Result<u64, i32> {
     let Some(hold) = Hold::of(tag) else { return call() };
-    let address = call().inspect_err(|_| hold.drop(Had::Nothing))?;
+    let address = call().inspect_err(|_| hold.drop(HoldState::Nothing))?;
     let tie = contexts::current().map_or(Tie(0), |current| current.tie);
     match note(Key(address), hold.place(tie), hold) {
         Ok(()) => Ok(address),
         Err(NoRoom) => {
             if close(address) == SUCCESS {
-                hold.drop(Had::Memory);
+                hold.drop(HoldState::Memory);
             }
             Err(OUT_OF_MEMORY)
         }
@@ -94,7 +103,7 @@ pub(crate) fn open(
 }
 
 /// Before cuMemImportFromShareableHandle of what has this mark: what the importer has to hold. An error: it is refused.
-pub(crate) fn importing(mark: Option<Mark>) -> Result<Option<Hold>, i32> {
+pub(crate) fn importing(mark: Option<DescriptorMark>) -> Result<Option<Hold>, i32> {
     let _errno = KeepErrno::new();
     let Some(mark) = mark else {
         return Ok(shared_slot::hold_all().then_some(Hold::Crowds));
@@ -120,17 +129,17 @@ pub(crate) fn import_ended(key: Key) {
 
 /// Writes down that the vendor opened it once more. Other threads may be between the vendor's answer for the same address and
 /// here, and every one of them is to close it once.
-fn note(key: Key, fresh: Place, hold: Hold) -> Result<(), NoRoom> {
+fn note(key: Key, fresh: IpcEntry, hold: Hold) -> Result<(), NoRoom> {
     let mut mine = fresh;
     loop {
-        let more = |place: &mut Place| {
+        let more = |place: &mut IpcEntry| {
             let is_same = place.is_of(&mine);
             place.references = place.references.saturating_add(if is_same { mine.references } else { 0 });
             is_same
         };
         if OPENED.update(key, more) == Some(true) {
             // One hold for all of them.
-            hold.drop(Had::Memory);
+            hold.drop(HoldState::Memory);
             return Ok(());
         }
         match OPENED.insert(key, mine)? {
@@ -163,7 +172,7 @@ pub(crate) fn close(address: u64, call: impl FnOnce() -> i32) -> i32 {
         (Fate::Stays, SUCCESS) => {}
         (Fate::Goes, _) => {
             // Without a place for it the lock stays until the process ends.
-            let _stale = OPENED.insert(Key(address), Place { references: 1, ..place });
+            let _stale = OPENED.insert(Key(address), IpcEntry { references: 1, ..place });
         }
         (Fate::Stays, _) => {
             OPENED.update(Key(address), |place| place.references = place.references.saturating_add(1));

@@ -13,10 +13,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use aliquot_abi::layout::slot::{CROWD, freed};
 
-use super::{Lent, Room};
+use super::{IpcSlot, SlotUse};
 use crate::accounting::account::{self, Account, Bytes, Ledger};
 use crate::accounting::alloc_map::{AllocMap, Key};
-use crate::accounting::life::{self, Taken};
+use crate::accounting::life::{self, AcquiredSlot};
 use crate::grants;
 use crate::sys::KeepErrno;
 
@@ -47,15 +47,15 @@ fn key(ledger: Ledger) -> Key {
 }
 
 impl SharedSlot {
-    fn lent(&self, ledger: Ledger) -> Lent {
-        Lent { usage: ledger.usage(), number: self.number, owner: self.owner, room: Room::Shared }
+    fn lent(&self, ledger: Ledger) -> IpcSlot {
+        IpcSlot { usage: ledger.usage(), number: self.number, owner: self.owner, room: SlotUse::Shared }
     }
 }
 
 /// Whether a slot is this process's shared slot.
-pub(super) fn is_own(lent: Lent) -> bool {
+pub(super) fn is_own(lent: IpcSlot) -> bool {
     let its = SHARED_SLOTS.get(Key(lent.usage.number()));
-    lent.room == Room::Shared
+    lent.room == SlotUse::Shared
         && its.is_some_and(|shared| (shared.number, shared.owner) == (lent.number, lent.owner))
 }
 
@@ -66,7 +66,7 @@ pub(super) fn is_there(ledger: Ledger) -> bool {
 
 /// This process's shared slot, which begins if there is none; the caller keeps other threads out. `None`: there is no slot for
 /// it.
-pub(super) fn of(ledger: Ledger) -> Option<Lent> {
+pub(super) fn of(ledger: Ledger) -> Option<IpcSlot> {
     // Openers are seen by their locks.
     ledger.usage().file()?;
     if let Some(known) = SHARED_SLOTS.get(key(ledger)).map(|shared| shared.lent(ledger))
@@ -76,7 +76,7 @@ pub(super) fn of(ledger: Ledger) -> Option<Lent> {
     }
     // Noted before any process sees the slot, as its own process's reaper knows it by this alone. What an earlier one had left
     // was taken away with it.
-    let mut note = |taken: Taken| {
+    let mut note = |taken: AcquiredSlot| {
         let shared = SharedSlot { owner: freed(taken.owner), left: Bytes(0), number: taken.number };
         SHARED_SLOTS.insert(key(ledger), shared).is_ok()
     };
@@ -88,7 +88,7 @@ pub(super) fn of(ledger: Ledger) -> Option<Lent> {
 }
 
 /// The vendor freed what was in a shared slot of this process.
-pub(super) fn leave(lent: Lent, bytes: Bytes) {
+pub(super) fn leave(lent: IpcSlot, bytes: Bytes) {
     SHARED_SLOTS.update(Key(lent.usage.number()), |shared| {
         if (shared.number, shared.owner) == (lent.number, lent.owner) {
             shared.left.0 = shared.left.0.saturating_add(bytes.0);
@@ -139,8 +139,8 @@ fn settle_in(ledger: Ledger) -> bool {
 }
 
 /// The lock of all shared slots of a grant.
-fn lock_in(ledger: Ledger) -> Lent {
-    Lent { usage: ledger.usage(), number: u32::MAX, owner: 0, room: Room::Shared }
+fn lock_in(ledger: Ledger) -> IpcSlot {
+    IpcSlot { usage: ledger.usage(), number: u32::MAX, owner: 0, room: SlotUse::Shared }
 }
 
 /// Holds the shared slots of all grants, if there is any: memory without a slot of its own may be in each. False: there is
@@ -168,7 +168,7 @@ pub(super) fn drop_all() {
     life::one_at_a_time(|| ledgers().for_each(|ledger| drop_one(lock_in(ledger))));
 }
 
-fn drop_one(lent: Lent) {
+fn drop_one(lent: IpcSlot) {
     if lent.is_last_hold() {
         lent.unlock();
     }

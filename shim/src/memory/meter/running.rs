@@ -4,20 +4,20 @@ use core::sync::atomic::Ordering;
 
 use aliquot_enforce::growth::{Growth, Operation, Settled};
 
-use super::{Ended, Meter, Running, TRIES_MAX, UNIT, UNIT_MOST, Waiting, learn};
+use super::{CallEnd, Meter, PendingCall, RunningCall, TRIES_MAX, UNIT, UNIT_MOST, learn};
 use crate::accounting::account::{Bytes, Ledger};
 use crate::loader::vendor::{Device, SUCCESS};
 
-impl Running {
+impl RunningCall {
     /// Whose it is.
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger
     }
 
     /// Without what its meter tells, where it has begun.
-    pub(super) fn wait(self) -> Option<Waiting> {
+    pub(super) fn wait(self) -> Option<PendingCall> {
         let Self { operation, ledger, begun, moving, .. } = self;
-        Some(Waiting { ledger, worst: operation.worst, begun: begun?, moving })
+        Some(PendingCall { ledger, worst: operation.worst, begun: begun?, moving })
     }
 
     /// Whose memory it takes.
@@ -26,7 +26,7 @@ impl Running {
     }
 
     /// The vendor's call is over, with this answer.
-    pub(crate) fn end(self, answer: i32) -> Ended {
+    pub(crate) fn end(self, answer: i32) -> CallEnd {
         // If no other operation has ended since this one began, none did between the question and its use.
         let mut stamp = self.begun.or_else(|| self.meter.change(|growth| growth.stamp()));
         for _ in 0..TRIES_MAX {
@@ -44,7 +44,7 @@ impl Running {
                     if bytes > 0 {
                         self.ledger.release(Bytes(bytes));
                     }
-                    return Ended::Fits;
+                    return CallEnd::Fits;
                 }
                 Some((Settled::Charge(bytes), _)) => return self.charge(Bytes(bytes)),
                 Some((Settled::Stale, now)) => stamp = Some(now),
@@ -52,7 +52,7 @@ impl Running {
             }
         }
         self.end_unasked(answer);
-        Ended::Fits
+        CallEnd::Fits
     }
 
     /// The driver does not tell: what it refused took nothing, and what it granted may have taken the worst.
@@ -67,20 +67,20 @@ impl Running {
 
     /// It grew by more than was reserved: a pool, because the unit is larger than was known.
     #[cold]
-    fn charge(&self, bytes: Bytes) -> Ended {
+    fn charge(&self, bytes: Bytes) -> CallEnd {
         if self.meter.is_pool() {
             let unit = UNIT.load(Ordering::Relaxed);
             UNIT.store(unit.saturating_mul(2).min(UNIT_MOST), Ordering::Relaxed);
         }
         if self.ledger.reserve_now(bytes).is_ok() {
-            return Ended::Grew;
+            return CallEnd::Grew;
         }
         self.ledger.charge(bytes);
-        Ended::Over
+        CallEnd::Over
     }
 }
 
-impl Waiting {
+impl PendingCall {
     /// Whose it is.
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger
@@ -97,9 +97,10 @@ impl Waiting {
     }
 
     /// The vendor's call for the graphs of this card is over, with this answer.
-    pub(crate) fn end(self, device: Device, answer: i32) -> Ended {
+    pub(crate) fn end(self, device: Device, answer: i32) -> CallEnd {
         let Self { ledger, worst, begun, moving } = self;
         let operation = Operation { worst, promised: 0 };
-        Running { meter: Meter::Graphs(device), operation, ledger, begun: Some(begun), moving }.end(answer)
+        RunningCall { meter: Meter::Graphs(device), operation, ledger, begun: Some(begun), moving }
+            .end(answer)
     }
 }

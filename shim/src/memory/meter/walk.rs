@@ -1,7 +1,7 @@
 //! Walks over what is metered. Nothing is locked while something is visited, so the table may change meanwhile: what stays is
 //! met, some of it perhaps twice.
 
-use super::{Known, METERS, Meter, State};
+use super::{METERS, Meter, MeterRecord, State};
 use crate::accounting::account::{self, Account, Ledger};
 
 /// Of what is metered, so much is copied at a time, and so much is looked at for it: most programs have no more.
@@ -9,7 +9,7 @@ const PAGE: usize = 4;
 const SCAN: usize = 64;
 
 /// Calls `visit` for everything metered on cards of this ledger's grant; nothing is locked meanwhile.
-pub(crate) fn each(ledger: Ledger, mut visit: impl FnMut(Meter, Known)) {
+pub(crate) fn each(ledger: Ledger, mut visit: impl FnMut(Meter, MeterRecord)) {
     each_charged(|meter, known, other| {
         if other.number() == ledger.number() {
             visit(meter, known);
@@ -18,8 +18,8 @@ pub(crate) fn each(ledger: Ledger, mut visit: impl FnMut(Meter, Known)) {
 }
 
 /// The same for all grants.
-pub(crate) fn each_charged(mut visit: impl FnMut(Meter, Known, Ledger)) {
-    let visit_if_counted = |meter, known: &Known| {
+pub(crate) fn each_charged(mut visit: impl FnMut(Meter, MeterRecord, Ledger)) {
+    let visit_if_counted = |meter, known: &MeterRecord| {
         if let Account::Counted(ledger) = account::of(known.device) {
             visit(meter, *known, ledger);
         }
@@ -28,8 +28,8 @@ pub(crate) fn each_charged(mut visit: impl FnMut(Meter, Known, Ledger)) {
 }
 
 /// The same for what may grow or shrink on its own, and is not what accounting says: mostly nothing is.
-pub(crate) fn each_changed(mut visit: impl FnMut(Meter, Known, Ledger)) {
-    let visit_if_changed = |meter: Meter, known: &Known| {
+pub(crate) fn each_changed(mut visit: impl FnMut(Meter, MeterRecord, Ledger)) {
+    let visit_if_changed = |meter: Meter, known: &MeterRecord| {
         if !meter.is_still(known)
             && let Account::Counted(ledger) = account::of(known.device)
         {
@@ -39,7 +39,7 @@ pub(crate) fn each_changed(mut visit: impl FnMut(Meter, Known, Ledger)) {
     walk(|meter, known| known.state != State::Free && meter.follows(known), visit_if_changed);
 }
 
-fn walk(wanted: impl Fn(Meter, &Known) -> bool, mut visit: impl FnMut(Meter, &Known)) {
+fn walk(wanted: impl Fn(Meter, &MeterRecord) -> bool, mut visit: impl FnMut(Meter, &MeterRecord)) {
     let mut end = usize::MAX;
     while end > 0 {
         let (mut page, mut count) = ([None; PAGE], 0);
@@ -80,7 +80,7 @@ mod tests {
             keys(from, count).for_each(|key| assert!(Meter::Pool(key).note(Device(0), State::Charged)));
             let is_wanted = |key: u64| (key - from) / 64 % every == every - 1;
             let mut met = Vec::new();
-            let wanted = |meter: Meter, _: &Known| is_wanted(meter.key());
+            let wanted = |meter: Meter, _: &MeterRecord| is_wanted(meter.key());
             walk(wanted, |meter, _| met.push(meter.key()));
             met.sort_unstable();
             let expected: Vec<_> = keys(from, count).filter(|key| is_wanted(*key)).collect();

@@ -10,11 +10,11 @@
 //! Local memory that kernels need is the same memory: of the limit and of what the kernels got in a context need, the most
 //! counts.
 
-use super::{Asking, Charged, Object, Stage, Watched};
+use super::{ModuleCall, ModuleRequest, Object, ObjectCharge, Stage};
 use crate::accounting::account::{self, Account, Bytes, Ledger};
 use crate::accounting::contexts::{self, Current};
 use crate::loader::vendor::{self, Device, SUCCESS};
-use crate::memory::free_memory_delta::{Taken, Turn};
+use crate::memory::free_memory_delta::{DeltaTurn, MemoryDelta};
 use crate::sys::KeepErrno;
 
 /// CU_LIMIT_STACK_SIZE
@@ -127,8 +127,12 @@ impl Step {
 
     /// What was read of it. What kernels need is charged before it is there: the stacks have that first, which the card gives
     /// now.
-    fn seen(self, taken: Taken) -> Taken {
-        if self.from.is_some_and(|from| self.kernels <= from) { taken } else { Taken::Doubtful(Bytes(0)) }
+    fn seen(self, taken: MemoryDelta) -> MemoryDelta {
+        if self.from.is_some_and(|from| self.kernels <= from) {
+            taken
+        } else {
+            MemoryDelta::Doubtful(Bytes(0))
+        }
     }
 
     /// What it came to.
@@ -211,12 +215,14 @@ impl Object {
     }
 
     /// Its stacks take so much more, which is what the card gave if that was seen; what is to be charged.
-    fn grow(self, current: Current, more: Bytes, taken: Taken) -> Bytes {
+    fn grow(self, current: Current, more: Bytes, taken: MemoryDelta) -> Bytes {
         let charge = |stacks: &mut Stacks| {
             let due = stacks.grow(more);
             let bytes = match taken {
                 // Never less: what another tenant of the card gave back meanwhile was not had here.
-                Taken::Sure(bytes) | Taken::Likely(bytes) if bytes != more => Bytes(bytes.0.max(due.0)),
+                MemoryDelta::Sure(bytes) | MemoryDelta::Likely(bytes) if bytes != more => {
+                    Bytes(bytes.0.max(due.0))
+                }
                 _ => due,
             };
             stacks.charged = stacks.charged.saturating_add(bytes.0);
@@ -259,7 +265,7 @@ pub(super) fn need(function: u64) -> i32 {
         return ledger.refuse();
     }
     // Limits change one after the other, and this.
-    let _turn = Turn::take(ledger);
+    let _turn = DeltaTurn::take(ledger);
     loop {
         let Some(before) = context.in_context(current).map(|held| held.stacks) else { return SUCCESS };
         let (after, due) = before.with_kernel(each, limit(), threads);
@@ -282,20 +288,20 @@ pub(super) fn need(function: u64) -> i32 {
     }
 }
 
-impl Watched {
+impl ModuleCall {
     /// What a change of a limit took, by what was read; `came_back`: what the card got back, if no other thread moved anything.
     pub(super) fn took_by_limit(
         &self,
         context: Object,
         step: Step,
-        taken: Taken,
+        taken: MemoryDelta,
         came_back: Option<Bytes>,
     ) -> Bytes {
         let (current, ledger) = (self.current, self.ledger);
         match (step.became(), taken) {
             (Expected::More(more), _) => context.grow(current, more, step.seen(taken)),
             // What another tenant of the card gave back is not ours.
-            (Expected::Less(less), Taken::Given(seen)) => {
+            (Expected::Less(less), MemoryDelta::Given(seen)) => {
                 context.shrink(current, ledger, less, seen.min(less));
                 Bytes(0)
             }
@@ -304,14 +310,13 @@ impl Watched {
                 context.shrink(current, ledger, less, seen);
                 Bytes(0)
             }
-            (_, Taken::Given(bytes)) => {
-                let others = context.in_context(current).map_or(0, Charged::beside_stacks);
+            (_, MemoryDelta::Given(bytes)) => {
+                let others = context.in_context(current).map_or(0, ObjectCharge::beside_stacks);
                 context.give_back(current, ledger, bytes.min(Bytes(others)));
                 Bytes(0)
             }
-            (_, Taken::Sure(bytes)) | (Expected::Unknown, Taken::Likely(bytes) | Taken::Doubtful(bytes)) => {
-                bytes
-            }
+            (_, MemoryDelta::Sure(bytes))
+            | (Expected::Unknown, MemoryDelta::Likely(bytes) | MemoryDelta::Doubtful(bytes)) => bytes,
             (Expected::Nothing, _) => Bytes(0),
         }
     }
@@ -320,7 +325,7 @@ impl Watched {
 /// A limit of the current context is changed; `undo` puts the old one back.
 pub(crate) fn limit(change: Change, real: impl Fn() -> i32, undo: impl Fn(usize) -> i32) -> i32 {
     let Some(object) = contexts::current().map(Object::of_context) else { return real() };
-    let watched = match Watched::begin(Asking::Limit(object, change)) {
+    let watched = match ModuleCall::begin(ModuleRequest::Limit(object, change)) {
         Ok(Some(watched)) => watched,
         Ok(None) => return real(),
         Err(answer) => return answer,

@@ -4,12 +4,12 @@ use core::ptr::null;
 
 use super::limits::need;
 use super::pending_loads::Listed;
-use super::{Asking, Object, Watched};
+use super::{ModuleCall, ModuleRequest, Object};
 use crate::accounting::account::{self, Account};
 use crate::accounting::contexts;
 use crate::loader::vendor::{self, OUT_OF_MEMORY, SUCCESS};
-use crate::memory::lazy_load::{Asked, What};
-use crate::memory::pools::Place;
+use crate::memory::lazy_load::{LoadKey, LoadSubject};
+use crate::memory::pools::AddressOut;
 
 /// Functions of a list that are made ready when it is had. Of a longer one none is: most of them no thread launches, and to
 /// load them all may take more than there is.
@@ -25,15 +25,20 @@ enum Loads {
 }
 
 /// Something is got from a module or library, or made ready in it; what was had before takes nothing.
-pub(crate) fn get(object: Object, asked: Option<Asked>, place: Option<Place>, real: impl Fn() -> i32) -> i32 {
+pub(crate) fn get(
+    object: Object,
+    asked: Option<LoadKey>,
+    place: Option<AddressOut>,
+    real: impl Fn() -> i32,
+) -> i32 {
     get_new(asked, || get_watched(object, (place, Loads::AtOnce), &real), &real)
 }
 
 /// A function is got, of which the driver makes the local memory at a launch.
 pub(crate) fn get_function(
     object: Object,
-    asked: Option<Asked>,
-    place: Place,
+    asked: Option<LoadKey>,
+    place: AddressOut,
     real: impl Fn() -> i32,
 ) -> i32 {
     let watched = || get_watched(object, (Some(place), Loads::AtOnce), &real);
@@ -41,14 +46,19 @@ pub(crate) fn get_function(
 }
 
 /// A kernel is got from a library, which the driver may load at its first launch: it is made ready now.
-pub(crate) fn get_kernel(object: Object, asked: Option<Asked>, place: Place, real: impl Fn() -> i32) -> i32 {
+pub(crate) fn get_kernel(
+    object: Object,
+    asked: Option<LoadKey>,
+    place: AddressOut,
+    real: impl Fn() -> i32,
+) -> i32 {
     let watched = || get_watched(object, (Some(place), Loads::Later), &real);
     let new = || {
         let answer = with_local(place, watched, |kernel| function_of(kernel).map_or(SUCCESS, need));
         if answer == SUCCESS && !place.is_null() {
             Listed::Kernels(object).note(place);
-            let ready = Asked::of_library(What::Itself, Object(place.read()), null());
-            ready.into_iter().for_each(Asked::note);
+            let ready = LoadKey::of_library(LoadSubject::Itself, Object(place.read()), null());
+            ready.into_iter().for_each(LoadKey::note);
         }
         answer
     };
@@ -58,7 +68,7 @@ pub(crate) fn get_kernel(object: Object, asked: Option<Asked>, place: Place, rea
 /// A function, or what `function` tells of a kernel, is made ready for launches.
 pub(crate) fn make_ready(
     object: Object,
-    asked: Option<Asked>,
+    asked: Option<LoadKey>,
     function: impl Fn() -> Option<u64>,
     real: impl Fn() -> i32,
 ) -> i32 {
@@ -70,7 +80,7 @@ pub(crate) fn make_ready(
 }
 
 /// What is got is charged for what it needs at a launch; where that does not fit it is not had.
-fn with_local(place: Place, got: impl FnOnce() -> i32, need: impl FnOnce(u64) -> i32) -> i32 {
+fn with_local(place: AddressOut, got: impl FnOnce() -> i32, need: impl FnOnce(u64) -> i32) -> i32 {
     if place.is_null() {
         return got();
     }
@@ -89,7 +99,7 @@ fn with_local(place: Place, got: impl FnOnce() -> i32, need: impl FnOnce(u64) ->
 /// A list of functions or kernels is had, with room for so many, of which there are `there`. The driver may load each at its
 /// first launch: `load` makes one ready now.
 pub(crate) fn get_list(
-    (list, room, listed): (Place, u32, Listed),
+    (list, room, listed): (AddressOut, u32, Listed),
     there: impl Fn(&mut u32) -> Option<i32>,
     real: impl Fn() -> i32,
     load: impl Fn(u64) -> i32,
@@ -102,7 +112,7 @@ pub(crate) fn get_list(
     if list.is_null() || !is_known {
         return real();
     }
-    let places = || (0..count).map(|at| Place(list.0.wrapping_add(at)));
+    let places = || (0..count).map(|at| AddressOut(list.0.wrapping_add(at)));
     if !is_short || matches!(current, None | Some(Account::Uncounted)) {
         let answer = real();
         if answer == SUCCESS {
@@ -128,8 +138,8 @@ pub(crate) fn get_list(
     OUT_OF_MEMORY
 }
 
-fn get_new(asked: Option<Asked>, watched: impl FnOnce() -> i32, real: impl FnOnce() -> i32) -> i32 {
-    if asked.is_some_and(Asked::is_known) {
+fn get_new(asked: Option<LoadKey>, watched: impl FnOnce() -> i32, real: impl FnOnce() -> i32) -> i32 {
+    if asked.is_some_and(LoadKey::is_known) {
         return real();
     }
     let answer = watched();
@@ -160,14 +170,14 @@ pub(crate) fn load(kernel: u64) -> i32 {
     if vendor::relaxed(load) == Some(OUT_OF_MEMORY) { OUT_OF_MEMORY } else { SUCCESS }
 }
 
-fn get_watched(object: Object, (place, loads): (Option<Place>, Loads), real: &impl Fn() -> i32) -> i32 {
-    let watched = match Watched::begin(Asking::Get(object)) {
+fn get_watched(object: Object, (place, loads): (Option<AddressOut>, Loads), real: &impl Fn() -> i32) -> i32 {
+    let watched = match ModuleCall::begin(ModuleRequest::Get(object)) {
         Ok(Some(watched)) => watched,
         Ok(None) => return real(),
         Err(answer) => return answer,
     };
     let place = place.filter(|place| !place.is_null());
-    let (before, ledger) = (place.map(Place::before), watched.ledger);
+    let (before, ledger) = (place.map(AddressOut::before), watched.ledger);
     let mut answer = real();
     if let (SUCCESS, Loads::Later, Some(place)) = (answer, loads, place) {
         answer = load(place.read());

@@ -6,12 +6,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::limits::need;
 use super::loaded_functions::{function_of, load, make_ready};
-use super::{Charged, Object};
+use super::{Object, ObjectCharge};
 use crate::accounting::alloc_map::{AllocMap, Key};
 use crate::accounting::contexts;
 use crate::loader::vendor::{self, SUCCESS};
-use crate::memory::lazy_load::{Asked, What};
-use crate::memory::pools::Place;
+use crate::memory::lazy_load::{LoadKey, LoadSubject};
+use crate::memory::pools::AddressOut;
 use crate::sys::KeepErrno;
 
 /// What is launched, by its handle.
@@ -34,7 +34,7 @@ static ANY: AtomicBool = AtomicBool::new(false);
 
 impl Listed {
     #[inline(never)]
-    pub(super) fn note(self, place: Place) {
+    pub(super) fn note(self, place: AddressOut) {
         ANY.store(true, Ordering::Release);
         let _unseen = LATER.insert(Key(place.read() & u64::MAX >> 1), self);
     }
@@ -46,17 +46,17 @@ impl Listed {
     }
 
     /// Whether it was made ready in a context, as far as that is remembered.
-    fn asked(self, code: Code, context: u64) -> Option<Asked> {
+    fn asked(self, code: Code, context: u64) -> Option<LoadKey> {
         match self {
-            Self::Functions(_) => Asked::of_module(What::Itself, Object(code.0), core::ptr::null()),
-            Self::Kernels(_) => Asked::in_context(What::Itself, Object(code.0), context),
+            Self::Functions(_) => LoadKey::of_module(LoadSubject::Itself, Object(code.0), core::ptr::null()),
+            Self::Kernels(_) => LoadKey::in_context(LoadSubject::Itself, Object(code.0), context),
         }
     }
 
     /// Has the driver load it in the current context.
     #[cold]
     #[inline(never)]
-    fn make_ready(self, code: Code, asked: Option<Asked>) -> i32 {
+    fn make_ready(self, code: Code, asked: Option<LoadKey>) -> i32 {
         let function = || match self {
             Self::Functions(_) => Some(code.0),
             Self::Kernels(_) => function_of(code.0),
@@ -67,7 +67,7 @@ impl Listed {
         {
             // Made ready earlier, and forgotten since.
             let answer = need(function);
-            asked.filter(|_| answer == SUCCESS).into_iter().for_each(Asked::note);
+            asked.filter(|_| answer == SUCCESS).into_iter().for_each(LoadKey::note);
             return answer;
         }
         make_ready(self.object(), asked, function, || match self {
@@ -81,7 +81,7 @@ impl Object {
     /// Whether the driver has loaded it in the current context, and what that took is charged.
     fn is_charged_here(self) -> bool {
         let here = contexts::current().and_then(|current| self.in_context(current));
-        matches!(here, Some(Charged { loaded: 1, .. }))
+        matches!(here, Some(ObjectCharge { loaded: 1, .. }))
     }
 }
 
@@ -111,9 +111,9 @@ pub(crate) fn before_launch(code: Code, lane: u64) -> i32 {
     // Without one the driver refuses.
     let Some(context) = context else { return SUCCESS };
     let asked = listed.asked(code, context);
-    if asked.is_some_and(Asked::is_known) {
+    if asked.is_some_and(LoadKey::is_known) {
         return SUCCESS;
     }
-    let Some(_inside) = vendor::Inside::of(context, current) else { return SUCCESS };
+    let Some(_inside) = vendor::CurrentContext::of(context, current) else { return SUCCESS };
     vendor::relaxed(|| listed.make_ready(code, asked))
 }

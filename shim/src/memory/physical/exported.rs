@@ -3,14 +3,14 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use super::{Books, NEXT, Number, RECORDS, Reach, Record, note_free};
+use super::{ChargedSlot, NEXT, Number, RECORDS, Record, SharingScope, note_free};
 use crate::accounting::account::Bytes;
-use crate::memory::ipc_memory::{self, Mark};
+use crate::memory::ipc_memory::{self, DescriptorMark};
 
 impl Number {
     /// Another process may have it from now on.
     pub(crate) fn share(self) {
-        RECORDS.update(self.key(), |record| record.reach = Reach::Shared);
+        RECORDS.update(self.key(), |record| record.reach = SharingScope::Shared);
     }
 }
 
@@ -18,7 +18,7 @@ impl Number {
 pub(crate) fn range_exported(bytes: Bytes, grant: u32) -> Option<Number> {
     let number = Number(NEXT.fetch_add(1, Ordering::Relaxed));
     // No handle names it.
-    let (reach, books) = (Reach::Shared, Books::Own);
+    let (reach, books) = (SharingScope::Shared, ChargedSlot::Own);
     let record = Record { bytes, grant, handle: 0, holds: 1, live: 1, reach, books };
     RECORDS.insert(number.key(), record).ok().map(|_new| number)
 }
@@ -26,19 +26,19 @@ pub(crate) fn range_exported(bytes: Bytes, grant: u32) -> Option<Number> {
 impl ipc_memory::Entry for Number {
     fn set_apart(&self) -> bool {
         let moved = RECORDS.update(self.key(), |record| {
-            let is_ours = record.books == Books::Own;
-            record.books = Books::Apart;
+            let is_ours = record.books == ChargedSlot::Own;
+            record.books = ChargedSlot::Apart;
             is_ours
         });
         moved == Some(true)
     }
 
     fn join(&self) -> bool {
-        RECORDS.update(self.key(), |record| record.books = Books::Own).is_some()
+        RECORDS.update(self.key(), |record| record.books = ChargedSlot::Own).is_some()
     }
 
     fn is_apart(&self) -> bool {
-        RECORDS.get(self.key()).is_some_and(|record| record.books == Books::Apart)
+        RECORDS.get(self.key()).is_some_and(|record| record.books == ChargedSlot::Apart)
     }
 }
 
@@ -47,16 +47,19 @@ pub(crate) fn exported_as(handle: u64, descriptor: Option<c_int>) -> Result<(), 
     let number = Number::of(handle);
     let Some(record) = RECORDS.get(number.key()).filter(|record| record.bytes.0 > 0) else { return Ok(()) };
     match record.books {
-        Books::Own => {
+        ChargedSlot::Own => {
             ipc_memory::lend_physical(&number, number.lent(), (record.bytes, record.grant), descriptor)
         }
-        Books::Apart => ipc_memory::mark_again(number.lent(), descriptor),
+        ChargedSlot::Apart => ipc_memory::mark_again(number.lent(), descriptor),
     }
 }
 
 /// cuMemImportFromShareableHandle: something of this process under its name; or another's, which pays for it as long as it
 /// lives: an object may have memory of this process bound, so it is known by a number.
-pub(crate) fn import(mark: Option<Mark>, call: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
+pub(crate) fn import(
+    mark: Option<DescriptorMark>,
+    call: impl FnOnce() -> Result<u64, i32>,
+) -> Result<u64, i32> {
     let hold = ipc_memory::importing(mark)?;
     let unneeded = |is_there| hold.into_iter().for_each(|hold| hold.unneeded(is_there));
     let handle = call().inspect_err(|_| unneeded(false))?;
@@ -64,7 +67,7 @@ pub(crate) fn import(mark: Option<Mark>, call: impl FnOnce() -> Result<u64, i32>
     if number != Number::NONE && number.hold_again() {
         number.name(handle);
         unneeded(true);
-    } else if let (Some(number), Some(hold)) = (note_free(handle, Reach::Shared), hold) {
+    } else if let (Some(number), Some(hold)) = (note_free(handle, SharingScope::Shared), hold) {
         ipc_memory::imported(number.lent(), hold);
     }
     Ok(handle)

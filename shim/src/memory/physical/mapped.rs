@@ -1,6 +1,6 @@
 //! Mappings of physical memory, by address: each is a hold.
 
-use super::{Going, Number};
+use super::{DroppedHolds, Number};
 use crate::accounting::alloc_map::{AllocMap, Key, NoRoom};
 use crate::loader::vendor::{OUT_OF_MEMORY, SUCCESS};
 
@@ -106,7 +106,7 @@ fn change_state(key: Key, from: State, to: State) -> bool {
 
 /// cuMemUnmap: whole mappings, one or several in a row.
 pub(crate) fn unmap(address: u64, bytes: u64, call: impl FnOnce() -> i32) -> i32 {
-    let mut going = Going::default();
+    let mut going = DroppedHolds::default();
     walk(address, bytes, |key, mapping| {
         if change_state(key, State::Mapped, State::Going) {
             mapping.number.begin_drop(&mut going);

@@ -15,7 +15,7 @@ impl Tie {
 
 /// An allocation, in one word: bytes, shared first and last page, whether they are set apart, grant and tie, from above.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held(u64);
+pub(crate) struct AllocEntry(u64);
 
 const TIE_BITS: u32 = 17;
 const GRANT_BITS: u32 = 5;
@@ -29,9 +29,9 @@ const BYTES_AT: u32 = TIE_BITS + GRANT_BITS + 3;
 /// Half a tebibyte: no card has so much.
 const BYTES_BITS: u32 = 64 - BYTES_AT;
 
-const _: () = assert!(GRANTS_MAX <= 1 << GRANT_BITS && size_of::<Held>() == 8);
+const _: () = assert!(GRANTS_MAX <= 1 << GRANT_BITS && size_of::<AllocEntry>() == 8);
 
-impl Held {
+impl AllocEntry {
     /// So many bytes, charged to the grant of this number in this process. `None`: one of them is too large.
     pub(crate) fn new(bytes: Bytes, grant: usize, tie: Tie) -> Option<Self> {
         let grant = u64::try_from(grant).ok().filter(|grant| *grant < 1 << GRANT_BITS)?;
@@ -93,7 +93,7 @@ impl Held {
     }
 }
 
-impl core::fmt::Debug for Held {
+impl core::fmt::Debug for AllocEntry {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_tuple("Held").field(&self.bytes()).field(&self.grant()).field(&self.tie()).finish()
     }
@@ -108,12 +108,12 @@ mod tests {
         let most = (1 << BYTES_BITS) - 1;
         for bytes in [0, 1, 512, most] {
             for (grant, tie) in [(0, 0), (1, Tie::LAST), (GRANTS_MAX - 1, 7)] {
-                let held = Held::new(Bytes(bytes), grant, Tie(tie)).unwrap();
+                let held = AllocEntry::new(Bytes(bytes), grant, Tie(tie)).unwrap();
                 assert_eq!((held.bytes(), held.tie()), (Bytes(bytes), Tie(tie)));
                 assert_eq!(usize::try_from(held.grant()), Ok(grant));
             }
         }
-        let mut held = Held::new(Bytes(most), GRANTS_MAX - 1, Tie(Tie::LAST)).unwrap();
+        let mut held = AllocEntry::new(Bytes(most), GRANTS_MAX - 1, Tie(Tie::LAST)).unwrap();
         let plain = held;
         assert!(!held.is_apart() && held.set_apart() && held.is_apart() && !held.set_apart());
         assert_eq!((held.bytes(), held.grant(), held.tie()), (plain.bytes(), plain.grant(), plain.tie()));
@@ -122,8 +122,8 @@ mod tests {
         let edges = Edges { first: false, last: true };
         assert_eq!(held.with_edges(edges).edges(), edges);
         assert_eq!(held.with_edges(edges).with_edges(Edges::default()), held);
-        assert_eq!(Held::new(Bytes(most + 1), 0, Tie(0)), None);
-        assert_eq!(Held::new(Bytes(0), 32, Tie(0)), None);
-        assert_eq!(Held::new(Bytes(0), 0, Tie(Tie::LAST + 1)), None);
+        assert_eq!(AllocEntry::new(Bytes(most + 1), 0, Tie(0)), None);
+        assert_eq!(AllocEntry::new(Bytes(0), 32, Tie(0)), None);
+        assert_eq!(AllocEntry::new(Bytes(0), 0, Tie(Tie::LAST + 1)), None);
     }
 }
