@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, MemoryLimit};
 use aliquot_abi::view::{LimitsView, UsageView};
-use aliquot_enforce::term::Until;
+use aliquot_enforce::term::LoanExpiry;
 
 use crate::loader::vendor::{self, Device};
 use crate::sys::{self, FileId, KeepErrno};
@@ -322,8 +322,8 @@ impl Grant {
     }
 
     /// Until when what is granted beyond the guarantee is.
-    pub(crate) fn lent_until(&self) -> Until {
-        Until(self.limits.lent_until())
+    pub(crate) fn lent_until(&self) -> LoanExpiry {
+        LoanExpiry(self.limits.lent_until())
     }
 
     /// The limits in force, where they can be read.

@@ -23,7 +23,7 @@ pub struct Lane(pub NonZeroU64);
 
 /// The stream for which a graph has memory, and since when. Zeros: it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seat {
+pub struct BackingSeat {
     lane: Option<Lane>,
     since: u64,
 }
@@ -31,7 +31,7 @@ pub struct Seat {
 /// Whether allocations of a launch outlive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Leaves {
+pub enum Outliving {
     /// None does.
     Nothing = 0,
     /// Some do, or may.
@@ -53,7 +53,7 @@ pub enum Source {
 
 /// What a launch reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum LaunchNeed {
     /// Nothing: it has its memory.
     Backed,
     /// All it wants.
@@ -62,11 +62,11 @@ pub enum Way {
 
 /// An in-flight operation that changes the driver's graph memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begun {
+pub struct GraphOperation {
     /// What it reserves.
-    pub way: Way,
+    pub way: LaunchNeed,
     lane: Option<Lane>,
-    leaves: Leaves,
+    leaves: Outliving,
     /// No other one has it; from 1 on.
     pub number: u64,
     /// Whether nothing else was under way.
@@ -84,7 +84,7 @@ pub struct Trim {
 /// When the driver takes memory for graphs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Taken {
+pub enum AllocationTime {
     /// That has not been seen.
     #[default]
     Unknown = 0,
@@ -123,7 +123,7 @@ pub struct History {
     unbacked: u32,
     begun: u64,
     ended: u64,
-    taken: Taken,
+    taken: AllocationTime,
     /// The first lane, and whether there were others.
     first: Option<Lane>,
     others: u32,
@@ -135,7 +135,7 @@ pub struct History {
 
 impl History {
     /// Whether a launch in this lane finds its memory there.
-    fn serves(&self, seat: Seat, lane: Option<Lane>) -> bool {
+    fn serves(&self, seat: BackingSeat, lane: Option<Lane>) -> bool {
         let others = if lane == self.taker { self.by_others } else { self.by_taker };
         lane.is_some()
             && seat.lane == lane
@@ -144,7 +144,7 @@ impl History {
             && self.doubted == 0
     }
 
-    fn is_shared(&self, seat: Seat) -> bool {
+    fn is_shared(&self, seat: BackingSeat) -> bool {
         seat.since <= self.shared
     }
 
@@ -168,12 +168,12 @@ impl History {
 
     /// A launch or an upload is about to begin. An unbacked one may take the memory of backed ones in flight. So the memory of
     /// those is reserved until they end, before the unbacked one calls the driver.
-    pub fn begin(&mut self, seat: &mut Seat, lane: Option<Lane>, leaves: Leaves) -> Begun {
+    pub fn begin(&mut self, seat: &mut BackingSeat, lane: Option<Lane>, leaves: Outliving) -> GraphOperation {
         // Its lasting allocations lie in memory that other graphs count on.
-        let disturbs = leaves == Leaves::Something && self.is_shared(*seat);
-        let has_own = self.taken == Taken::AtInstantiation;
+        let disturbs = leaves == Outliving::Something && self.is_shared(*seat);
+        let has_own = self.taken == AllocationTime::AtInstantiation;
         let has_seat = self.serves(*seat, lane) && self.unbacked == 0 && !(disturbs && self.backed > 0);
-        let is_backed = leaves != Leaves::Earlier && (has_own || has_seat);
+        let is_backed = leaves != Outliving::Earlier && (has_own || has_seat);
         let (number, alone) = self.enter();
         if is_backed {
             self.backed += 1;
@@ -184,28 +184,33 @@ impl History {
         } else {
             self.unbacked += 1;
         }
-        let way = if is_backed { Way::Backed } else { Way::Unbacked };
-        Begun { way, lane, leaves, number, alone }
+        let way = if is_backed { LaunchNeed::Backed } else { LaunchNeed::Unbacked };
+        GraphOperation { way, lane, leaves, number, alone }
     }
 
     /// The same for a launch without lasting allocations, which gets the memory of seat `other`. The graph of `other` also leaves
     /// none and needs no less on any card. `None`: that is not certain.
-    pub fn begin_beside(&mut self, seat: &mut Seat, lane: Option<Lane>, other: Seat) -> Option<Begun> {
+    pub fn begin_beside(
+        &mut self,
+        seat: &mut BackingSeat,
+        lane: Option<Lane>,
+        other: BackingSeat,
+    ) -> Option<GraphOperation> {
         if self.shares == 0 || self.unbacked > 0 || !self.serves(other, lane) {
             return None;
         }
         let (number, alone) = self.enter();
         self.backed += 1;
         self.shared = self.tick();
-        *seat = Seat { lane, since: self.shared };
-        Some(Begun { way: Way::Backed, lane, leaves: Leaves::Nothing, number, alone })
+        *seat = BackingSeat { lane, since: self.shared };
+        Some(GraphOperation { way: LaunchNeed::Backed, lane, leaves: Outliving::Nothing, number, alone })
     }
 
     /// An instantiation is about to begin, with an upload in this lane.
-    pub fn begin_new(&mut self, lane: Option<Lane>) -> Begun {
+    pub fn begin_new(&mut self, lane: Option<Lane>) -> GraphOperation {
         let (number, alone) = self.enter();
         self.unbacked += 1;
-        Begun { way: Way::Unbacked, lane, leaves: Leaves::Nothing, number, alone }
+        GraphOperation { way: LaunchNeed::Unbacked, lane, leaves: Outliving::Nothing, number, alone }
     }
 
     /// Something was launched in this lane. If there never was another one, what the driver keeps is this one's.
@@ -217,9 +222,9 @@ impl History {
     }
 
     /// It has ended; `from` is `None` if the driver refused it. Returns whether it was the only operation in flight.
-    pub fn end(&mut self, begun: Begun, seat: &mut Seat, from: Option<Source>) -> bool {
+    pub fn end(&mut self, begun: GraphOperation, seat: &mut BackingSeat, from: Option<Source>) -> bool {
         let was_alone = self.leave(begun.number, begun.alone);
-        if begun.way == Way::Backed {
+        if begun.way == LaunchNeed::Backed {
             self.backed = self.backed.saturating_sub(1);
             return was_alone;
         }
@@ -227,14 +232,14 @@ impl History {
         let now = self.tick();
         begun.lane.into_iter().for_each(|lane| self.see(lane));
         let lane = begun.lane.filter(|_| was_alone);
-        let is_new = *seat == Seat::default();
+        let is_new = *seat == BackingSeat::default();
         if is_new && lane.is_some() && from == Some(Source::Kept) && self.others == 0 {
             self.shares = 1;
         }
-        *seat = Seat { lane: lane.filter(|_| from.is_some()), since: now };
+        *seat = BackingSeat { lane: lane.filter(|_| from.is_some()), since: now };
         match (from, lane) {
             (Some(Source::Card), Some(_)) => {}
-            (Some(_), Some(lane)) if begun.leaves != Leaves::Something => {
+            (Some(_), Some(lane)) if begun.leaves != Outliving::Something => {
                 if self.taker != Some(lane) {
                     (self.taker, self.by_others) = (Some(lane), self.by_taker);
                 }
@@ -246,11 +251,11 @@ impl History {
     }
 
     /// An operation that was about to begin was refused.
-    pub fn cancel(&mut self, begun: Begun) {
+    pub fn cancel(&mut self, begun: GraphOperation) {
         self.ended += 1;
         match begun.way {
-            Way::Backed => self.backed = self.backed.saturating_sub(1),
-            Way::Unbacked => self.unbacked = self.unbacked.saturating_sub(1),
+            LaunchNeed::Backed => self.backed = self.backed.saturating_sub(1),
+            LaunchNeed::Unbacked => self.unbacked = self.unbacked.saturating_sub(1),
         }
     }
 
@@ -274,13 +279,13 @@ impl History {
 
     /// When the driver takes memory.
     #[must_use]
-    pub fn taken(&self) -> Taken {
+    pub fn taken(&self) -> AllocationTime {
         self.taken
     }
 
     /// When the driver takes memory was seen.
-    pub fn learn(&mut self, taken: Taken) {
-        if self.taken != Taken::AtEither {
+    pub fn learn(&mut self, taken: AllocationTime) {
+        if self.taken != AllocationTime::AtEither {
             self.taken = taken;
         }
     }
@@ -288,8 +293,8 @@ impl History {
     /// A backed launch allocated memory: this driver contradicts the model.
     pub fn doubt(&mut self) {
         self.doubted = 1;
-        if self.taken == Taken::AtInstantiation {
-            self.taken = Taken::AtEither;
+        if self.taken == AllocationTime::AtInstantiation {
+            self.taken = AllocationTime::AtEither;
         }
     }
 

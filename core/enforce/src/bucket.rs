@@ -3,7 +3,7 @@
 //! A launch may go while there is credit, and takes its whole cost even if that is more. A kernel of a second leaves a second of
 //! debt; at a tenth of the card the next one waits nine seconds. Credit has room up to [`CREDIT_MAX`], so that half a second after
 //! an idle period holds hardly more than the share. Beside other tenants it has room for the cost of one launch. So refunds, and
-//! credit earned during others' turns, are not lost, also if a shorter launch comes before the next long one: [`Room`] ends
+//! credit earned during others' turns, are not lost, also if a shorter launch comes before the next long one: [`CreditBound`] ends
 //! growth, and never cuts saved credit.
 //!
 //! The tenant can write the words. Any value reads as a credit between -[`DEBT_MAX`] and [`SAVED_MAX`].
@@ -33,21 +33,21 @@ pub struct Bucket<'a> {
 
 /// Not enough: what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short {
+pub struct InsufficientCredit {
     /// Credit in device nanoseconds; zero or less.
     pub credit: i64,
 }
 
 /// Up to what credit is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct CreditBound {
     /// Up to this it grows.
     pub saves: Nanos,
     /// Above that, what was saved before stays up to this.
     pub keeps: Nanos,
 }
 
-impl Room {
+impl CreditBound {
     /// As much as there can be.
     pub const MOST: Self = Self { saves: SAVED_MAX, keeps: SAVED_MAX };
 
@@ -69,7 +69,7 @@ fn bounded(credit: i64) -> i64 {
 
 impl Bucket<'_> {
     /// Adds what the time since the last refill earned, as far as there is room.
-    pub fn refill(&self, now: Nanos, granted: Ppm, room: Room) {
+    pub fn refill(&self, now: Nanos, granted: Ppm, room: CreditBound) {
         let at = self.refilled_at.load(Ordering::Acquire);
         if at > now.0 {
             // Never ours: the clock is one for all processes. Start again from here; a sibling may have been a moment later.
@@ -91,22 +91,22 @@ impl Bucket<'_> {
     /// Takes `amount` while there is any credit.
     ///
     /// # Errors
-    /// [`Short`]: there is none.
-    pub fn take(&self, amount: Nanos) -> Result<(), Short> {
+    /// [`InsufficientCredit`]: there is none.
+    pub fn take(&self, amount: Nanos) -> Result<(), InsufficientCredit> {
         let taken = self.credit.fetch_update(Ordering::AcqRel, Ordering::Acquire, |credit| {
             let credit = bounded(credit);
             (credit > 0).then(|| credit.saturating_sub(amount.signed()))
         });
-        taken.map(|_| ()).map_err(|credit| Short { credit: bounded(credit) })
+        taken.map(|_| ()).map_err(|credit| InsufficientCredit { credit: bounded(credit) })
     }
 
     /// Takes `amount` whatever there is.
     pub fn owe(&self, amount: Nanos) {
-        self.add(-amount.signed(), Room::MOST);
+        self.add(-amount.signed(), CreditBound::MOST);
     }
 
     /// Adds what was charged too much, as far as there is room, or takes what was charged too little.
-    pub fn add(&self, amount: i64, room: Room) {
+    pub fn add(&self, amount: i64, room: CreditBound) {
         if amount != 0 {
             // Always succeeds: the closure never says no.
             let _always = self.credit.fetch_update(Ordering::AcqRel, Ordering::Acquire, |credit| {
@@ -133,9 +133,9 @@ mod tests {
     fn room_ends_growth_and_cuts_nothing_that_was_saved() {
         let (credit, refilled_at) = (AtomicI64::new(0), AtomicU64::new(0));
         let bucket = Bucket { credit: &credit, refilled_at: &refilled_at };
-        let long = Room { saves: Nanos::from_millis(200), keeps: SAVED_MAX };
-        let short = Room { saves: CREDIT_MAX, keeps: SAVED_MAX };
-        let after = |amount: i64, room: Room| {
+        let long = CreditBound { saves: Nanos::from_millis(200), keeps: SAVED_MAX };
+        let short = CreditBound { saves: CREDIT_MAX, keeps: SAVED_MAX };
+        let after = |amount: i64, room: CreditBound| {
             bucket.add(amount * MILLI, room);
             bucket.credit() / MILLI
         };
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!([after(10, short), after(-20, short), after(10, short)], [200, 180, 180]);
         assert_eq!([after(-178, short), after(10, short)], [2, 5]);
         // Alone nothing stays that is not earned at once.
-        assert_eq!([after(150, long), after(-1, Room::of(CREDIT_MAX))], [155, 5]);
+        assert_eq!([after(150, long), after(-1, CreditBound::of(CREDIT_MAX))], [155, 5]);
         for hostile in [i64::MAX, i64::MIN] {
             credit.store(hostile, Ordering::Relaxed);
             bucket.add(1, short);

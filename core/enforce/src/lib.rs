@@ -18,11 +18,12 @@
 extern crate std;
 
 pub mod backing;
+mod borrowed_time;
 pub mod bucket;
+pub mod busy_floor;
 pub mod cells;
 pub mod cost;
 pub mod growth;
-mod loan;
 pub mod marks;
 pub mod memory;
 mod owed;
@@ -30,7 +31,6 @@ pub mod pace;
 pub mod reap;
 pub mod rounding;
 pub mod share;
-pub mod sure;
 pub mod term;
 pub mod unbilled;
 pub mod units;

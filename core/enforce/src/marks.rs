@@ -19,12 +19,12 @@
 //! passed; it matters only for overlaps.
 //!
 //! A batch that the device has not begun is no work of the device. If its stream waits for something other than the card
-//! (`marks/held.rs`), no launch elsewhere waits for it.
+//! (`marks/held_work.rs`), no launch elsewhere waits for it.
 //!
 //! One thread at a time works on markers; other threads continue without them.
 
 mod due;
-mod held;
+mod held_work;
 mod passed;
 #[cfg(test)]
 mod tests;
@@ -33,7 +33,7 @@ use crate::cost::Shape;
 use crate::units::Nanos;
 
 pub use due::Due;
-pub use held::Held;
+pub use held_work::HeldWork;
 
 /// Events for markers of one context.
 pub const EVENTS: usize = 64;
@@ -90,14 +90,14 @@ pub struct Batch {
     /// What they are, where they are all the same.
     pub shape: Option<Shape>,
     /// The least that is known about any of the charges.
-    pub known: Known,
+    pub known: ChargeBasis,
 }
 
 impl Batch {
     /// A marker behind what is no batch's.
     const fn none(stream: u64) -> Self {
         let (charged, deposit) = (Nanos::ZERO, Nanos::ZERO);
-        Self { stream, charged, deposit, launches: 0, shape: None, known: Known::Exactly }
+        Self { stream, charged, deposit, launches: 0, shape: None, known: ChargeBasis::Exactly }
     }
 
     /// Whether it is a marker without launches of its own.
@@ -109,7 +109,7 @@ impl Batch {
 
 /// How well a charge is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Known {
+pub enum ChargeBasis {
     /// Not at all: it stands for the bill that is to come.
     Not,
     /// Such launches took this or less.
@@ -120,7 +120,7 @@ pub enum Known {
 
 /// Where a batch begins on a stream that is not at rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub enum BatchStart {
     /// At the stream's last marker, whatever other streams have handed in since.
     Last,
     /// At a marker of its own, where other streams may have handed in since.
@@ -131,7 +131,7 @@ pub enum Begin {
 
 /// A batch that the device has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct FinishedBatch {
     /// What it was.
     pub batch: Batch,
     /// From when the process had work on the card, monotonic.
@@ -161,7 +161,7 @@ struct Pending {
     batch: Batch,
     /// The marker before the batch; `None`: the stream's last one.
     begin: Option<Event>,
-    begun: Begun,
+    begun: BatchOpening,
     /// When the device came to it at the earliest.
     opened_at: Nanos,
     closed_at: Nanos,
@@ -173,20 +173,20 @@ struct Pending {
 
 impl Pending {
     fn new(event: Event, batch: Batch, begin: Option<Event>, opened_at: Nanos, closed_at: Nanos) -> Self {
-        let begun = Begun::Unqueried { put_at: opened_at, behind: Begin::Last };
+        let begun = BatchOpening::Unqueried { put_at: opened_at, behind: BatchStart::Last };
         Self { event, batch, begin, begun, opened_at, closed_at, late: Nanos::ZERO, awaited_from: None }
     }
 }
 
 /// Whether the device has come to a batch with a marker of its own before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begun {
+enum BatchOpening {
     /// It may have.
-    Unqueried { put_at: Nanos, behind: Begin },
+    Unqueried { put_at: Nanos, behind: BatchStart },
     /// It had not, and the process may not have had its turn since.
-    NotYet { put_at: Nanos, behind: Begin },
+    NotYet { put_at: Nanos, behind: BatchStart },
     /// It had not, and what the stream waits for is not the card.
-    Held { put_at: Nanos, behind: Begin },
+    Held { put_at: Nanos, behind: BatchStart },
     /// It has.
     Yes,
 }
@@ -220,7 +220,7 @@ struct Stream {
     /// An open batch's own marker.
     begin: Option<Event>,
     /// What that is behind.
-    behind: Begin,
+    behind: BatchStart,
     opened_at: Nanos,
     used_at: Nanos,
 }
@@ -278,7 +278,7 @@ impl Marks {
     }
 
     /// Times are told from an event; where there is none, from one on this stream.
-    fn found(&mut self, now: Nanos, stream: u64, begin: Begin, events: &mut impl Events) -> Option<()> {
+    fn found(&mut self, now: Nanos, stream: u64, begin: BatchStart, events: &mut impl Events) -> Option<()> {
         if self.base.is_some() {
             self.free_base(now, stream, begin, events);
             return Some(());
@@ -298,7 +298,7 @@ impl Marks {
         if self.pending().any(is_there) || !events.may_record(stream) {
             return;
         }
-        if self.found(now, stream, Begin::Last, events).is_some()
+        if self.found(now, stream, BatchStart::Last, events).is_some()
             && let Some(event) = self.take(stream, events)
         {
             let batch = Batch::none(stream);
@@ -314,17 +314,17 @@ impl Marks {
     }
 
     /// A batch opens on `stream`: where nothing is pending there, it gets a marker of its own.
-    pub fn open(&mut self, now: Nanos, stream: u64, begin: Begin, events: &mut impl Events) {
+    pub fn open(&mut self, now: Nanos, stream: u64, begin: BatchStart, events: &mut impl Events) {
         // With few events left, no marker can show that the stream waits.
-        let behind = if begin == Begin::Hold && self.is_crowded() { Begin::Last } else { begin };
+        let behind = if begin == BatchStart::Hold && self.is_crowded() { BatchStart::Last } else { begin };
         if self.found(now, stream, behind, events).is_none() {
             return;
         }
         let waits = self.has_batch(stream);
         let last = match behind {
-            Begin::Last => true,
-            Begin::Own => self.streams(stream) == Streams::One,
-            Begin::Hold => false,
+            BatchStart::Last => true,
+            BatchStart::Own => self.streams(stream) == Streams::One,
+            BatchStart::Hold => false,
         };
         let begin = if waits && last { None } else { self.take(stream, events) };
         if let Some(old) = self.stream(now, stream).begin {
@@ -355,7 +355,7 @@ impl Marks {
         }
         match self.take(batch.stream, events) {
             Some(event) => {
-                let begun = Begun::Unqueried { put_at: opened_at, behind };
+                let begun = BatchOpening::Unqueried { put_at: opened_at, behind };
                 self.push(Pending { begun, ..Pending::new(event, batch, begin, opened_at, now) });
                 Recorded::Yes
             }
@@ -379,7 +379,7 @@ impl Marks {
         {
             self.release(begin);
         }
-        let (end, begin, behind) = (None, None, Begin::Last);
+        let (end, begin, behind) = (None, None, BatchStart::Last);
         let fresh = Stream { handle, end, begin, behind, opened_at: now, used_at: now };
         if known.is_none() {
             self.streams[at] = None;
@@ -429,13 +429,13 @@ impl Marks {
     /// The same of batches with launches whose cost was not known.
     #[must_use]
     pub fn unknown_since(&self) -> Option<Nanos> {
-        self.earliest(|it| it.batch.known == Known::Not)
+        self.earliest(|it| it.batch.known == ChargeBasis::Not)
     }
 
     /// How many of them there are that are not held.
     #[must_use]
     pub fn unknown(&self) -> usize {
-        self.at_work().filter(|it| it.batch.known == Known::Not).count()
+        self.at_work().filter(|it| it.batch.known == ChargeBasis::Not).count()
     }
 
     /// When the batch that is open on this stream was opened.

@@ -31,7 +31,7 @@ pub const fn bytes_in(total: u64) -> u64 {
 
 /// The accounting words of one process; shared ones lie in the region, `own` and `apart` in private memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Books<'a> {
+pub struct MemoryAccounting<'a> {
     /// Shared: bytes reserved by all processes, and [`FREEZE`].
     pub total: &'a AtomicU64,
     /// Shared: greatest `total` so far.
@@ -71,7 +71,7 @@ pub enum Release {
     Owed,
 }
 
-impl Books<'_> {
+impl MemoryAccounting<'_> {
     /// Reserves `bytes` under `limit` bytes. Lock-free; one compare-and-swap without contention.
     #[must_use]
     pub fn reserve(&self, bytes: u64, limit: u64) -> Reservation {
@@ -159,7 +159,7 @@ impl Books<'_> {
 
     /// Moves `bytes` that this process reserved into the slot of an allocation, whose word is `apart`. From now on that slot
     /// accounts for them, also after this process exits. The total has them once, before and after; after a kill in between
-    /// it is too high, never too low. They stay in `own` until [`Books::let_go`].
+    /// it is too high, never too low. They stay in `own` until [`MemoryAccounting::let_go`].
     pub fn set_apart(&self, bytes: u64, apart: &AtomicU64) -> Reservation {
         self.inside.fetch_add(1, Ordering::SeqCst);
         let answer = if self.total.load(Ordering::SeqCst) & FREEZE == 0 {

@@ -31,7 +31,7 @@ const REST: u64 = 50;
 
 /// What one tenant is owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owed {
+pub(crate) struct OwedTime {
     /// In nanoseconds; negative: it had more than its guarantee.
     sum: i64,
     /// Recent idle time that could have been paid out.
@@ -46,7 +46,7 @@ pub(crate) struct Owed {
 
 /// One of the vendor's windows, for one tenant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Had {
+pub(crate) struct VendorWindow {
     /// Length of the window.
     pub(crate) length: Nanos,
     /// The tenant's guarantee in it.
@@ -59,13 +59,13 @@ pub(crate) struct Had {
     pub(crate) idle: Nanos,
 }
 
-impl Owed {
+impl OwedTime {
     pub(crate) const fn nothing() -> Self {
         Self { sum: 0, rested: 0, due: 0, given: 0, windows: 0 }
     }
 
     /// Accounts for one window.
-    pub(crate) fn window(&mut self, had: &Had) {
+    pub(crate) fn window(&mut self, had: &VendorWindow) {
         // Idle time without the part that is idle under any load.
         let others = had.length.minus(had.idle).minus(had.own);
         let rests = had.idle.minus(Nanos(had.length.0 / REST));

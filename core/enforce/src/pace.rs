@@ -45,22 +45,22 @@ mod rest;
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use crate::bucket::{Bucket, CREDIT_MAX, Room, SAVED_MAX};
+use crate::bucket::{Bucket, CREDIT_MAX, CreditBound, SAVED_MAX};
+use crate::busy_floor::BusyFloor;
 use crate::cells::{Cells, Stretch};
 use crate::cost::{Costs, Estimate, Key, Shape, Trust};
-use crate::marks::{Begin, Done, Due, Events, Known, Marks, Recorded, Streams};
-use crate::sure::Sure;
-use crate::unbilled::{self, Books};
+use crate::marks::{BatchStart, ChargeBasis, Due, Events, FinishedBatch, Marks, Recorded, Streams};
+use crate::unbilled::{self, ComputeAccounting};
 use crate::units::{Nanos, Ppm};
 use ahead::Unmeasured;
 use clocked::Clocked;
 use holds::Holds;
 use lane::{BOUNDED_COST, Lane, UNKNOWN_COST};
 use pay::{Price, must_mark, publish_active, publish_limited, room};
-use probe::{Probes, Which};
+use probe::{ProbeInput, Probes};
 
-pub use clocked::Place;
-pub use rest::{Unbilled, Waits};
+pub use clocked::UnmarkedWork;
+pub use rest::{Unbilled, WaitScope};
 
 /// Credit that a process takes at a time.
 pub const QUANTUM: Nanos = Nanos::from_micros(500);
@@ -132,7 +132,7 @@ pub struct Shared<'a> {
     /// Up to when any process reported.
     pub counted_until: &'a AtomicU64,
     /// Time that the card certainly worked for the tenant.
-    pub sure: Sure<'a>,
+    pub sure: BusyFloor<'a>,
     /// Sure time that was not charged yet.
     pub sure_nanos: &'a AtomicI64,
     /// The process that reported last, and when: `pid << 32 | milliseconds`.
@@ -163,7 +163,7 @@ pub trait World: Events {
 
 /// One launch that wants to go.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct LaunchRequest<'a> {
     /// Monotonic clock.
     pub now: Nanos,
     /// The launch.
@@ -200,11 +200,11 @@ pub struct Ticket {
     charged: Nanos,
     /// Deposit beyond the charge, until its bill.
     deposit: Nanos,
-    counted: Option<Counted>,
+    counted: Option<LaunchCount>,
     /// The lane where a marker is due behind it.
     mark: Option<usize>,
     /// Since when and where it counts as work without a marker.
-    unmarked: Option<(Nanos, Place)>,
+    unmarked: Option<(Nanos, UnmarkedWork)>,
 }
 
 impl Ticket {
@@ -221,14 +221,14 @@ impl Ticket {
     /// No marker will be behind it, as its context has none; `now` is the time of the ask.
     #[must_use]
     pub const fn without_markers(mut self, now: Nanos) -> Self {
-        self.unmarked = Some((now, Place::Elsewhere));
+        self.unmarked = Some((now, UnmarkedWork::Elsewhere));
         self
     }
 }
 
 /// Where a launch is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counted {
+struct LaunchCount {
     stream: u64,
     /// Place of the lane.
     at: usize,
@@ -321,7 +321,7 @@ impl Pace {
     /// Returns the charge of a refused launch: now, or with the bill if another thread closed its batch meanwhile. Only the thread
     /// that holds the markers calls it.
     pub fn refused(&self, ticket: &Ticket, shared: &Shared<'_>) {
-        if let Some(Counted { stream, at, opened }) = ticket.counted {
+        if let Some(LaunchCount { stream, at, opened }) = ticket.counted {
             let is_its = |lane: &&Lane| lane.is_open_for(stream) && lane.opened() == opened;
             let Some(lane) = self.lanes.get(at).filter(is_its) else { return };
             lane.give(-ticket.charged.signed());
@@ -332,13 +332,13 @@ impl Pace {
             }
         }
         // No more than was taken at the ask.
-        shared.bucket.add(ticket.charged.plus(ticket.deposit).signed(), Room::MOST);
+        shared.bucket.add(ticket.charged.plus(ticket.deposit).signed(), CreditBound::MOST);
     }
 
     /// Decides about one launch. `marks` are those of the current context; `None`: another thread holds them.
     pub fn ask(
         &self,
-        ask: &Ask<'_>,
+        ask: &LaunchRequest<'_>,
         shared: &Shared<'_>,
         marks: Option<&mut Marks>,
         world: &mut impl World,
@@ -370,9 +370,11 @@ impl Pace {
         if let Err(until) = may.and_then(|()| self.pay(ask, price, due, shared, world)) {
             return self.rest(ask, price, lane, until, marks, world);
         }
-        let streams = if known == Known::AtMost { marks.streams(ask.stream) } else { Streams::One };
-        let which =
-            Which { differs: streams == Streams::Several || lane.differs(ask.shape.key), own: ask.terms.own };
+        let streams = if known == ChargeBasis::AtMost { marks.streams(ask.stream) } else { Streams::One };
+        let which = ProbeInput {
+            differs: streams == Streams::Several || lane.differs(ask.shape.key),
+            own: ask.terms.own,
+        };
         let alone = must_mark
             || if marks.is_crowded() {
                 self.probes.put_far_off(lane);
@@ -380,12 +382,12 @@ impl Pace {
             } else {
                 self.probes.due(at, lane, ask.now, which)
             };
-        let mut begin = if alone { Begin::Own } else { Begin::Last };
+        let mut begin = if alone { BatchStart::Own } else { BatchStart::Last };
         // A short launch that fills its lane's batch begins the next: one ask for both, not one for each.
         let is_full = cost < MARKED_BEFORE && lane.taken().plus(cost) > MARK_EVERY;
         if (alone || is_full) && lane.is_open_for(ask.stream) {
             self.mark(ask.now, lane, marks, world);
-            begin = Begin::Last;
+            begin = BatchStart::Last;
         }
         if !lane.is_open_for(ask.stream) {
             self.empty(lane);
@@ -397,24 +399,24 @@ impl Pace {
         lane.deposit(price.deposit);
         lane.count(ask.shape.key);
         match known {
-            Known::Not => lane.set(UNKNOWN_COST),
-            Known::AtMost => lane.set(BOUNDED_COST),
-            Known::Exactly => {}
+            ChargeBasis::Not => lane.set(UNKNOWN_COST),
+            ChargeBasis::AtMost => lane.set(BOUNDED_COST),
+            ChargeBasis::Exactly => {}
         }
         let due = alone || lane.taken() >= MARK_EVERY;
         if !due {
             self.lend(lane);
         }
-        let counted = Some(Counted { stream: ask.stream, at, opened: lane.opened() });
+        let counted = Some(LaunchCount { stream: ask.stream, at, opened: lane.opened() });
         let mark = due.then_some(at);
         Verdict::Go(Ticket { charged: cost, deposit: price.deposit, counted, mark, unmarked: None })
     }
 
     fn ask_without_marks(
         &self,
-        ask: &Ask<'_>,
+        ask: &LaunchRequest<'_>,
         price: Price,
-        known: Known,
+        known: ChargeBasis,
         shared: &Shared<'_>,
         world: &mut impl World,
     ) -> Verdict {
@@ -424,8 +426,8 @@ impl Pace {
         if let Some((_, lane)) = self.lane(ask.stream) {
             self.probes.put_off(lane);
         }
-        let place = Place::Stream { context: world.context(), stream: ask.stream };
-        let unmarked = (known == Known::Not).then_some((ask.now, place));
+        let place = UnmarkedWork::Stream { context: world.context(), stream: ask.stream };
+        let unmarked = (known == ChargeBasis::Not).then_some((ask.now, place));
         Verdict::Go(Ticket { unmarked, ..Ticket::uncounted(price) })
     }
 
@@ -433,7 +435,7 @@ impl Pace {
     /// markers as well, as deposits come back with bills.
     fn rest(
         &self,
-        ask: &Ask<'_>,
+        ask: &LaunchRequest<'_>,
         price: Price,
         lane: &Lane,
         mut until: Nanos,
@@ -494,8 +496,12 @@ impl Pace {
         }
         // No bill gives it back.
         self.take_back(batch.deposit.signed());
-        if batch.launches > 0 && (batch.known == Known::Not || marks.is_empty()) {
-            self.unmarked(opened_at, now, Place::Stream { context: world.context(), stream: batch.stream });
+        if batch.launches > 0 && (batch.known == ChargeBasis::Not || marks.is_empty()) {
+            self.unmarked(
+                opened_at,
+                now,
+                UnmarkedWork::Stream { context: world.context(), stream: batch.stream },
+            );
         }
     }
 }

@@ -42,8 +42,8 @@
 //! Invariants after each step, if the sum of guarantees is at most the card: a cap is granted exactly its guarantee; burst is
 //! granted at least its guarantee; reserves and borrowed time together are at most the card; an idle tenant borrows nothing.
 
-use crate::loan::Loan;
-use crate::owed::{Had, Owed};
+use crate::borrowed_time::BorrowedTime;
+use crate::owed::{OwedTime, VendorWindow};
 use crate::units::{Nanos, Ppm};
 
 /// Time between two steps while any tenant is limited or borrows. Withdrawing borrowed time takes at most two steps; 500 steps a
@@ -91,7 +91,7 @@ const INTERVAL_MAX: Nanos = Nanos::from_millis(320_000);
 
 /// Whether a tenant may use others' idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lending {
+pub enum BorrowPolicy {
     /// Never more than the guarantee.
     Cap,
     /// The guarantee, and more while others are idle.
@@ -106,7 +106,7 @@ pub struct Terms {
     /// Guaranteed share; without meaning under [`Lending::BestEffort`].
     pub guaranteed: Ppm,
     /// Whether it may borrow.
-    pub lending: Lending,
+    pub lending: BorrowPolicy,
     /// Smaller borrows first.
     pub priority: u32,
 }
@@ -129,7 +129,7 @@ pub struct Sample {
 
 /// Card time in one of the vendor's windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
+pub struct MeasuredWindow {
     /// How long the window was.
     pub length: Nanos,
     /// Idle time of the card; zero if the vendor does not report it.
@@ -159,7 +159,7 @@ pub struct Tenant {
     /// Share used lately.
     used: Ppm,
     /// Of the last step.
-    seen: Option<Seen>,
+    seen: Option<UsageReading>,
     active_at: Option<Nanos>,
     limited_at: Option<Nanos>,
     /// When another tenant was last active.
@@ -175,8 +175,8 @@ pub struct Tenant {
     due: i64,
     /// Net downward correction since it is alone, in nanoseconds.
     taken: i64,
-    owed: Owed,
-    loan: Loan,
+    owed: OwedTime,
+    loan: BorrowedTime,
     /// Windows with work since the last bill.
     quiet: u32,
     /// Greatest recent number of windows between bills.
@@ -199,7 +199,7 @@ impl Worked {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct UsageReading {
     at: Nanos,
     device: Nanos,
 }
@@ -272,8 +272,8 @@ impl Tenant {
         Self {
             terms,
             granted: match terms.lending {
-                Lending::BestEffort => Ppm::ZERO,
-                Lending::Cap | Lending::Burst => terms.guaranteed,
+                BorrowPolicy::BestEffort => Ppm::ZERO,
+                BorrowPolicy::Cap | BorrowPolicy::Burst => terms.guaranteed,
             },
             own: Ppm::ALL,
             used: Ppm::ZERO,
@@ -287,8 +287,8 @@ impl Tenant {
             unbilled: 0,
             due: 0,
             taken: 0,
-            owed: Owed::nothing(),
-            loan: Loan::none(),
+            owed: OwedTime::nothing(),
+            loan: BorrowedTime::none(),
             quiet: 0,
             gap: 0,
             correction: 0,
@@ -316,13 +316,13 @@ impl Tenant {
     /// Processes one of the vendor's utilisation windows and the tenant's sample at its end. Call it once a window, between steps.
     ///
     /// The error of the tenant's bills, by the vendor's measurement, becomes the [`Tenant::correction`] of the next steps.
-    pub fn measure(&mut self, window: Measured, sample: Sample) {
+    pub fn measure(&mut self, window: MeasuredWindow, sample: Sample) {
         let before = self.measured.replace((sample.device, sample.interval));
         let Some((device, interval)) = before else { return };
         self.divide(window, sample.interval.minus(interval));
         self.keep_owed(window, sample.interval.minus(interval));
         let alone = self.company_at.is_none();
-        if alone && self.terms.lending != Lending::Cap {
+        if alone && self.terms.lending != BorrowPolicy::Cap {
             (self.unbilled, self.due, self.quiet) = (0, 0, 0);
             return;
         }
@@ -350,20 +350,20 @@ impl Tenant {
     }
 
     /// Updates what it is owed, after `interval` more time with work.
-    fn keep_owed(&mut self, window: Measured, interval: Nanos) {
+    fn keep_owed(&mut self, window: MeasuredWindow, interval: Nanos) {
         let wants = self.seen.is_some_and(|seen| within(seen.at, self.limited_at, WANTS_FOR));
         let waited = if wants { interval.minus(window.own) } else { Nanos::ZERO };
-        let Measured { length, own, idle, .. } = window;
+        let MeasuredWindow { length, own, idle, .. } = window;
         let length = length.min(UNBILLED_MAX);
-        let had = Had { length, promised: self.guaranteed().times(length), own, waited, idle };
+        let had = VendorWindow { length, promised: self.guaranteed().times(length), own, waited, idle };
         match self.company_at {
             Some(_) => self.owed.window(&had),
-            None => self.owed = Owed::nothing(),
+            None => self.owed = OwedTime::nothing(),
         }
     }
 
     /// Updates the own part, after `interval` more time with work.
-    fn divide(&mut self, window: Measured, interval: Nanos) {
+    fn divide(&mut self, window: MeasuredWindow, interval: Nanos) {
         self.worked.own = self.worked.own.plus(window.own.min(UNBILLED_MAX));
         self.worked.interval = self.worked.interval.plus(interval.min(INTERVAL_MAX));
         self.worked.since = self.worked.since.plus(interval.min(INTERVAL_MAX));
@@ -387,8 +387,8 @@ impl Tenant {
 
     fn guaranteed(&self) -> Ppm {
         match self.terms.lending {
-            Lending::BestEffort => Ppm::ZERO,
-            Lending::Cap | Lending::Burst => self.terms.guaranteed,
+            BorrowPolicy::BestEffort => Ppm::ZERO,
+            BorrowPolicy::Cap | BorrowPolicy::Burst => self.terms.guaranteed,
         }
     }
 
@@ -428,7 +428,7 @@ impl Tenant {
             // A quarter of each step's news: half is known after five milliseconds.
             self.used = Ppm::new(self.used.parts() - self.used.parts() / 4 + lately.parts() / 4);
         }
-        self.seen = Some(Seen { at: now, device: sample.device });
+        self.seen = Some(UsageReading { at: now, device: sample.device });
     }
 
     fn keep_company(&mut self, now: Nanos, active: usize) {
@@ -457,7 +457,7 @@ impl Tenant {
         if self.is_active(now) {
             self.correction += self.loan.follow(now, self.guaranteed(), self.granted);
         } else {
-            self.loan = Loan::none();
+            self.loan = BorrowedTime::none();
         }
     }
 
@@ -481,7 +481,7 @@ impl Tenant {
 
     /// Parts that it would still borrow.
     fn wants(&self, now: Nanos) -> u64 {
-        if self.terms.lending == Lending::Cap || !self.is_active(now) {
+        if self.terms.lending == BorrowPolicy::Cap || !self.is_active(now) {
             return 0;
         }
         let most = if self.is_limited(now) { Ppm::ALL } else { with_headroom(self.used) };

@@ -27,11 +27,11 @@ const LONGEST: Nanos = Nanos::from_millis(1_000);
 
 /// When borrowed time expires, on the monotonic clock, as the limits file states; 0: never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Until(pub u64);
+pub struct LoanExpiry(pub u64);
 
 // === impl Until ===
 
-impl Until {
+impl LoanExpiry {
     /// No expiry: borrowed time lasts while it is granted.
     pub const ENDLESS: Self = Self(0);
 
@@ -71,19 +71,19 @@ mod tests {
 
     const TERMS: Terms = Terms { guaranteed: Ppm::new(250_000), granted: Ppm::new(900_000), own: Ppm::ALL };
 
-    fn granted(now: Nanos, until: Until, terms: Terms) -> u32 {
+    fn granted(now: Nanos, until: LoanExpiry, terms: Terms) -> u32 {
         until.hold(now, terms).granted.parts()
     }
 
     #[test]
     fn borrowed_time_ends_unless_renewed() {
         let at = Nanos::from_millis;
-        let until = Until::behind(at(5_000));
+        let until = LoanExpiry::behind(at(5_000));
         let had = |now| granted(at(now), until, TERMS);
         assert_eq!([had(5_000), had(5_099), had(5_100), had(90_000)], [900_000, 900_000, 250_000, 250_000]);
-        assert_eq!(granted(at(90_000), Until::ENDLESS, TERMS), 900_000, "no governor ever ran");
+        assert_eq!(granted(at(90_000), LoanExpiry::ENDLESS, TERMS), 900_000, "no governor ever ran");
         // A word from before a reboot, or an invalid one.
-        assert_eq!([had(3_000), granted(at(5), Until(u64::MAX), TERMS)], [250_000, 250_000]);
+        assert_eq!([had(3_000), granted(at(5), LoanExpiry(u64::MAX), TERMS)], [250_000, 250_000]);
         let best_effort = Terms { guaranteed: Ppm::ZERO, ..TERMS };
         assert_eq!(
             granted(at(5_100), until, best_effort),
@@ -97,9 +97,9 @@ mod tests {
     #[test]
     fn a_governor_is_missed_some_time_after_its_loans_are_over() {
         let at = Nanos::from_millis;
-        let until = Until::behind(at(5_000));
+        let until = LoanExpiry::behind(at(5_000));
         assert!(![5_000, 5_100, 5_499].into_iter().any(|now| until.is_missed(at(now))));
         assert!([5_500, 90_000, 2_000].into_iter().all(|now| until.is_missed(at(now))));
-        assert!(!Until::ENDLESS.is_missed(at(90_000)));
+        assert!(!LoanExpiry::ENDLESS.is_missed(at(90_000)));
     }
 }

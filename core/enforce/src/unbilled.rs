@@ -19,7 +19,7 @@ pub const LONGEST: Nanos = Nanos::from_millis(20_000);
 
 /// The compute accounting of a tenant.
 #[derive(Clone, Copy, Debug)]
-pub struct Books<'a> {
+pub struct ComputeAccounting<'a> {
     /// Credit.
     pub bucket: Bucket<'a>,
     /// Recent device time.
@@ -28,7 +28,7 @@ pub struct Books<'a> {
     pub device_nanos: &'a AtomicU64,
 }
 
-impl Books<'_> {
+impl ComputeAccounting<'_> {
     /// Bills the part of a stretch that is not billed yet; returns that part.
     pub fn bill(&self, stretch: &Stretch) -> Nanos {
         let billed = self.cells.charge(stretch);
@@ -58,7 +58,7 @@ impl Pass {
     /// Bills the work that an exited process left. `own` is the tenant's part of the card during each process's work, so processes
     /// that exited together owe that part each. Within the last half second no time is billed twice, whichever process reported
     /// it. The word is set to zero, so a second call bills nothing.
-    pub fn bill(&mut self, since: &AtomicU64, own: Ppm, books: &Books<'_>) -> Nanos {
+    pub fn bill(&mut self, since: &AtomicU64, own: Ppm, books: &ComputeAccounting<'_>) -> Nanos {
         let word = since.swap(0, Ordering::AcqRel);
         let start = Nanos(word.max(self.now.minus(LONGEST).0));
         if word == 0 || start >= self.now {
@@ -83,7 +83,7 @@ mod tests {
     fn the_dead_are_billed_once_and_within_bounds() {
         let ring = [const { AtomicU32::new(0) }; 512];
         let (credit, refilled, device) = (AtomicI64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let books = Books {
+        let books = ComputeAccounting {
             bucket: Bucket { credit: &credit, refilled_at: &refilled },
             cells: Cells::new(&ring),
             device_nanos: &device,

@@ -3,7 +3,9 @@
 
 #![cfg(not(feature = "shuttle"))]
 
-use aliquot_enforce::backing::{Begun, History, Lane, Leaves, Seat, Source, Taken, Trim, Way};
+use aliquot_enforce::backing::{
+    AllocationTime, BackingSeat, GraphOperation, History, Lane, LaunchNeed, Outliving, Source, Trim,
+};
 use aliquot_enforce::growth::{Growth, Operation, Settled};
 use proptest::prelude::*;
 use std::num::NonZeroU64;
@@ -44,7 +46,7 @@ impl Room {
 struct Exec {
     whole: u64,
     left: u64,
-    seat: Seat,
+    seat: BackingSeat,
     /// Where its allocations are that outlived a launch.
     lives_in: Option<usize>,
 }
@@ -53,7 +55,7 @@ struct Flight {
     exec: usize,
     room: usize,
     asks: Asks,
-    begun: Begun,
+    begun: GraphOperation,
     operation: Operation,
     before: u64,
     called: Option<bool>,
@@ -104,20 +106,20 @@ impl World {
     }
 
     /// The seat of another one that leaves nothing and wants no less, where that is asked for.
-    fn seated(&self, exec: usize, lane: Option<Lane>) -> Option<Seat> {
+    fn seated(&self, exec: usize, lane: Option<Lane>) -> Option<BackingSeat> {
         let wants = self.execs[exec].whole;
         let others = self.execs.iter().enumerate();
         let fits =
             others.filter(|(number, other)| *number != exec && other.left == 0 && other.whole >= wants);
         let seats = fits.map(|(_, other)| other.seat);
-        let mut seats = seats.filter(|seat| *seat != Seat::default());
+        let mut seats = seats.filter(|seat| *seat != BackingSeat::default());
         lane.and_then(|_| if self.tight { seats.next_back() } else { None })
     }
 
     /// What those want that are backed and under way, theirs from now on.
     fn reserve_for_backed(&mut self) -> u64 {
         let mut sum = 0;
-        for flight in self.flights.iter_mut().filter(|flight| flight.begun.way == Way::Backed) {
+        for flight in self.flights.iter_mut().filter(|flight| flight.begun.way == LaunchNeed::Backed) {
             if flight.operation.worst == 0 {
                 flight.operation.worst = up(self.execs[flight.exec].whole);
                 sum += flight.operation.worst;
@@ -129,21 +131,21 @@ impl World {
     fn begin(&mut self, exec: usize, room: usize, asks: Asks) {
         let Some(known) = self.execs.get(exec) else { return };
         let leaves = match asks {
-            _ if known.left == 0 => Leaves::Nothing,
-            Asks::Launch => Leaves::Something,
-            Asks::Upload => Leaves::Earlier,
+            _ if known.left == 0 => Outliving::Nothing,
+            Asks::Launch => Outliving::Something,
+            Asks::Upload => Outliving::Earlier,
         };
         let lane = NonZeroU64::new(room as u64 + 1).map(Lane);
-        let beside = (leaves == Leaves::Nothing).then(|| self.seated(exec, lane)).flatten();
+        let beside = (leaves == Outliving::Nothing).then(|| self.seated(exec, lane)).flatten();
         let known = &mut self.execs[exec];
         let begun = beside
             .and_then(|other| self.history.begin_beside(&mut known.seat, lane, other))
             .unwrap_or_else(|| self.history.begin(&mut known.seat, lane, leaves));
         let worst = match begun.way {
-            Way::Backed => 0,
-            Way::Unbacked => up(self.execs[exec].whole) + self.reserve_for_backed(),
+            LaunchNeed::Backed => 0,
+            LaunchNeed::Unbacked => up(self.execs[exec].whole) + self.reserve_for_backed(),
         };
-        self.backed += u32::from(begun.way == Way::Backed);
+        self.backed += u32::from(begun.way == LaunchNeed::Backed);
         self.books += worst;
         let mut operation = self.growth.begin(worst);
         operation.worst = operation.worst.min(up(self.execs[exec].whole));
@@ -357,17 +359,17 @@ fn relaunch_without_change_keeps_its_memory() {
 
 #[test]
 fn instantiation_driver_reserves_nothing_at_launch_until_seen() {
-    let (mut history, mut seat) = (History::default(), Seat::default());
-    history.learn(Taken::AtInstantiation);
-    let begun = history.begin(&mut seat, None, Leaves::Nothing);
-    assert_eq!((begun.way, history.begin_trim().is_some()), (Way::Backed, false));
+    let (mut history, mut seat) = (History::default(), BackingSeat::default());
+    history.learn(AllocationTime::AtInstantiation);
+    let begun = history.begin(&mut seat, None, Outliving::Nothing);
+    assert_eq!((begun.way, history.begin_trim().is_some()), (LaunchNeed::Backed, false));
     history.end(begun, &mut seat, Some(Source::Anywhere));
     assert!(history.begin_trim().is_some());
     history.doubt();
     // Neither is believed any more, whatever is seen: what takes nothing now may take something then.
-    for seen in [Taken::AtLaunch, Taken::AtInstantiation] {
-        assert_eq!(history.taken(), Taken::AtEither);
-        assert_eq!(history.begin(&mut seat, None, Leaves::Nothing).way, Way::Unbacked);
+    for seen in [AllocationTime::AtLaunch, AllocationTime::AtInstantiation] {
+        assert_eq!(history.taken(), AllocationTime::AtEither);
+        assert_eq!(history.begin(&mut seat, None, Outliving::Nothing).way, LaunchNeed::Unbacked);
         history.learn(seen);
     }
 }
@@ -375,12 +377,12 @@ fn instantiation_driver_reserves_nothing_at_launch_until_seen() {
 #[test]
 fn launch_driver_seen_once_keeps_reserving_at_launches() {
     let mut history = History::default();
-    history.learn(Taken::AtLaunch);
+    history.learn(AllocationTime::AtLaunch);
     history.doubt();
-    assert_eq!(history.taken(), Taken::AtLaunch);
-    history.learn(Taken::AtEither);
-    history.learn(Taken::AtLaunch);
-    assert_eq!(history.taken(), Taken::AtEither);
+    assert_eq!(history.taken(), AllocationTime::AtLaunch);
+    history.learn(AllocationTime::AtEither);
+    history.learn(AllocationTime::AtLaunch);
+    assert_eq!(history.taken(), AllocationTime::AtEither);
 }
 
 #[test]
@@ -389,17 +391,17 @@ fn an_upload_needs_memory_beside_what_its_graph_left() {
     // But where it left nothing it has its own.
     assert_eq!(covered(&[(8, 8)], steps).backed, 1);
     assert_eq!(covered(&[(8, 0)], vec![launch((0, 0)), upload((0, 0))]).backed, 1);
-    let (mut history, mut seat) = (History::default(), Seat::default());
-    history.learn(Taken::AtInstantiation);
-    assert_eq!(history.begin(&mut seat, None, Leaves::Earlier).way, Way::Unbacked);
+    let (mut history, mut seat) = (History::default(), BackingSeat::default());
+    history.learn(AllocationTime::AtInstantiation);
+    assert_eq!(history.begin(&mut seat, None, Outliving::Earlier).way, LaunchNeed::Unbacked);
 }
 
 #[test]
 fn quiet_since_a_moment_requires_no_operation_in_flight() {
-    let (mut history, mut seat) = (History::default(), Seat::default());
+    let (mut history, mut seat) = (History::default(), BackingSeat::default());
     let before = history.moment();
     assert!(history.was_quiet(before));
-    let begun = history.begin(&mut seat, None, Leaves::Nothing);
+    let begun = history.begin(&mut seat, None, Outliving::Nothing);
     let during = history.moment();
     assert!(!history.was_quiet(before) && !history.was_quiet(during));
     history.end(begun, &mut seat, Some(Source::Anywhere));

@@ -12,12 +12,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 use aliquot_enforce::bucket::Bucket;
+use aliquot_enforce::busy_floor::BusyFloor;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{Ask, Pace, Pass, Place, Shared, Terms, Verdict, Waits, World};
-use aliquot_enforce::share::{Lending, Tenant};
-use aliquot_enforce::sure::Sure;
+use aliquot_enforce::pace::{
+    LaunchRequest, Pace, Pass, Shared, Terms, UnmarkedWork, Verdict, WaitScope, World,
+};
+use aliquot_enforce::share::{BorrowPolicy, Tenant};
 use aliquot_enforce::units::{Nanos, Ppm};
 use model::{Bench, Program};
 
@@ -60,7 +62,7 @@ impl Books {
             process_nanos: process,
             interval_nanos: interval,
             counted_until: counted,
-            sure: Sure::new(&self.sure),
+            sure: BusyFloor::new(&self.sure),
             sure_nanos: &self.sure_nanos,
             reporter,
             active_until: active,
@@ -156,7 +158,8 @@ impl<'a> Process<'a> {
         let shared = self.books.shared(self.me);
         // Whatever it waited for: credit is not what this is about.
         let waited = Nanos::MAX;
-        let ask = Ask { now: Nanos(self.card.now), shape: &shape, stream: 7, terms: self.terms, waited };
+        let ask =
+            LaunchRequest { now: Nanos(self.card.now), shape: &shape, stream: 7, terms: self.terms, waited };
         let verdict = self.pace.ask(&ask, &shared, Some(&mut self.marks), &mut self.card);
         assert!(matches!(verdict, Verdict::Go(_)), "it has waited for long enough");
         self.card.done_at = self.card.now + millis * MILLI;
@@ -178,7 +181,7 @@ impl<'a> Process<'a> {
         while ticket.is_none() && self.pace.pass(shape.key, stream) == Pass::Ask {
             self.asked += 1;
             let (now, waited) = (Nanos(self.card.now), Nanos(self.card.now - begun));
-            let ask = Ask { now, shape: &shape, stream, terms: self.terms, waited };
+            let ask = LaunchRequest { now, shape: &shape, stream, terms: self.terms, waited };
             let marks =
                 if self.asked.checked_rem(self.busy) == Some(0) { None } else { Some(&mut self.marks) };
             match self.pace.ask(&ask, &shared, marks, &mut self.card) {
@@ -202,11 +205,11 @@ impl<'a> Process<'a> {
     fn waits(&mut self) {
         self.looks();
         let shared = self.books.shared(self.me);
-        self.pace.waited(Nanos(self.card.now), Waits::OnAll, self.terms, &shared);
+        self.pace.waited(Nanos(self.card.now), WaitScope::OnAll, self.terms, &shared);
     }
 
     fn unmarked(&self) {
-        self.pace.unmarked(Nanos(self.card.now), Nanos(self.card.now), Place::Elsewhere);
+        self.pace.unmarked(Nanos(self.card.now), Nanos(self.card.now), UnmarkedWork::Elsewhere);
     }
 }
 
@@ -286,8 +289,8 @@ fn work_without_a_marker_stops_nobody_once_it_is_done() {
             // It was not known, and another thread was at the markers for too long.
             let now = Nanos(process.card.now);
             let place = match place {
-                0 => Place::Elsewhere,
-                stream => Place::Stream { context: 1, stream },
+                0 => UnmarkedWork::Elsewhere,
+                stream => UnmarkedWork::Stream { context: 1, stream },
             };
             process.pace.unmarked(now, now, place);
             process.card.done_at = process.card.done_at.max(process.card.now) + 200 * MICRO;
@@ -308,7 +311,7 @@ fn the_clock_bills_nothing_of_what_is_refused() {
         let mut process = Process::new(&books, 1, 100);
         let (shape, shared) = (Shape::kernel(1, [64, 1, 1], [64, 1, 1]), books.shared(1));
         let now = Nanos(process.card.now);
-        let ask = Ask { now, shape: &shape, stream: 7, terms: process.terms, waited: Nanos::MAX };
+        let ask = LaunchRequest { now, shape: &shape, stream: 7, terms: process.terms, waited: Nanos::MAX };
         let Verdict::Go(ticket) = process.pace.ask(&ask, &shared, None, &mut process.card) else {
             panic!("it has waited for long enough");
         };
@@ -337,7 +340,7 @@ fn launch_is_billed_despite_refusals_of_other_threads() {
     process.card.now = process.card.now.max(process.card.done_at) + 100 * MILLI;
     process.looks();
     let (before, now) = (books.booked(), Nanos(process.card.now));
-    let ask = Ask { now, shape: &shape, stream: 7, terms: process.terms, waited: Nanos::MAX };
+    let ask = LaunchRequest { now, shape: &shape, stream: 7, terms: process.terms, waited: Nanos::MAX };
     let verdict = process.pace.ask(&ask, &shared, Some(&mut process.marks), &mut process.card);
     let Verdict::Go(ticket) = verdict else { panic!("it has waited for long enough") };
     (0..passed).for_each(|_| process.pace.failed(7));
@@ -362,7 +365,7 @@ fn work_on_a_stream_that_takes_no_marker_now_stops_nobody() {
         let from = process.card.now;
         for function in 0..100 {
             let now = Nanos(process.card.now);
-            process.pace.unmarked(now, now, Place::Stream { context: 1, stream: 1 });
+            process.pace.unmarked(now, now, UnmarkedWork::Stream { context: 1, stream: 1 });
             process.card.done_at = process.card.done_at.max(process.card.now) + 200 * MICRO;
             process.launches(100 + function, 200 * MICRO);
         }
@@ -403,7 +406,7 @@ fn work_on_another_stream_is_billed_until_it_ends() {
     (0..20).for_each(|_| process.launches(1, 20 * MICRO));
     process.waits();
     let (before, now) = (books.booked(), Nanos(process.card.now));
-    process.pace.unmarked(now, now, Place::Stream { context: 1, stream: 8 });
+    process.pace.unmarked(now, now, UnmarkedWork::Stream { context: 1, stream: 8 });
     process.card.others.push((8, process.card.now + 300 * MILLI));
     while process.card.now < now.0 + 400 * MILLI {
         process.launches(1, 20 * MICRO);
@@ -516,7 +519,7 @@ fn borrower_of_mixed_kernels_keeps_its_guarantee() {
     for (percent, program) in percents.into_iter().zip(programs) {
         bench.tenant(Some(Ppm::new(percent * 10_000)), &[program]);
     }
-    let lending = Lending::Burst;
+    let lending = BorrowPolicy::Burst;
     let terms = percents.map(|percent| aliquot_enforce::share::Terms {
         guaranteed: Ppm::new(percent * 10_000),
         lending,

@@ -7,7 +7,7 @@
 #[expect(dead_code, reason = "other tests run more in it")]
 mod model;
 
-use aliquot_enforce::share::{Lending, Tenant, Terms};
+use aliquot_enforce::share::{BorrowPolicy, Tenant, Terms};
 use aliquot_enforce::units::Ppm;
 use model::{Bench, MICRO, MILLI, Program, SECOND};
 
@@ -58,7 +58,7 @@ fn functions_launched_once_hardly_wait_if_short() {
     let mut bench = Bench::new(SEED);
     bench.tenant(Some(part(50)), &[different(3_000, 10 * MICRO)]);
     bench.tenant(Some(part(50)), &[Program::of(MILLI)]);
-    let half = Terms { guaranteed: part(50), lending: Lending::Cap, priority: 1 };
+    let half = Terms { guaranteed: part(50), lending: BorrowPolicy::Cap, priority: 1 };
     bench.govern(vec![Tenant::new(half); 2]);
     let took = has_had(&mut bench, 30 * MILLI);
     println!("beside another: {took} ms");

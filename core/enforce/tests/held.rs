@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 use aliquot_enforce::bucket::Bucket;
+use aliquot_enforce::busy_floor::BusyFloor;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Verdict, Waits, World};
-use aliquot_enforce::sure::Sure;
+use aliquot_enforce::pace::{LaunchRequest, Pace, Pass, Shared, Terms, Verdict, WaitScope, World};
 use aliquot_enforce::units::{Nanos, Ppm};
 
 const MICRO: u64 = 1_000;
@@ -57,7 +57,7 @@ impl Books {
             process_nanos: process,
             interval_nanos: interval,
             counted_until: counted,
-            sure: Sure::new(&self.sure),
+            sure: BusyFloor::new(&self.sure),
             sure_nanos: &self.sure_nanos,
             reporter,
             active_until: active,
@@ -216,7 +216,7 @@ impl<'a> Process<'a> {
         if told == Told::Yes {
             self.pace.holds(stream);
             let now = Nanos(self.card.now);
-            self.pace.waits(now, Waits::On(stream), &mut self.marks, &mut self.card, |_| true);
+            self.pace.waits(now, WaitScope::On(stream), &mut self.marks, &mut self.card, |_| true);
         }
         self.card.words.push(false);
         self.card.put(stream, Item::Hold(self.card.words.len() - 1));
@@ -230,7 +230,7 @@ impl<'a> Process<'a> {
         let mut ticket = None;
         while ticket.is_none() && self.pace.pass(shape.key, stream) == Pass::Ask {
             let (now, waited) = (Nanos(self.card.now), Nanos(self.card.now - begun));
-            let ask = Ask { now, shape: &shape, stream, terms: self.terms, waited };
+            let ask = LaunchRequest { now, shape: &shape, stream, terms: self.terms, waited };
             match self.pace.ask(&ask, &shared, Some(&mut self.marks), &mut self.card) {
                 Verdict::Go(go) => ticket = Some(go),
                 Verdict::Wait(until) => self.card.now = until.0 + 20 * MICRO,
@@ -264,13 +264,13 @@ impl<'a> Process<'a> {
     /// The program waits for all that it launched.
     fn waits(&mut self) {
         let (now, shared) = (Nanos(self.card.now), self.books.shared());
-        self.pace.waits(now, Waits::OnAll, &mut self.marks, &mut self.card, |_| true);
+        self.pace.waits(now, WaitScope::OnAll, &mut self.marks, &mut self.card, |_| true);
         while self.card.streams.iter().any(|(_, line)| !line.is_empty()) {
             self.rests(1);
         }
         let now = Nanos(self.card.now);
         self.pace.settle_all(now, self.terms, &shared, &mut self.marks, &mut self.card);
-        self.pace.waited(now, Waits::OnAll, self.terms, &shared);
+        self.pace.waited(now, WaitScope::OnAll, self.terms, &shared);
     }
 
     fn ran(&self) -> u64 {
@@ -472,12 +472,12 @@ fn stream_reusing_the_handle_of_an_ended_held_one_is_not_held() {
     assert!(process.marks.behind(HELD).is_some());
     process.pace.waits(
         Nanos(process.card.now),
-        Waits::On(HELD),
+        WaitScope::On(HELD),
         &mut process.marks,
         &mut process.card,
         |_| true,
     );
-    process.pace.ends(Nanos(process.card.now), Waits::On(HELD), Some(&process.marks));
+    process.pace.ends(Nanos(process.card.now), WaitScope::On(HELD), Some(&process.marks));
     process.marks.stream_ends(HELD);
     for (handle, _) in &mut process.card.streams {
         *handle = if *handle == HELD { 0 } else { *handle };

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation};
+use aliquot_enforce::memory::{FREEZE, MemoryAccounting, Release, Reservation};
 use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
 use proptest::prelude::*;
 
@@ -40,8 +40,8 @@ struct Process {
 }
 
 impl Process {
-    fn books<'a>(&'a self, shared: &'a Shared) -> Books<'a> {
-        Books {
+    fn books<'a>(&'a self, shared: &'a Shared) -> MemoryAccounting<'a> {
+        MemoryAccounting {
             total: &shared.total,
             high_water: &shared.high_water,
             inside: &self.inside,

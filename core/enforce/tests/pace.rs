@@ -8,7 +8,7 @@ mod model;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use aliquot_enforce::share::{Lending, Tenant, Terms};
+use aliquot_enforce::share::{BorrowPolicy, Tenant, Terms};
 use aliquot_enforce::units::Ppm;
 use model::{Bench, MICRO, MILLI, Program, SECOND, behind};
 
@@ -33,7 +33,7 @@ fn off(granted: Option<u32>, percent: u32, programs: &[Program], seed: u64) -> (
 fn off_governed(percent: u32, programs: &[Program], seed: u64) -> (u64, Vec<u64>) {
     let mut bench = Bench::new(seed);
     bench.tenant(Some(Ppm::new(percent * 10_000)), programs);
-    bench.govern(vec![terms(percent, Lending::Cap)]);
+    bench.govern(vec![terms(percent, BorrowPolicy::Cap)]);
     off_in(bench, percent, programs, 4 * SECOND)
 }
 
@@ -202,7 +202,7 @@ fn without_the_controller_every_shape_fails_the_check() {
     }
 }
 
-fn terms(percent: u32, lending: Lending) -> Tenant {
+fn terms(percent: u32, lending: BorrowPolicy) -> Tenant {
     Tenant::new(Terms { guaranteed: Ppm::new(percent * 10_000), lending, priority: 1 })
 }
 
@@ -247,7 +247,7 @@ fn have_their_parts(percents: &[u32], processes: usize) {
             for percent in percents {
                 bench.tenant(Some(Ppm::new(percent * 10_000)), &vec![program.clone(); processes]);
             }
-            bench.govern(percents.iter().map(|percent| terms(*percent, Lending::Cap)).collect());
+            bench.govern(percents.iter().map(|percent| terms(*percent, BorrowPolicy::Cap)).collect());
             let (from, length) = (2 * SECOND + 100 * longest, (5 * SECOND).max(400 * longest));
             bench.run(from + length);
             let shares: Vec<u64> =
@@ -292,7 +292,7 @@ fn alone_a_cap_holds_for_all_that_a_tenant_runs_together() {
             // A fifth of the card on average: 20 ms of about a hundred.
             bench.outside(within, &[Program { depth: 1, pause: 160 * MILLI, ..Program::of(20 * MILLI) }]);
             if govern {
-                bench.govern(vec![terms(50, Lending::Cap)]);
+                bench.govern(vec![terms(50, BorrowPolicy::Cap)]);
             }
             bench.run(14 * SECOND);
             bench.share(within, 4 * SECOND, 14 * SECOND)
@@ -333,7 +333,7 @@ fn short_work_has_its_part_beside_long_kernels() {
             for (percent, length) in tenants {
                 bench.tenant(Some(Ppm::new(percent * 10_000)), &[Program::of(*length)]);
             }
-            bench.govern(tenants.iter().map(|(percent, _)| terms(*percent, Lending::Cap)).collect());
+            bench.govern(tenants.iter().map(|(percent, _)| terms(*percent, BorrowPolicy::Cap)).collect());
             bench.run(till);
             for (at, (percent, length)) in tenants.iter().enumerate() {
                 let share = bench.share(at, from, till);
@@ -362,7 +362,7 @@ fn idle_time_is_borrowed_and_reclaimed_within_ten_ms() {
         let borrower = bench.tenant(Some(Ppm::new(300_000)), std::slice::from_ref(&short));
         let owner =
             bench.tenant(Some(Ppm::new(600_000)), &[Program { from: comes, till: goes, ..short.clone() }]);
-        bench.govern(vec![terms(30, Lending::Burst), terms(60, Lending::Cap)]);
+        bench.govern(vec![terms(30, BorrowPolicy::Burst), terms(60, BorrowPolicy::Cap)]);
         bench.run(2 * SECOND);
         let granted = |from: u64, until: u64, wanted: &dyn Fn(u32) -> bool| {
             let steps = bench.granted_log.iter().filter(|(at, _)| *at >= from && *at < until);
@@ -392,13 +392,13 @@ fn nine_in_ten(mut times: Vec<u64>) -> u64 {
 /// A tenant of 60 % rests and comes back beside a borrower of 30 %, kernels of so many microseconds each: after how long the
 /// borrower has the card and the owner its guarantee, to a twentieth, and is not behind it again; and the most work that
 /// waited on the card.
-fn lent_and_back([owner, borrower]: [u64; 2], lending: Lending, seed: u64) -> [u64; 3] {
+fn lent_and_back([owner, borrower]: [u64; 2], lending: BorrowPolicy, seed: u64) -> [u64; 3] {
     let (works, rests) = (83 * MILLI, 79 * MILLI);
     let mut bench = Bench::new(seed);
     bench.tenant(Some(Ppm::new(300_000)), &[Program::of(borrower * MICRO)]);
     let turns = Some((works, rests));
     bench.tenant(Some(Ppm::new(600_000)), &[Program { turns, ..Program::of(owner * MICRO) }]);
-    bench.govern(vec![terms(30, Lending::Burst), terms(60, lending)]);
+    bench.govern(vec![terms(30, BorrowPolicy::Burst), terms(60, lending)]);
     let (mut lent, mut back, mut queue) = (Vec::new(), Vec::new(), 0);
     for number in 1..46 {
         let (comes, again) = (number * (works + rests), (number + 1) * (works + rests));
@@ -422,7 +422,7 @@ fn borrowed_time_is_used_and_reclaimed_within_ten_ms() {
     let mut late = Vec::new();
     let kernels = [[100, 100], [1_000, 1_000], [3_000, 3_000], [5_000, 5_000], [100, 5_000], [5_000, 100]];
     for both in kernels {
-        for (lending, seed) in [Lending::Cap, Lending::Burst].into_iter().zip(SEED..) {
+        for (lending, seed) in [BorrowPolicy::Cap, BorrowPolicy::Burst].into_iter().zip(SEED..) {
             let [lent, back, queue] = lent_and_back(both, lending, seed).map(|nanos| nanos / MICRO);
             let line =
                 format!("{both:?} us, {lending:?}: lent after {lent}, back after {back}, {queue} us waited");

@@ -8,7 +8,7 @@
 #[expect(dead_code, reason = "other tests run more in it")]
 mod model;
 
-use aliquot_enforce::share::{Lending, Tenant, Terms};
+use aliquot_enforce::share::{BorrowPolicy, Tenant, Terms};
 use aliquot_enforce::units::Ppm;
 use model::{Bench, MICRO, MILLI, Program, SECOND};
 
@@ -102,7 +102,7 @@ fn a_neighbour_of_phases_has_its_part_and_so_have_they() {
             let mut bench = Bench::new(SEED);
             bench.tenant(Some(cap(25)), &[program]);
             bench.tenant(Some(cap(75)), &[Program::of(MILLI)]);
-            let terms = |percent| Terms { guaranteed: cap(percent), lending: Lending::Cap, priority: 1 };
+            let terms = |percent| Terms { guaranteed: cap(percent), lending: BorrowPolicy::Cap, priority: 1 };
             bench.govern([25, 75].map(|percent| Tenant::new(terms(percent))).into());
             let from = 10 * SECOND + 10 * launches as u64 * long;
             bench.run(from + 20 * SECOND);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use aliquot_enforce::explore::{AtomicU32, AtomicU64, Killed, die_after};
-use aliquot_enforce::memory::{Books, Release, Reservation};
+use aliquot_enforce::memory::{MemoryAccounting, Release, Reservation};
 use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
 use shuttle::rand::{Rng, thread_rng};
 
@@ -59,9 +59,9 @@ struct Process {
 }
 
 impl World {
-    fn books(&self, index: usize) -> Books<'_> {
+    fn books(&self, index: usize) -> MemoryAccounting<'_> {
         let process = &self.processes[index];
-        Books {
+        MemoryAccounting {
             total: &self.total,
             high_water: &self.high_water,
             inside: &process.inside,
@@ -164,7 +164,7 @@ fn successor(world: &World, index: usize) {
         slot.owed.store(0, Ordering::SeqCst);
         assert!(slot.word.compare_exchange(seen, seen + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok());
         let (own, apart) = (AtomicU64::new(0), AtomicU64::new(0));
-        let books = Books { own: &own, apart: &apart, ..world.books(index) };
+        let books = MemoryAccounting { own: &own, apart: &apart, ..world.books(index) };
         for _ in 0..ROUNDS {
             let bytes = thread_rng().gen_range(1..6_u64);
             if books.reserve(bytes, LIMIT) == Reservation::Granted {

@@ -2,18 +2,22 @@
 
 #![cfg(not(feature = "shuttle"))]
 
-use aliquot_enforce::share::{Lending, Measured, Next, Sample, TICK, Tenant, Terms, step};
+use aliquot_enforce::share::{BorrowPolicy, MeasuredWindow, Next, Sample, TICK, Tenant, Terms, step};
 use aliquot_enforce::units::{Nanos, Ppm};
 use proptest::prelude::*;
 
 const MILLI: u64 = 1_000_000;
 /// A window of which a tenant had nothing, and the others everything.
-const NOTHING: Measured =
-    Measured { length: Nanos::from_millis(166), idle: Nanos::ZERO, own: Nanos::ZERO, doubt: Nanos::ZERO };
+const NOTHING: MeasuredWindow = MeasuredWindow {
+    length: Nanos::from_millis(166),
+    idle: Nanos::ZERO,
+    own: Nanos::ZERO,
+    doubt: Nanos::ZERO,
+};
 /// Half a hundredth of the vendor's window.
 const HALF: Nanos = Nanos(833_333);
 
-fn tenant(percent: u32, lending: Lending, priority: u32) -> Tenant {
+fn tenant(percent: u32, lending: BorrowPolicy, priority: u32) -> Tenant {
     Tenant::new(Terms { guaranteed: Ppm::new(percent * 10_000), lending, priority })
 }
 
@@ -72,8 +76,8 @@ impl Card {
     }
 }
 
+use BorrowPolicy::{BestEffort, Burst, Cap};
 use Doing::{Nothing, Using, Waiting};
-use Lending::{BestEffort, Burst, Cap};
 
 #[test]
 fn idle_time_is_borrowed_and_reclaimed_at_the_first_step() {
@@ -186,7 +190,7 @@ fn own_part_is_one_alone_guessed_in_company_else_measured() {
     assert_eq!(card.tenants[0].own(), Ppm::ALL);
     card.run(5, &[Waiting, Waiting]);
     assert_eq!(card.tenants[0].own(), Ppm::new(500_000));
-    let window = Measured { own: Nanos(50 * MILLI), doubt: HALF, ..NOTHING };
+    let window = MeasuredWindow { own: Nanos(50 * MILLI), doubt: HALF, ..NOTHING };
     for interval in [1_000, 1_150] {
         let sample = Sample { interval: Nanos(interval * MILLI), ..card.samples[0] };
         card.tenants[0].measure(window, sample);
@@ -210,7 +214,7 @@ fn work_that_nobody_saw_says_nothing_of_the_own_part() {
         assert_eq!(card.tenants[0].own(), Ppm::new(500_000));
     }
     // Work measured and billed from then on does.
-    let window = Measured { own: Nanos(60 * MILLI), ..NOTHING };
+    let window = MeasuredWindow { own: Nanos(60 * MILLI), ..NOTHING };
     card.samples[0].interval = card.samples[0].interval.plus(Nanos(200 * MILLI));
     card.tenants[0].measure(window, card.samples[0]);
     card.tick(&[Waiting, Waiting]);
@@ -261,7 +265,7 @@ impl Windows {
         // The vendor reports no time of a tenant that did not run, so there is no rounding error.
         let doubt = if own > 0 { HALF } else { Nanos::ZERO };
         let (own, idle) = (Nanos(own * MILLI + used), Nanos(self.idle * MILLI - used));
-        let window = Measured { own, doubt, idle, ..NOTHING };
+        let window = MeasuredWindow { own, doubt, idle, ..NOTHING };
         self.card.tenants[0].measure(window, self.card.samples[0]);
     }
 
@@ -414,7 +418,7 @@ fn own_part_of_kernels_beyond_the_window_covers_their_length() {
     assert!(own.abs_diff(333_333) <= 10_000, "{own} ppm");
 }
 
-fn any_terms() -> impl Strategy<Value = (u32, Lending, u32)> {
+fn any_terms() -> impl Strategy<Value = (u32, BorrowPolicy, u32)> {
     (0_u32..=100, prop_oneof![Just(Cap), Just(Burst), Just(BestEffort)], 0_u32..4)
 }
 
@@ -422,7 +426,7 @@ fn any_doing() -> impl Strategy<Value = Doing> {
     prop_oneof![Just(Nothing), (0_u64..=100).prop_map(Using), Just(Waiting)]
 }
 
-fn check(card: &Card, terms: &[(u32, Lending, u32)]) -> Result<(), TestCaseError> {
+fn check(card: &Card, terms: &[(u32, BorrowPolicy, u32)]) -> Result<(), TestCaseError> {
     for (tenant, (percent, lending, _)) in card.tenants.iter().zip(terms) {
         let guaranteed = if *lending == BestEffort { 0 } else { percent * 10_000 };
         match lending {
@@ -479,7 +483,7 @@ proptest! {
                     active_until: Nanos(active), limited_until: Nanos(limited), credit: device.cast_signed(),
                 };
                 let (length, idle) = (Nanos(interval), Nanos(active));
-                let window = Measured { length, idle, own: Nanos(device), doubt: Nanos(limited) };
+                let window = MeasuredWindow { length, idle, own: Nanos(device), doubt: Nanos(limited) };
                 let sample = *sample;
                 card.tenants[0].measure(window, sample);
             }

@@ -6,7 +6,7 @@ use std::io;
 use crate::state_dir::{file, wait};
 use aliquot_abi::layout::limits;
 use aliquot_abi::limits::Limits;
-use aliquot_enforce::term::Until;
+use aliquot_enforce::term::LoanExpiry;
 
 use super::mapping::Mapping;
 use super::{Place, bytes_of, fault, open};
@@ -50,15 +50,15 @@ impl Live {
     ///
     /// # Errors
     /// The file is no limits file any more.
-    pub fn lent_until(&self) -> io::Result<Until> {
-        Ok(Until(self.mapping.limits().map_err(fault)?.lent_until()))
+    pub fn lent_until(&self) -> io::Result<LoanExpiry> {
+        Ok(LoanExpiry(self.mapping.limits().map_err(fault)?.lent_until()))
     }
 
     /// Publishes when borrowed compute time expires. No lock is needed: the word's only writer is the card's governor.
     ///
     /// # Errors
     /// As for [`Self::lent_until`].
-    pub fn lend(&mut self, until: Until) -> io::Result<()> {
+    pub fn lend(&mut self, until: LoanExpiry) -> io::Result<()> {
         self.mapping.limits_writer().map_err(fault)?.lend_until(until.0);
         Ok(())
     }

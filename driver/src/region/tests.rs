@@ -11,7 +11,7 @@ use aliquot_core::catalogue::Catalogue;
 use aliquot_core::grant::ShareSettings;
 use aliquot_core::ports::DeviceBackend;
 use aliquot_core::units::{Bytes, Cores};
-use aliquot_enforce::memory::{Books, FREEZE, Release, Reservation, bytes_in};
+use aliquot_enforce::memory::{FREEZE, MemoryAccounting, Release, Reservation, bytes_in};
 use aliquot_enforce::units::Ppm;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -191,7 +191,7 @@ fn tenant() {
     slot.start_time().store(liveness::start_time(pid).unwrap(), Ordering::SeqCst);
     slot.pid_namespace().store(liveness::own_namespace(), Ordering::SeqCst);
     let [own, apart, owed] = [const { AtomicU64::new(0) }; 3];
-    let books = Books {
+    let books = MemoryAccounting {
         total: view.total(),
         high_water: view.high_water(),
         inside: slot.inside(),

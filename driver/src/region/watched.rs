@@ -217,7 +217,7 @@ impl Watched {
 
     /// Marks the slots of exited processes, freezes the accounting, recounts, and unfreezes with those slots free.
     fn settle(&self, view: UsageView<'_>, part: Ppm, processes: &Processes) -> Reaped {
-        let books = unbilled::Books {
+        let books = unbilled::ComputeAccounting {
             bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
             cells: Cells::new(view.cells()),
             device_nanos: view.device_nanos(),

@@ -36,8 +36,8 @@ use std::time::Duration;
 use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
 use aliquot_abi::view::UsageView;
 use aliquot_enforce::rounding::Rounding;
-use aliquot_enforce::share::{Lending, Measured, Next, Sample, Tenant, Terms, step};
-use aliquot_enforce::term::Until;
+use aliquot_enforce::share::{BorrowPolicy, MeasuredWindow, Next, Sample, Tenant, Terms, step};
+use aliquot_enforce::term::LoanExpiry;
 use aliquot_enforce::units::{Nanos, Ppm};
 
 use super::cards::{Meter, Window};
@@ -307,7 +307,7 @@ impl<'s> Reign<'s> {
             }
         }
         let next = step(now, &mut tenants, &samples);
-        let until = Until::behind(monotonic());
+        let until = LoanExpiry::behind(monotonic());
         for (grant, tenant) in governed.iter_mut().zip(tenants) {
             grant.tenant = Some(tenant);
             grant.lend(until);
@@ -382,7 +382,7 @@ impl<'s> Reign<'s> {
             let Ok(now) = grant.limits.read() else { continue };
             if let Some(terms) = terms(&now) {
                 grant.publish(Tenant::new(terms));
-                grant.lend(Until::ENDLESS);
+                grant.lend(LoanExpiry::ENDLESS);
             }
         }
     }
@@ -438,10 +438,10 @@ impl Grant {
     }
 
     /// Card time of this grant's processes in the driver's last window.
-    fn measured(&self, window: &Window, rounding: &Rounding) -> Measured {
+    fn measured(&self, window: &Window, rounding: &Rounding) -> MeasuredWindow {
         let length = window.length;
         let idle = window.busy_percent.map_or(Nanos::ZERO, |card| Rounding::idle(card, length));
-        let mut measured = Measured { length, idle, own: Nanos::ZERO, doubt: Nanos::ZERO };
+        let mut measured = MeasuredWindow { length, idle, own: Nanos::ZERO, doubt: Nanos::ZERO };
         for spent in window.processes.iter().filter(|spent| self.owners.have(spent.pid)) {
             measured.own = measured.own.plus(rounding.time(spent.percent, length));
             measured.doubt = measured.doubt.plus(rounding.doubt(spent.percent, length));
@@ -451,7 +451,7 @@ impl Grant {
 
     /// Publishes when borrowed time expires. Limits that cannot be written now keep their value. If the previous expiry has passed,
     /// the tenant waits by its guarantee and is woken: at one percent of the card its wait may last a second.
-    fn lend(&mut self, until: Until) {
+    fn lend(&mut self, until: LoanExpiry) {
         let was_over = self.limits.lent_until().is_ok_and(|until| until.is_over(monotonic()));
         match self.limits.lend(until) {
             Ok(()) | Err(_) => {}
@@ -491,9 +491,9 @@ fn wake_tenant(view: UsageView<'_>) {
 /// The terms in a tenant's limits; `None`: its compute is unlimited.
 fn terms(limits: &Limits) -> Option<Terms> {
     let lending = match limits.policy {
-        ComputePolicy::Cap => Lending::Cap,
-        ComputePolicy::Burst => Lending::Burst,
-        ComputePolicy::BestEffort => Lending::BestEffort,
+        ComputePolicy::Cap => BorrowPolicy::Cap,
+        ComputePolicy::Burst => BorrowPolicy::Burst,
+        ComputePolicy::BestEffort => BorrowPolicy::BestEffort,
         ComputePolicy::Unlimited => return None,
     };
     Some(Terms { guaranteed: Ppm::new(limits.share_ppm), lending, priority: limits.priority })

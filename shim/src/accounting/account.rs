@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit};
 use aliquot_abi::view::SlotView;
-use aliquot_enforce::memory::{Books, Release, Reservation, bytes_in};
+use aliquot_enforce::memory::{MemoryAccounting, Release, Reservation, bytes_in};
 use aliquot_enforce::units::Ppm;
 
 use crate::accounting::life::{self, Calls, Contention, OwnSlot, Reaped};
@@ -252,7 +252,7 @@ impl Ledger {
     }
 
     #[cold]
-    fn reserve_again(self, books: &Books<'_>, bytes: Bytes) -> Result<(), OutOfMemory> {
+    fn reserve_again(self, books: &MemoryAccounting<'_>, bytes: Bytes) -> Result<(), OutOfMemory> {
         let _errno = KeepErrno::new();
         let mut looked = !self.is_time_to_look(LOOK_NANOS);
         for _ in 0..FROZEN_STEPS_MAX {
@@ -354,7 +354,7 @@ impl Ledger {
 
     /// Subtracts what a recount held up, as it is over in a moment.
     #[cold]
-    fn pay(self, books: &Books<'_>) {
+    fn pay(self, books: &MemoryAccounting<'_>) {
         let _errno = KeepErrno::new();
         let mut steps = 0..FROZEN_STEPS_MAX;
         while steps.next().is_some() && books.release(0) == Release::Owed {
@@ -393,7 +393,11 @@ impl Ledger {
         self.books().is_some()
     }
 
-    fn until_open(self, books: Option<Books<'_>>, mut done: impl FnMut(&Books<'_>) -> bool) -> bool {
+    fn until_open(
+        self,
+        books: Option<MemoryAccounting<'_>>,
+        mut done: impl FnMut(&MemoryAccounting<'_>) -> bool,
+    ) -> bool {
         let Some(books) = books else { return false };
         (0..FROZEN_STEPS_MAX).any(|_| {
             done(&books) || {

@@ -31,10 +31,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_enforce::bucket::Bucket;
+use aliquot_enforce::busy_floor::BusyFloor;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::{Key, Shape};
-use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Ticket, Verdict};
-use aliquot_enforce::sure::Sure;
+use aliquot_enforce::pace::{LaunchRequest, Pace, Pass, Shared, Terms, Ticket, Verdict};
 use aliquot_enforce::term::MISSED;
 use aliquot_enforce::units::{Nanos, Ppm};
 
@@ -319,7 +319,7 @@ impl Meter {
         loop {
             // Read before the question: a word that moves meanwhile ends the wait at once.
             let seen = wake.load(Ordering::Acquire);
-            let ask = Ask {
+            let ask = LaunchRequest {
                 now: Nanos(now),
                 shape,
                 stream: target.lane(),
@@ -402,7 +402,7 @@ impl Meter {
             process_nanos,
             interval_nanos: view.interval_nanos(),
             counted_until: view.counted_until(),
-            sure: Sure::new(view.sure()),
+            sure: BusyFloor::new(view.sure()),
             sure_nanos: view.sure_nanos(),
             reporter: view.reporter(),
             active_until: view.active_until(),

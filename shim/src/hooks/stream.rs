@@ -3,7 +3,7 @@
 // UNSAFETY: the vendor's functions are called through addresses.
 #![expect(unsafe_code, reason = "foreign functions are called through addresses")]
 
-use aliquot_enforce::pace::Waits;
+use aliquot_enforce::pace::WaitScope;
 
 use crate::compute::captures;
 use crate::compute::pacing::host_wait;
@@ -19,14 +19,14 @@ const fn on_thread(stream: u64) -> Target {
 
 hooks! {
     Cuda, Compute;
-    fn cuCtxSynchronize() { host_wait::wait(Waits::OnAll, cuCtxSynchronize::real) }
+    fn cuCtxSynchronize() { host_wait::wait(WaitScope::OnAll, cuCtxSynchronize::real) }
     fn cuCtxSynchronize_v2(context: u64) { host_wait::wait_in(context, || cuCtxSynchronize_v2::real(context)) }
     fn cuEventSynchronize(event: u64) { host_wait::wait_for_event(|| cuEventSynchronize::real(event)) }
     fn cuStreamSynchronize(stream: u64) {
-        host_wait::wait(Waits::On(on(stream).lane()), || cuStreamSynchronize::real(stream))
+        host_wait::wait(WaitScope::On(on(stream).lane()), || cuStreamSynchronize::real(stream))
     }
     fn cuStreamSynchronize_ptsz(stream: u64) {
-        host_wait::wait(Waits::On(on_thread(stream).lane()), || cuStreamSynchronize_ptsz::real(stream))
+        host_wait::wait(WaitScope::On(on_thread(stream).lane()), || cuStreamSynchronize_ptsz::real(stream))
     }
     fn cuEventQuery(event: u64) { host_wait::ask_event(|| cuEventQuery::real(event)) }
     fn cuStreamQuery(stream: u64) { host_wait::ask(on(stream), || cuStreamQuery::real(stream)) }

@@ -15,7 +15,7 @@ mod execs;
 mod flight;
 mod wanted;
 
-use aliquot_enforce::backing::{Source, Taken};
+use aliquot_enforce::backing::{AllocationTime, Source};
 
 use crate::accounting::account::Ledger;
 use crate::loader::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS, StreamMode, Target};
@@ -220,7 +220,7 @@ pub(crate) fn instantiate(
         Err(_) => return OUT_OF_MEMORY,
     }
     let before = exec.before();
-    let made = if taken == Taken::AtLaunch && upload.is_none() {
+    let made = if taken == AllocationTime::AtLaunch && upload.is_none() {
         make_freely(exec, &flight.wanted, real)
     } else {
         make(exec, &mut flight, upload, real)
@@ -296,7 +296,7 @@ fn make_freely(exec: AddressOut, wanted: &GraphDemand, real: &dyn Fn() -> i32) -
     let is_its = has_grown && execs::was_quiet(since);
     let (over, how) = settle();
     if is_its || how == CallEnd::Grew {
-        execs::learn(Taken::AtEither);
+        execs::learn(AllocationTime::AtEither);
     }
     InstantiationOutcome::of(exec, answer, is_noted, over)
 }
@@ -319,8 +319,8 @@ impl InstantiationOutcome {
 fn learn(wanted: &GraphDemand, source: Source) {
     let lacks = |(card, bytes)| held_of(card) < bytes;
     match source {
-        Source::Kept if wanted.each().any(lacks) => execs::learn(Taken::AtLaunch),
-        Source::Card => execs::learn(Taken::AtInstantiation),
+        Source::Kept if wanted.each().any(lacks) => execs::learn(AllocationTime::AtLaunch),
+        Source::Card => execs::learn(AllocationTime::AtInstantiation),
         Source::Kept | Source::Anywhere => {}
     }
 }

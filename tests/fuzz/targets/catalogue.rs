@@ -13,8 +13,13 @@ fuzz_target!(|data: &[u8]| {
         Ok(model) => {
             for table in model.tables() {
                 for (template, placement) in table.partitions() {
-                    let takes = table.consumption(&template.name, &placement.name).expect("it is in the table");
-                    assert!(takes.first_excess(&table.totals).is_none(), "{} does not fit its card", template.name);
+                    let takes =
+                        table.consumption(&template.name, &placement.name).expect("it is in the table");
+                    assert!(
+                        takes.first_excess(&table.totals).is_none(),
+                        "{} does not fit its card",
+                        template.name
+                    );
                 }
             }
             if let Some(table) = model.table().filter(|table| table.partitions().count() <= 12) {

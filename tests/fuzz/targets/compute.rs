@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::view::UsageView;
-use aliquot_enforce::bucket::{Bucket, DEBT_MAX, Room, SAVED_MAX};
+use aliquot_enforce::bucket::{Bucket, CreditBound, DEBT_MAX, SAVED_MAX};
+use aliquot_enforce::busy_floor::BusyFloor;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Verdict, WAIT_MAX, WAIT_STEP, World};
-use aliquot_enforce::share::{self, Lending, Measured, Sample, Tenant, step};
-use aliquot_enforce::sure::Sure;
+use aliquot_enforce::pace::{LaunchRequest, Pace, Pass, Shared, Terms, Verdict, WAIT_MAX, WAIT_STEP, World};
+use aliquot_enforce::share::{self, BorrowPolicy, MeasuredWindow, Sample, Tenant, step};
 use aliquot_enforce::units::{Nanos, Ppm};
 
 use feed::Feed;
@@ -82,7 +82,8 @@ fn terms(feed: &mut Feed<'_>) -> [share::Terms; 3] {
         let guaranteed = Ppm::new(feed.ppm().parts().min(left));
         left -= guaranteed.parts();
         let (lending, priority) = (feed.byte(), u32::from(feed.byte() % 3));
-        let lending = [Lending::Cap, Lending::Burst, Lending::BestEffort][usize::from(lending % 3)];
+        let lending =
+            [BorrowPolicy::Cap, BorrowPolicy::Burst, BorrowPolicy::BestEffort][usize::from(lending % 3)];
         share::Terms { guaranteed, lending, priority }
     })
 }
@@ -153,7 +154,7 @@ impl Run<'_> {
             process_nanos: slot.device_nanos(),
             interval_nanos: view.interval_nanos(),
             counted_until: view.counted_until(),
-            sure: Sure::new(view.sure()),
+            sure: BusyFloor::new(view.sure()),
             sure_nanos: view.sure_nanos(),
             reporter: view.reporter(),
             active_until: view.active_until(),
@@ -185,7 +186,7 @@ impl Run<'_> {
                 }
                 return;
             }
-            let ask = Ask { now, shape: &shape, stream, terms, waited };
+            let ask = LaunchRequest { now, shape: &shape, stream, terms, waited };
             let mut driver = Driver(feed);
             // One time in eight another thread is at the markers.
             let mut marks = Some(marks).filter(|_| what & 0x38 != 0);
@@ -203,7 +204,9 @@ impl Run<'_> {
     fn settle(&mut self, feed: &mut Feed<'_>) {
         let number = usize::from(feed.byte()) % PROCESSES;
         let terms = feed.terms();
-        self.with(number, |pace, marks, shared, now| pace.settle(now, terms, shared, marks, &mut Driver(feed)));
+        self.with(number, |pace, marks, shared, now| {
+            pace.settle(now, terms, shared, marks, &mut Driver(feed))
+        });
     }
 
     fn govern(&mut self, feed: &mut Feed<'_>) {
@@ -230,20 +233,20 @@ impl Run<'_> {
         step(now, &mut tenants, &samples);
         if feed.byte() % 4 == 0 {
             let mut any = || Nanos(feed.number());
-            let window = Measured { length: any(), idle: any(), own: any(), doubt: any() };
+            let window = MeasuredWindow { length: any(), idle: any(), own: any(), doubt: any() };
             tenants[0].measure(window, real);
         }
         let correction = tenants[0].correction();
         for ((terms, held), tenant) in self.tenants.iter_mut().zip(tenants) {
             let (granted, own) = (tenant.granted(), tenant.own().parts());
             match terms.lending {
-                Lending::Cap => assert_eq!(granted, terms.guaranteed),
-                Lending::Burst => assert!(granted >= terms.guaranteed),
-                Lending::BestEffort => {}
+                BorrowPolicy::Cap => assert_eq!(granted, terms.guaranteed),
+                BorrowPolicy::Burst => assert!(granted >= terms.guaranteed),
+                BorrowPolicy::BestEffort => {}
             }
             assert!((1..=Ppm::ALL.parts()).contains(&own), "own part {own}");
             *held = tenant;
         }
-        self.shared(0).bucket.add(correction, Room::MOST);
+        self.shared(0).bucket.add(correction, CreditBound::MOST);
     }
 }

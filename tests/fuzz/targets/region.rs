@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use aliquot_abi::layout::{KIND_LIMITS, KIND_USAGE, MAGIC, VERSION, header, limits, record, usage};
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Text};
 use aliquot_abi::view::{LimitsFault, LimitsView, LimitsWriter, RegionFault, UsageView};
-use aliquot_enforce::memory::{BYTES, Books, FREEZE, Release, Reservation, bytes_in};
+use aliquot_enforce::memory::{BYTES, FREEZE, MemoryAccounting, Release, Reservation, bytes_in};
 use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
 
 use feed::Feed;
@@ -317,10 +317,10 @@ impl World {
         }
     }
 
-    fn with_books<T>(&self, number: usize, act: impl FnOnce(&Books<'_>) -> T) -> T {
+    fn with_books<T>(&self, number: usize, act: impl FnOnce(&MemoryAccounting<'_>) -> T) -> T {
         let view = self.view;
         let (slot, process) = (view.slot(number).expect("there are more slots"), &self.processes[number]);
-        act(&Books {
+        act(&MemoryAccounting {
             total: view.total(),
             high_water: view.high_water(),
             inside: slot.inside(),

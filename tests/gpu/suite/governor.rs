@@ -2,7 +2,7 @@
 
 use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_driver::region::{self, Place, Watched};
-use aliquot_enforce::share::{Lending, Sample, Tenant, Terms, step};
+use aliquot_enforce::share::{BorrowPolicy, Sample, Tenant, Terms, step};
 use aliquot_enforce::units::{Nanos, Ppm};
 use aliquot_tests::preload::GrantFiles;
 use nix::time::{ClockId, clock_gettime};
@@ -30,9 +30,9 @@ struct Governed {
 
 fn terms(limits: &Limits) -> Terms {
     let lending = match limits.policy {
-        ComputePolicy::Burst => Lending::Burst,
-        ComputePolicy::BestEffort => Lending::BestEffort,
-        ComputePolicy::Cap | ComputePolicy::Unlimited => Lending::Cap,
+        ComputePolicy::Burst => BorrowPolicy::Burst,
+        ComputePolicy::BestEffort => BorrowPolicy::BestEffort,
+        ComputePolicy::Cap | ComputePolicy::Unlimited => BorrowPolicy::Cap,
     };
     Terms { guaranteed: Ppm::new(limits.share_ppm), lending, priority: limits.priority }
 }

@@ -16,7 +16,7 @@ pub struct Due {
     /// Extra charge of the oldest, as it was late.
     pub late: Nanos,
     /// The least that is known about any charge.
-    pub known: Known,
+    pub known: ChargeBasis,
     /// Since when launches wait for the oldest.
     pub awaited_from: Option<Nanos>,
 }

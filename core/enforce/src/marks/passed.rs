@@ -14,7 +14,7 @@ impl Marks {
     /// Queries the driver for passed markers and yields finished batches, oldest first. `now` is a time before the call.
     ///
     /// At most a few pending markers are queried; the call never waits.
-    pub fn settle(&mut self, now: Nanos, events: &mut impl Events, mut done: impl FnMut(Done)) {
+    pub fn settle(&mut self, now: Nanos, events: &mut impl Events, mut done: impl FnMut(FinishedBatch)) {
         let mut at = 0;
         let mut waiting = 0;
         while at < self.count && waiting < ASKED_MAX {
@@ -27,10 +27,12 @@ impl Marks {
                 continue;
             }
             let begun = match pending.begun {
-                Begun::NotYet { .. } | Begun::Held { .. } => self.look_at_begin(now, at, events),
-                Begun::Unqueried { .. } | Begun::Yes => Some(Begun::Yes),
+                BatchOpening::NotYet { .. } | BatchOpening::Held { .. } => {
+                    self.look_at_begin(now, at, events)
+                }
+                BatchOpening::Unqueried { .. } | BatchOpening::Yes => Some(BatchOpening::Yes),
             };
-            if begun != Some(Begun::Yes) {
+            if begun != Some(BatchOpening::Yes) {
                 let Some(begun) = begun else { return self.forget() };
                 waiting += begun.counts();
                 at += 1;
@@ -68,7 +70,7 @@ impl Marks {
     }
 
     /// The position of a passed batch on the host's clock.
-    fn place(&mut self, now: Nanos, pending: &Pending, began: Option<Nanos>, end: Nanos) -> Done {
+    fn place(&mut self, now: Nanos, pending: &Pending, began: Option<Nanos>, end: Nanos) -> FinishedBatch {
         // Each marker passed after it was recorded, and before it was seen.
         if let Some(began) = began {
             self.offset.earliest = self.offset.earliest.max(pending.opened_at.minus(began));
@@ -99,7 +101,7 @@ impl Marks {
             || self.streams.iter().flatten().any(|it| {
                 it.handle != handle && (it.used_at >= host_start || it.end.is_some_and(|end| end > began))
             });
-        Done {
+        FinishedBatch {
             streams: if others { Streams::Several } else { Streams::One },
             batch: pending.batch,
             start: host_start,

@@ -13,8 +13,8 @@ const HANDLES: u64 = STREAMS as u64 + 4;
 /// What a program, its card or its driver does.
 #[derive(Clone, Debug)]
 enum Action {
-    Open(u64, Begin),
-    Close(u64, u64, Known),
+    Open(u64, BatchStart),
+    Close(u64, u64, ChargeBasis),
     Put(u64),
     Probe(u64),
     Settle,
@@ -119,8 +119,9 @@ impl Marks {
 
 fn action() -> impl Strategy<Value = Action> {
     let stream = || prop_oneof![4 => 1..4_u64, 1 => 1..=HANDLES];
-    let begin = prop_oneof![4 => Just(Begin::Last), 2 => Just(Begin::Own), 1 => Just(Begin::Hold)];
-    let known = prop_oneof![Just(Known::Not), Just(Known::AtMost), Just(Known::Exactly)];
+    let begin =
+        prop_oneof![4 => Just(BatchStart::Last), 2 => Just(BatchStart::Own), 1 => Just(BatchStart::Hold)];
+    let known = prop_oneof![Just(ChargeBasis::Not), Just(ChargeBasis::AtMost), Just(ChargeBasis::Exactly)];
     prop_oneof![
         6 => (stream(), begin).prop_map(|(stream, begin)| Action::Open(stream, begin)),
         8 => (stream(), 1..2_000_000_u64, known).prop_map(|(stream, charged, known)| Action::Close(stream, charged, known)),

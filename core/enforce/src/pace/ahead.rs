@@ -38,7 +38,7 @@ pub(super) struct Unmeasured {
 
 /// How the next one goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct First {
+pub(super) struct NextLaunch {
     pub(super) charge: Nanos,
     /// How many of its like may be on the card already.
     pub(super) beside: usize,
@@ -49,11 +49,11 @@ impl Unmeasured {
         Self { short: AtomicU32::new(0) }
     }
 
-    pub(super) fn next(&self) -> First {
+    pub(super) fn next(&self) -> NextLaunch {
         if self.short.load(Ordering::Relaxed) < RUN {
-            return First { charge: UNKNOWN, beside: 0 };
+            return NextLaunch { charge: UNKNOWN, beside: 0 };
         }
-        First { charge: SHORT, beside: usize::try_from(FEW - 1).unwrap_or(0) }
+        NextLaunch { charge: SHORT, beside: usize::try_from(FEW - 1).unwrap_or(0) }
     }
 
     /// One took so long, at most.
@@ -71,7 +71,7 @@ impl Unmeasured {
 impl Pace {
     /// Whether the card is near enough for a launch of that price; an error is when to look again.
     pub(super) fn catch_up(
-        ask: &Ask<'_>,
+        ask: &LaunchRequest<'_>,
         price: Price,
         due: Option<Due>,
         shared: &Shared<'_>,
@@ -80,11 +80,11 @@ impl Pace {
         if let Some(held) = marks.behind(ask.stream) {
             return Self::stay_near(ask, held, shared, (marks, world));
         }
-        let Ask { now, terms, waited, .. } = *ask;
+        let LaunchRequest { now, terms, waited, .. } = *ask;
         let awaited = due.map_or(Nanos::ZERO, |due| due.awaited(now));
         // Where a charge is a guess, all that it says is that a bill comes.
         let charged = due
-            .filter(|due| due.known != Known::Not)
+            .filter(|due| due.known != ChargeBasis::Not)
             .map_or(Nanos::ZERO, |due| due.charged.plus(due.deposit));
         let ahead = charged.minus(AHEAD_MAX.plus(price.whole()));
         // Charges say nothing of what the card has yet, and at a great share they are earned again before it has done any.
@@ -96,7 +96,7 @@ impl Pace {
             return Ok(());
         }
         if terms.own != Ppm::ALL {
-            shared.bucket.refill(now, terms.granted.min(terms.guaranteed), Room::MOST);
+            shared.bucket.refill(now, terms.granted.min(terms.guaranteed), CreditBound::MOST);
         }
         let look = match due {
             // It may be done any moment, or take as long as was taken for it.

@@ -17,7 +17,7 @@ const RESOLUTION: Nanos = Nanos(500);
 
 /// Foreign turns that a stretch may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beside {
+enum ForeignTurns {
     /// No other tenant's: at most those of siblings or of other streams.
     NoTenant,
     /// Other tenants'; its launches are short.
@@ -26,8 +26,8 @@ enum Beside {
     InTurns,
 }
 
-impl Beside {
-    fn of(terms: Terms, done: &Done) -> Self {
+impl ForeignTurns {
+    fn of(terms: Terms, done: &FinishedBatch) -> Self {
         let interval = done.end.minus(done.start);
         let long = each(done, interval) >= TURNS && each(done, done.batch.charged) >= Nanos(TURNS.0 / 2);
         match done.streams {
@@ -49,7 +49,7 @@ impl Pace {
         world: &mut impl World,
     ) {
         let is_early =
-            |due: Due| due.at > now && due.known == Known::Exactly && now.minus(due.from) < LOOK_KNOWN;
+            |due: Due| due.at > now && due.known == ChargeBasis::Exactly && now.minus(due.from) < LOOK_KNOWN;
         // No work is pending, or by its known cost none can be finished: no driver call is needed.
         if marks.pending_since().is_none() || (!self.has_unmarked() && marks.due().is_some_and(is_early)) {
             return;
@@ -68,7 +68,7 @@ impl Pace {
     ) {
         // Markers may show that the unmarked work is done, and time not billed by then would never be billed.
         self.bill_unmarked(now, terms, shared);
-        let (mut refund, mut most) = (0_i64, room(terms, Nanos::ZERO, Known::Not));
+        let (mut refund, mut most) = (0_i64, room(terms, Nanos::ZERO, ChargeBasis::Not));
         let markable = self.clocked.markable(world.context(), |stream| world.may_record(stream));
         marks.settle(now, world, |done| {
             self.clocked.passed(&done, &markable);
@@ -94,8 +94,8 @@ impl Pace {
     /// meanwhile would have no room, and a later bill would find none. Alone it may be siblings' turns, already charged to them.
     /// Work that stays pending may depend on a launch that waits here: after one launch waited the longest allowed time for it, no
     /// launch waits for it.
-    pub(super) fn late(ask: &Ask<'_>, shared: &Shared<'_>, marks: &mut Marks) -> Option<Due> {
-        shared.bucket.add(marks.take_held_late().signed(), Room::MOST);
+    pub(super) fn late(ask: &LaunchRequest<'_>, shared: &Shared<'_>, marks: &mut Marks) -> Option<Due> {
+        shared.bucket.add(marks.take_held_late().signed(), CreditBound::MOST);
         let due = marks.due()?;
         let most = if ask.terms.is_free() { STUCK_AFTER } else { LATE_WAIT_MAX };
         let is_stuck = ask.waited.max(due.awaited(ask.now)) >= most;
@@ -104,13 +104,13 @@ impl Pace {
             marks.wait(ask.now);
         }
         let charged = if ask.terms.own == Ppm::ALL { Nanos::ZERO } else { late };
-        shared.bucket.add(due.late.signed().saturating_sub(charged.signed()), Room::MOST);
+        shared.bucket.add(due.late.signed().saturating_sub(charged.signed()), CreditBound::MOST);
         marks.set_late(charged);
         Some(Due { late, ..due })
     }
 
     /// The bill of a finished batch.
-    fn bill(&self, now: Nanos, terms: Terms, shared: &Shared<'_>, done: &Done) -> Nanos {
+    fn bill(&self, now: Nanos, terms: Terms, shared: &Shared<'_>, done: &FinishedBatch) -> Nanos {
         let interval = done.end.minus(done.start);
         let siblings = self.has_siblings(now, shared);
         let handle = done.batch.stream;
@@ -119,25 +119,27 @@ impl Pace {
         let counted = Nanos(shared.counted_until.fetch_max(done.end.0, Ordering::AcqRel));
         let ours = Nanos(self.counted_until.fetch_max(done.end.0, Ordering::Relaxed));
         shared.interval_nanos.fetch_add(done.end.minus(done.start.max(ours)).0, Ordering::Relaxed);
-        let beside = Beside::of(terms, done);
-        let varies =
-            beside != Beside::NoTenant && done.batch.shape.is_some_and(|shape| self.costs.varies(shape.key));
+        let beside = ForeignTurns::of(terms, done);
+        let varies = beside != ForeignTurns::NoTenant
+            && done.batch.shape.is_some_and(|shape| self.costs.varies(shape.key));
         let (seen, charged) = (terms.own.times(interval), done.batch.charged);
-        if done.batch.known == Known::Not {
+        if done.batch.known == ChargeBasis::Not {
             self.unmeasured.took(each(done, seen));
         }
         let (amount, counted_until) = match (done.batch.known, beside) {
             // Too long to be measured between others' turns, or of varying length: the own part, which the vendor measures, is the
             // better estimate.
-            (Known::Not, Beside::InTurns) => (seen, Nanos::ZERO),
-            (Known::AtMost, Beside::Others | Beside::InTurns) if varies => (seen, Nanos::ZERO),
+            (ChargeBasis::Not, ForeignTurns::InTurns) => (seen, Nanos::ZERO),
+            (ChargeBasis::AtMost, ForeignTurns::Others | ForeignTurns::InTurns) if varies => {
+                (seen, Nanos::ZERO)
+            }
             // The own part is inexact for one stretch and exact for many: their mean was charged.
-            (_, Beside::InTurns) => {
+            (_, ForeignTurns::InTurns) => {
                 (charged.clamp(Nanos(seen.0 / 2), seen.plus(seen)).min(interval), Nanos::ZERO)
             }
             // The stretch may be siblings' turns: time that a sibling reported is not charged again.
-            (Known::Not, _) => (seen, counted),
-            (Known::Exactly | Known::AtMost, _) => (charged.min(interval), Nanos::ZERO),
+            (ChargeBasis::Not, _) => (seen, counted),
+            (ChargeBasis::Exactly | ChargeBasis::AtMost, _) => (charged.min(interval), Nanos::ZERO),
         };
         let paid = self.clocked.covers(done, amount);
         let stretch = Stretch { start: done.start, end: done.end, amount: amount.minus(paid), counted_until };
@@ -157,8 +159,8 @@ impl Pace {
         shared.device_nanos.fetch_add(billed.0, Ordering::Relaxed);
         shared.process_nanos.fetch_add(billed.0, Ordering::Relaxed);
         match (&done.batch.shape, beside) {
-            (Some(shape), Beside::Others | Beside::InTurns) => {
-                let trust = if beside == Beside::InTurns { Trust::Mean } else { Trust::Bound };
+            (Some(shape), ForeignTurns::Others | ForeignTurns::InTurns) => {
+                let trust = if beside == ForeignTurns::InTurns { Trust::Mean } else { Trust::Bound };
                 self.costs.learn_beside(shape, each(done, interval), each(done, seen), trust);
             }
             _ => self.learn(interval, done.end.minus(done.sure_from), alone, done),
@@ -170,7 +172,7 @@ impl Pace {
         billed
     }
 
-    fn learn(&self, interval: Nanos, sure: Nanos, alone: bool, done: &Done) {
+    fn learn(&self, interval: Nanos, sure: Nanos, alone: bool, done: &FinishedBatch) {
         let Some(shape) = done.batch.shape else { return };
         // The device can hardly have been idle, and no other process took turns.
         let exact = alone && interval.minus(sure).0 <= interval.0 / 8;
@@ -202,7 +204,7 @@ impl Pace {
 }
 
 /// Time in which the card certainly worked for the tenant but that no charge covers: estimates were too low.
-fn missing(done: &Done, billed: Nanos, terms: Terms, shared: &Shared<'_>) -> Nanos {
+fn missing(done: &FinishedBatch, billed: Nanos, terms: Terms, shared: &Shared<'_>) -> Nanos {
     let new = shared.sure.mark(done.sure_from, done.end);
     let own = match terms.own {
         Ppm::ALL => new,
@@ -221,14 +223,14 @@ fn missing(done: &Done, billed: Nanos, terms: Terms, shared: &Shared<'_>) -> Nan
 }
 
 /// The time of a batch divided by its launches.
-fn each(done: &Done, time: Nanos) -> Nanos {
+fn each(done: &FinishedBatch, time: Nanos) -> Nanos {
     Nanos(time.0 / u64::from(done.batch.launches.max(1)))
 }
 
 /// The time of pending work beyond its charges, if others' turns do not explain it.
 fn lateness(now: Nanos, own: Ppm, due: &Due) -> Nanos {
     let taken = now.minus(due.from);
-    let allowed = if due.known == Known::Not { LATE_GUESSED } else { LATE_MEASURED };
+    let allowed = if due.known == ChargeBasis::Not { LATE_GUESSED } else { LATE_MEASURED };
     let paid = due.charged.plus(due.deposit);
     if taken.minus(paid) > allowed { own.times(taken).minus(paid) } else { Nanos::ZERO }
 }

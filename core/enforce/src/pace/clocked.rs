@@ -19,12 +19,12 @@ const STREAMS: usize = 8;
 
 /// Where work without a marker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum UnmarkedWork {
     /// On a stream of a context, each by its number.
     Stream {
         /// As [`World::context`] says it.
         context: u64,
-        /// As [`Ask::stream`] says it.
+        /// As [`LaunchRequest::stream`] says it.
         stream: u64,
     },
     /// On a stream that cannot be marked, or an unknown one.
@@ -74,7 +74,7 @@ impl Clocked {
         Some(Nanos(self.since.load(Ordering::Relaxed))).filter(|at| *at != Nanos::ZERO)
     }
 
-    fn begin(&self, since: Nanos, now: Nanos, place: Place) {
+    fn begin(&self, since: Nanos, now: Nanos, place: UnmarkedWork) {
         if let Some(unmarked) = self.place(place) {
             unmarked.at.fetch_max(now.0, Ordering::AcqRel);
         }
@@ -89,16 +89,16 @@ impl Clocked {
     }
 
     /// Where work in that place is noted.
-    fn place(&self, place: Place) -> Option<&Unmarked> {
+    fn place(&self, place: UnmarkedWork) -> Option<&Unmarked> {
         let (elsewhere, streams) = self.places.split_last()?;
-        let Place::Stream { context, stream: stream @ 1.. } = place else { return Some(elsewhere) };
+        let UnmarkedWork::Stream { context, stream: stream @ 1.. } = place else { return Some(elsewhere) };
         let known = streams.iter().find(|it| it.stream_in(context) == Some(stream));
         let free = || streams.iter().find(|it| it.becomes(context, stream));
         known.or_else(free).or(Some(elsewhere))
     }
 
     /// Nothing can be put into those streams any more.
-    pub(super) fn ends(&self, waits: Waits) {
+    pub(super) fn ends(&self, waits: WaitScope) {
         for one in &self.places {
             if waits.is_on(one.stream.load(Ordering::Acquire)) {
                 one.context.store(0, Ordering::Release);
@@ -127,7 +127,7 @@ impl Clocked {
     }
 
     /// What was there before that marker is done.
-    pub(super) fn passed(&self, done: &Done, markable: &Markable) {
+    pub(super) fn passed(&self, done: &FinishedBatch, markable: &Markable) {
         if self.since().is_none() {
             return;
         }
@@ -147,14 +147,14 @@ impl Clocked {
     }
 
     /// Of a marked batch's bill, the part that lies in time that the clock bills.
-    fn part(&self, done: &Done, bill: Nanos) -> Nanos {
+    fn part(&self, done: &FinishedBatch, bill: Nanos) -> Nanos {
         let (from, until) = (self.from.load(Ordering::Relaxed), self.until.load(Ordering::Acquire));
         let inside = done.end.min(Nanos(until)).minus(done.start.max(Nanos(from)));
         Ppm::of(inside, done.end.minus(done.start)).times(bill)
     }
 
     /// How much of a marked batch's bill the clock has billed already.
-    pub(super) fn covers(&self, done: &Done, bill: Nanos) -> Nanos {
+    pub(super) fn covers(&self, done: &FinishedBatch, bill: Nanos) -> Nanos {
         if self.until.load(Ordering::Acquire) == 0 {
             return Nanos::ZERO;
         }
@@ -166,7 +166,7 @@ impl Clocked {
     }
 
     /// So much of a marked batch was billed.
-    pub(super) fn marked(&self, done: &Done, billed: Nanos) {
+    pub(super) fn marked(&self, done: &FinishedBatch, billed: Nanos) {
         if self.since().is_some() {
             self.lead.fetch_sub(self.part(done, billed).signed(), Ordering::AcqRel);
         }
@@ -210,7 +210,7 @@ impl Unmarked {
 
 impl Pace {
     /// Work since then, the last of it launched now, has no marker behind it: the clock bills it, until it is done.
-    pub fn unmarked(&self, since: Nanos, now: Nanos, place: Place) {
+    pub fn unmarked(&self, since: Nanos, now: Nanos, place: UnmarkedWork) {
         self.clocked.begin(since, now, place);
     }
 
@@ -238,7 +238,7 @@ impl Pace {
 
     /// A stream is about to be destroyed: no marker is put into it once the thread that holds the markers released them.
     pub fn stream_ends(&self, stream: u64) {
-        self.clocked.ends(Waits::On(stream));
+        self.clocked.ends(WaitScope::On(stream));
     }
 
     /// Delay before the next query of work without a marker, if there is any.
@@ -262,7 +262,11 @@ impl Pace {
         shared.interval_nanos.fetch_add(now.minus(start.max(ours)).0, Ordering::Relaxed);
         let claim = terms.own.times(now.minus(start));
         let amount = claim.minus(clocked.marked_of(claim));
-        let books = Books { bucket: shared.bucket, cells: shared.cells, device_nanos: shared.device_nanos };
+        let books = ComputeAccounting {
+            bucket: shared.bucket,
+            cells: shared.cells,
+            device_nanos: shared.device_nanos,
+        };
         let billed = books.bill(&Stretch { start, end: now, amount, counted_until: Nanos::ZERO });
         clocked.lead.fetch_add(billed.signed(), Ordering::AcqRel);
         shared.process_nanos.fetch_add(billed.0, Ordering::Relaxed);

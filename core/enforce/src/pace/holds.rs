@@ -5,7 +5,7 @@
 //! launch waits for unfinished work.
 
 use super::*;
-use crate::marks::Held;
+use crate::marks::HeldWork;
 
 /// Card time that may be held in a context before more of it waits.
 const HELD_MAX: Nanos = Nanos::from_millis(1_000);
@@ -37,7 +37,7 @@ impl Holds {
     }
 
     /// The program has waited for those streams.
-    pub(super) fn passed(&self, waits: Waits) {
+    pub(super) fn passed(&self, waits: WaitScope) {
         let is_over = |noted: u64| noted != 0 && waits.is_on(noted);
         for place in self.noted.iter().filter(|place| is_over(place.load(Ordering::Acquire))) {
             place.store(0, Ordering::Release);
@@ -45,11 +45,11 @@ impl Holds {
     }
 
     /// How the first batch behind it begins.
-    pub(super) fn take(&self, stream: u64) -> Option<Begin> {
+    pub(super) fn take(&self, stream: u64) -> Option<BatchStart> {
         let place = self.noted.get(lane_of(stream))?;
         let taken = place.load(Ordering::Relaxed) == stream
             && place.compare_exchange(stream, 0, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        taken.then_some(Begin::Hold)
+        taken.then_some(BatchStart::Hold)
     }
 }
 
@@ -68,12 +68,12 @@ impl Pace {
 
     /// Whether little enough is held for a launch behind it; an error is when to look again.
     pub(super) fn stay_near(
-        ask: &Ask<'_>,
-        held: Held,
+        ask: &LaunchRequest<'_>,
+        held: HeldWork,
         shared: &Shared<'_>,
         (marks, world): (&mut Marks, &mut impl World),
     ) -> Result<(), Nanos> {
-        let Ask { now, terms, waited, .. } = *ask;
+        let LaunchRequest { now, terms, waited, .. } = *ask;
         let awaited = held.awaited_from.map_or(Nanos::ZERO, |from| now.minus(from));
         let most = if terms.is_free() { STUCK_AFTER } else { LATE_WAIT_MAX };
         if held.charged < HELD_MAX || waited.max(awaited) >= most {

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::cost::{Key, Shape};
-use crate::marks::{Batch, Known};
+use crate::marks::{Batch, ChargeBasis};
 use crate::units::Nanos;
 
 /// No launch is measured by itself before so many: half of what the count can tell apart.
@@ -246,11 +246,11 @@ impl Lane {
             launches: self.launches(),
             shape: if self.has(MIXED) { None } else { Shape::from_numbers(numbers) },
             known: if self.has(UNKNOWN_COST) {
-                Known::Not
+                ChargeBasis::Not
             } else if self.has(BOUNDED_COST) {
-                Known::AtMost
+                ChargeBasis::AtMost
             } else {
-                Known::Exactly
+                ChargeBasis::Exactly
             },
         };
         self.state.store(0, Ordering::Relaxed);

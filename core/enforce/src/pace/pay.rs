@@ -13,7 +13,7 @@ pub(super) struct Price {
     pub(super) cost: Nanos,
     /// What it may take beyond that, until its bill says.
     pub(super) deposit: Nanos,
-    pub(super) room: Room,
+    pub(super) room: CreditBound,
     /// For an unknown cost: how many launches of unknown cost may be on the card already.
     pub(super) beside: Option<usize>,
 }
@@ -29,7 +29,7 @@ impl Price {
     }
 
     /// How long another thread that is at the markers is waited for.
-    pub(super) fn patience(&self, known: Known) -> Nanos {
+    pub(super) fn patience(&self, known: ChargeBasis) -> Nanos {
         match self.deposit {
             _ if must_mark(self.cost, known) => MARKS_WAIT_MAX,
             Nanos::ZERO => Nanos::ZERO,
@@ -46,15 +46,15 @@ impl Pace {
     }
 
     /// What a launch is charged, and how well that is known.
-    pub(super) fn price(&self, ask: &Ask<'_>) -> (Price, Known) {
+    pub(super) fn price(&self, ask: &LaunchRequest<'_>) -> (Price, ChargeBasis) {
         let first = self.unmeasured.next();
         let (cost, known, beside) = match self.costs.estimate(ask.shape) {
-            Estimate::Measured(cost, Trust::Exact) => (cost, Known::Exactly, None),
+            Estimate::Measured(cost, Trust::Exact) => (cost, ChargeBasis::Exactly, None),
             Estimate::Measured(cost, Trust::Bound | Trust::Short | Trust::Mean) => {
-                (cost, Known::AtMost, None)
+                (cost, ChargeBasis::AtMost, None)
             }
-            Estimate::Guessed(cost) => (cost.clamp(GUESS_MIN, GUESS_MAX), Known::Not, None),
-            Estimate::Unknown => (first.charge, Known::Not, Some(first.beside)),
+            Estimate::Guessed(cost) => (cost.clamp(GUESS_MIN, GUESS_MAX), ChargeBasis::Not, None),
+            Estimate::Unknown => (first.charge, ChargeBasis::Not, Some(first.beside)),
         };
         let deposit = if must_mark(cost, known) { Nanos::ZERO } else { self.deposit(ask, cost) };
         (Price { cost, deposit, room: room(ask.terms, cost.plus(deposit), known), beside }, known)
@@ -62,7 +62,7 @@ impl Pace {
 
     /// The deposit of a launch beyond its cost, as it may be far longer. Alone, only the ungranted part of such an excess is too
     /// much.
-    fn deposit(&self, ask: &Ask<'_>, cost: Nanos) -> Nanos {
+    fn deposit(&self, ask: &LaunchRequest<'_>, cost: Nanos) -> Nanos {
         let beyond = self.costs.beyond(ask.shape.key, cost);
         if ask.terms.own == Ppm::ALL { beyond.minus(ask.terms.granted.times(beyond)) } else { beyond }
     }
@@ -85,13 +85,13 @@ impl Pace {
     /// Takes the cost: from the lease, else from the bucket.
     pub(super) fn pay(
         &self,
-        ask: &Ask<'_>,
+        ask: &LaunchRequest<'_>,
         price: Price,
         due: Option<Due>,
         shared: &Shared<'_>,
         world: &mut impl World,
     ) -> Result<(), Nanos> {
-        let Ask { now, terms, waited, .. } = *ask;
+        let LaunchRequest { now, terms, waited, .. } = *ask;
         publish_active(now, price.cost, shared, world);
         let (cost, room) = (price.whole(), price.room);
         let small = cost < QUANTUM;
@@ -124,7 +124,7 @@ impl Pace {
             // A bill may come any moment with a refund, for which the whole tenant waits: query soon, then less often.
             let taken = now.minus(due.from);
             let least = match due.known {
-                Known::Exactly if due.late == Nanos::ZERO => LOOK_KNOWN,
+                ChargeBasis::Exactly if due.late == Nanos::ZERO => LOOK_KNOWN,
                 _ => LOOK_AFTER,
             };
             let most = LOOK_KNOWN.max(Nanos(taken.0 / 64));
@@ -138,17 +138,17 @@ impl Pace {
 }
 
 /// Whether a marker has to be right behind such a launch.
-pub(super) fn must_mark(cost: Nanos, known: Known) -> bool {
-    known == Known::Not || cost >= QUANTUM
+pub(super) fn must_mark(cost: Nanos, known: ChargeBasis) -> bool {
+    known == ChargeBasis::Not || cost >= QUANTUM
 }
 
 /// Up to what credit is saved for launches of that cost: beside other tenants a long one ends late or early by their turns, and
 /// what was saved for it is not lost to a short one that goes before.
-pub(super) fn room(terms: Terms, cost: Nanos, known: Known) -> Room {
+pub(super) fn room(terms: Terms, cost: Nanos, known: ChargeBasis) -> CreditBound {
     match terms.own {
-        Ppm::ALL => Room::of(CREDIT_MAX),
-        _ if known == Known::Not => Room { saves: CREDIT_MAX, keeps: SAVED_MAX },
-        _ => Room { saves: cost.clamp(CREDIT_MAX, SAVED_MAX), keeps: SAVED_MAX },
+        Ppm::ALL => CreditBound::of(CREDIT_MAX),
+        _ if known == ChargeBasis::Not => CreditBound { saves: CREDIT_MAX, keeps: SAVED_MAX },
+        _ => CreditBound { saves: cost.clamp(CREDIT_MAX, SAVED_MAX), keeps: SAVED_MAX },
     }
 }
 

@@ -35,7 +35,7 @@ const WINDOW: Nanos = Nanos::from_millis(40);
 
 /// What decides whether a launch is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Which {
+pub(super) struct ProbeInput {
     /// Whether launches differ, or come between those of other streams.
     pub(super) differs: bool,
     /// Own part.
@@ -84,7 +84,7 @@ impl Probes {
     }
 
     /// Whether this launch is measured by itself; says when the next one is looked at.
-    pub(super) fn due(&self, at: usize, lane: &Lane, now: Nanos, which: Which) -> bool {
+    pub(super) fn due(&self, at: usize, lane: &Lane, now: Nanos, which: ProbeInput) -> bool {
         let Some(probe) = self.lanes.get(at) else { return false };
         let random = self.random();
         let due = if which.differs {

@@ -10,7 +10,7 @@ use super::*;
 
 /// Streams that a wait is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waits {
+pub enum WaitScope {
     /// This one.
     On(u64),
     /// All of the context.
@@ -27,7 +27,7 @@ pub struct Unbilled {
     pub owed: Option<Nanos>,
 }
 
-impl Waits {
+impl WaitScope {
     pub(super) const fn is_on(self, stream: u64) -> bool {
         match self {
             Self::On(one) => one == stream,
@@ -64,7 +64,7 @@ impl Pace {
     pub fn waits(
         &self,
         now: Nanos,
-        waits: Waits,
+        waits: WaitScope,
         marks: &mut Marks,
         world: &mut impl World,
         may: impl Fn(u64) -> bool,
@@ -84,7 +84,7 @@ impl Pace {
     }
 
     /// A stream is gone, or a whole context with these marks: nothing can be put behind what was launched there.
-    pub fn ends(&self, now: Nanos, waits: Waits, marks: Option<&Marks>) {
+    pub fn ends(&self, now: Nanos, waits: WaitScope, marks: Option<&Marks>) {
         self.clocked.ends(waits);
         for (stream, lane) in self.open_lanes() {
             if waits.is_on(stream) && marks.is_none_or(|marks| marks.knows(stream)) {
@@ -95,21 +95,21 @@ impl Pace {
                     self.unmarked(
                         marks.and_then(|marks| marks.opened_at(stream)).unwrap_or(now),
                         now,
-                        Place::Elsewhere,
+                        UnmarkedWork::Elsewhere,
                     );
                 }
             }
         }
-        if let (Waits::OnAll, Some(since)) = (waits, marks.and_then(Marks::pending_since)) {
-            self.unmarked(since, now, Place::Elsewhere);
+        if let (WaitScope::OnAll, Some(since)) = (waits, marks.and_then(Marks::pending_since)) {
+            self.unmarked(since, now, UnmarkedWork::Elsewhere);
         }
     }
 
     /// The program has waited: for all that it launched in this context, or for a part of it.
-    pub fn waited(&self, now: Nanos, waits: Waits, terms: Terms, shared: &Shared<'_>) {
+    pub fn waited(&self, now: Nanos, waits: WaitScope, terms: Terms, shared: &Shared<'_>) {
         self.forget_leftovers();
         self.holds.passed(waits);
-        if waits != Waits::OnAll {
+        if waits != WaitScope::OnAll {
             return;
         }
         self.bill_unmarked(now, terms, shared);

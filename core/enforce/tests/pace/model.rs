@@ -12,13 +12,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::bucket::Bucket;
+use aliquot_enforce::busy_floor::BusyFloor;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{Ask, Pace, Pass, Shared, Terms, Verdict, World};
+use aliquot_enforce::pace::{LaunchRequest, Pace, Pass, Shared, Terms, Verdict, World};
 use aliquot_enforce::rounding::Rounding;
-use aliquot_enforce::share::{Measured, Next, Sample, Tenant, step};
-use aliquot_enforce::sure::Sure;
+use aliquot_enforce::share::{MeasuredWindow, Next, Sample, Tenant, step};
 use aliquot_enforce::units::{Nanos, Ppm};
 use aliquot_sim_device::schedule::{self, Turn, Work};
 
@@ -133,7 +133,7 @@ impl Region {
             process_nanos,
             interval_nanos: interval,
             counted_until: counted,
-            sure: Sure::new(&self.steps),
+            sure: BusyFloor::new(&self.steps),
             sure_nanos: &self.sure,
             reporter,
             active_until: active,
@@ -381,7 +381,7 @@ impl Bench {
         self.rounding.learn(card, told.iter().copied());
         let (length, idle) = (Nanos(WINDOW), Rounding::idle(card, Nanos(WINDOW)));
         for at in 0..self.governed.len() {
-            let mut window = Measured { length, idle, own: Nanos::ZERO, doubt: Nanos::ZERO };
+            let mut window = MeasuredWindow { length, idle, own: Nanos::ZERO, doubt: Nanos::ZERO };
             for (_, percent) in self.processes.iter().zip(&told).filter(|(process, _)| process.tenant == at) {
                 window.own = window.own.plus(self.rounding.time(*percent, length));
                 window.doubt = window.doubt.plus(self.rounding.doubt(*percent, length));
@@ -431,7 +431,7 @@ impl Bench {
         let mut ticket = None;
         if process.limited && process.pace.pass(shape.key, stream) == Pass::Ask {
             let waited = Nanos(process.waiting_since.map_or(0, |since| now - since));
-            let ask = Ask { now: Nanos(now), shape: &shape, stream, terms, waited };
+            let ask = LaunchRequest { now: Nanos(now), shape: &shape, stream, terms, waited };
             match process.pace.ask(&ask, &shared, Some(&mut process.marks), &mut driver) {
                 Verdict::Go(go) => ticket = Some(go),
                 Verdict::Wait(until) => {

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use aliquot_abi::view::SlotView;
-use aliquot_enforce::memory::{Books, Reservation};
+use aliquot_enforce::memory::{MemoryAccounting, Reservation};
 
 use super::{FROZEN_STEPS_MAX, Ledger, Private, REGISTERING, private};
 use crate::accounting::life;
@@ -15,12 +15,12 @@ const REGISTERING_TURNS_MAX: u32 = 100_000;
 
 impl Ledger {
     /// Accounting of this process in this grant; `None` while it can have none.
-    pub(super) fn books(self) -> Option<Books<'static>> {
+    pub(super) fn books(self) -> Option<MemoryAccounting<'static>> {
         Some(self.books_in(private(self.grant.number)?, self.slot()?))
     }
 
     /// The same, without taking a slot for it.
-    pub(super) fn books_had(self) -> Option<Books<'static>> {
+    pub(super) fn books_had(self) -> Option<MemoryAccounting<'static>> {
         let private = private(self.grant.number)?;
         let slot = self.own_slot(private, private.slot.load(Ordering::Acquire))?;
         Some(self.books_in(private, slot))
@@ -35,9 +35,9 @@ impl Ledger {
         }
     }
 
-    fn books_in(self, private: &'static Private, slot: SlotView<'static>) -> Books<'static> {
+    fn books_in(self, private: &'static Private, slot: SlotView<'static>) -> MemoryAccounting<'static> {
         let view = self.usage.view;
-        Books {
+        MemoryAccounting {
             total: view.total(),
             high_water: view.high_water(),
             inside: slot.inside(),
@@ -96,7 +96,7 @@ impl Ledger {
 
     /// What this process holds goes into its new slot, if its earlier one was taken away; what it lends, only where that has no
     /// slot of its own any more.
-    fn restore(self, books: &Books<'_>) {
+    fn restore(self, books: &MemoryAccounting<'_>) {
         if let Some(listeners) = listeners() {
             (listeners.on_new_slot)(self, &|bytes| books.join(bytes.0));
         }

@@ -192,9 +192,9 @@ fn leave(usage: Usage, part: Ppm, slot: SlotView<'_>) {
     }
 }
 
-fn billed(usage: Usage) -> unbilled::Books<'static> {
+fn billed(usage: Usage) -> unbilled::ComputeAccounting<'static> {
     let view = usage.view;
-    unbilled::Books {
+    unbilled::ComputeAccounting {
         bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
         cells: Cells::new(view.cells()),
         device_nanos: view.device_nanos(),

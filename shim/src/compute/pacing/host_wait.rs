@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering;
 
 use aliquot_enforce::marks::Recorded;
-use aliquot_enforce::pace::Waits;
+use aliquot_enforce::pace::WaitScope;
 use aliquot_enforce::units::Nanos;
 
 use super::fast_path::{self, LaunchPath, NO_STREAM};
@@ -43,15 +43,15 @@ fn all_unbilled() -> impl Iterator<Item = Meter> {
     fast_path::all_known().filter_map(with_work)
 }
 
-const fn lane_of(waits: Waits) -> u64 {
+const fn lane_of(waits: WaitScope) -> u64 {
     match waits {
-        Waits::On(lane) => lane,
-        Waits::OnAll => NO_STREAM,
+        WaitScope::On(lane) => lane,
+        WaitScope::OnAll => NO_STREAM,
     }
 }
 
 /// A call that returns when work is done.
-pub(crate) fn wait(waits: Waits, real: impl FnOnce() -> i32) -> i32 {
+pub(crate) fn wait(waits: WaitScope, real: impl FnOnce() -> i32) -> i32 {
     let Some(meter) = unbilled(lane_of(waits)) else { return real() };
     meter.mark(waits);
     let answer = real();
@@ -64,17 +64,17 @@ pub(crate) fn wait(waits: Waits, real: impl FnOnce() -> i32) -> i32 {
 /// A call that returns when all work of a context is done, which need not be the current one; 0: it is.
 pub(crate) fn wait_in(context: u64, real: impl FnOnce() -> i32) -> i32 {
     if context == 0 {
-        return wait(Waits::OnAll, real);
+        return wait(WaitScope::OnAll, real);
     }
     let found = {
         let _errno = KeepErrno::new();
         fast_path::of_context(context).and_then(with_work)
     };
     let Some(meter) = found else { return real() };
-    let _put = meter.mark_in(Work::In(context), Waits::OnAll);
+    let _put = meter.mark_in(Work::In(context), WaitScope::OnAll);
     let answer = real();
     if answer == SUCCESS {
-        meter.settle_all_in(Work::In(context), Waits::OnAll);
+        meter.settle_all_in(Work::In(context), WaitScope::OnAll);
     }
     answer
 }
@@ -104,10 +104,10 @@ pub(crate) fn copy(target: Target, real: impl FnOnce() -> i32) -> i32 {
 
 /// A call that returns when an event is reached, and so some work is done.
 pub(crate) fn wait_for_event(real: impl FnOnce() -> i32) -> i32 {
-    all_unbilled().for_each(|meter| meter.mark(Waits::OnAll));
+    all_unbilled().for_each(|meter| meter.mark(WaitScope::OnAll));
     let answer = real();
     if answer == SUCCESS {
-        all_unbilled().for_each(|meter| meter.settle_all(Waits::On(NO_STREAM)));
+        all_unbilled().for_each(|meter| meter.settle_all(WaitScope::On(NO_STREAM)));
     }
     answer
 }
@@ -131,7 +131,7 @@ pub(crate) fn holds(target: Target) {
     let Some(meter) = with_work(paced) else { return };
     // Another thread has the markers for microseconds.
     for _ in 0..MARKER_TURNS_MAX {
-        if meter.mark_in(Work::On(lane), Waits::On(lane)) == Recorded::Yes {
+        if meter.mark_in(Work::On(lane), WaitScope::On(lane)) == Recorded::Yes {
             return;
         }
         sys::yield_now();
@@ -149,7 +149,7 @@ pub(crate) fn follows(target: Target) {
 /// A stream is about to be destroyed: from now on nothing can be put into it.
 pub(crate) fn stream_going(target: Target) {
     if let Some(meter) = unbilled(target.lane()) {
-        meter.mark(Waits::On(target.lane()));
+        meter.mark(WaitScope::On(target.lane()));
     }
     let _errno = KeepErrno::new();
     markers::stream_going(target.lane());
@@ -158,14 +158,14 @@ pub(crate) fn stream_going(target: Target) {
 
 impl Meter {
     /// Puts markers behind what the program is about to wait for.
-    fn mark(&self, waits: Waits) {
+    fn mark(&self, waits: WaitScope) {
         // Without them its launches stay as they are.
         let _put = self.mark_in(Work::On(lane_of(waits)), waits);
     }
 
     /// Whether the markers were there to be put.
     #[cold]
-    fn mark_in(&self, work: Work, waits: Waits) -> Recorded {
+    fn mark_in(&self, work: Work, waits: WaitScope) -> Recorded {
         let _errno = KeepErrno::new();
         self.with_marks(work, |marks, world| {
             let Some(marks) = marks else { return Recorded::No };
@@ -175,12 +175,12 @@ impl Meter {
     }
 
     /// Bills what the program has waited for.
-    fn settle_all(&self, waits: Waits) {
+    fn settle_all(&self, waits: WaitScope) {
         self.settle_all_in(Work::On(lane_of(waits)), waits);
     }
 
     #[cold]
-    fn settle_all_in(&self, work: Work, waits: Waits) {
+    fn settle_all_in(&self, work: Work, waits: WaitScope) {
         let _errno = KeepErrno::new();
         let Some(terms) = self.terms() else { return };
         self.with_marks(work, |marks, world| {
@@ -200,7 +200,7 @@ impl Meter {
             && Nanos(sys::now()).minus(begun) < markers::LAST_MARKERS
         {
             sys::yield_now();
-            self.settle_all(Waits::On(NO_STREAM));
+            self.settle_all(WaitScope::On(NO_STREAM));
         }
     }
 

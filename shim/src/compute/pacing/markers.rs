@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::marks::{EVENTS, Marks};
-use aliquot_enforce::pace::{Pace, Terms, Unbilled, Waits};
+use aliquot_enforce::pace::{Pace, Terms, Unbilled, WaitScope};
 use aliquot_enforce::units::Nanos;
 
 use super::driver::Driver;
@@ -130,7 +130,7 @@ impl BorrowedMarkers<'_> {
         let before = self.context.id.load(Ordering::Acquire);
         if before != id && before != 0 {
             // The one before it ended where no thread saw it.
-            pace.ends(Nanos(sys::now()), Waits::OnAll, Some(self.marks));
+            pace.ends(Nanos(sys::now()), WaitScope::OnAll, Some(self.marks));
             self.end(Alive::No);
         }
         if before != id {
@@ -291,7 +291,7 @@ impl Meter {
             if lent.marks.pending_since().is_some() {
                 return false;
             }
-            self.paced.pace.ends(Nanos(sys::now()), Waits::OnAll, Some(lent.marks));
+            self.paced.pace.ends(Nanos(sys::now()), WaitScope::OnAll, Some(lent.marks));
             lent.end(alive);
             context.handle.store(handle, Ordering::Release);
             true
@@ -308,7 +308,7 @@ impl Meter {
             let (now, alive) = (Nanos(sys::now()), lent.meets(&self.paced.pace));
             let (usage, context) = (self.usage, handle);
             let mut driver = Driver { usage, context, lack: NoMarkers::Nothing, alive, events: lent.events };
-            self.paced.pace.waits(now, Waits::OnAll, lent.marks, &mut driver, may_mark);
+            self.paced.pace.waits(now, WaitScope::OnAll, lent.marks, &mut driver, may_mark);
             self.paced.pace.settle_all(now, terms, &self.shared(), lent.marks, &mut driver);
             Some(())
         });
@@ -336,7 +336,7 @@ impl Meter {
                 self.settle_other(handle, terms, &mut lent);
             }
         }
-        self.paced.pace.ends(Nanos(sys::now()), Waits::OnAll, Some(lent.marks));
+        self.paced.pace.ends(Nanos(sys::now()), WaitScope::OnAll, Some(lent.marks));
         lent.end(alive);
         self.publish(&mut lent);
         context.handle.store(0, Ordering::Release);
@@ -348,7 +348,7 @@ impl Meter {
         if !paced.pace.has_unmarked() {
             return;
         }
-        paced.pace.waited(Nanos(sys::now()), Waits::OnAll, terms, &self.shared());
+        paced.pace.waited(Nanos(sys::now()), WaitScope::OnAll, terms, &self.shared());
         let free = |context: &Context| context.is_of(0) || context.is_of(GIVEN_UP);
         for (_, place) in paced.contexts.iter().zip(&paced.each).filter(|(context, _)| free(context)) {
             place.say(0, 0);
@@ -358,7 +358,7 @@ impl Meter {
 
     /// A stream is about to be destroyed, in whichever context it is: nothing is put behind what was launched there.
     fn stream_going(&self, lane: u64) {
-        let waits = Waits::On(lane);
+        let waits = WaitScope::On(lane);
         self.paced.pace.stream_ends(lane);
         for context in self.paced.contexts.iter().filter(|context| !context.is_of(0)) {
             // A thread that has them now may be putting a marker into the stream.

@@ -2,7 +2,9 @@
 
 use core::num::NonZeroU64;
 
-use aliquot_enforce::backing::{Begun, History, Lane, Leaves, Moment, Seat, Source, Taken, Trim, Way};
+use aliquot_enforce::backing::{
+    AllocationTime, BackingSeat, GraphOperation, History, Lane, LaunchNeed, Moment, Outliving, Source, Trim,
+};
 
 use super::wanted::{Amounts, CARDS_MAX, GraphDemand, NONE};
 use crate::accounting::account::Bytes;
@@ -19,7 +21,7 @@ const BACKED_MAX: usize = 64;
 #[derive(Clone, Copy)]
 pub(super) struct Exec {
     wanted: GraphDemand,
-    seat: Seat,
+    seat: BackingSeat,
 }
 
 struct Execs {
@@ -56,7 +58,7 @@ const NONE_YET: u64 = 0;
 /// A launch, an upload or an instantiation on its way. Large, so it lies where its caller has a place for it.
 pub(super) struct Flight {
     exec: u64,
-    begun: Option<Begun>,
+    begun: Option<GraphOperation>,
     pub(super) wanted: GraphDemand,
     /// By how much the driver's stores may grow for that.
     worst: Amounts,
@@ -74,11 +76,11 @@ pub(super) enum UnfreedUse {
 }
 
 impl UnfreedUse {
-    fn leaves(self, wanted: &GraphDemand) -> Leaves {
+    fn leaves(self, wanted: &GraphDemand) -> Outliving {
         match self {
             Self::Launch => wanted.leaves,
-            Self::Upload if wanted.leaves == Leaves::Nothing => Leaves::Nothing,
-            Self::Upload => Leaves::Earlier,
+            Self::Upload if wanted.leaves == Outliving::Nothing => Outliving::Nothing,
+            Self::Upload => Outliving::Earlier,
         }
     }
 }
@@ -95,7 +97,7 @@ impl Flight {
 
     /// Whether it reserves nothing.
     pub(super) fn is_backed(&self) -> bool {
-        self.begun.is_some_and(|begun| begun.way == Way::Backed)
+        self.begun.is_some_and(|begun| begun.way == LaunchNeed::Backed)
     }
 
     /// Each card, and what is to be reserved of it: by how much its store may grow, for this flight, and for those under way
@@ -119,24 +121,24 @@ impl Execs {
     }
 
     /// It has begun so.
-    fn take_off(&mut self, flight: &mut Flight, begun: Begun) {
+    fn take_off(&mut self, flight: &mut Flight, begun: GraphOperation) {
         (flight.begun, flight.worst, flight.beside) = (Some(begun), NONE, NONE);
         for (place, (_, bytes)) in flight.worst.iter_mut().zip(flight.wanted.each()) {
             *place = meter::growth_of(Bytes(bytes)).map_or(u64::MAX, |worst| worst.0);
         }
         match begun.way {
-            Way::Backed => {
+            LaunchNeed::Backed => {
                 let place = self.backed.iter_mut().find(|backed| backed.number == 0);
                 place.into_iter().for_each(|place| place.set(begun.number, flight));
             }
-            Way::Unbacked => self.find_uncovered(flight),
+            LaunchNeed::Unbacked => self.find_uncovered(flight),
         }
     }
 
     /// What those count on that have reserved nothing, of the cards of this flight.
     fn find_uncovered(&self, flight: &mut Flight) {
         // Where memory is there from the instantiation on, no thread takes another one's.
-        if self.history.taken() == Taken::AtInstantiation {
+        if self.history.taken() == AllocationTime::AtInstantiation {
             return;
         }
         for (place, (card, _)) in flight.beside.iter_mut().zip(flight.wanted.each()) {
@@ -179,7 +181,7 @@ impl Execs {
 
     /// The driver's call is over: what others have reserved for it.
     fn land(&mut self, flight: &Flight) -> Amounts {
-        let Some(begun) = flight.begun.filter(|begun| begun.way == Way::Backed) else { return NONE };
+        let Some(begun) = flight.begun.filter(|begun| begun.way == LaunchNeed::Backed) else { return NONE };
         let place = self.backed.iter_mut().find(|backed| backed.number == begun.number);
         place.map_or(NONE, UnreservedLaunch::leave)
     }
@@ -281,7 +283,7 @@ pub(super) fn land(flight: &Flight) -> Amounts {
 pub(super) fn end(flight: &Flight, source: Option<Source>) -> bool {
     let Some(begun) = flight.begun else { return false };
     let ended = |execs: &mut Execs| {
-        let mut nobodys = Seat::default();
+        let mut nobodys = BackingSeat::default();
         let seat = execs.table.get(flight.exec).map_or(&mut nobodys, |known| &mut known.seat);
         execs.history.end(begun, seat, source)
     };
@@ -290,14 +292,15 @@ pub(super) fn end(flight: &Flight, source: Option<Source>) -> bool {
 
 /// An instantiation is over, and there is an executable graph. False: there is no place to note it.
 pub(super) fn add(exec: u64, wanted: &GraphDemand) -> bool {
-    EXECS.with(|execs| execs.table.set(exec, Exec { wanted: *wanted, seat: Seat::default() })) == Some(true)
+    EXECS.with(|execs| execs.table.set(exec, Exec { wanted: *wanted, seat: BackingSeat::default() }))
+        == Some(true)
 }
 
 /// It got the nodes of another graph.
 pub(super) fn change(exec: u64, wanted: &GraphDemand) {
     EXECS.with(|execs| {
         if let Some(known) = execs.table.get(exec) {
-            *known = Exec { wanted: known.wanted.or(wanted), seat: Seat::default() };
+            *known = Exec { wanted: known.wanted.or(wanted), seat: BackingSeat::default() };
         }
     });
 }
@@ -323,12 +326,12 @@ pub(super) fn end_trim(trim: Trim, kept: bool) {
 }
 
 /// When the driver takes memory for graphs.
-pub(super) fn taken() -> Taken {
+pub(super) fn taken() -> AllocationTime {
     EXECS.with(|execs| execs.history.taken()).unwrap_or_default()
 }
 
 /// That was seen.
-pub(super) fn learn(taken: Taken) {
+pub(super) fn learn(taken: AllocationTime) {
     EXECS.with(|execs| execs.history.learn(taken));
 }
 

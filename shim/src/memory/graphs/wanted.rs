@@ -4,7 +4,7 @@
 //! one in the same graph to that one, too. What is behind the addresses of all nodes together is the most that an executable
 //! graph can have.
 
-use aliquot_enforce::backing::Leaves;
+use aliquot_enforce::backing::Outliving;
 
 use crate::loader::vendor::{self, MemoryNodeParameters, SUCCESS};
 use crate::sys;
@@ -32,7 +32,7 @@ pub(super) struct GraphDemand {
     cards: [i32; CARDS_MAX],
     /// Of each of these; behind the last 0.
     bytes: Amounts,
-    pub(super) leaves: Leaves,
+    pub(super) leaves: Outliving,
 }
 
 /// Bytes of each card, by its place in what is wanted.
@@ -52,7 +52,7 @@ enum NodeVisit {
 }
 
 impl GraphDemand {
-    pub(super) const NOTHING: Self = Self { cards: [0; CARDS_MAX], bytes: NONE, leaves: Leaves::Nothing };
+    pub(super) const NOTHING: Self = Self { cards: [0; CARDS_MAX], bytes: NONE, leaves: Outliving::Nothing };
 
     /// Becomes what the nodes of a graph want, and of all graphs inside it.
     #[inline(never)]
@@ -110,7 +110,7 @@ impl GraphDemand {
         };
         // Of each allocation of a graph one node of it frees, or none.
         if freed.iter().filter(|[_, address, _]| is_own(*address)).count() < taken.len() {
-            self.leaves = Leaves::Something;
+            self.leaves = Outliving::Something;
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl GraphDemand {
     /// Whether its memory is enough for the other one, and nothing of either outlives a launch.
     pub(super) fn serves(&self, other: &Self) -> bool {
         let is_enough = |(card, bytes)| self.each().any(|(own, held)| own == card && held >= bytes);
-        self.leaves == Leaves::Nothing && other.leaves == Leaves::Nothing && other.each().all(is_enough)
+        self.leaves == Outliving::Nothing && other.leaves == Outliving::Nothing && other.each().all(is_enough)
     }
 
     /// As much as either, of each card.
@@ -151,8 +151,8 @@ impl GraphDemand {
                 (*number, *held) = (card, bytes.max(*held));
             }
         }
-        if other.leaves == Leaves::Something {
-            self.leaves = Leaves::Something;
+        if other.leaves == Outliving::Something {
+            self.leaves = Outliving::Something;
         }
         self
     }
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn memory_a_graph_does_not_free_is_left() {
-        let leaves = |met: &[NodeVisit]| of(met).leaves == Leaves::Something;
+        let leaves = |met: &[NodeVisit]| of(met).leaves == Outliving::Something;
         assert!(leaves(&[taken(0, 64, 10)]));
         assert!(!leaves(&[taken(0, 64, 10), freed(64)]));
         assert!(leaves(&[taken(0, 64, 10), taken(0, 64, 10), freed(64)]), "freed once, used again");

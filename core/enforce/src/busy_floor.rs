@@ -22,9 +22,9 @@ const LATER_MAX: u64 = 64;
 
 /// The ring of words.
 #[derive(Clone, Copy, Debug)]
-pub struct Sure<'a>(&'a [AtomicU64]);
+pub struct BusyFloor<'a>(&'a [AtomicU64]);
 
-impl<'a> Sure<'a> {
+impl<'a> BusyFloor<'a> {
     /// Over a ring of any length.
     #[must_use]
     pub const fn new(ring: &'a [AtomicU64]) -> Self {
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn late_report_marks_once_and_erases_nothing() {
         let ring = [const { AtomicU64::new(0) }; 4];
-        let sure = Sure::new(&ring);
+        let sure = BusyFloor::new(&ring);
         let mark = |from: u64, till: u64| sure.mark(Nanos(from * STEP.0), Nanos(till * STEP.0)).0 / STEP.0;
         let turn = STEPS * 4;
         assert_eq!([mark(10 * turn, 10 * turn + 20), mark(11 * turn, 11 * turn + 20)], [20, 20]);

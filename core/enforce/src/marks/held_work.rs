@@ -24,7 +24,7 @@ const BASE_STUCK: Nanos = Nanos::from_millis(50);
 
 /// Held work of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldWork {
     /// What it was charged.
     pub charged: Nanos,
     /// Since when launches wait for it.
@@ -70,7 +70,7 @@ impl Marks {
 
     #[inline(never)]
     fn is_held(&self, stream: u64) -> bool {
-        self.first(stream).is_some_and(|first| matches!(first.begun, Begun::Held { .. }))
+        self.first(stream).is_some_and(|first| matches!(first.begun, BatchOpening::Held { .. }))
     }
 
     /// Batches that are not held, oldest first.
@@ -90,10 +90,10 @@ impl Marks {
 
     /// The held work of the context, if that stream is held.
     #[must_use]
-    pub fn behind(&self, stream: u64) -> Option<Held> {
+    pub fn behind(&self, stream: u64) -> Option<HeldWork> {
         let first = self.first(stream).filter(|_| self.is_held(stream))?;
         let charged = self.held().fold(Nanos::ZERO, |sum, it| sum.plus(it.batch.charged));
-        Some(Held { charged, awaited_from: first.awaited_from })
+        Some(HeldWork { charged, awaited_from: first.awaited_from })
     }
 
     /// A launch waits for what that stream waits for.
@@ -107,31 +107,40 @@ impl Marks {
     /// Takes the late charges of held batches, made before the hold was detected.
     #[inline(never)]
     pub fn take_held_late(&mut self) -> Nanos {
-        let late = self.pending_mut().filter(|it| matches!(it.begun, Begun::Held { .. }));
+        let late = self.pending_mut().filter(|it| matches!(it.begun, BatchOpening::Held { .. }));
         late.fold(Nanos::ZERO, |sum, it| sum.plus(core::mem::replace(&mut it.late, Nanos::ZERO)))
     }
 
     /// Asks whether the device has come to a batch that it has not done; `None`: the driver does not say.
     #[inline(never)]
-    pub(super) fn look_at_begin(&mut self, now: Nanos, at: usize, events: &mut impl Events) -> Option<Begun> {
+    pub(super) fn look_at_begin(
+        &mut self,
+        now: Nanos,
+        at: usize,
+        events: &mut impl Events,
+    ) -> Option<BatchOpening> {
         let (base, latest) = (self.base.filter(|base| base.passed), self.passed_put_at);
         let (earliest, any) = (self.offset.earliest, self.holds_any());
-        let Some(Some(pending)) = self.pending.get_mut(at) else { return Some(Begun::Yes) };
+        let Some(Some(pending)) = self.pending.get_mut(at) else { return Some(BatchOpening::Yes) };
         let (Some(begin), Some((put_at, behind))) = (pending.begin, pending.begun.before()) else {
-            return Some(Begun::Yes);
+            return Some(BatchOpening::Yes);
         };
         pending.begun = match events.passed(base.map_or(begin, |base| base.event), begin) {
             Passed::Lost => return None,
             Passed::NotYet => {
                 pending.opened_at = pending.opened_at.max(now);
                 // Asked before: a marker that was put later had passed by then.
-                let is_held = behind == Begin::Hold || latest > put_at || any;
-                if is_held { Begun::Held { put_at, behind } } else { Begun::NotYet { put_at, behind } }
+                let is_held = behind == BatchStart::Hold || latest > put_at || any;
+                if is_held {
+                    BatchOpening::Held { put_at, behind }
+                } else {
+                    BatchOpening::NotYet { put_at, behind }
+                }
             }
             Passed::After(elapsed) => {
                 let began = base.map(|base| earliest.plus(base.after(elapsed)).min(now));
                 pending.opened_at = pending.opened_at.max(began.unwrap_or(Nanos::ZERO));
-                Begun::Yes
+                BatchOpening::Yes
             }
         };
         Some(pending.begun)
@@ -140,7 +149,7 @@ impl Marks {
     /// A launch on `stream` has to wait, maybe for work not begun on other streams: a marker on its stream tells whether the
     /// process has had its turn since. Whether one was put.
     pub fn probe(&mut self, now: Nanos, stream: u64, events: &mut impl Events) -> Recorded {
-        self.free_base(now, stream, Begin::Last, events);
+        self.free_base(now, stream, BatchStart::Last, events);
         let waits = self.batches().filter(|it| it.batch.stream != stream);
         let put_at = waits.filter_map(|it| it.begun.not_begun_since()).min();
         let Some(put_at) = put_at.filter(|put_at| *put_at < now) else { return Recorded::No };
@@ -154,10 +163,10 @@ impl Marks {
     }
 
     /// Puts a base that may be held into a stream that is not.
-    pub(super) fn free_base(&mut self, now: Nanos, stream: u64, begin: Begin, events: &mut impl Events) {
+    pub(super) fn free_base(&mut self, now: Nanos, stream: u64, begin: BatchStart, events: &mut impl Events) {
         let Some(base) = self.base.filter(|base| !base.passed && base.stream != stream) else { return };
         let is_stuck = now.minus(base.put_at) >= BASE_STUCK;
-        if begin == Begin::Hold || (!is_stuck && self.has_batch(stream)) || !events.may_record(stream) {
+        if begin == BatchStart::Hold || (!is_stuck && self.has_batch(stream)) || !events.may_record(stream) {
             return;
         }
         let has_passed = matches!(events.passed(base.event, base.event), Passed::After(_));
@@ -202,9 +211,9 @@ impl Marks {
     }
 }
 
-impl Begun {
+impl BatchOpening {
     /// When the marker before it was put, and behind what, unless the device has passed it.
-    fn before(self) -> Option<(Nanos, Begin)> {
+    fn before(self) -> Option<(Nanos, BatchStart)> {
         match self {
             Self::Unqueried { put_at, behind }
             | Self::NotYet { put_at, behind }

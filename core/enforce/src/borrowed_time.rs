@@ -20,7 +20,7 @@ const MOST: Nanos = CREDIT_MAX.plus(CREDIT_MAX);
 
 /// Borrowed compute time of one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Loan {
+pub(crate) struct BorrowedTime {
     /// Time borrowed since the tenant became active, at most [`MOST`].
     gave: Nanos,
     /// Part of it that is currently deducted from its credit.
@@ -29,7 +29,7 @@ pub(crate) struct Loan {
     last: Option<(Nanos, Ppm)>,
 }
 
-impl Loan {
+impl BorrowedTime {
     pub(crate) const fn none() -> Self {
         Self { gave: Nanos::ZERO, taken: Nanos::ZERO, last: None }
     }
