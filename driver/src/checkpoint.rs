@@ -41,7 +41,7 @@ pub use error::JournalError;
 pub use file::{CLAIMS_MAX, FILE_BYTES_MAX, JournalFile};
 pub use frame::{Decoded, MIN_READER, RECORD_BYTES_MAX, VERSION, decode, encode};
 pub use health::{CardHealth, CardHealthError};
-pub use sizes::{ContextSizes, FAILURE_KEPT, Ground, SizesFault};
+pub use sizes::{ContextDevice, ContextSizes, FAILURE_KEPT, SizesFault};
 pub use store::JournalStore;
 
 /// Everything that the node has promised.

@@ -53,7 +53,7 @@ const TRIES_MAX: usize = 3;
 const ROOM: Bytes = Bytes(2 << 30);
 
 /// Measures the memory of a context on a card.
-pub trait Gauge: fmt::Debug + Send + Sync {
+pub trait ContextGauge: fmt::Debug + Send + Sync {
     /// Version of the driver, for which a measurement is stored: another one may have other contexts. `None`: the size is known
     /// without a measurement and never stored.
     fn driver(&self) -> Option<&str>;
@@ -134,7 +134,7 @@ impl Unmeasured {
 
 // === impl SimulatedGauge ===
 
-impl Gauge for SimulatedGauge {
+impl ContextGauge for SimulatedGauge {
     fn driver(&self) -> Option<&str> {
         None
     }
@@ -159,7 +159,7 @@ impl fmt::Debug for MachineGauge {
     }
 }
 
-impl Gauge for MachineGauge {
+impl ContextGauge for MachineGauge {
     fn driver(&self) -> Option<&str> {
         Some(&self.driver)
     }

@@ -6,7 +6,7 @@ use aliquot_core::grant::{Grant, Spelled};
 use aliquot_core::id::{CardUuid, ClaimUid, ShareName};
 use serde::Serialize;
 
-use crate::region::Place;
+use crate::region::GrantPaths;
 
 /// Name of the file beside the directory of all grants that is locked while limits are written.
 const WRITERS: &str = "limits.lock";
@@ -43,8 +43,8 @@ pub(crate) fn share_dir(grants: &Path, claim: &ClaimUid, share: &ShareName) -> P
 }
 
 /// Where the region of one share lies.
-pub(crate) fn place(grants: &Path, claim: &ClaimUid, share: &ShareName) -> Place {
-    Place { dir: share_dir(grants, claim, share), lock: grants.with_file_name(WRITERS) }
+pub(crate) fn place(grants: &Path, claim: &ClaimUid, share: &ShareName) -> GrantPaths {
+    GrantPaths { dir: share_dir(grants, claim, share), lock: grants.with_file_name(WRITERS) }
 }
 
 /// The record of one share.

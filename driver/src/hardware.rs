@@ -23,7 +23,7 @@ pub use error::HardwareError;
 pub use files::{read_catalogue, read_policy, read_text};
 pub use spec::{COPIES_MAX, NodeSpec, node_spec};
 
-use crate::contexts::{Gauge, MachineGauge, SimulatedGauge};
+use crate::contexts::{ContextGauge, MachineGauge, SimulatedGauge};
 use crate::disk::Disk;
 use crate::error_text::chain;
 use crate::node::Parts;
@@ -57,7 +57,7 @@ pub struct Hardware {
     /// Its cards.
     pub backend: Box<dyn DeviceBackend>,
     /// Measures the size of contexts; `None` if it is not measured here.
-    pub gauge: Option<Arc<dyn Gauge>>,
+    pub gauge: Option<Arc<dyn ContextGauge>>,
 }
 
 /// Kind of a node's cards.
@@ -89,7 +89,7 @@ impl Hardware {
     pub fn simulated(spec: &NodeSpec, catalogue: &Catalogue, state: &Path) -> Result<Self, HardwareError> {
         let node = SimNode::open(&spec.file, catalogue, &state.join("hardware"))
             .map_err(|error| HardwareError::Cards(chain(&error)))?;
-        let gauge: Arc<dyn Gauge> = Arc::new(SimulatedGauge { state: state.to_owned() });
+        let gauge: Arc<dyn ContextGauge> = Arc::new(SimulatedGauge { state: state.to_owned() });
         Ok(Self { gauge: Some(gauge), ..Self::of(node) })
     }
 

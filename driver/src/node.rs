@@ -52,7 +52,7 @@ use aliquot_core::ports::{BackendError, DeviceBackend, PartitionAt};
 use nix::fcntl::Flock;
 
 pub use agree::Differs;
-pub use contexts::{Measured, Measuring};
+pub use contexts::{ContextMeasurement, MeasuredContext};
 use lock::{lock, must_be_own};
 use operate::{Fresh, Operation};
 pub use service::{NodeService, NodeSnapshot};
@@ -60,7 +60,7 @@ use site::Site;
 use state::{Alone, State, ledger_of, offers_of};
 
 use crate::checkpoint::{ClaimKind, ClaimRecord, JournalError, JournalFile, JournalStore, Making};
-use crate::contexts::Gauge;
+use crate::contexts::ContextGauge;
 use crate::disk::Disk;
 use crate::health::era;
 use crate::prepare::{Hands, Outcome, PrepareError, PreparedClaim, Released};
@@ -86,7 +86,7 @@ pub struct Parts {
     /// The disk; [`Disk::default`] in service.
     pub disk: Disk,
     /// Measures contexts; `None`: this node does not.
-    pub gauge: Option<Arc<dyn Gauge>>,
+    pub gauge: Option<Arc<dyn ContextGauge>>,
     /// Called with the process for whose lock this one waits, after a second.
     pub on_wait: fn(&LockHolder),
 }

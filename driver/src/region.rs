@@ -50,7 +50,7 @@ use mapping::{Image, Mapping};
 pub use futex::{wait_any, wake};
 pub use live::{Changed, Live};
 pub(crate) use liveness::start_time;
-pub use watched::{Life, Reaped, Seen, SeenProcess, Watched};
+pub use watched::{Life, Reaped, SeenProcess, UsageCopy, UsageFile};
 
 /// Name of the limits file in the directory of a share.
 pub const LIMITS: &str = "limits";
@@ -62,7 +62,7 @@ pub const WHOLE_PPM: u32 = 1_000_000;
 
 /// Whether a file had to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Made {
+pub(crate) enum WriteOutcome {
     /// A file was written.
     Something,
     /// All files were up to date.
@@ -80,7 +80,7 @@ pub struct Footprint {
 
 /// Paths of the files of one share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct GrantPaths {
     /// Directory of the share.
     pub dir: PathBuf,
     /// File that is locked while limits of this node are written; tenants have no access to it.
@@ -117,7 +117,7 @@ pub fn limits_of(grant: &Grant, card: &Card, visible: &CardUuid) -> Option<Limit
             FailMode::Open => abi::FailMode::Open,
         },
         managed: abi::ManagedPolicy::Charge,
-        // The backend may know it ([`Place::publish_context`]); else the tenant's first process measures it.
+        // The backend may know it ([`GrantPaths::publish_context`]); else the tenant's first process measures it.
         context_bytes: 0,
         pages: Pages::ASSUMED,
         card: Text::new(visible.as_str())?,
@@ -168,9 +168,9 @@ impl Footprint {
     }
 }
 
-// === impl Place ===
+// === impl GrantPaths ===
 
-impl Place {
+impl GrantPaths {
     /// The limits file.
     #[must_use]
     pub fn limits(&self) -> PathBuf {
@@ -184,21 +184,25 @@ impl Place {
     }
 
     /// Creates or repairs both files; correct files stay unchanged. The directory exists.
-    pub(crate) fn ensure(&self, disk: &Disk, wanted: &Limits) -> io::Result<Made> {
+    pub(crate) fn ensure(&self, disk: &Disk, wanted: &Limits) -> io::Result<WriteOutcome> {
         let limits = self.ensure_limits(disk, wanted)?;
         let usage = self.ensure_usage(disk)?;
-        Ok(if (limits, usage) == (Made::Nothing, Made::Nothing) { Made::Nothing } else { Made::Something })
+        Ok(if (limits, usage) == (WriteOutcome::Nothing, WriteOutcome::Nothing) {
+            WriteOutcome::Nothing
+        } else {
+            WriteOutcome::Something
+        })
     }
 
-    fn ensure_limits(&self, disk: &Disk, wanted: &Limits) -> io::Result<Made> {
+    fn ensure_limits(&self, disk: &Disk, wanted: &Limits) -> io::Result<WriteOutcome> {
         let path = self.limits();
         if length_of(&path)? != Some(layout::limits::BYTES) {
             disk.place(&path, Image::of_limits(wanted)?.bytes(), Mode::Shown)?;
-            return Ok(Made::Something);
+            return Ok(WriteOutcome::Something);
         }
         let found = read(&path).ok();
         if found.is_some_and(|found| same(&found, wanted)) {
-            return Ok(Made::Nothing);
+            return Ok(WriteOutcome::Nothing);
         }
         disk.before("change limits")?;
         self.write(|now| {
@@ -206,23 +210,23 @@ impl Place {
                 now.map_or((1, 0, Pages::ASSUMED), |now| (now.generation + 1, now.context_bytes, now.pages));
             Some(Limits { generation, context_bytes, pages, ..*wanted })
         })?;
-        Ok(Made::Something)
+        Ok(WriteOutcome::Something)
     }
 
-    fn ensure_usage(&self, disk: &Disk) -> io::Result<Made> {
+    fn ensure_usage(&self, disk: &Disk) -> io::Result<WriteOutcome> {
         let path = self.usage();
         let Some(length) = length_of(&path)? else {
             disk.place(&path, Image::of_usage()?.bytes(), Mode::Tenant)?;
-            return Ok(Made::Something);
+            return Ok(WriteOutcome::Something);
         };
         if length == layout::usage::BYTES && Image::read(&path, length)?.usage().is_ok() {
-            return Ok(Made::Nothing);
+            return Ok(WriteOutcome::Nothing);
         }
         disk.before("mend usage")?;
         let file = open(&path)?;
         file.set_len(bytes_of(layout::usage::BYTES))?;
         Mapping::of(&file, layout::usage::BYTES)?.mend_usage().map_err(fault)?;
-        Ok(Made::Something)
+        Ok(WriteOutcome::Something)
     }
 
     /// Changes the limits in place, so that every mapping shows the change. `change` gets the present limits, if they can be read,
@@ -241,7 +245,7 @@ impl Place {
     /// context that does not fit is refused before it is created.
     ///
     /// # Errors
-    /// As for [`Place::change`].
+    /// As for [`GrantPaths::change`].
     pub fn publish_context(&self, footprint: Footprint) -> io::Result<()> {
         self.change(|now| {
             let now = now.filter(|now| !footprint.is_in(now))?;

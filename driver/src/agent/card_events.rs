@@ -25,7 +25,7 @@ const TEXT_MAX: usize = 600;
 
 /// What can be wrong with a node or a card of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum ConditionKind {
     Unhealthy,
     Gone,
     LayoutWaits,
@@ -33,7 +33,7 @@ enum Kind {
 }
 
 /// Something that is wrong now: the object in words, and why.
-type Condition = (Kind, String, String);
+type Condition = (ConditionKind, String, String);
 
 /// Publishes Events of the node until its views end.
 pub(super) async fn run(
@@ -90,30 +90,31 @@ fn conditions(
         cards.insert(card.uuid.clone());
     }
     for card in cards.iter().filter(|uuid| view.inventory.card(uuid).is_none()) {
-        now.insert((Kind::Gone, format!("card {card}"), "it does not answer any more".to_owned()));
+        now.insert((ConditionKind::Gone, format!("card {card}"), "it does not answer any more".to_owned()));
     }
     now.extend(view.offers.cards.iter().flat_map(layout_waits));
     if let Some(error) = publication.error.as_ref().filter(|error| error.disposition != Disposition::Retry) {
-        now.insert((Kind::NotPublished, "slices of this node".to_owned(), error.message.clone()));
+        now.insert((ConditionKind::NotPublished, "slices of this node".to_owned(), error.message.clone()));
     }
     now
 }
 
 fn unhealthy(card: &Card, part: &Part) -> Option<Condition> {
     let why = card.why_unwell(part)?.to_string();
-    Some((Kind::Unhealthy, format!("card {} ({})", card.uuid, card.product_name), why))
+    Some((ConditionKind::Unhealthy, format!("card {} ({})", card.uuid, card.product_name), why))
 }
 
 fn layout_waits(outcome: &CardOutcome) -> impl Iterator<Item = Condition> {
     let waits = |problem: &&Problem| matches!(problem, Problem::LayoutWaits { .. });
-    let condition =
-        |problem: &Problem| (Kind::LayoutWaits, format!("card {}", outcome.card), problem.to_string());
+    let condition = |problem: &Problem| {
+        (ConditionKind::LayoutWaits, format!("card {}", outcome.card), problem.to_string())
+    };
     outcome.problems.iter().filter(waits).map(condition).collect::<Vec<_>>().into_iter()
 }
 
-// === impl Kind ===
+// === impl ConditionKind ===
 
-impl Kind {
+impl ConditionKind {
     const fn begins(self) -> &'static str {
         match self {
             Self::Unhealthy => "CardUnhealthy",

@@ -46,7 +46,7 @@ struct Limited<'g> {
     visible: CardUuid,
     /// One of its shares.
     grant: &'g Grant,
-    place: region::Place,
+    place: region::GrantPaths,
     /// Directories of all.
     shares: BTreeSet<PathBuf>,
 }

@@ -11,7 +11,7 @@ use super::ports::Truth;
 use super::store::HeldClaim;
 use crate::clock;
 use crate::grant_file;
-use crate::region::{self, Life, Seen, Watched};
+use crate::region::{self, Life, UsageCopy, UsageFile};
 
 /// One share, as its region shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub(super) fn observe(grants: &Path, claims: &[HeldClaim]) -> Vec<ShareUse> {
         if !place.limits().exists() {
             return nothing(Enforcement::Hardware);
         }
-        let (limits, seen) = match (region::read(&place.limits()), Seen::of(&place.usage())) {
+        let (limits, seen) = match (region::read(&place.limits()), UsageCopy::of(&place.usage())) {
             (Ok(limits), Ok(seen)) => (limits, seen),
             (Err(error), _) => return nothing(Enforcement::Broken(format!("limits: {error}"))),
             (_, Err(error)) => return nothing(Enforcement::Broken(format!("usage: {error}"))),
@@ -111,5 +111,5 @@ fn throttled(usage: &Path) -> bool {
     let waits = |view: aliquot_abi::view::UsageView<'_>| {
         view.limited_until().load(Ordering::Relaxed) > clock::monotonic().0
     };
-    Watched::open(usage).is_ok_and(|usage| usage.view().is_ok_and(waits))
+    UsageFile::open(usage).is_ok_and(|usage| usage.view().is_ok_and(waits))
 }

@@ -55,7 +55,7 @@ const LARGEST: Bytes = Bytes(1 << 40);
 
 /// The device of a context: a card, or partitions of it of one template.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ground {
+pub struct ContextDevice {
     /// Card.
     pub card: CardUuid,
     /// `None`: the card as it is.
@@ -69,12 +69,12 @@ pub const FAILURE_KEPT: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContextSizes {
     driver: String,
-    found: BTreeMap<Ground, Found>,
+    found: BTreeMap<ContextDevice, ContextFinding>,
 }
 
 /// The result of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Found {
+enum ContextFinding {
     Size(Footprint),
     Failed { at: Moment, why: String },
 }
@@ -160,46 +160,46 @@ impl ContextSizes {
 
     /// Size of a context there, if it is known.
     #[must_use]
-    pub fn of(&self, ground: &Ground) -> Option<Footprint> {
+    pub fn of(&self, ground: &ContextDevice) -> Option<Footprint> {
         match self.found.get(ground) {
-            Some(Found::Size(bytes)) => Some(*bytes),
-            Some(Found::Failed { .. }) | None => None,
+            Some(ContextFinding::Size(bytes)) => Some(*bytes),
+            Some(ContextFinding::Failed { .. }) | None => None,
         }
     }
 
     /// Why it could not be measured there, and how long ago; `None`: it was not tried, or must be tried again.
     #[must_use]
-    pub fn failure(&self, ground: &Ground, now: &Moment) -> Option<(&str, Duration)> {
-        let Some(Found::Failed { at, why }) = self.found.get(ground) else { return None };
+    pub fn failure(&self, ground: &ContextDevice, now: &Moment) -> Option<(&str, Duration)> {
+        let Some(ContextFinding::Failed { at, why }) = self.found.get(ground) else { return None };
         let ago = now.after(at).filter(|ago| *ago < FAILURE_KEPT)?;
         Some((why, ago))
     }
 
     /// Records a size.
-    pub fn note(&mut self, ground: Ground, bytes: Footprint) {
-        self.found.insert(ground, Found::Size(bytes));
+    pub fn note(&mut self, ground: ContextDevice, bytes: Footprint) {
+        self.found.insert(ground, ContextFinding::Size(bytes));
     }
 
     /// Records a failure: its reason as one printable line.
-    pub fn note_failure(&mut self, ground: Ground, at: Moment, why: &str) {
+    pub fn note_failure(&mut self, ground: ContextDevice, at: Moment, why: &str) {
         let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
         let why = why.chars().take(WHY_BYTES_MAX).map(plain).collect();
-        self.found.insert(ground, Found::Failed { at, why });
+        self.found.insert(ground, ContextFinding::Failed { at, why });
     }
 
     /// The text of the file.
     #[must_use]
     pub fn encode(&self) -> String {
         let mut body = format!("{DRIVER}{}\n", self.driver);
-        for (Ground { card, template }, found) in &self.found {
+        for (ContextDevice { card, template }, found) in &self.found {
             let part = template.as_ref().map_or(WHOLE, TemplateName::as_str);
             // Writing to a String cannot fail.
             let written = match found {
-                Found::Size(Footprint { context, pages }) => {
+                ContextFinding::Size(Footprint { context, pages }) => {
                     let [pointers, arrays] = pages.measured_bits();
                     writeln!(body, "{card} {part} {} {pointers} {arrays}", context.0)
                 }
-                Found::Failed { at, why } => {
+                ContextFinding::Failed { at, why } => {
                     writeln!(body, "{card} {part} {FAILED} {} {} {why}", at.boot, at.since.as_secs())
                 }
             };
@@ -246,15 +246,15 @@ fn begin_of(text: &str) -> String {
     text.chars().take(FOUND_CHARS_MAX).collect()
 }
 
-fn line(text: &str) -> Option<(Ground, Found)> {
+fn line(text: &str) -> Option<(ContextDevice, ContextFinding)> {
     let mut words = text.splitn(3, ' ');
     let (card, part, rest) = (words.next()?, words.next()?, words.next()?);
     let template = if part == WHOLE { None } else { Some(TemplateName::new(part).ok()?) };
     let found = match rest.strip_prefix(FAILED) {
         Some(rest) => failed(rest.strip_prefix(' ')?)?,
-        None => Found::Size(size(rest)?),
+        None => ContextFinding::Size(size(rest)?),
     };
-    Some((Ground { card: CardUuid::new(card).ok()?, template }, found))
+    Some((ContextDevice { card: CardUuid::new(card).ok()?, template }, found))
 }
 
 /// A size and the pages behind it.
@@ -268,13 +268,13 @@ fn size(text: &str) -> Option<Footprint> {
 }
 
 /// The fields behind the word of a failure.
-fn failed(text: &str) -> Option<Found> {
+fn failed(text: &str) -> Option<ContextFinding> {
     let mut words = text.splitn(3, ' ');
     let (boot, since, why) = (words.next()?, words.next()?, words.next()?);
     let at = Moment { boot: boot.to_owned(), since: Duration::from_secs(since.parse().ok()?) };
     let is_plain = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
     let is_why = why.len() <= WHY_BYTES_MAX && why.as_bytes().iter().all(is_plain);
-    is_why.then(|| Found::Failed { at, why: why.to_owned() })
+    is_why.then(|| ContextFinding::Failed { at, why: why.to_owned() })
 }
 
 #[cfg(test)]
@@ -287,9 +287,9 @@ mod tests {
 
     const CARD: &str = "GPU-a11c0de0-51a0-4c4d-8000-000000000000";
 
-    fn ground(template: Option<&str>) -> Ground {
+    fn ground(template: Option<&str>) -> ContextDevice {
         let template = template.map(|name| TemplateName::new(name).unwrap());
-        Ground { card: CardUuid::new(CARD).unwrap(), template }
+        ContextDevice { card: CardUuid::new(CARD).unwrap(), template }
     }
 
     fn of_context(bytes: u64) -> Footprint {

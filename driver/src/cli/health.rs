@@ -65,7 +65,7 @@ pub(super) struct Args {
 }
 
 /// A health record of a part.
-struct Held {
+struct PartFaults {
     card: CardUuid,
     part: String,
     why: String,
@@ -99,9 +99,10 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let of = |card: &CardUuid| {
         let found = if answering.contains(card) { Found::Answering } else { Found::Described };
         let held = notes.held_against(card, found, &xids).into_iter();
-        held.map(|u| Held { card: card.clone(), part: part_text(&u.part), why: u.why }).collect::<Vec<_>>()
+        held.map(|u| PartFaults { card: card.clone(), part: part_text(&u.part), why: u.why })
+            .collect::<Vec<_>>()
     };
-    let held: Vec<Held> = notes.cards().flat_map(of).collect();
+    let held: Vec<PartFaults> = notes.cards().flat_map(of).collect();
     let silent = notes.all().filter(|(_, _, cause, _)| *cause == Cause::Silent);
     let silent: Vec<&CardUuid> = silent.map(|(card, ..)| card).collect();
     show(&held, &silent, args.output, terminal)?;
@@ -109,7 +110,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
 }
 
 fn show(
-    held: &[Held],
+    held: &[PartFaults],
     silent: &[&CardUuid],
     output: Format,
     terminal: &mut Terminal<'_>,
@@ -124,7 +125,7 @@ fn show(
         terminal.line("no card has a health record")?;
     } else {
         let columns = [("CARD", Side::Left), ("PART", Side::Left), ("WHY", Side::Left)];
-        let row = |held: &Held| vec![held.card.to_string(), held.part.clone(), held.why.clone()];
+        let row = |held: &PartFaults| vec![held.card.to_string(), held.part.clone(), held.why.clone()];
         terminal.table(&columns, held.iter().map(row).collect())?;
     }
     for card in silent {

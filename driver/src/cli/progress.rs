@@ -17,11 +17,11 @@ pub(super) struct Line<'a> {
     err: &'a mut dyn Write,
     show: Progress,
     next: Instant,
-    shown: Shown,
+    shown: ProgressLine,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
+enum ProgressLine {
     Nothing,
     Something,
 }
@@ -30,7 +30,7 @@ enum Shown {
 
 impl<'a> Line<'a> {
     pub(super) fn new(err: &'a mut dyn Write, show: Progress) -> Self {
-        Self { err, show, next: now() + FIRST_AFTER, shown: Shown::Nothing }
+        Self { err, show, next: now() + FIRST_AFTER, shown: ProgressLine::Nothing }
     }
 
     /// Says how far the work is, if it is time to.
@@ -41,14 +41,14 @@ impl<'a> Line<'a> {
         self.next = now() + EVERY;
         // Progress that cannot be shown is no reason to stop.
         if write!(self.err, "\r{what} {done} of {all}").and_then(|()| self.err.flush()).is_ok() {
-            self.shown = Shown::Something;
+            self.shown = ProgressLine::Something;
         }
     }
 }
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        if self.shown == Shown::Something && write!(self.err, "\r\u{1b}[2K").is_err() {
+        if self.shown == ProgressLine::Something && write!(self.err, "\r\u{1b}[2K").is_err() {
             self.show = Progress::Off;
         }
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Access, Node};
 use crate::prepare::Released;
-use crate::run::record::{self, Found};
+use crate::run::record::{self, RecordState};
 
 use super::failure::{Answer, Failure};
 use super::leftovers;
@@ -115,12 +115,12 @@ fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Resul
     let grants = node.grants_dir().join(uid.as_str());
     let found = record::find(state, uid);
     let left = match found.map_err(|error| Stays::unreadable(&error))? {
-        Some(Found::Supervised(pid)) => {
+        Some(RecordState::Supervised(pid)) => {
             return Err(Stays::refused(format!(
                 "found its `aliquot run` alive (process {pid}); end that process, and the claim is released by itself"
             )));
         }
-        Some(Found::Left(left)) => {
+        Some(RecordState::Left(left)) => {
             if let Some(pids) = left.live_processes(grants) {
                 return Err(Stays::refused(format!(
                     "found live processes of its `aliquot run` ({}); end them and try again: the next `aliquot run` also releases \
@@ -144,7 +144,7 @@ fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Resul
         Ok(Released::Released | Released::Unknown) => {}
         Err(error) => return Err(Stays { why: chain(&error), disposition: error.disposition() }),
     }
-    match left.map(record::Left::forget) {
+    match left.map(record::OrphanedRun::forget) {
         // The next run removes the record of a released claim.
         Some(Ok(()) | Err(_)) | None => Ok(()),
     }

@@ -26,7 +26,7 @@ use crate::node::{Access, Node};
 use crate::prepare::CONTAINER_GRANTS;
 use crate::region;
 use crate::run::ask::{Alternative, Ask, On};
-use crate::run::cards::Reach;
+use crate::run::cards::CardAccess;
 use crate::run::governor::{Governor, Scope, offices};
 use crate::run::record::{GRANTS_VARIABLE, Run};
 use crate::run::supervise::{Beside, Signals};
@@ -284,7 +284,7 @@ fn reached(
     let Some(grant) = record.and_then(|record| record.plan.grants.first()) else {
         return Err(Failure::Node("the claim was prepared and is not in the journal".to_owned()));
     };
-    let place = region::Place {
+    let place = region::GrantPaths {
         dir: grants.join(grant.share.as_str()),
         lock: node.grants_dir().with_file_name("limits.lock"),
     };
@@ -346,7 +346,7 @@ fn warn_of_others(
 }
 
 /// The command's environment: the shim, the driver libraries, its grants, its card.
-fn environment(shim: &Path, visible: &CardUuid, grants: &Path, reach: &Reach) -> Environment {
+fn environment(shim: &Path, visible: &CardUuid, grants: &Path, reach: &CardAccess) -> Environment {
     let mut environment = vec![
         ("LD_PRELOAD", prepended("LD_PRELOAD", shim.as_os_str())),
         (GRANTS_VARIABLE, grants.as_os_str().to_owned()),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use aliquot_core::card::Inventory;
 
 use crate::config::state_homes;
-use crate::view::look::{Look, Looker, Region};
+use crate::view::look::{Looker, Region, Snapshot};
 use crate::view::model::{Picture, picture};
 
 use super::failure::{Answer, Failure};
@@ -183,7 +183,7 @@ fn answer(args: &Args, picture: &Picture) -> Answer {
 }
 
 /// Whether there is a counter to measure a rate of.
-fn anything_moves(look: &Look) -> bool {
+fn anything_moves(look: &Snapshot) -> bool {
     let promised = || look.states.iter().filter_map(|state| state.promised.as_ref().ok());
     let region = promised().flat_map(|p| &p.shares).any(|s| !matches!(s.region, Region::Absent));
     region || !look.drivers.is_empty()

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::node_root::{NodeRoot, Seen};
+use super::node_root::{NodeObject, NodeRoot};
 use super::{CardsAt, Finding, Site, Verdict};
 use crate::hardware::driver_files::driver_files;
 
@@ -44,11 +44,11 @@ const ASCEND: Vendor = Vendor {
 };
 
 /// Cards of a vendor on the PCI bus.
-fn on_bus(root: &NodeRoot, vendor: &Vendor) -> Seen<usize> {
+fn on_bus(root: &NodeRoot, vendor: &Vendor) -> NodeObject<usize> {
     let names = match root.names(Path::new(PCI_DEVICES)) {
-        Seen::Here(names) => names,
-        Seen::Absent => return Seen::Absent,
-        Seen::Unreadable(error) => return Seen::Unreadable(error),
+        NodeObject::Here(names) => names,
+        NodeObject::Absent => return NodeObject::Absent,
+        NodeObject::Unreadable(error) => return NodeObject::Unreadable(error),
     };
     let text = |name: &str, field: &str| root.text(&Path::new(PCI_DEVICES).join(name).join(field)).here();
     let is_card = |name: &&String| {
@@ -56,7 +56,7 @@ fn on_bus(root: &NodeRoot, vendor: &Vendor) -> Seen<usize> {
             && text(name, "class")
                 .is_some_and(|found| vendor.classes.iter().any(|class| found.trim().starts_with(class)))
     };
-    Seen::Here(names.iter().filter(is_card).count())
+    NodeObject::Here(names.iter().filter(is_card).count())
 }
 
 /// The driver's libraries are found, and the driver answers.
@@ -70,9 +70,9 @@ pub(super) fn libraries(site: &Site, root: &NodeRoot) -> Finding {
         CardsAt::Machine(answer) => answer,
     };
     let files = match on_bus(root, &NVIDIA) {
-        Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{PCI_DEVICES}: {error}")),
-        Seen::Here(0) | Seen::Absent => None,
-        Seen::Here(_) => match driver_files(&site.root, site.driver.as_deref()) {
+        NodeObject::Unreadable(error) => return Finding::unseen(CHECK, format!("{PCI_DEVICES}: {error}")),
+        NodeObject::Here(0) | NodeObject::Absent => None,
+        NodeObject::Here(_) => match driver_files(&site.root, site.driver.as_deref()) {
             Ok(files) => Some(files),
             Err(error) => {
                 return Finding::new(CHECK, Verdict::Failed, error.to_string(), "see docs/user/cluster.md");
@@ -107,16 +107,18 @@ pub(super) fn devices(site: &Site, root: &NodeRoot) -> Finding {
         return Finding::ok(CHECK, "simulated cards need none");
     }
     let names = match root.names(Path::new("/dev")) {
-        Seen::Here(names) => names,
-        Seen::Absent => Vec::new(),
-        Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("/dev: {error}")),
+        NodeObject::Here(names) => names,
+        NodeObject::Absent => Vec::new(),
+        NodeObject::Unreadable(error) => return Finding::unseen(CHECK, format!("/dev: {error}")),
     };
     let mut whole = Vec::new();
     for vendor in [&NVIDIA, &ASCEND] {
         let cards = match on_bus(root, vendor) {
-            Seen::Here(cards) => cards,
-            Seen::Absent => 0,
-            Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{PCI_DEVICES}: {error}")),
+            NodeObject::Here(cards) => cards,
+            NodeObject::Absent => 0,
+            NodeObject::Unreadable(error) => {
+                return Finding::unseen(CHECK, format!("{PCI_DEVICES}: {error}"));
+            }
         };
         if cards == 0 {
             continue;

@@ -5,7 +5,7 @@ use std::path::Path;
 use aliquot_core::offer::DRIVER;
 use nix::unistd::geteuid;
 
-use super::node_root::{NodeRoot, Seen};
+use super::node_root::{NodeObject, NodeRoot};
 use super::{Finding, Site, Verdict};
 
 /// Bits of a mode that let the group or everybody else write.
@@ -33,9 +33,11 @@ pub(super) fn kubelet(site: &Site, root: &NodeRoot) -> Finding {
     const CHECK: &str = "kubelet";
     let registry = site.kubelet.join("plugins_registry");
     match root.names(&registry) {
-        Seen::Here(_) => Finding::ok(CHECK, format!("{} has its plugin directories", site.kubelet.display())),
-        Seen::Unreadable(error) => Finding::unseen(CHECK, format!("{}: {error}", registry.display())),
-        Seen::Absent => {
+        NodeObject::Here(_) => {
+            Finding::ok(CHECK, format!("{} has its plugin directories", site.kubelet.display()))
+        }
+        NodeObject::Unreadable(error) => Finding::unseen(CHECK, format!("{}: {error}", registry.display())),
+        NodeObject::Absent => {
             let found = format!("found no {}", registry.display());
             let is_other = |dir: &&&str| {
                 Path::new(**dir) != site.kubelet && root.exists(&Path::new(**dir).join("plugins_registry"))
@@ -57,9 +59,9 @@ pub(super) fn owners(site: &Site, root: &NodeRoot) -> Finding {
     let mut found = Vec::new();
     for (dir, word, owner) in OTHER_OWNERS {
         let names = match root.names(&site.kubelet.join(dir)) {
-            Seen::Here(names) => names,
-            Seen::Absent => continue,
-            Seen::Unreadable(error) => {
+            NodeObject::Here(names) => names,
+            NodeObject::Absent => continue,
+            NodeObject::Unreadable(error) => {
                 return Finding::unseen(CHECK, format!("{}: {error}", site.kubelet.join(dir).display()));
             }
         };
@@ -83,11 +85,11 @@ pub(super) fn permissions(site: &Site, root: &NodeRoot) -> Finding {
     let mut missing = Vec::new();
     for dir in [&site.state, &site.cdi, &site.kubelet.join("plugins_registry"), &plugin] {
         match root.owner(dir) {
-            Seen::Here(owner) if owner.user != 0 && owner.user != geteuid().as_raw() => {
+            NodeObject::Here(owner) if owner.user != 0 && owner.user != geteuid().as_raw() => {
                 let found = format!("{}: found owner {}, expected root", dir.display(), owner.user);
                 return Finding::new(CHECK, Verdict::Failed, found, format!("chown root {}", dir.display()));
             }
-            Seen::Here(owner) if owner.mode & WRITABLE_BY_OTHERS != 0 => {
+            NodeObject::Here(owner) if owner.mode & WRITABLE_BY_OTHERS != 0 => {
                 let found = format!(
                     "{}: found mode {:03o}, expected no write permission for group and others",
                     dir.display(),
@@ -95,9 +97,11 @@ pub(super) fn permissions(site: &Site, root: &NodeRoot) -> Finding {
                 );
                 return Finding::new(CHECK, Verdict::Failed, found, format!("chmod go-w {}", dir.display()));
             }
-            Seen::Here(_) => {}
-            Seen::Absent => missing.push(dir.display().to_string()),
-            Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{}: {error}", dir.display())),
+            NodeObject::Here(_) => {}
+            NodeObject::Absent => missing.push(dir.display().to_string()),
+            NodeObject::Unreadable(error) => {
+                return Finding::unseen(CHECK, format!("{}: {error}", dir.display()));
+            }
         }
     }
     match missing.is_empty() {
@@ -111,17 +115,19 @@ pub(super) fn sockets(site: &Site, root: &NodeRoot) -> Finding {
     const CHECK: &str = "sockets";
     let registry = site.kubelet.join("plugins_registry");
     let names = match root.names(&registry) {
-        Seen::Here(names) => names,
-        Seen::Absent => Vec::new(),
-        Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{}: {error}", registry.display())),
+        NodeObject::Here(names) => names,
+        NodeObject::Absent => Vec::new(),
+        NodeObject::Unreadable(error) => {
+            return Finding::unseen(CHECK, format!("{}: {error}", registry.display()));
+        }
     };
     let ours: Vec<&String> = names.iter().filter(|name| name.starts_with(DRIVER)).collect();
     let mut dead = Vec::new();
     for name in &ours {
         match root.answers(&registry.join(name)) {
-            Seen::Here(true) => {}
-            Seen::Here(false) | Seen::Absent => dead.push(name.as_str()),
-            Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{name}: {error}")),
+            NodeObject::Here(true) => {}
+            NodeObject::Here(false) | NodeObject::Absent => dead.push(name.as_str()),
+            NodeObject::Unreadable(error) => return Finding::unseen(CHECK, format!("{name}: {error}")),
         }
     }
     match (ours.len() - dead.len(), dead.first()) {

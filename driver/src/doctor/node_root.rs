@@ -16,7 +16,7 @@ const ENTRIES_MAX: usize = 4096;
 pub(super) struct NodeRoot(PathBuf);
 
 /// Something of the node, if it is there and may be read.
-pub(super) enum Seen<T> {
+pub(super) enum NodeObject<T> {
     /// It is there.
     Here(T),
     /// It is not there.
@@ -31,9 +31,9 @@ pub(super) struct Owner {
     pub(super) mode: u32,
 }
 
-// === impl Seen ===
+// === impl NodeObject ===
 
-impl<T> Seen<T> {
+impl<T> NodeObject<T> {
     fn of(result: io::Result<T>) -> Self {
         match result {
             Ok(value) => Self::Here(value),
@@ -66,17 +66,17 @@ impl NodeRoot {
     }
 
     /// The text of a file.
-    pub(super) fn text(&self, path: &Path) -> Seen<String> {
+    pub(super) fn text(&self, path: &Path) -> NodeObject<String> {
         let read = || {
             let mut text = String::new();
             fs::File::open(self.find(path)?)?.take(TEXT_BYTES_MAX).read_to_string(&mut text)?;
             Ok(text)
         };
-        Seen::of(read())
+        NodeObject::of(read())
     }
 
     /// Names in a directory, in their order.
-    pub(super) fn names(&self, dir: &Path) -> Seen<Vec<String>> {
+    pub(super) fn names(&self, dir: &Path) -> NodeObject<Vec<String>> {
         let read = || {
             let mut names = Vec::new();
             for entry in fs::read_dir(self.find(dir)?)?.take(ENTRIES_MAX) {
@@ -85,11 +85,11 @@ impl NodeRoot {
             names.sort();
             Ok(names)
         };
-        Seen::of(read())
+        NodeObject::of(read())
     }
 
     /// Owner and mode of a directory.
-    pub(super) fn owner(&self, dir: &Path) -> Seen<Owner> {
+    pub(super) fn owner(&self, dir: &Path) -> NodeObject<Owner> {
         let read = || {
             let found = fs::metadata(self.find(dir)?)?;
             if !found.is_dir() {
@@ -97,7 +97,7 @@ impl NodeRoot {
             }
             Ok(Owner { user: found.uid(), mode: found.mode() & 0o777 })
         };
-        Seen::of(read())
+        NodeObject::of(read())
     }
 
     /// Whether something is there.
@@ -106,7 +106,7 @@ impl NodeRoot {
     }
 
     /// Whether a process listens on a socket.
-    pub(super) fn answers(&self, socket: &Path) -> Seen<bool> {
+    pub(super) fn answers(&self, socket: &Path) -> NodeObject<bool> {
         let ask = || {
             let path = self.find(socket)?;
             if !fs::metadata(&path)?.file_type().is_socket() {
@@ -118,6 +118,6 @@ impl NodeRoot {
                 Err(error) => Err(error),
             }
         };
-        Seen::of(ask())
+        NodeObject::of(ask())
     }
 }

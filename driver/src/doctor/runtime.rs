@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::node_root::{NodeRoot, Seen};
+use super::node_root::{NodeObject, NodeRoot};
 use super::{Finding, Site, Verdict};
 
 /// Configurations of runtimes, in the order in which they are looked for.
@@ -35,9 +35,9 @@ pub(super) fn runtime(site: &Site, root: &NodeRoot) -> Finding {
     const CHECK: &str = "container runtime";
     for (path, name) in CONFIGS {
         match root.text(Path::new(path)) {
-            Seen::Here(text) => return judge(CHECK, name, path, &read(&text), site),
-            Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{path}: {error}")),
-            Seen::Absent => {}
+            NodeObject::Here(text) => return judge(CHECK, name, path, &read(&text), site),
+            NodeObject::Unreadable(error) => return Finding::unseen(CHECK, format!("{path}: {error}")),
+            NodeObject::Absent => {}
         }
     }
     let sockets =

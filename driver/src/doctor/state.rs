@@ -2,7 +2,7 @@
 
 use aliquot_core::id::ClaimUid;
 
-use super::node_root::{NodeRoot, Seen};
+use super::node_root::{NodeObject, NodeRoot};
 use super::{Finding, Site, Verdict};
 
 /// Beginning of the UID of a local run, which has no CDI file.
@@ -13,9 +13,11 @@ pub(super) fn claims(site: &Site, root: &NodeRoot) -> Finding {
     const CHECK: &str = "prepared claims";
     let grants = site.state.join("grants");
     let names = match root.names(&grants) {
-        Seen::Here(names) => names,
-        Seen::Absent => return Finding::ok(CHECK, "none"),
-        Seen::Unreadable(error) => return Finding::unseen(CHECK, format!("{}: {error}", grants.display())),
+        NodeObject::Here(names) => names,
+        NodeObject::Absent => return Finding::ok(CHECK, "none"),
+        NodeObject::Unreadable(error) => {
+            return Finding::unseen(CHECK, format!("{}: {error}", grants.display()));
+        }
     };
     let is_claim = |name: &&String| !name.starts_with(RUN) && ClaimUid::new(name.as_str()).is_ok();
     let claims: Vec<&String> = names.iter().filter(is_claim).collect();

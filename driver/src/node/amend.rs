@@ -24,7 +24,7 @@ use super::state::{Owner, State};
 use crate::checkpoint::{Change, ClaimKind, ClaimRecord, Entry, Phase};
 use crate::grant_file;
 use crate::prepare::{PrepareError, PreparedClaim, run_steps};
-use crate::region::{Watched, limits_of};
+use crate::region::{UsageFile, limits_of};
 
 impl<O: Owner> Operation<'_, O> {
     /// Puts the limits of a plan in the place of those that its claim was prepared with. The turns of claim and cards are had.
@@ -80,7 +80,7 @@ impl<O: Owner> Operation<'_, O> {
         {
             let usage = grant_file::place(self.site.grants_dir(), &new.claim, &new.share).usage();
             let (claim, request) = (before.name.clone(), new.request.clone());
-            let watched = match Watched::open(&usage) {
+            let watched = match UsageFile::open(&usage) {
                 Ok(watched) => watched,
                 // Without limits there is no usage.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,

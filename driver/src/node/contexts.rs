@@ -35,9 +35,9 @@ use super::Node;
 use super::operate::Operation;
 use super::site::Site;
 use super::state::{Owner, State};
-use crate::checkpoint::{ContextSizes, FAILURE_KEPT, Ground, Phase, SizesFault};
+use crate::checkpoint::{ContextDevice, ContextSizes, FAILURE_KEPT, Phase, SizesFault};
 use crate::clock::{self, Moment};
-use crate::contexts::{Gauge, Unmeasured};
+use crate::contexts::{ContextGauge, Unmeasured};
 use crate::error_text::chain;
 use crate::grant_file;
 use crate::prepare::PrepareError;
@@ -48,9 +48,9 @@ const COSTLY: Duration = Duration::from_secs(10);
 
 /// A measurement of a context on a ground, by the process that holds its card's lock. The node need not be open meanwhile.
 #[derive(Debug)]
-pub struct Measuring {
-    gauge: Arc<dyn Gauge>,
-    ground: Ground,
+pub struct ContextMeasurement {
+    gauge: Arc<dyn ContextGauge>,
+    ground: ContextDevice,
     visible: CardUuid,
     /// To others, there.
     promised: Bytes,
@@ -58,19 +58,19 @@ pub struct Measuring {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Measured {
-    ground: Ground,
+pub struct MeasuredContext {
+    ground: ContextDevice,
     visible: CardUuid,
     outcome: Result<Footprint, Unmeasured>,
     took: Duration,
 }
 
-// === impl Measuring ===
+// === impl ContextMeasurement ===
 
-impl Measuring {
+impl ContextMeasurement {
     /// The ground.
     #[must_use]
-    pub const fn ground(&self) -> &Ground {
+    pub const fn ground(&self) -> &ContextDevice {
         &self.ground
     }
 
@@ -81,11 +81,11 @@ impl Measuring {
 
     /// Measures.
     #[must_use]
-    pub fn take(self) -> Measured {
+    pub fn take(self) -> MeasuredContext {
         let began = clock::now();
         let outcome = self.gauge.measure(&self.visible, self.promised);
         let took = clock::now().duration_since(began);
-        Measured { ground: self.ground, visible: self.visible, outcome, took }
+        MeasuredContext { ground: self.ground, visible: self.visible, outcome, took }
     }
 }
 
@@ -109,7 +109,7 @@ impl<O: Owner> Operation<'_, O> {
                 None => {
                     let promised = self.owner.with(|state| state.promised_beside(&grant));
                     let (gauge, ground) = (Arc::clone(&gauge), ground.clone());
-                    let measured = Measuring { gauge, ground, visible, promised }.take();
+                    let measured = ContextMeasurement { gauge, ground, visible, promised }.take();
                     self.notes.extend(measured.note());
                     measured.outcome.ok()
                 }
@@ -127,7 +127,11 @@ impl<O: Owner> Operation<'_, O> {
 impl Node {
     /// The next ground of an unused claim with an unknown context size, without those in `looked_at`. A recent failure there
     /// becomes a note instead. The caller repeats until there is none, before the claim is used.
-    pub fn to_measure(&mut self, uid: &ClaimUid, looked_at: &mut BTreeSet<Ground>) -> Option<Measuring> {
+    pub fn to_measure(
+        &mut self,
+        uid: &ClaimUid,
+        looked_at: &mut BTreeSet<ContextDevice>,
+    ) -> Option<ContextMeasurement> {
         let gauge = self.site.parts.gauge.clone()?;
         let sizes = ContextSizes::load(&self.site.sizes_path(), gauge.driver()?);
         let grants = self.claim(uid).map(|record| record.plan.grants.clone()).unwrap_or_default();
@@ -136,7 +140,7 @@ impl Node {
         for (ground, (grant, visible)) in grounds {
             let Some((why, ago)) = sizes.failure(&ground, &Moment::now()) else {
                 let promised = self.state.promised_beside(&grant);
-                return Some(Measuring { gauge, ground, visible, promised });
+                return Some(ContextMeasurement { gauge, ground, visible, promised });
             };
             self.notes.push(unmeasured(&visible, &tried(why, ago)));
             looked_at.insert(ground);
@@ -148,7 +152,7 @@ impl Node {
     ///
     /// # Errors
     /// The limits of a grant cannot be written.
-    pub fn keep_measured(&mut self, measured: &Measured) -> Result<(), PrepareError> {
+    pub fn keep_measured(&mut self, measured: &MeasuredContext) -> Result<(), PrepareError> {
         self.notes.extend(measured.note());
         let (path, ground) = (self.site.sizes_path(), &measured.ground);
         let Some(driver) = self.site.parts.gauge.as_ref().and_then(|gauge| gauge.driver().map(str::to_owned))
@@ -194,7 +198,7 @@ impl Site {
         &self,
         grants: impl Iterator<Item = &'g Grant>,
         wanted: impl Fn(&Limits) -> bool,
-    ) -> BTreeMap<Ground, (Grant, CardUuid)> {
+    ) -> BTreeMap<ContextDevice, (Grant, CardUuid)> {
         let counted = |grant: &Grant| {
             let limits = self.counted(grant).filter(&wanted)?;
             Some((ground(grant), (grant.clone(), CardUuid::new(limits.card.as_str()).ok()?)))
@@ -210,7 +214,7 @@ impl Site {
     fn publish<'g>(
         &self,
         grants: impl Iterator<Item = &'g Grant>,
-        ground: &Ground,
+        ground: &ContextDevice,
         bytes: Footprint,
     ) -> Result<(), PrepareError> {
         for grant in grants.filter(|grant| self::ground(grant) == *ground) {
@@ -238,9 +242,9 @@ impl Site {
     }
 }
 
-// === impl Measured ===
+// === impl MeasuredContext ===
 
-impl Measured {
+impl MeasuredContext {
     /// Where it could not be measured there is a note of it, unless another time will do.
     fn note(&self) -> Option<String> {
         let why = self.outcome.as_ref().err().filter(|why| !why.is_no_fault())?;
@@ -271,8 +275,8 @@ fn tried(why: &str, ago: Duration) -> String {
     format!("{why} (tried {} s ago, and again in {} s)", ago.as_secs(), left.as_secs())
 }
 
-fn ground(grant: &Grant) -> Ground {
-    Ground { card: grant.card.clone(), template: grant.partition().map(|at| at.template) }
+fn ground(grant: &Grant) -> ContextDevice {
+    ContextDevice { card: grant.card.clone(), template: grant.partition().map(|at| at.template) }
 }
 
 /// Whether two grants have parts of one memory.

@@ -25,7 +25,7 @@ use aliquot_core::ports::{BackendError, LivePartition, PartitionAt};
 
 use super::site::Site;
 use super::state::{Owner, State, offers_of};
-use super::turns::{Place, Subject};
+use super::turns::{QueuePlace, Subject};
 use crate::checkpoint::{Change, ClaimKind, ClaimRecord, Entry, Making, Phase};
 use crate::prepare::{Outcome, PrepareError, PreparedClaim, Released, decode, run_steps, run_undo};
 
@@ -102,7 +102,7 @@ impl<'s, O: Owner> Operation<'s, O> {
         request: &ClaimRequest,
         kind: ClaimKind,
         offers: &Offers,
-    ) -> Result<(Decision, Inventory, Place<'s>), PrepareError> {
+    ) -> Result<(Decision, Inventory, QueuePlace<'s>), PrepareError> {
         let hardware =
             |source| PrepareError::Hardware { claim: request.name.clone(), source: Box::new(source) };
         let site = self.site;

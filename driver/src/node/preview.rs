@@ -9,7 +9,7 @@ use super::Node;
 use super::amend::{is_newly_held, same_part, told};
 use crate::grant_file;
 use crate::prepare::{PrepareError, decode};
-use crate::region::Seen;
+use crate::region::UsageCopy;
 
 impl Node {
     /// The grants that [`Node::prepare`] would change of a prepared claim, each before and after; empty if none.
@@ -48,7 +48,7 @@ impl Node {
         for (old, new) in pairs().filter(|(old, new)| new.memory < old.memory) {
             let usage = grant_file::place(self.grants_dir(), &new.claim, &new.share).usage();
             // Without accounting nothing is used; unreadable accounting is refused by `prepare` itself.
-            let Some(used) = Seen::of(&usage).ok().map(|seen| seen.total) else { continue };
+            let Some(used) = UsageCopy::of(&usage).ok().map(|seen| seen.total) else { continue };
             if used > new.memory {
                 let (held, asked, request) = (old.memory, new.memory, new.request.clone());
                 return Err(PrepareError::InUse { claim: name, request, held, used, asked });

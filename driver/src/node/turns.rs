@@ -38,7 +38,7 @@ struct Lines {
 /// A place in some lines; given up when dropped.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Place<'t> {
+pub(super) struct QueuePlace<'t> {
     turns: &'t Turns,
     number: u64,
     subjects: BTreeSet<Subject>,
@@ -48,7 +48,7 @@ pub(super) struct Place<'t> {
 
 impl Turns {
     /// Takes the last place in the lines of all these subjects.
-    pub(super) fn line_up(&self, subjects: impl IntoIterator<Item = Subject>) -> Place<'_> {
+    pub(super) fn line_up(&self, subjects: impl IntoIterator<Item = Subject>) -> QueuePlace<'_> {
         let subjects: BTreeSet<Subject> = subjects.into_iter().collect();
         let mut lines = self.lines.lock();
         let number = lines.next;
@@ -56,13 +56,13 @@ impl Turns {
         for subject in &subjects {
             lines.waiting.entry(subject.clone()).or_default().push_back(number);
         }
-        Place { turns: self, number, subjects }
+        QueuePlace { turns: self, number, subjects }
     }
 }
 
-// === impl Place ===
+// === impl QueuePlace ===
 
-impl Place<'_> {
+impl QueuePlace<'_> {
     /// Waits until the place is the first one of every line.
     pub(super) fn wait(&self) {
         let mut lines = self.turns.lines.lock();
@@ -76,7 +76,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         let mut lines = self.turns.lines.lock();
         for subject in &self.subjects {

@@ -20,7 +20,7 @@ use super::{PrepareError, PreparedClaim, PreparedDevice, ShimCopies, preload};
 use crate::checkpoint::{ClaimKind, Making};
 use crate::disk::{Disk, Mode};
 use crate::grant_file;
-use crate::region::{self, Made, limits_anything, limits_of};
+use crate::region::{self, WriteOutcome, limits_anything, limits_of};
 
 /// Where a container finds its grants.
 pub(crate) const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
@@ -64,7 +64,7 @@ enum Act {
 }
 
 /// A grant, and how its tenant reaches its part.
-struct Granted<'p> {
+struct GrantAccess<'p> {
     grant: &'p Grant,
     access: DeviceAccess,
 }
@@ -97,7 +97,7 @@ pub(crate) fn run_steps(
     let mut granted = Vec::with_capacity(plan.grants.len());
     for grant in &plan.grants {
         let access = hands.backend.access(&grant.card, &grant.part).map_err(hardware)?;
-        granted.push(Granted { grant, access });
+        granted.push(GrantAccess { grant, access });
     }
     let mut prepared = None;
     for step in &plan.steps {
@@ -166,10 +166,10 @@ fn ensure_grant(
     hands: &Hands<'_>,
     plan: &Plan,
     kind: ClaimKind,
-    granted: &Granted<'_>,
+    granted: &GrantAccess<'_>,
     cards: &Inventory,
 ) -> Result<Act, PrepareError> {
-    let Granted { grant, access } = granted;
+    let GrantAccess { grant, access } = granted;
     let place = grant_file::place(&hands.grants, &grant.claim, &grant.share);
     let path = grant_file::record_path(&hands.grants, &grant.claim, &grant.share);
     let failed = |path: &std::path::Path| {
@@ -190,12 +190,12 @@ fn ensure_grant(
         act = Act::Done;
     }
     let Some(limits) = limits(grant, cards, access) else { return Ok(act) };
-    if place.ensure(&disk, &limits).map_err(failed(&place.dir))? == Made::Something {
+    if place.ensure(&disk, &limits).map_err(failed(&place.dir))? == WriteOutcome::Something {
         act = Act::Done;
     }
     if limits_anything(&limits) && kind == ClaimKind::Container {
         let claim = grant_file::claim_dir(&hands.grants, &grant.claim);
-        if preload::ensure(&disk, &claim, hands.shims).map_err(failed(&claim))? == Made::Something {
+        if preload::ensure(&disk, &claim, hands.shims).map_err(failed(&claim))? == WriteOutcome::Something {
             act = Act::Done;
         }
     }
@@ -211,7 +211,7 @@ fn ensure_cdi(
     hands: &Hands<'_>,
     plan: &Plan,
     kind: ClaimKind,
-    granted: &[Granted<'_>],
+    granted: &[GrantAccess<'_>],
     cards: &Inventory,
 ) -> Result<(PreparedClaim, Act), PrepareError> {
     let prepared = prepared(plan)?;
@@ -270,12 +270,12 @@ fn names(
 fn cdi_spec(
     hands: &Hands<'_>,
     plan: &Plan,
-    granted: &[Granted<'_>],
+    granted: &[GrantAccess<'_>],
     cards: &Inventory,
 ) -> Result<ClaimSpec, PrepareError> {
     let wrong = |what: &dyn std::fmt::Display| edits_error(plan, &what.to_string());
     let mut builder = ClaimSpecBuilder::new(plan.claim.as_str().parse().map_err(|e| wrong(&e))?);
-    for Granted { grant, access } in granted {
+    for GrantAccess { grant, access } in granted {
         let (_, request, share) = names(plan, grant)?;
         let owner = Owner::new(format!("request {request}, share {share}"));
         let mut edits = edits_of(hands, grant, access).map_err(|e| wrong(&e))?;

@@ -15,7 +15,7 @@ use aliquot_cdi::{Edit, preload};
 
 use super::ShimCopies;
 use crate::disk::{Disk, Mode};
-use crate::region::{Made, holds};
+use crate::region::{WriteOutcome, holds};
 
 /// Name of the list on the host. No share has a name with a dot in it.
 const LIST_NAME: &str = "ld.so.preload";
@@ -29,32 +29,32 @@ fn list(claim: &Path) -> PathBuf {
 }
 
 /// Puts both files into the directory of a claim, where they are not there already.
-pub(super) fn ensure(disk: &Disk, claim: &Path, copies: Option<&ShimCopies>) -> io::Result<Made> {
+pub(super) fn ensure(disk: &Disk, claim: &Path, copies: Option<&ShimCopies>) -> io::Result<WriteOutcome> {
     let shim = ensure_shim(disk, &shim(claim), copies)?;
     let (path, bytes) = (list(claim), preload::LIST.as_bytes());
     if holds(&path, bytes) {
         return Ok(shim);
     }
     disk.place(&path, bytes, Mode::ReadOnly)?;
-    Ok(Made::Something)
+    Ok(WriteOutcome::Something)
 }
 
-fn ensure_shim(disk: &Disk, path: &Path, copies: Option<&ShimCopies>) -> io::Result<Made> {
+fn ensure_shim(disk: &Disk, path: &Path, copies: Option<&ShimCopies>) -> io::Result<WriteOutcome> {
     let whole = match copies {
         Some(copies) => copies.holds(path),
         None => holds(path, aliquot_libraries::SHIM),
     };
     if whole {
-        return Ok(Made::Nothing);
+        return Ok(WriteOutcome::Nothing);
     }
     if let Some(copies) = copies {
         disk.before("place shim")?;
         if copies.place(path)? {
-            return Ok(Made::Something);
+            return Ok(WriteOutcome::Something);
         }
     }
     disk.place(path, aliquot_libraries::SHIM, Mode::ReadOnly)?;
-    Ok(Made::Something)
+    Ok(WriteOutcome::Something)
 }
 
 /// Forgets what is known of a claim's files, which are about to be removed.

@@ -9,7 +9,7 @@ use aliquot_abi::limits::Limits;
 use aliquot_enforce::term::LoanExpiry;
 
 use super::mapping::Mapping;
-use super::{Place, bytes_of, fault, open};
+use super::{GrantPaths, bytes_of, fault, open};
 
 /// The limits of one grant, kept open and mapped for frequent changes.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Live {
     ///
     /// # Errors
     /// The file does not exist, or is no limits file.
-    pub fn open(place: &Place) -> io::Result<Self> {
+    pub fn open(place: &GrantPaths) -> io::Result<Self> {
         let file = open(&place.limits())?;
         if file.metadata()?.len() != bytes_of(limits::BYTES) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not the size of a limits file"));

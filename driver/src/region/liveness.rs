@@ -33,7 +33,7 @@ const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// A slot with an owner.
 #[derive(Clone, Copy)]
-pub(super) struct Taken<'a> {
+pub(super) struct OwnedSlot<'a> {
     /// Its number.
     pub(super) number: usize,
     /// Its words.
@@ -73,7 +73,7 @@ pub(super) enum Fate {
     Gone,
 }
 
-impl Taken<'_> {
+impl OwnedSlot<'_> {
     /// Whether the slot's bytes are held.
     pub(super) fn is_held(&self, usage: &File, processes: &Processes) -> bool {
         self.fate(usage, processes).holds()

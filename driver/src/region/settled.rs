@@ -17,9 +17,9 @@ use aliquot_abi::view::UsageView;
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Ppm;
 
-use super::liveness::Taken;
+use super::liveness::OwnedSlot;
 use super::watched::taken;
-use super::{Reaped, Watched, wake};
+use super::{Reaped, UsageFile, wake};
 use crate::clock::monotonic;
 
 /// Most recounts until the reserved bytes are known: half a second if no thread stays inside.
@@ -43,14 +43,14 @@ struct Call {
 }
 
 /// The closed admission gate of a container's calls; dropping the value opens it.
-struct Door<'v> {
+struct ClosedGate<'v> {
     word: &'v AtomicU32,
     own: u32,
 }
 
-// === impl Watched ===
+// === impl UsageFile ===
 
-impl Watched {
+impl UsageFile {
     /// Memory of the claim's live processes, once no reservation or charge uses the limits of before a change. Operations in flight
     /// and other reapers are waited for, and memory of exited processes is released. `None`: an operation stays in flight.
     ///
@@ -72,7 +72,7 @@ impl Watched {
                 Reaped::NoneExited | Reaped::Dead { .. } | Reaped::Later => {}
             }
             door = match number {
-                SHUT_FROM..SHUT_UP_TO if !calls.is_empty() => door.or_else(|| Door::shut(view)),
+                SHUT_FROM..SHUT_UP_TO if !calls.is_empty() => door.or_else(|| ClosedGate::shut(view)),
                 _ => None,
             };
             wait_for(&mut calls, view);
@@ -99,7 +99,7 @@ fn wait_for(calls: &mut Vec<Call>, view: UsageView<'_>) {
 // === impl Call ===
 
 impl Call {
-    fn of(taken: &Taken<'_>) -> Option<Self> {
+    fn of(taken: &OwnedSlot<'_>) -> Option<Self> {
         let call = Self { number: taken.number, owner: taken.owner };
         (!taken.is_lent() && taken.is_in_call()).then_some(call)
     }
@@ -112,9 +112,9 @@ impl Call {
     }
 }
 
-// === impl Door ===
+// === impl ClosedGate ===
 
-impl<'v> Door<'v> {
+impl<'v> ClosedGate<'v> {
     /// `None`: a measurement is in progress and keeps the gate closed.
     fn shut(view: UsageView<'v>) -> Option<Self> {
         let millis = u32::try_from((monotonic().0 / 1_000_000) & u64::from(u32::MAX)).unwrap_or(0).max(2);
@@ -124,7 +124,7 @@ impl<'v> Door<'v> {
     }
 }
 
-impl Drop for Door<'_> {
+impl Drop for ClosedGate<'_> {
     fn drop(&mut self) {
         if self.word.compare_exchange(self.own, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             wake(self.word);
@@ -138,17 +138,17 @@ mod tests {
 
     use aliquot_abi::layout::usage;
 
-    use super::super::{Place, bytes_of, start_time};
+    use super::super::{GrantPaths, bytes_of, start_time};
     use super::*;
     use crate::disk::Disk;
 
     /// A usage file in which this process has a slot and `used` bytes.
-    fn books(dir: &tempfile::TempDir, used: u64) -> Watched {
-        let place = Place { dir: dir.path().to_owned(), lock: dir.path().join("lock") };
+    fn books(dir: &tempfile::TempDir, used: u64) -> UsageFile {
+        let place = GrantPaths { dir: dir.path().to_owned(), lock: dir.path().join("lock") };
         let mut image = super::super::Image::of_usage().unwrap();
         Disk::default().place(&place.usage(), image.bytes(), crate::disk::Mode::Tenant).unwrap();
         assert_eq!(std::fs::metadata(place.usage()).unwrap().len(), bytes_of(usage::BYTES));
-        let watched = Watched::open(&place.usage()).unwrap();
+        let watched = UsageFile::open(&place.usage()).unwrap();
         let (view, pid) = (watched.view().unwrap(), std::process::id());
         let slot = view.slot(3).unwrap();
         slot.start_time().store(start_time(pid).unwrap(), Ordering::SeqCst);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     /// The result of the first successful try of twenty: the other thread may not run during half a second.
-    fn settled(watched: &Watched) -> Option<Bytes> {
+    fn settled(watched: &UsageFile) -> Option<Bytes> {
         (0..20).find_map(|_| watched.settled(Ppm::ALL).unwrap())
     }
 

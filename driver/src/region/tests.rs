@@ -90,8 +90,8 @@ fn shim_policy_follows_from_the_grant() {
     assert_eq!(limits_of(&grant(&npu, Part::Card, npu.memory, 0), &npu, &npu.uuid), None);
 }
 
-fn place(dir: &tempfile::TempDir) -> Place {
-    Place { dir: dir.path().to_owned(), lock: dir.path().join("lock") }
+fn place(dir: &tempfile::TempDir) -> GrantPaths {
+    GrantPaths { dir: dir.path().to_owned(), lock: dir.path().join("lock") }
 }
 
 fn wanted(bytes: u64) -> Limits {
@@ -104,30 +104,30 @@ fn second_prepare_changes_limits_in_place_and_keeps_usage() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     let disk = Disk::default();
-    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Something);
+    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), WriteOutcome::Something);
     let first = read(&place.limits()).unwrap();
     assert_eq!((first.generation, first.memory), (1, MemoryLimit::Bytes(8 * MIB)));
-    let watched = Watched::open(&place.usage()).unwrap();
+    let watched = UsageFile::open(&place.usage()).unwrap();
     watched.view().unwrap().total().store(77, Ordering::SeqCst);
     // A governor's grant since is no reason to write.
     place.change(|now| now.map(|now| Limits { granted_ppm: 500_000, ..*now })).unwrap();
-    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Nothing);
+    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), WriteOutcome::Nothing);
     assert_eq!(read(&place.limits()).unwrap().granted_ppm, 500_000);
 
     // Nor is a measured context size, which stays through other changes.
     place.publish_context(Footprint { context: Bytes(480 * MIB), pages: Pages::ASSUMED }).unwrap();
     place.publish_context(Footprint { context: Bytes(480 * MIB), pages: Pages::ASSUMED }).unwrap();
-    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Nothing);
+    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), WriteOutcome::Nothing);
     assert_eq!(read(&place.limits()).unwrap().generation, 3, "published once");
 
     let inode = |path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
     let before = inode(place.limits());
-    assert_eq!(place.ensure(&disk, &wanted(4 * MIB)).unwrap(), Made::Something);
+    assert_eq!(place.ensure(&disk, &wanted(4 * MIB)).unwrap(), WriteOutcome::Something);
     let second = read(&place.limits()).unwrap();
     assert_eq!((second.generation, second.memory), (4, MemoryLimit::Bytes(4 * MIB)));
     assert_eq!(second.context_bytes, 480 * MIB);
     assert_eq!(inode(place.limits()), before, "every mapping shows the change");
-    assert_eq!(Seen::of(&place.usage()).unwrap().total, Bytes(77));
+    assert_eq!(UsageCopy::of(&place.usage()).unwrap().total, Bytes(77));
 
     let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(place.limits()), mode(place.usage())), (0o644, 0o666));
@@ -143,15 +143,19 @@ fn files_that_were_cut_or_spoilt_are_mended_where_they_are() {
     place.ensure(&disk, &wanted(8 * MIB)).unwrap();
     for (path, damage) in [(place.limits(), 100), (place.usage(), 8192), (place.usage(), 1 << 24)] {
         OpenOptions::new().write(true).open(&path).unwrap().set_len(damage).unwrap();
-        assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Something, "{path:?} {damage}");
-        assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Nothing);
+        assert_eq!(
+            place.ensure(&disk, &wanted(8 * MIB)).unwrap(),
+            WriteOutcome::Something,
+            "{path:?} {damage}"
+        );
+        assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), WriteOutcome::Nothing);
         assert_eq!(fs::metadata(place.usage()).unwrap().len(), 135_168);
         assert_eq!(read(&place.limits()).unwrap().memory, MemoryLimit::Bytes(8 * MIB));
     }
     let open = || OpenOptions::new().write(true).open(place.limits()).unwrap();
     open().write_all(&[0xFF; 1200]).unwrap();
     assert!(read(&place.limits()).is_err());
-    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), Made::Something);
+    assert_eq!(place.ensure(&disk, &wanted(8 * MIB)).unwrap(), WriteOutcome::Something);
     assert_eq!(read(&place.limits()).unwrap().memory, MemoryLimit::Bytes(8 * MIB));
 }
 
@@ -160,22 +164,22 @@ fn a_tenant_that_cuts_its_usage_short_ends_nobody_but_itself() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
-    let watched = Watched::open(&place.usage()).unwrap();
+    let watched = UsageFile::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
     view.total().store(5, Ordering::SeqCst);
     OpenOptions::new().write(true).open(place.usage()).unwrap().set_len(0).unwrap();
     assert_eq!(view.total().load(Ordering::SeqCst), 0, "a vanished page reads as zeros");
     assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Torn);
     assert_eq!(fs::metadata(place.usage()).unwrap().len(), 135_168, "it has its length again");
-    assert_eq!(place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap(), Made::Something);
-    assert_eq!(Watched::open(&place.usage()).unwrap().reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
+    assert_eq!(place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap(), WriteOutcome::Something);
+    assert_eq!(UsageFile::open(&place.usage()).unwrap().reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
 }
 
 /// A tenant process with memory in the share of `dir`; does nothing unless a test starts it as one.
 #[test]
 fn tenant() {
     let Some(dir) = std::env::var_os(TENANT) else { return };
-    let watched = Watched::open(&Path::new(&dir).join(USAGE)).unwrap();
+    let watched = UsageFile::open(&Path::new(&dir).join(USAGE)).unwrap();
     let view = watched.view().unwrap();
     let pid = std::process::id();
     let number = usize::try_from(pid).unwrap() % usage::SLOT_COUNT;
@@ -237,7 +241,7 @@ fn exited_processes_are_credited_and_live_ones_keep_theirs() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
-    let watched = Watched::open(&place.usage()).unwrap();
+    let watched = UsageFile::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
     let (mut living, held) = start_tenant(dir.path(), Does::Rests);
     let rounds = 8;
@@ -265,7 +269,7 @@ fn exited_processes_are_credited_and_live_ones_keep_theirs() {
     living.kill().unwrap();
     living.wait().unwrap();
     assert!(matches!(watched.reap(Ppm::ALL).unwrap(), Reaped::Dead { processes: 1, .. }));
-    assert_eq!(Seen::of(&place.usage()).unwrap().total, Bytes(0));
+    assert_eq!(UsageCopy::of(&place.usage()).unwrap().total, Bytes(0));
 }
 
 /// The stopped reaper holds the reapers' lock and has frozen the accounting.
@@ -274,7 +278,7 @@ fn a_reaper_that_was_stopped_keeps_nothing_from_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
-    let watched = Watched::open(&place.usage()).unwrap();
+    let watched = UsageFile::open(&place.usage()).unwrap();
     let total = watched.view().unwrap().total();
     let (mut stopped, held) = start_opener(dir.path(), Some(0), Does::Rests);
     let (mut dead, _) = start_beside(dir.path(), (None, Does::Reserves), held);
@@ -288,7 +292,7 @@ fn a_reaper_that_was_stopped_keeps_nothing_from_the_next_one() {
 }
 
 /// Reaps until an exited process was found; returns that result.
-fn reap_exited(watched: &Watched) -> Reaped {
+fn reap_exited(watched: &UsageFile) -> Reaped {
     let bound = Instant::now() + Duration::from_secs(10);
     loop {
         match watched.reap(Ppm::ALL).unwrap() {
@@ -320,7 +324,7 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
-    let watched = Watched::open(&place.usage()).unwrap();
+    let watched = UsageFile::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
     let (mut maker, number) = start_tenant(dir.path(), Does::Reserves);
     // Far from the slots of later processes, which their pids determine.
@@ -337,7 +341,7 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     view.total().fetch_add(50, Ordering::SeqCst);
     slot.used().store(50, Ordering::SeqCst);
     assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
-    let mut seen = Seen::of(&place.usage()).unwrap().processes;
+    let mut seen = UsageCopy::of(&place.usage()).unwrap().processes;
     seen.retain(|process| process.pid == maker.id());
     assert!(seen.len() == 1 && seen[0].used >= Bytes(150), "{seen:?}");
     maker.kill().unwrap();
@@ -352,7 +356,7 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     opener.kill().unwrap();
     opener.wait().unwrap();
     assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, returned: Bytes(150 | 153) }));
-    assert_eq!((Seen::of(&place.usage()).unwrap().total, watched.owners().count()), (Bytes(0), 0));
+    assert_eq!((UsageCopy::of(&place.usage()).unwrap().total, watched.owners().count()), (Bytes(0), 0));
     // Memory that its exporter has needs no lock; closed and without a lock it is released, whichever processes live.
     let (mut maker, number) = start_beside(dir.path(), (None, Does::Rests), lent);
     let made = view.slot(number).unwrap();
@@ -376,7 +380,7 @@ fn memory_that_is_being_lent_is_never_shown_twice() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
-    let watched = Watched::open(&place.usage()).unwrap();
+    let watched = UsageFile::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
     let (own, lent) = (view.slot(1).unwrap(), view.slot(usage::SLOT_COUNT - 1).unwrap());
     let me = std::process::id();
@@ -397,7 +401,7 @@ fn memory_that_is_being_lent_is_never_shown_twice() {
             }
         });
         for look in 0..4000 {
-            let seen = Seen::of(&place.usage()).unwrap();
+            let seen = UsageCopy::of(&place.usage()).unwrap();
             let used: Vec<Bytes> = seen.processes.iter().map(|process| process.used).collect();
             if !matches!(used[..], [Bytes(0..=50)]) {
                 ends.store(true, Ordering::SeqCst);
@@ -413,7 +417,7 @@ fn process_of_another_pid_namespace_lives_with_its_lock() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
-    let watched = Watched::open(&place.usage()).unwrap();
+    let watched = UsageFile::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
     let (slot, me) = (view.slot(5).unwrap(), std::process::id());
     let sign = slot::SIGNS.start + 77;
@@ -438,7 +442,7 @@ fn leaked_card_memory_of_exited_processes_is_billed() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
-    let watched = Watched::open(&place.usage()).unwrap();
+    let watched = UsageFile::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
     let (mut child, number) = start_tenant(dir.path(), Does::Reserves);
     let left = crate::clock::monotonic().0 - 300_000_000;
@@ -464,7 +468,7 @@ fn exited_processes_with_open_files_are_billed_and_keep_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
-    let watched = Watched::open(&place.usage()).unwrap();
+    let watched = UsageFile::open(&place.usage()).unwrap();
     let view = watched.view().unwrap();
     let (mut child, number) = start_tenant(dir.path(), Does::Reserves);
     let slot = view.slot(number).unwrap();
@@ -485,7 +489,7 @@ fn exited_processes_with_open_files_are_billed_and_keep_bytes() {
     }
     let billed = view.device_nanos().load(Ordering::SeqCst);
     assert!(billed >= 150_000_000, "half of the time is the tenant's: {billed}");
-    let seen = Seen::of(&place.usage()).unwrap();
+    let seen = UsageCopy::of(&place.usage()).unwrap();
     assert!(watched.any_alive().unwrap(), "its memory is still allocated");
     assert!(seen.total >= Bytes(100) && seen.processes.len() == 1, "{seen:?}");
     assert_eq!(
@@ -519,12 +523,12 @@ fn any_bytes_in_usage_are_shown_or_refused_and_reaping_ends() {
             word.copy_from_slice(&value.to_le_bytes());
         }
         fs::write(place.usage(), &bytes).unwrap();
-        assert!(Seen::of(&place.usage()).unwrap().processes.len() <= usage::SLOT_COUNT);
-        let watched = Watched::open(&place.usage()).unwrap();
+        assert!(UsageCopy::of(&place.usage()).unwrap().processes.len() <= usage::SLOT_COUNT);
+        let watched = UsageFile::open(&place.usage()).unwrap();
         let begun = Instant::now();
         watched.reap(Ppm::ALL).unwrap();
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
     fs::write(place.usage(), [0xAB; 200_000]).unwrap();
-    assert!(Seen::of(&place.usage()).is_err() && Watched::open(&place.usage()).is_err());
+    assert!(UsageCopy::of(&place.usage()).is_err() && UsageFile::open(&place.usage()).is_err());
 }

@@ -1,7 +1,7 @@
 //! The usage file of one grant on the host: the memory of each process, and the reaping of exited processes.
 //!
 //! A process opens a usage file only once: closing any descriptor of it drops all record locks of the process on it, the reaper's
-//! own among them. To be reported only, a file is copied ([`Seen::of`]).
+//! own among them. To be reported only, a file is copied ([`UsageCopy::of`]).
 
 use std::fs::File;
 use std::io::{self, Seek as _};
@@ -26,7 +26,7 @@ use std::os::fd::AsFd;
 
 use crate::clock::monotonic;
 
-use super::liveness::{Fate, Processes, Taken, byte_lock, pid_of};
+use super::liveness::{Fate, OwnedSlot, Processes, byte_lock, pid_of};
 use super::mapping::{Image, Mapping};
 use super::{bytes_of, fault, open, open_to_look};
 
@@ -46,7 +46,7 @@ static REAPING: Mutex<()> = Mutex::new(());
 
 /// A usage file, opened and mapped for as long as its grant is watched.
 #[derive(Debug)]
-pub struct Watched {
+pub struct UsageFile {
     file: File,
     mapping: Mapping,
 }
@@ -71,7 +71,7 @@ pub enum Reaped {
 
 /// A copy of a usage file. The tenant writes it: its values may be shown, never trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct UsageCopy {
     /// Length of the file; a tenant may give it any.
     pub length: Bytes,
     /// Bytes reserved by all processes.
@@ -120,9 +120,9 @@ pub enum Life {
     Dead,
 }
 
-// === impl Watched ===
+// === impl UsageFile ===
 
-impl Watched {
+impl UsageFile {
     /// Opens and maps a usage file.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Watched {
         };
         let left_frozen = view.total().load(Ordering::SeqCst) & FREEZE != 0;
         let processes = Processes::now();
-        let is_dead = |t: &Taken<'_>| match t.fate(&self.file, &processes) {
+        let is_dead = |t: &OwnedSlot<'_>| match t.fate(&self.file, &processes) {
             Fate::Lives => false,
             Fate::Left => t.is_unfinished(),
             Fate::Gone => true,
@@ -259,7 +259,7 @@ impl Watched {
     }
 
     /// A slot for the recount: a marked owner has exited; an unmarked one was found alive, or took the slot since.
-    fn as_counted<'a>(&self, taken: &Taken<'a>, processes: &Processes) -> Slot<'a> {
+    fn as_counted<'a>(&self, taken: &OwnedSlot<'a>, processes: &Processes) -> Slot<'a> {
         let (slot, seen) = (taken.slot, taken.owner);
         let is_inside = || slot.inside().load(Ordering::SeqCst) != 0;
         let owner = match seen & slot::GONE {
@@ -284,17 +284,17 @@ impl Watched {
 }
 
 /// Slots that have an owner, live or exited.
-pub(super) fn taken(view: UsageView<'_>) -> impl Iterator<Item = Taken<'_>> + Clone {
+pub(super) fn taken(view: UsageView<'_>) -> impl Iterator<Item = OwnedSlot<'_>> + Clone {
     (0..usage::SLOT_COUNT).filter_map(move |number| {
         let slot = view.slot(number)?;
         let owner = slot.owner().load(Ordering::SeqCst);
-        (pid_of(owner) != 0).then_some(Taken { number, slot, owner })
+        (pid_of(owner) != 0).then_some(OwnedSlot { number, slot, owner })
     })
 }
 
-// === impl Seen ===
+// === impl UsageCopy ===
 
-impl Seen {
+impl UsageCopy {
     /// Copies a usage file. The tenant may change the file meanwhile, so bytes that move within it could be in both places of a
     /// copy, or in neither. So the file is copied until two copies agree, at most `COPIES_MAX` times. Of a tenant that never
     /// pauses, the last copy that does not exceed its total is used.
@@ -309,9 +309,9 @@ impl Seen {
         let word = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
         let now = Processes::now();
         // IPC-shared memory counts as its exporter's until the exporter closes it.
-        let lent_by = |process: &Taken<'_>| {
-            let of = |taken: &Taken<'_>| (pid_of(taken.owner), word(taken.slot.pid_namespace()));
-            let has = |t: &Taken<'_>| t.slot.kind().load(Ordering::Relaxed) == slot::LENT;
+        let lent_by = |process: &OwnedSlot<'_>| {
+            let of = |taken: &OwnedSlot<'_>| (pid_of(taken.owner), word(taken.slot.pid_namespace()));
+            let has = |t: &OwnedSlot<'_>| t.slot.kind().load(Ordering::Relaxed) == slot::LENT;
             let lent = taken(view).filter(|t| has(t) && of(t) == of(process));
             lent.fold(0_u64, |sum, t| sum.saturating_add(word(t.slot.used())))
         };
@@ -345,7 +345,7 @@ struct Holdings {
 
 impl Holdings {
     fn of(view: UsageView<'_>) -> Self {
-        let of_slot = |t: Taken<'_>| {
+        let of_slot = |t: OwnedSlot<'_>| {
             let kind = t.slot.kind().load(Ordering::Relaxed);
             (t.number, t.owner, kind, t.slot.used().load(Ordering::Relaxed))
         };

@@ -31,7 +31,7 @@ pub trait Cards {
     ///
     /// # Errors
     /// Its files cannot be created, or the driver cannot be queried.
-    fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<Reach>;
+    fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<CardAccess>;
 
     /// Follows the card of a grant, from now on.
     ///
@@ -54,7 +54,7 @@ pub trait Cards {
 
 /// How a command reaches its part.
 #[derive(Debug)]
-pub struct Reach {
+pub struct CardAccess {
     /// First library directory of its loader; `None`: the system's own libraries.
     pub libraries: Option<PathBuf>,
     /// Further environment variables.
@@ -88,12 +88,12 @@ pub struct Window {
     /// Part in which the card was busy; `None`: not reported.
     pub busy_percent: Option<u32>,
     /// Part of each process.
-    pub processes: Vec<Spent>,
+    pub processes: Vec<ProcessTime>,
 }
 
 /// Card time of one process in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spent {
+pub struct ProcessTime {
     /// Process id.
     pub pid: u32,
     /// Whole percents.

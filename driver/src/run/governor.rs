@@ -43,7 +43,7 @@ use aliquot_enforce::units::{Nanos, Ppm};
 use super::cards::{Meter, Window};
 use crate::clock::monotonic;
 use crate::disk::Disk;
-use crate::region::{Changed, Live, Place, Reaped, Watched, wait_any, wake};
+use crate::region::{Changed, GrantPaths, Live, Reaped, UsageFile, wait_any, wake};
 use news::{Candidate, Heard, Shared, Watch, Wish};
 pub use news::{offices, remove_offices};
 use owners::{Owners, Started};
@@ -85,7 +85,7 @@ pub struct Governor {
 #[derive(Debug)]
 struct Grant {
     limits: Live,
-    usage: Watched,
+    usage: UsageFile,
     /// `None`: its compute is not limited.
     tenant: Option<Tenant>,
     /// Processes that its card time is measured by, if its compute is limited.
@@ -111,7 +111,7 @@ struct Reign<'s> {
 }
 
 /// The content of a share's directory.
-enum Found {
+enum ShareContent {
     /// A grant of the card.
     Ours(Box<Grant>),
     /// A grant of another card, or none with enforceable limits.
@@ -179,7 +179,7 @@ impl Drop for Governor {
 
 /// The thread: tries for the leader lock, governs while it holds it.
 fn serve(mut scope: Scope, register: Option<&Register>, shared: &Shared) {
-    let own = Place { dir: scope.share.clone(), lock: scope.writers.clone() };
+    let own = GrantPaths { dir: scope.share.clone(), lock: scope.writers.clone() };
     let mut candidate = Candidate::new(&scope.election, own, Disk::default());
     loop {
         match shared.wish() {
@@ -249,9 +249,9 @@ impl<'s> Reign<'s> {
                 continue;
             }
             match self.grant_at(dir) {
-                Found::Ours(grant) => drop(self.grants.insert(dir.clone(), *grant)),
-                Found::Others => {}
-                Found::Unread => self.unread += 1,
+                ShareContent::Ours(grant) => drop(self.grants.insert(dir.clone(), *grant)),
+                ShareContent::Others => {}
+                ShareContent::Unread => self.unread += 1,
             }
         }
         let before = self.grants.len();
@@ -269,22 +269,22 @@ impl<'s> Reign<'s> {
     }
 
     /// The grant in a share's directory.
-    fn grant_at(&self, dir: &Path) -> Found {
-        let place = Place { dir: dir.to_owned(), lock: self.scope.writers.clone() };
+    fn grant_at(&self, dir: &Path) -> ShareContent {
+        let place = GrantPaths { dir: dir.to_owned(), lock: self.scope.writers.clone() };
         if !place.limits().exists() {
-            return Found::Others;
+            return ShareContent::Others;
         }
         let opened = Live::open(&place).and_then(|limits| Ok((limits.read()?, limits)));
-        let Ok((now, limits)) = opened else { return Found::Unread };
+        let Ok((now, limits)) = opened else { return ShareContent::Unread };
         if now.card.as_str() != self.scope.visible {
-            return Found::Others;
+            return ShareContent::Others;
         }
-        match Watched::open(&place.usage()) {
+        match UsageFile::open(&place.usage()) {
             Ok(usage) => {
                 let (tenant, owners) = (terms(&now).map(Tenant::new), Owners::default());
-                Found::Ours(Box::new(Grant { limits, usage, tenant, owners }))
+                ShareContent::Ours(Box::new(Grant { limits, usage, tenant, owners }))
             }
-            Err(_) => Found::Unread,
+            Err(_) => ShareContent::Unread,
         }
     }
 

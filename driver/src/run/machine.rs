@@ -16,7 +16,7 @@ use aliquot_core::ports::{CardEvents, DeviceBackend as _};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
-use super::cards::{Cards, Events, Meter, Reach, Window};
+use super::cards::{CardAccess, Cards, Events, Meter, Window};
 use super::commands::Commands;
 use super::samples::SampleClock;
 use crate::view::chain;
@@ -48,15 +48,15 @@ impl Cards for Machine {
         NvidiaNode::vendor()
     }
 
-    fn reach(&self, grant: &Grant, visible: &CardUuid, _: &Inventory) -> io::Result<Reach> {
+    fn reach(&self, grant: &Grant, visible: &CardUuid, _: &Inventory) -> io::Result<CardAccess> {
         if grant.partition().is_some() {
             // The driver reports no process times for a MIG instance.
             let environment = vec![(VISIBLE_DEVICES, visible.as_str().into())];
-            return Ok(Reach { libraries: None, environment, footprint: None, meter: None });
+            return Ok(CardAccess { libraries: None, environment, footprint: None, meter: None });
         }
         let (node, card) = (Arc::clone(&self.0), visible.clone());
         let meter = Box::new(OfCard { node, card, samples: SampleClock::for_governor(), asked: None });
-        Ok(Reach { libraries: None, environment: Vec::new(), footprint: None, meter: Some(meter) })
+        Ok(CardAccess { libraries: None, environment: Vec::new(), footprint: None, meter: Some(meter) })
     }
 
     fn follow(&self, grant: &Grant, _: &CardUuid) -> Result<Box<dyn Events>, String> {

@@ -27,7 +27,7 @@ use crate::prepare::{PrepareError, Released};
 use crate::region;
 use crate::state_dir::{file, wait};
 
-use super::signs::{Signs, Where};
+use super::signs::{RunLiveness, Where};
 
 /// Environment variable with the directory of a process's grants.
 pub const GRANTS_VARIABLE: &str = "ALIQUOT_GRANTS";
@@ -46,16 +46,16 @@ pub struct Run {
 
 /// A record, as a process reads it while it has the node open.
 #[derive(Debug)]
-pub enum Found {
+pub enum RecordState {
     /// Its supervisor is alive: its process id, in its own pid namespace.
     Supervised(u32),
     /// Its supervisor has exited.
-    Left(Left),
+    Left(OrphanedRun),
 }
 
 /// The record of a run without a supervisor; locked until dropped.
 #[derive(Debug)]
-pub struct Left {
+pub struct OrphanedRun {
     path: PathBuf,
     living: PathBuf,
     says: Says,
@@ -145,7 +145,7 @@ impl Run {
     pub fn has_other_live_process(&self, grants: &Path) -> bool {
         let (grants, living) = (grants.to_owned(), Some(self.living.clone()));
         // The command has ended, and its process id may be reused.
-        Signs { grants, living, command: None, of: None }.any_alive()
+        RunLiveness { grants, living, command: None, of: None }.any_alive()
     }
 
     /// Removes the record: its claim is released, or was never prepared. The node is open for changes.
@@ -157,9 +157,9 @@ impl Run {
     }
 }
 
-// === impl Left ===
+// === impl OrphanedRun ===
 
-impl Left {
+impl OrphanedRun {
     /// The known process ids of its live processes; `None`: no process is alive.
     #[must_use]
     pub fn live_processes(&self, grants: PathBuf) -> Option<BTreeSet<u32>> {
@@ -174,9 +174,9 @@ impl Left {
         forget(&self.path, &self.living)
     }
 
-    fn signs(&self, grants: PathBuf) -> Signs {
+    fn signs(&self, grants: PathBuf) -> RunLiveness {
         let living = Some(self.living.clone());
-        Signs { grants, living, command: self.says.command, of: self.says.of.clone() }
+        RunLiveness { grants, living, command: self.says.command, of: self.says.of.clone() }
     }
 }
 
@@ -244,7 +244,7 @@ fn forget(record: &Path, living: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The entry is no plain file, or cannot be read or locked.
-pub fn find(state: &Path, uid: &ClaimUid) -> io::Result<Option<Found>> {
+pub fn find(state: &Path, uid: &ClaimUid) -> io::Result<Option<RecordState>> {
     let path = directory(state).join(uid.as_str());
     let file = match file::to_change(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -254,19 +254,19 @@ pub fn find(state: &Path, uid: &ClaimUid) -> io::Result<Option<Found>> {
         Ok(file) => file,
         Err((_, Errno::EWOULDBLOCK)) => {
             let pid = uid.as_str().strip_prefix("run-").and_then(|rest| rest.split('-').next());
-            return Ok(Some(Found::Supervised(pid.and_then(|pid| pid.parse().ok()).unwrap_or(0))));
+            return Ok(Some(RecordState::Supervised(pid.and_then(|pid| pid.parse().ok()).unwrap_or(0))));
         }
         // The liveness of its supervisor is unknown: the administrator must remove the cause.
         Err((_, errno)) => return Err(errno.into()),
     };
     let says = Says::read(&mut file)?;
-    Ok(Some(Found::Left(Left { path, living: living(state, uid), says, _file: file })))
+    Ok(Some(RecordState::Left(OrphanedRun { path, living: living(state, uid), says, _file: file })))
 }
 
 /// The known process ids of live processes of a claim without a run; `None`: no process is alive.
 #[must_use]
 pub fn live_processes_of_claim(grants: PathBuf) -> Option<BTreeSet<u32>> {
-    Signs::of_claim(grants).live_processes()
+    RunLiveness::of_claim(grants).live_processes()
 }
 
 /// The node that runs' claims go back to; this process has it open for changes.
@@ -325,15 +325,15 @@ pub fn sweep(node: &mut impl Releases, state: &Path) -> io::Result<Vec<Swept>> {
         }
         let Ok(uid) = ClaimUid::new(name) else { continue };
         match find(state, &uid) {
-            Ok(None | Some(Found::Supervised(_))) => {}
-            Ok(Some(Found::Left(left))) => swept.push(give_back(node, uid, left)),
+            Ok(None | Some(RecordState::Supervised(_))) => {}
+            Ok(Some(RecordState::Left(left))) => swept.push(give_back(node, uid, left)),
             Err(error) => swept.push(Swept::Odd(path, error)),
         }
     }
     Ok(swept)
 }
 
-fn give_back(node: &mut impl Releases, uid: ClaimUid, left: Left) -> Swept {
+fn give_back(node: &mut impl Releases, uid: ClaimUid, left: OrphanedRun) -> Swept {
     if left.signs(node.grants_dir().join(uid.as_str())).any_alive() {
         return Swept::Running(uid);
     }

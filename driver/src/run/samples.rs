@@ -14,7 +14,7 @@
 use aliquot_core::ports::Samples;
 use aliquot_enforce::units::Nanos;
 
-use super::cards::{Spent, Window};
+use super::cards::{ProcessTime, Window};
 
 /// A driver samples at least once a second: a longer gap between two samples says nothing of the rest.
 const GAP_MAX: Nanos = Nanos::from_millis(1_000);
@@ -31,7 +31,7 @@ pub(crate) struct SampleClock {
     /// When the last window ended, on the host's clock.
     ended: Option<Nanos>,
     /// Processes of the last question that named any: card time that no process has now is theirs.
-    last: Vec<Spent>,
+    last: Vec<ProcessTime>,
 }
 
 impl SampleClock {
@@ -86,9 +86,10 @@ impl SampleClock {
     }
 
     /// What each process had of that many hundredths.
-    fn divide(&mut self, card: u32, samples: &Samples) -> Vec<Spent> {
+    fn divide(&mut self, card: u32, samples: &Samples) -> Vec<ProcessTime> {
         let ran = samples.processes.iter().filter(|(_, percent)| *percent > 0);
-        let ran: Vec<Spent> = ran.map(|(pid, percent)| Spent { pid: *pid, percent: *percent }).collect();
+        let ran: Vec<ProcessTime> =
+            ran.map(|(pid, percent)| ProcessTime { pid: *pid, percent: *percent }).collect();
         if !ran.is_empty() {
             self.last = ran;
         }
@@ -97,9 +98,9 @@ impl SampleClock {
         if (u64::from(card).saturating_sub(1)..=u64::from(card).saturating_add(rounding)).contains(&sum) {
             return self.last.clone();
         }
-        let part = |spent: &Spent| {
+        let part = |spent: &ProcessTime| {
             let percent = (u64::from(spent.percent) * u64::from(card)).div_ceil(sum.max(1));
-            Spent { pid: spent.pid, percent: u32::try_from(percent).unwrap_or(100).min(100) }
+            ProcessTime { pid: spent.pid, percent: u32::try_from(percent).unwrap_or(100).min(100) }
         };
         self.last.iter().map(part).filter(|spent| spent.percent > 0).collect()
     }
@@ -120,7 +121,7 @@ mod tests {
     }
 
     fn window(millis: u64, card: u32, processes: &[(u32, u32)]) -> Option<Window> {
-        let spent = |(pid, percent): &(u32, u32)| Spent { pid: *pid, percent: *percent };
+        let spent = |(pid, percent): &(u32, u32)| ProcessTime { pid: *pid, percent: *percent };
         let processes = processes.iter().map(spent).collect();
         Some(Window { length: AT(millis), busy_percent: Some(card), processes })
     }
@@ -160,7 +161,7 @@ mod tests {
         let told = samples(&[(1_166, 0), (1_333, 0), (1_500, 100)], &[(1, 100)]);
         let found = clock.window(AT(50_500), &told).unwrap();
         assert_eq!((found.length, found.busy_percent), (AT(500), Some(34)));
-        assert_eq!(found.processes, [Spent { pid: 1, percent: 34 }]);
+        assert_eq!(found.processes, [ProcessTime { pid: 1, percent: 34 }]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 
-use crate::region::{self, Life, Seen, SeenProcess, USAGE, Watched};
+use crate::region::{self, Life, SeenProcess, USAGE, UsageCopy, UsageFile};
 
 use super::record::GRANTS_VARIABLE;
 
@@ -41,7 +41,7 @@ pub(super) struct Where {
 
 /// Liveness evidence of one run.
 #[derive(Debug)]
-pub(super) struct Signs {
+pub(super) struct RunLiveness {
     /// Directory of its claim.
     pub(super) grants: PathBuf,
     /// The file that its processes keep locked; it exists once a command was started.
@@ -73,9 +73,9 @@ impl Where {
     }
 }
 
-// === impl Signs ===
+// === impl RunLiveness ===
 
-impl Signs {
+impl RunLiveness {
     /// Of a claim without a record.
     pub(super) fn of_claim(grants: PathBuf) -> Self {
         Self { grants, living: None, command: None, of: None }
@@ -94,7 +94,7 @@ impl Signs {
     pub(super) fn live_processes(&self) -> Option<BTreeSet<u32>> {
         let mut pids: BTreeSet<u32> = in_environments(&self.grants).collect();
         pids.extend(self.command.filter(|_| self.command_lives()).map(|(pid, _)| pid));
-        let seen = self.books().filter_map(|usage| Seen::of(&usage).ok());
+        let seen = self.books().filter_map(|usage| UsageCopy::of(&usage).ok());
         pids.extend(seen.flat_map(|seen| seen.processes).filter_map(|process| number(&process)));
         if let Some(living) = self.living.as_ref().filter(|_| self.locked() == Lock::Held) {
             pids.extend(processes_with_open(living));
@@ -128,7 +128,7 @@ impl Signs {
 
     fn holds_memory(&self) -> bool {
         // An unreadable usage file does not keep the grant: its tenant may have corrupted it.
-        let lives = |usage: &PathBuf| Watched::open(usage).and_then(|watched| watched.any_alive());
+        let lives = |usage: &PathBuf| UsageFile::open(usage).and_then(|watched| watched.any_alive());
         self.books().any(|usage| lives(&usage).unwrap_or(false))
     }
 

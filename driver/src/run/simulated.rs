@@ -26,7 +26,7 @@ use aliquot_sim_device::{
     Card as SimulatedCard, CardFacts, DIR_ENV, Health, MigMode, Node as SimulatedNode, Seen, WINDOW_NANOS,
 };
 
-use super::cards::{Cards, Events, Meter, Reach, Spent, Window};
+use super::cards::{CardAccess, Cards, Events, Meter, ProcessTime, Window};
 use crate::clock;
 use crate::disk::{Disk, Mode};
 use crate::region::Footprint;
@@ -114,7 +114,7 @@ impl Cards for Simulated {
         vendor()
     }
 
-    fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<Reach> {
+    fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<CardAccess> {
         let libraries = aliquot_libraries::install_simulated(&self.libraries)?.canonicalize()?;
         let dir = directory_for(&self.state, &grant.card, &grant.part, visible, cards)?;
         let device = aliquot_sim_device::open(&dir).map_err(io::Error::other)?;
@@ -122,7 +122,7 @@ impl Cards for Simulated {
         let meter = card.map(|card| Box::new(OfCard { card, window: 0 }) as Box<dyn Meter>);
         let environment: Vec<(&'static str, OsString)> = vec![(DIR_ENV, dir.canonicalize()?.into())];
         let footprint = Some(footprint(device.node()));
-        Ok(Reach { libraries: Some(libraries), environment, footprint, meter })
+        Ok(CardAccess { libraries: Some(libraries), environment, footprint, meter })
     }
 
     fn follow(&self, grant: &Grant, visible: &CardUuid) -> Result<Box<dyn Events>, String> {
@@ -190,7 +190,8 @@ impl Meter for OfCard {
             return None;
         }
         self.window = number;
-        let processes = self.card.utilizations().into_iter().map(|(pid, percent)| Spent { pid, percent });
+        let processes =
+            self.card.utilizations().into_iter().map(|(pid, percent)| ProcessTime { pid, percent });
         Some(Window {
             length: Nanos(WINDOW_NANOS),
             busy_percent: Some(self.card.utilization()),

@@ -18,12 +18,12 @@ use super::simulated::Drivers;
 use super::state;
 use crate::checkpoint::Phase;
 use crate::clock::now;
-use crate::region::Seen;
+use crate::region::UsageCopy;
 use crate::run::commands::Commands;
 
 /// All data of one look.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
+pub struct Snapshot {
     /// State directories, in the order in which they were named.
     pub states: Vec<State>,
     /// Default homes of state with a directory that another user does not let this one read.
@@ -106,7 +106,7 @@ pub struct Files {
     /// The present limits, or the reason why they cannot be read.
     pub limits: Result<Limits, String>,
     /// Use by its processes, or the reason why it cannot be read.
-    pub usage: Result<Seen, String>,
+    pub usage: Result<UsageCopy, String>,
     /// Program names of its processes, by their pid in this namespace; untrusted text.
     pub commands: BTreeMap<u32, String>,
     /// Time of reading since the first look.
@@ -176,9 +176,9 @@ pub struct Looker {
     begun: Instant,
 }
 
-// === impl Look ===
+// === impl Snapshot ===
 
-impl Look {
+impl Snapshot {
     /// Shares and partitions by state directory.
     pub(super) fn promised(&self) -> impl Iterator<Item = (&Path, &Promised)> {
         self.states.iter().filter_map(|state| Some((state.dir.as_path(), state.promised.as_ref().ok()?)))
@@ -214,7 +214,7 @@ impl Looker {
     }
 
     /// One look.
-    pub fn look(&mut self) -> Look {
+    pub fn look(&mut self) -> Snapshot {
         let begun = self.begun;
         let clock = || now().saturating_duration_since(begun);
         let (mut named, mut closed) = (self.states.clone(), Vec::new());
@@ -235,7 +235,7 @@ impl Looker {
         let mut dirs: Vec<(PathBuf, Option<PathBuf>)> = named.iter().flat_map(lies_in).collect();
         dirs.extend(self.cards.iter().map(|dir| (dir.clone(), None)));
         let (drivers, unusable) = self.drivers.look(&dirs, &clock);
-        let mut look = Look { states, closed, inventory: self.inventory.clone(), drivers, unusable };
+        let mut look = Snapshot { states, closed, inventory: self.inventory.clone(), drivers, unusable };
         if let Some(machine) = &mut self.machine {
             let known = |card: &CardUuid| {
                 self.states.is_empty() || look.promised().any(|(_, promised)| promised.is_on(card))

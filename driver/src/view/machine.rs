@@ -27,7 +27,7 @@ pub(super) struct Machine {
 
 /// The result of one look.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct MachineReading {
     pub(super) cards: Vec<Card>,
     pub(super) drivers: Vec<Driver>,
     /// Cards that cannot be queried, and the reason.
@@ -60,8 +60,8 @@ impl Machine {
         &mut self,
         wanted: &dyn Fn(&CardUuid) -> bool,
         clock: &impl Fn() -> Duration,
-    ) -> Found {
-        let mut found = Found::default();
+    ) -> MachineReading {
+        let mut found = MachineReading::default();
         let subject = || "this machine's cards".to_owned();
         let node = match &self.node {
             Ok(node) => node,

@@ -22,11 +22,11 @@ use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 
-use super::look::{Against, Health, Look, Partition, Share, State};
+use super::look::{Against, Health, Partition, Share, Snapshot, State};
 use crate::checkpoint::Phase;
 
-pub use place::{DriverRow, Enforcement, Place, ProcessRow, ShareRow, Shim};
-pub use rate::Measured;
+pub use place::{CardPart, DriverRow, Enforcement, ProcessRow, ShareRow, Shim};
+pub use rate::TimeRate;
 
 /// The whole picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct CardRow {
     /// Its health, if known.
     pub health: CardHealth,
     /// Use of the card itself.
-    pub place: Place,
+    pub place: CardPart,
     /// Its partitions.
     pub partitions: Vec<PartitionRow>,
 }
@@ -83,7 +83,7 @@ pub struct PartitionRow {
     /// Its own health if unhealthy, else its card's.
     pub health: CardHealth,
     /// Use of the partition.
-    pub place: Place,
+    pub place: CardPart,
 }
 
 /// One state directory.
@@ -113,15 +113,15 @@ struct Key<'a> {
 
 /// The two looks that a picture is computed from.
 #[derive(Clone, Copy)]
-struct Looks<'a> {
-    before: Option<&'a Look>,
-    now: &'a Look,
+struct SnapshotPair<'a> {
+    before: Option<&'a Snapshot>,
+    now: &'a Snapshot,
 }
 
 /// The picture of a look. Rates need the previous look.
 #[must_use]
-pub fn picture(before: Option<&Look>, now: &Look) -> Picture {
-    let looks = Looks { before, now };
+pub fn picture(before: Option<&Snapshot>, now: &Snapshot) -> Picture {
+    let looks = SnapshotPair { before, now };
     let mut problems: Vec<Problem> =
         now.unusable.iter().map(|(subject, why)| Problem::new(subject, why)).collect();
     let mut states = Vec::new();
@@ -143,7 +143,7 @@ pub fn picture(before: Option<&Look>, now: &Look) -> Picture {
 }
 
 /// All known cards: those of drivers, of the node description and of grants, by index.
-fn keys(now: &Look) -> Vec<Key<'_>> {
+fn keys(now: &Snapshot) -> Vec<Key<'_>> {
     let mut keys: Vec<Key<'_>> = Vec::new();
     let known: BTreeSet<&str> =
         now.promised().flat_map(|(_, p)| &p.partitions).filter_map(|p| p.uuid.as_deref()).collect();
@@ -175,7 +175,7 @@ fn keys(now: &Look) -> Vec<Key<'_>> {
     keys
 }
 
-fn card(looks: Looks<'_>, key: &Key<'_>, problems: &mut Vec<Problem>) -> CardRow {
+fn card(looks: SnapshotPair<'_>, key: &Key<'_>, problems: &mut Vec<Problem>) -> CardRow {
     let now = looks.now;
     let described = now.described(key.uuid);
     let driver = now.driver(key.uuid, key.state);
@@ -235,7 +235,7 @@ impl Problem {
 
 // === impl Look ===
 
-impl Look {
+impl Snapshot {
     fn described(&self, uuid: &str) -> Option<&Card> {
         self.inventory.cards.iter().find(|card| card.uuid.as_str() == uuid)
     }

@@ -18,7 +18,7 @@ use crate::checkpoint::{Journal, JournalFile, Making, Phase};
 use crate::disk::Disk;
 use crate::grant_file;
 use crate::health::{self, HealthBook};
-use crate::region::{self, Life, Place, Seen};
+use crate::region::{self, GrantPaths, Life, UsageCopy};
 
 /// Where local runs keep the state of simulated nodes, below a home of state.
 const SIMULATED: &str = "simulated";
@@ -134,14 +134,14 @@ fn visible(journal: &Journal, card: &CardUuid, at: Option<&PartitionAt>) -> Opti
     }
 }
 
-fn region(place: &Place, clock: &impl Fn() -> Duration) -> Region {
+fn region(place: &GrantPaths, clock: &impl Fn() -> Duration) -> Region {
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     if missing(&place.limits()) && missing(&place.usage()) {
         return Region::Absent;
     }
     let words = |error: io::Error| error.to_string();
-    let usage = Seen::of(&place.usage()).map_err(words);
+    let usage = UsageCopy::of(&place.usage()).map_err(words);
     let at = clock();
     let processes = usage.iter().flat_map(|seen| &seen.processes);
     let pids = processes.filter_map(|process| match process.life {

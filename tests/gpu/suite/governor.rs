@@ -1,7 +1,7 @@
 //! The host's part while tenants share a card: the node's own rule, tick by tick, over the grants of one measurement.
 
 use aliquot_abi::limits::{ComputePolicy, Limits};
-use aliquot_driver::region::{self, Place, Watched};
+use aliquot_driver::region::{self, GrantPaths, UsageFile};
 use aliquot_enforce::share::{BorrowPolicy, Sample, Tenant, Terms, step};
 use aliquot_enforce::units::{Nanos, Ppm};
 use aliquot_tests::preload::GrantFiles;
@@ -24,8 +24,8 @@ pub(crate) struct Governor {
 
 /// One grant as the governor has it.
 struct Governed {
-    place: Place,
-    usage: Watched,
+    place: GrantPaths,
+    usage: UsageFile,
 }
 
 fn terms(limits: &Limits) -> Terms {
@@ -44,8 +44,8 @@ fn now() -> Nanos {
 
 impl Governed {
     fn of(dir: &Path) -> Result<Self, String> {
-        let place = Place { dir: dir.to_owned(), lock: dir.join("lock") };
-        let usage = Watched::open(&place.usage()).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let place = GrantPaths { dir: dir.to_owned(), lock: dir.join("lock") };
+        let usage = UsageFile::open(&place.usage()).map_err(|error| format!("{}: {error}", dir.display()))?;
         Ok(Self { place, usage })
     }
 

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::Pages;
 use aliquot_core::units::Bytes;
-use aliquot_driver::region::{self, Footprint, Place};
+use aliquot_driver::region::{self, Footprint, GrantPaths};
 use aliquot_tests::local::{aliquot, copy_program, opened_to_everybody, wait_for};
 use aliquot_tests::machine::Machine;
 use aliquot_tests::preload::shim;
@@ -300,7 +300,7 @@ fn containers_of_a_simulated_node_get_its_context_size() {
         let shares = claims.flat_map(|claim| fs::read_dir(claim.unwrap().path()).unwrap());
         // Beside them lies what its containers load.
         let shares = shares.map(|share| share.unwrap().path()).filter(|share| share.is_dir());
-        shares.map(|share| Place { dir: share, lock: dir.path().join("state/limits.lock") })
+        shares.map(|share| GrantPaths { dir: share, lock: dir.path().join("state/limits.lock") })
     };
     let prepared = |claim: &str| {
         fs::write(at("claim.yaml"), share.replace("name: share\n", &format!("name: {claim}\n"))).unwrap();
@@ -308,7 +308,7 @@ fn containers_of_a_simulated_node_get_its_context_size() {
         prepare.args(["prepare", "-f", &at("claim.yaml"), "--node", "h100-8", "--state", &at("state")]);
         let output = prepare.output().unwrap();
         assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
-        let told = |place: Place| region::read(&place.limits()).unwrap().context_bytes;
+        let told = |place: GrantPaths| region::read(&place.limits()).unwrap().context_bytes;
         let mut told: Vec<u64> = shares().map(told).collect();
         told.sort_unstable();
         told

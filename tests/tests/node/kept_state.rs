@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use aliquot_driver::region::Seen;
+use aliquot_driver::region::UsageCopy;
 use aliquot_tests::local::{Local, aliquot, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -151,7 +151,7 @@ fn states_that_were_kept_are_read_and_what_they_hold_goes_back() {
         );
         // The accounting of the killed run shows what it had: a context and 64 MiB.
         let usages = || files_below(&local.state()).into_iter().filter(|file| file.ends_with("usage"));
-        let seen = usages().map(|usage| Seen::of(&local.state().join(usage)).unwrap());
+        let seen = usages().map(|usage| UsageCopy::of(&local.state().join(usage)).unwrap());
         let most = seen.map(|seen| seen.high_water.0).max().unwrap();
         assert!(most > 64 << 20 && most < 1 << 30, "{most}");
         let again = on_state(&local, &["prepare", "-f", &claim(&local)]);

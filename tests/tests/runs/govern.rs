@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use aliquot_driver::region::{Seen, USAGE};
+use aliquot_driver::region::{USAGE, UsageCopy};
 use aliquot_sim_device::processor::Lack;
 use aliquot_tests::generate::Random;
 use aliquot_tests::local::{Local, aliquot, wait_for};
@@ -223,7 +223,7 @@ fn memory_of_killed_processes_is_back_within_100_ms() {
         shares.map(|share| share.path().join(USAGE)).find(|usage| usage.exists()).unwrap()
     };
     let usage = usage();
-    let total = || Seen::of(&usage).unwrap().total;
+    let total = || UsageCopy::of(&usage).unwrap().total;
     let alone = total();
     let environ = std::fs::read(format!("/proc/{}/environ", keeper.pid)).unwrap();
     let environ: Vec<(String, String)> = environ

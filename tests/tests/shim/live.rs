@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use aliquot_abi::limits::{Limits, MemoryLimit};
-use aliquot_driver::region::{LIMITS, Place};
+use aliquot_driver::region::{GrantPaths, LIMITS};
 use aliquot_tests::preload::{Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use std::fs::File;
@@ -70,7 +70,7 @@ fn call_after_a_limit_change_never_uses_the_old_limit() {
     let mut program = command.args(numbers).arg(&shared).stdout(Stdio::piped()).spawn().unwrap();
     words.decided(&mut program, THREADS);
     // As the host writes: in place, into the file that the tenant has mapped.
-    let place = Place { dir: files.dir().to_owned(), lock: files.dir().join("limits.lock") };
+    let place = GrantPaths { dir: files.dir().to_owned(), lock: files.dir().join("limits.lock") };
     assert!(place.dir.join(LIMITS).exists());
     for number in 1..=CHANGES {
         words.set(BEGUN, number);

@@ -2,7 +2,7 @@
 
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::limits::Limits;
-use aliquot_driver::region::{Reaped, USAGE, Watched};
+use aliquot_driver::region::{Reaped, USAGE, UsageFile};
 use aliquot_enforce::units::Ppm;
 use aliquot_sim_device::Card;
 use aliquot_tests::local::wait_for;
@@ -333,7 +333,7 @@ fn memory_of_an_exited_process_is_charged_while_a_child_has_it() {
                 assert_eq!(scene.program.say(&more), "2", "it is had");
             }
             assert_eq!(scene.card.processes().len(), 1, "no process has a name for it");
-            let host = Watched::open(&scene.files.dir().join(USAGE)).unwrap();
+            let host = UsageFile::open(&scene.files.dir().join(USAGE)).unwrap();
             assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), Reaped::NoneExited);
             kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
         }
@@ -355,7 +355,7 @@ fn memory_is_charged_while_its_address_space_lasts() {
     assert_eq!(maker.say(&format!("plain 1 {SIZE}")), "0");
     let keeper = Pid::from_raw(maker.say("keeper").parse().unwrap());
     drop(maker);
-    let host = Watched::open(&scene.files.dir().join(USAGE)).unwrap();
+    let host = UsageFile::open(&scene.files.dir().join(USAGE)).unwrap();
     for _ in 0..3 {
         scene.card.reap();
         scene.both(1);

@@ -22,7 +22,7 @@ use serde_json::json;
 
 use crate::clock::now;
 use crate::config::VISIBLE_CARDS;
-use crate::region::{Seen, USAGE};
+use crate::region::{USAGE, UsageCopy};
 use crate::run::simulated::cards_dir;
 
 use super::super::failure::Failure;
@@ -60,7 +60,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(1);
 
 /// Whether tenants are held to their grants.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Held {
+enum TenantEnforcement {
     ByTheShim,
     ByNothing,
 }
@@ -150,16 +150,16 @@ impl<'io> Stage<'_, 'io> {
     }
 
     /// Starts a tenant; held ones through `aliquot run` with these arguments.
-    fn start(&self, held: Held, grant: &[&str], what: &[&str]) -> Played<Tenant> {
+    fn start(&self, held: TenantEnforcement, grant: &[&str], what: &[&str]) -> Played<Tenant> {
         let mut command = Command::new(&self.program);
         // The cards of the scenes are their own.
         command.env_remove(VISIBLE_CARDS);
         match held {
-            Held::ByTheShim => {
+            TenantEnforcement::ByTheShim => {
                 command.args(["run", "--node", NODE, "--state"]).arg(&self.state).args(grant).arg("--");
                 command.arg(&self.program);
             }
-            Held::ByNothing => {
+            TenantEnforcement::ByNothing => {
                 command.env("LD_LIBRARY_PATH", &self.libraries).env(DIR_ENV, cards_dir(&self.state));
             }
         }
@@ -170,7 +170,7 @@ impl<'io> Stage<'_, 'io> {
     fn greed(&mut self) -> Played<Vec<Vec<String>>> {
         let (limit, greed) = (format!("{LIMIT_MIB}Mi"), GREED_MIB.to_string());
         let mut cells = vec![format!("{limit} granted, {GREED_MIB}Mi wanted")];
-        for held in [Held::ByTheShim, Held::ByNothing] {
+        for held in [TenantEnforcement::ByTheShim, TenantEnforcement::ByNothing] {
             let tenant = self.start(held, &["--memory", &limit], &["fill", &greed])?;
             let words = tenant.next_words("filled")?;
             let (pid, name) = (pid(&words, 0)?, words.get(3).cloned().unwrap_or_default());
@@ -181,7 +181,7 @@ impl<'io> Stage<'_, 'io> {
             let most = process.high_water_bytes;
             let found = format!("{name} with at most {most} bytes on the card");
             match held {
-                Held::ByTheShim => {
+                TenantEnforcement::ByTheShim => {
                     let refused = name == "CUDA_ERROR_OUT_OF_MEMORY";
                     let nearly = process.held_bytes + 512 * MIB > LIMIT_MIB * MIB;
                     self.check("memory limit", refused && nearly && most <= LIMIT_MIB * MIB, &found);
@@ -189,12 +189,12 @@ impl<'io> Stage<'_, 'io> {
                     let shown = total == LIMIT_MIB * MIB && free < total;
                     self.check("memory shown", shown, &format!("{free} of {total} bytes are shown as free"));
                 }
-                Held::ByNothing => {
+                TenantEnforcement::ByNothing => {
                     self.check("without the shim", bytes >= GREED_MIB * MIB, &found);
                 }
             }
             self.record.scenes.push(json!({
-                "scene": "memory", "held": held == Held::ByTheShim, "answer": name, "bytes": bytes, "beside": beside,
+                "scene": "memory", "held": held == TenantEnforcement::ByTheShim, "answer": name, "bytes": bytes, "beside": beside,
             }));
             tenant.end()?;
         }
@@ -204,13 +204,13 @@ impl<'io> Stage<'_, 'io> {
     fn killed(&mut self) -> Played<Vec<Vec<String>>> {
         let (limit, each) = (format!("{LIMIT_MIB}Mi"), EACH_MIB.to_string());
         let mut cells = vec![format!("two of {EACH_MIB}Mi each")];
-        for held in [Held::ByTheShim, Held::ByNothing] {
+        for held in [TenantEnforcement::ByTheShim, TenantEnforcement::ByNothing] {
             let tenant = self.start(held, &["--memory", &limit], &["pair", &each])?;
             let both = [pid(&tenant.next_words("filled")?, 0)?, pid(&tenant.next_words("filled")?, 0)?];
             let card = self.card()?;
             let before = card.in_use();
             let of_one = process(&card, both[0])?.held_bytes;
-            let usage = (held == Held::ByTheShim).then(|| self.usage()).transpose()?;
+            let usage = (held == TenantEnforcement::ByTheShim).then(|| self.usage()).transpose()?;
             let booked = usage.as_deref().map(total).transpose()?;
             let lack = Lack::of([both[0], tenant.child.id(), std::process::id()]);
             let begun = now();
@@ -242,7 +242,7 @@ impl<'io> Stage<'_, 'io> {
         let percents = ["25", "75"];
         let mut rows: Vec<Vec<String>> =
             percents.iter().map(|percent| vec![format!("{percent}% granted")]).collect();
-        for held in [Held::ByTheShim, Held::ByNothing] {
+        for held in [TenantEnforcement::ByTheShim, TenantEnforcement::ByNothing] {
             let kernel = KERNEL_NANOS.to_string();
             let work = |percent: &&str| {
                 self.start(held, &["--memory", "1Gi", "--cores", percent], &["work", &kernel])
@@ -255,8 +255,8 @@ impl<'io> Stage<'_, 'io> {
             let card = self.card()?;
             std::thread::sleep(WARM_UP);
             let expected = percents.map(|percent| match held {
-                Held::ByTheShim => percent.parse().unwrap_or(0.0),
-                Held::ByNothing => 50.0,
+                TenantEnforcement::ByTheShim => percent.parse().unwrap_or(0.0),
+                TenantEnforcement::ByNothing => 50.0,
             });
             let mut had = Had::of(&card, &pids);
             // On a machine that is busy a tenant may be late with its work; a limit that does not hold never fits.
@@ -278,10 +278,16 @@ impl<'io> Stage<'_, 'io> {
     }
 
     /// What must have come of two shares, or why nothing can be said of them.
-    fn judge(&mut self, held: Held, granted: [&str; 2], expected: [f64; 2], had: &Had) -> Played<()> {
+    fn judge(
+        &mut self,
+        held: TenantEnforcement,
+        granted: [&str; 2],
+        expected: [f64; 2],
+        had: &Had,
+    ) -> Played<()> {
         for ((granted, expected), share) in granted.into_iter().zip(expected).zip(&had.percents) {
             self.record.scenes.push(json!({
-                "scene": "compute", "held": held == Held::ByTheShim, "granted": granted, "had": share,
+                "scene": "compute", "held": held == TenantEnforcement::ByTheShim, "granted": granted, "had": share,
                 "withoutProcessor": had.lacked,
             }));
             let off = (share - expected).abs();
@@ -289,7 +295,8 @@ impl<'io> Stage<'_, 'io> {
                 continue;
             }
             // A tenant without a processor launches less. A cap still holds for the other tenant; without one that gets more.
-            if off <= SHARE_ERROR + had.lacked && (*share < expected || held == Held::ByNothing) {
+            if off <= SHARE_ERROR + had.lacked && (*share < expected || held == TenantEnforcement::ByNothing)
+            {
                 let lacked = had.lacked;
                 let line = format!(
                     "the machine is too busy: for {lacked:.1}% of the time a tenant had no processor"
@@ -395,7 +402,7 @@ fn allocated(process: &Process) -> u64 {
 
 /// Reserved bytes in the usage file of a grant.
 fn total(usage: &Path) -> Played<u64> {
-    Seen::of(usage).map(|seen| seen.total.0).map_err(|error| error.to_string())
+    UsageCopy::of(usage).map(|seen| seen.total.0).map_err(|error| error.to_string())
 }
 
 fn kill_hard(pid: u32) -> Played<()> {

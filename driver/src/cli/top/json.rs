@@ -6,9 +6,9 @@ use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 use serde_json::{Value, json};
 
-use crate::region::Seen;
+use crate::region::UsageCopy;
 use crate::view::model::{
-    CardHealth, CardRow, Enforcement, Measured, PartitionRow, Picture, Place, ProcessRow, ShareRow,
+    CardHealth, CardPart, CardRow, Enforcement, PartitionRow, Picture, ProcessRow, ShareRow, TimeRate,
     phase_word,
 };
 
@@ -74,7 +74,7 @@ fn join(value: &mut Value, more: Value) {
     }
 }
 
-fn place(place: &Place) -> Value {
+fn place(place: &CardPart) -> Value {
     let driver = place.driver.map(|driver| {
         json!({
             "usedBytes": driver.in_use.0,
@@ -124,7 +124,7 @@ fn share(share: &ShareRow) -> Value {
             FailMode::Closed => "closed",
             FailMode::Open => "open",
         }),
-        "reapedProcesses": share.usage.as_ref().map(|usage: &Seen| usage.reaped),
+        "reapedProcesses": share.usage.as_ref().map(|usage: &UsageCopy| usage.reaped),
         "unknownSymbols": share.usage.as_ref().map(|usage| usage.unknown_symbols),
         "processes": share.processes.iter().map(process).collect::<Vec<_>>(),
     })
@@ -176,10 +176,10 @@ fn bytes(bytes: Option<Bytes>) -> Option<u64> {
     bytes.map(|bytes| bytes.0)
 }
 
-fn percent(measured: Measured) -> Option<f64> {
+fn percent(measured: TimeRate) -> Option<f64> {
     match measured {
-        Measured::Ppm(ppm) => Some(of_ppm(ppm)),
-        Measured::Unknown | Measured::Implausible => None,
+        TimeRate::Ppm(ppm) => Some(of_ppm(ppm)),
+        TimeRate::Unknown | TimeRate::Implausible => None,
     }
 }
 

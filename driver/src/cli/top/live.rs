@@ -68,7 +68,7 @@ struct Looking {
 }
 
 /// Content of the screen.
-struct Shown {
+struct ScreenContent {
     picture: Option<Picture>,
     /// First line shown.
     from: usize,
@@ -86,7 +86,7 @@ pub(super) fn run(looker: Looker, every: Duration, colour: Colour) -> Result<Opt
     let end = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(io::Error::from)
         .and_then(|signals| {
-            let mut shown = Shown { picture: None, from: 0, every, colour };
+            let mut shown = ScreenContent { picture: None, from: 0, every, colour };
             Ok((watch(looker, &signals, &mut shown)?, shown.picture))
         });
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None).map_err(failed)?;
@@ -99,7 +99,7 @@ pub(super) fn run(looker: Looker, every: Duration, colour: Colour) -> Result<Opt
     }
 }
 
-fn watch(looker: Looker, signals: &SignalFd, shown: &mut Shown) -> io::Result<End> {
+fn watch(looker: Looker, signals: &SignalFd, shown: &mut ScreenContent) -> io::Result<End> {
     let mut looking = Looking::start(looker)?;
     let mut screen = Screen::open()?;
     let mut due = now();
@@ -209,9 +209,9 @@ fn gone() -> io::Error {
     io::Error::other("the thread that looks has ended")
 }
 
-// === impl Shown ===
+// === impl ScreenContent ===
 
-impl Shown {
+impl ScreenContent {
     fn lines(&self, width: usize) -> Vec<Line> {
         self.picture.as_ref().map(|picture| table::lines(picture, Some(width))).unwrap_or_default()
     }

@@ -12,7 +12,7 @@ use super::json::{limit, policy};
 use crate::checkpoint::Phase;
 use crate::cli::output::{Side, Tone};
 use crate::view::model::{
-    CardHealth, CardRow, Enforcement, Measured, Picture, Place, ProcessRow, ShareRow, Shim, phase_word,
+    CardHealth, CardPart, CardRow, Enforcement, Picture, ProcessRow, ShareRow, Shim, TimeRate, phase_word,
 };
 
 /// Most processes shown of one share or card.
@@ -121,7 +121,7 @@ fn count(number: usize, one: &str, several: &str) -> String {
 }
 
 /// A card itself, then its partitions.
-fn places(card: &CardRow) -> impl Iterator<Item = &Place> {
+fn places(card: &CardRow) -> impl Iterator<Item = &CardPart> {
     std::iter::once(&card.place).chain(card.partitions.iter().map(|partition| &partition.place))
 }
 
@@ -163,7 +163,7 @@ fn briefly(why: &str) -> &str {
     why.split(", seen on").next().unwrap_or_default()
 }
 
-fn place_row(name: String, place: &Place, state: String, tone: Tone) -> Row {
+fn place_row(name: String, place: &CardPart, state: String, tone: Tone) -> Row {
     let driver = place.driver.as_ref();
     let cells = Cells {
         used: human(place.books),
@@ -178,7 +178,7 @@ fn place_row(name: String, place: &Place, state: String, tone: Tone) -> Row {
 }
 
 /// Shares, their processes, and processes without a grant.
-fn inside(place: &Place, indent: &str) -> Vec<Row> {
+fn inside(place: &CardPart, indent: &str) -> Vec<Row> {
     let mut rows = Vec::new();
     for share in &place.shares {
         let twins = place.shares.iter().filter(|other| other.claim == share.claim).count();
@@ -390,11 +390,11 @@ pub(super) fn human(bytes: Bytes) -> String {
     format!("{whole}.{tenths}{unit}")
 }
 
-fn percent(measured: Measured) -> String {
+fn percent(measured: TimeRate) -> String {
     match measured {
-        Measured::Ppm(ppm) => of_ppm(ppm),
-        Measured::Unknown => String::new(),
-        Measured::Implausible => "?".to_owned(),
+        TimeRate::Ppm(ppm) => of_ppm(ppm),
+        TimeRate::Unknown => String::new(),
+        TimeRate::Implausible => "?".to_owned(),
     }
 }
 

@@ -12,7 +12,7 @@ use super::keys::{Wish, wishes};
 use super::screen::Screen;
 use super::table::{human, lines};
 use crate::view::model::{
-    CardHealth, CardRow, DriverRow, Measured, PartitionRow, Picture, Place, Problem, ProcessRow, Shim,
+    CardHealth, CardPart, CardRow, DriverRow, PartitionRow, Picture, Problem, ProcessRow, Shim, TimeRate,
 };
 
 /// Says to a test that it is to panic.
@@ -26,12 +26,12 @@ fn process(pid: u32, command: &str) -> ProcessRow {
         shim: Shim::Outside,
         books: None,
         driver: Some(Bytes(480 << 20)),
-        measured: Measured::Ppm(249_900),
+        measured: TimeRate::Ppm(249_900),
     }
 }
 
-fn place(processes: usize, command: &str) -> Place {
-    Place {
+fn place(processes: usize, command: &str) -> CardPart {
+    CardPart {
         memory: Some(Bytes(80 << 30)),
         granted: Bytes(0),
         books: Bytes(0),
@@ -39,7 +39,7 @@ fn place(processes: usize, command: &str) -> Place {
             in_use: Bytes(1_234_567_890),
             high_water: Some(Bytes(u64::MAX)),
             unattributed: Bytes(1),
-            busy: Measured::Implausible,
+            busy: TimeRate::Implausible,
         }),
         shares: Vec::new(),
         outside: (0..processes).map(|n| process(u32::try_from(n).unwrap(), command)).collect(),

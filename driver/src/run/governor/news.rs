@@ -20,7 +20,7 @@ use nix::sys::time::TimeSpec;
 use super::LOOK;
 use crate::clock::monotonic;
 use crate::disk::Disk;
-use crate::region::{Live, Place};
+use crate::region::{GrantPaths, Live};
 use crate::state_dir::file;
 
 /// Tries for the leader lock after an event, with doubling delays: the kernel reports a closed file shortly before it releases the
@@ -70,7 +70,7 @@ pub(super) enum Heard {
 pub(super) struct Candidate {
     path: PathBuf,
     /// Its run's share.
-    own: Place,
+    own: GrantPaths,
     disk: Disk,
     /// Open while the candidate waits: closing a file opened for writing wakes the other candidates.
     file: Option<File>,
@@ -87,7 +87,7 @@ struct Called;
 
 /// The card's leader lock, held while the path still names its file. Closing the file releases it and wakes the candidates.
 #[derive(Debug)]
-pub(super) struct Office {
+pub(super) struct LeaderLock {
     pub(super) path: PathBuf,
     pub(super) file: Flock<File>,
 }
@@ -201,20 +201,20 @@ impl Watch {
 // === impl Candidate ===
 
 impl Candidate {
-    pub(super) fn new(path: &Path, own: Place, disk: Disk) -> Self {
+    pub(super) fn new(path: &Path, own: GrantPaths, disk: Disk) -> Self {
         Self { path: path.to_owned(), own, disk, file: None, watch: None, called: None, tries: TRIES }
     }
 
     /// Acquires the leader lock if it is free or its leader is stopped. Without a watch a tenant's report raises no event, so each
     /// try checks for a stopped leader.
-    pub(super) fn elect(&mut self) -> Option<Office> {
+    pub(super) fn elect(&mut self) -> Option<LeaderLock> {
         let office = self.win()?;
         self.clear();
         Some(office)
     }
 
     /// Takes the leader lock, from another leader too: for the process that owns all grants. `None`: the disk refuses.
-    pub(super) fn seize(&mut self) -> Option<Office> {
+    pub(super) fn seize(&mut self) -> Option<LeaderLock> {
         let office = match self.win() {
             Some(office) => office,
             None => self.take_over()?,
@@ -223,7 +223,7 @@ impl Candidate {
         Some(office)
     }
 
-    fn win(&mut self) -> Option<Office> {
+    fn win(&mut self) -> Option<LeaderLock> {
         let called = self.called.take();
         if self.file.as_ref().is_none_or(|file| !is_named(&self.path, file)) {
             let parent = self.path.parent()?;
@@ -239,7 +239,7 @@ impl Candidate {
         }
         match Flock::lock(self.file.take()?, FlockArg::LockExclusiveNonblock) {
             // The file may have lost its name before it was locked: then another leader lock exists.
-            Ok(file) => Some(Office { path: self.path.clone(), file }).filter(Office::is_held),
+            Ok(file) => Some(LeaderLock { path: self.path.clone(), file }).filter(LeaderLock::is_held),
             Err((file, _)) => {
                 self.file = Some(file);
                 let asks = called.is_some() || self.watch.is_none();
@@ -256,7 +256,7 @@ impl Candidate {
 
     /// Replaces the leader lock of a stopped governor by a new one. That governor has lost its leadership when it continues. If two
     /// candidates do this at once, the later rename wins.
-    fn take_over(&mut self) -> Option<Office> {
+    fn take_over(&mut self) -> Option<LeaderLock> {
         let mut new = self.path.clone().into_os_string();
         new.push(format!(".{}", std::process::id()));
         self.disk.before("make an office").ok()?;
@@ -265,7 +265,7 @@ impl Candidate {
         self.disk.before("name an office").ok()?;
         fs::rename(&new, &self.path).ok()?;
         (self.file, self.watch) = (None, None);
-        Some(Office { path: self.path.clone(), file })
+        Some(LeaderLock { path: self.path.clone(), file })
     }
 
     /// Removes unlocked replacement files, left by candidates that were killed before the rename. A candidate that loses its file
@@ -339,9 +339,9 @@ pub fn offices(state: &Path) -> PathBuf {
     state.join("governors")
 }
 
-// === impl Office ===
+// === impl LeaderLock ===
 
-impl Office {
+impl LeaderLock {
     /// Whether no other candidate took it over.
     pub(super) fn is_held(&self) -> bool {
         is_named(&self.path, &self.file)

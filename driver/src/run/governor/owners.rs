@@ -23,11 +23,11 @@ const PROCESSES_MAX: usize = 4_096;
 /// Processes of one grant, or of none.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    known: BTreeMap<u32, Known>,
+    known: BTreeMap<u32, KnownOwner>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownOwner {
     /// Start time; 0: unknown.
     start: u64,
     seen_at: Nanos,
@@ -47,7 +47,7 @@ impl Owners {
                 self.known.retain(|_, known| known.seen_at == now);
             }
             if self.known.len() < PROCESSES_MAX || self.known.contains_key(&pid) {
-                self.known.insert(pid, Known { start, seen_at: now });
+                self.known.insert(pid, KnownOwner { start, seen_at: now });
             }
         }
     }
@@ -59,7 +59,8 @@ impl Owners {
 
     /// Whether this process is or was among them. A later process with the same id is not.
     pub(super) fn have(&self, pid: u32) -> bool {
-        let began = |known: &Known| known.start == 0 || start_time(pid).is_none_or(|now| now == known.start);
+        let began =
+            |known: &KnownOwner| known.start == 0 || start_time(pid).is_none_or(|now| now == known.start);
         self.known.get(&pid).is_some_and(began)
     }
 

@@ -6,11 +6,11 @@ use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Pages, Text};
 
 use nix::fcntl::{Flock, FlockArg};
 
-use super::news::{Candidate, Office};
+use super::news::{Candidate, LeaderLock};
 use super::*;
 use crate::disk::Seam;
 use crate::region::read;
-use crate::run::cards::Spent;
+use crate::run::cards::ProcessTime;
 
 const CARD: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
@@ -32,8 +32,8 @@ fn limits(policy: ComputePolicy, share_ppm: u32, card: &str) -> Limits {
     }
 }
 
-fn grant(dir: &Path, name: &str, limits: &Limits) -> Place {
-    let place = Place { dir: dir.join("grants").join(name).join("0"), lock: dir.join("limits.lock") };
+fn grant(dir: &Path, name: &str, limits: &Limits) -> GrantPaths {
+    let place = GrantPaths { dir: dir.join("grants").join(name).join("0"), lock: dir.join("limits.lock") };
     fs::create_dir_all(&place.dir).unwrap();
     place.ensure(&Disk::default(), limits).unwrap();
     place
@@ -60,7 +60,7 @@ fn wait_for(what: &str, mut there: impl FnMut() -> bool) -> Duration {
 }
 
 /// What the shim does when a launch has to wait.
-fn is_limited(usage: &Watched) {
+fn is_limited(usage: &UsageFile) {
     let view = usage.view().unwrap();
     view.active_until().store(u64::MAX, Ordering::SeqCst);
     view.limited_until().store(u64::MAX, Ordering::SeqCst);
@@ -74,9 +74,9 @@ fn idle_time_is_borrowed_and_reclaimed_at_governor_exit() {
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
     let cap = grant(dir.path(), "cap", &limits(ComputePolicy::Cap, 500_000, CARD));
     let other = grant(dir.path(), "other", &limits(ComputePolicy::Burst, 250_000, "GPU-another"));
-    let granted = |place: &Place| read(&place.limits()).unwrap().granted_ppm;
+    let granted = |place: &GrantPaths| read(&place.limits()).unwrap().granted_ppm;
     let first = Governor::start(scope(dir.path())).unwrap();
-    let usages = [&burst, &cap, &other].map(|place| Watched::open(&place.usage()).unwrap());
+    let usages = [&burst, &cap, &other].map(|place| UsageFile::open(&place.usage()).unwrap());
     usages.iter().for_each(is_limited);
     wait_for("a loan", || granted(&burst) == 500_000);
     assert_eq!((granted(&cap), granted(&other)), (500_000, 250_000), "caps and other cards are left alone");
@@ -101,12 +101,12 @@ fn a_governor_lends_by_the_shares_that_are_in_force_now() {
     let dir = tempfile::tempdir().unwrap();
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
     let cap = grant(dir.path(), "cap", &limits(ComputePolicy::Cap, 500_000, CARD));
-    let granted = |place: &Place| read(&place.limits()).unwrap().granted_ppm;
+    let granted = |place: &GrantPaths| read(&place.limits()).unwrap().granted_ppm;
     let _governor = Governor::start(scope(dir.path())).unwrap();
-    let usages = [&burst, &cap].map(|place| Watched::open(&place.usage()).unwrap());
+    let usages = [&burst, &cap].map(|place| UsageFile::open(&place.usage()).unwrap());
     usages.iter().for_each(is_limited);
     wait_for("a loan", || granted(&burst) == 500_000);
-    let change = |place: &Place, policy, share_ppm| {
+    let change = |place: &GrantPaths, policy, share_ppm| {
         let change = |now: &Limits| Limits { policy, share_ppm, granted_ppm: share_ppm, ..*now };
         place.change(|now| now.map(change)).unwrap();
     };
@@ -132,7 +132,7 @@ fn a_share_that_is_changed_is_never_what_an_earlier_one_lent() {
         let change = |now: &Limits| Limits { policy, share_ppm, granted_ppm: share_ppm, ..*now };
         burst.change(|now| now.map(change)).unwrap();
     };
-    is_limited(&Watched::open(&burst.usage()).unwrap());
+    is_limited(&UsageFile::open(&burst.usage()).unwrap());
     let mut scope = scope(dir.path());
     let mut reign = Reign::new(&mut scope, None);
     reign.look();
@@ -170,9 +170,9 @@ fn stopped_leader_is_replaced_on_a_tenant_call_for_good() {
     let stopped = lock().unwrap();
     let mut said = Live::open(&burst).unwrap();
     // Longer than a governor does, so that a machine that stands still for a moment is no reason.
-    let mut say = || said.lend(Until(monotonic().plus(Nanos::from_millis(900)).0)).unwrap();
+    let mut say = || said.lend(LoanExpiry(monotonic().plus(Nanos::from_millis(900)).0)).unwrap();
     say();
-    let usage = Watched::open(&burst.usage()).unwrap();
+    let usage = UsageFile::open(&burst.usage()).unwrap();
     is_limited(&usage);
     let governor = Governor::start(scope(dir.path())).unwrap();
     let call = || {
@@ -194,7 +194,7 @@ fn stopped_leader_is_replaced_on_a_tenant_call_for_good() {
     });
     wait_for("the end of its loans, said again and again", || said.lent_until().unwrap().0 > monotonic().0);
     assert!(
-        !Office::is_held(&Office { path: office.clone(), file: stopped }),
+        !LeaderLock::is_held(&LeaderLock { path: office.clone(), file: stopped }),
         "a governor that continues has lost it"
     );
     assert!(lock().is_err(), "the next one waits for the present leader");
@@ -209,7 +209,7 @@ fn stopped_leader_is_replaced_on_a_tenant_call_for_good() {
     drop(next);
     wait_for("its return", || !said.lent_until().unwrap().is_missed(monotonic()));
     drop(governor);
-    assert_eq!((granted(), said.lent_until().unwrap()), (250_000, Until::ENDLESS));
+    assert_eq!((granted(), said.lent_until().unwrap()), (250_000, LoanExpiry::ENDLESS));
 }
 
 #[test]
@@ -224,9 +224,9 @@ fn stopped_leader_is_replaced_even_if_no_call_is_heard() {
     fs::remove_file(burst.usage()).unwrap();
     let mut candidate = Candidate::new(&office, burst, Disk::default());
     assert!(candidate.elect().is_none(), "no report of a missing governor");
-    said.lend(Until(1)).unwrap();
+    said.lend(LoanExpiry(1)).unwrap();
     assert!(candidate.elect().is_some_and(|taken| taken.is_held()));
-    assert!(!Office::is_held(&Office { path: office, file: stopped }));
+    assert!(!LeaderLock::is_held(&LeaderLock { path: office, file: stopped }));
 }
 
 /// The world stops before the effect that is so far away.
@@ -256,7 +256,7 @@ fn files_of_a_killed_takeover_go_with_the_next_leader() {
         let stopped = Flock::lock(File::create(&office).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
         // As if the user's inotify limit were reached; the governor has been missing for long.
         fs::remove_file(burst.usage()).unwrap();
-        Live::open(&burst).unwrap().lend(Until(1)).unwrap();
+        Live::open(&burst).unwrap().lend(LoanExpiry(1)).unwrap();
         let disk = Disk::new(Arc::new(StopsAfter(AtomicUsize::new(places))));
         let killed = Candidate::new(&office, burst.clone(), disk).elect();
         assert_eq!(killed.is_some(), places == 2);
@@ -297,7 +297,7 @@ fn wait_for_a_late_step_ends_with_the_step() {
     let dir = tempfile::tempdir().unwrap();
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
     let granted = || read(&burst.limits()).unwrap().granted_ppm;
-    let usage = Watched::open(&burst.usage()).unwrap();
+    let usage = UsageFile::open(&burst.usage()).unwrap();
     is_limited(&usage);
     let _governor = Governor::start(scope(dir.path())).unwrap();
     wait_for("a loan", || granted() == 1_000_000);
@@ -306,7 +306,7 @@ fn wait_for_a_late_step_ends_with_the_step() {
     let woken = wake.load(Ordering::SeqCst);
     // Again and again: it may be said anew in that very moment.
     wait_for("a look at the limits", || {
-        said.lend(Until(1)).unwrap();
+        said.lend(LoanExpiry(1)).unwrap();
         wake.load(Ordering::SeqCst) != woken
     });
     assert_eq!(granted(), 1_000_000, "which are what they were");
@@ -318,7 +318,7 @@ fn grants_that_come_and_spoilt_ones_are_no_trouble() {
     let governor = Governor::start(scope(dir.path())).unwrap();
     let spoilt = grant(dir.path(), "spoilt", &limits(ComputePolicy::Burst, 250_000, CARD));
     let late = grant(dir.path(), "late", &limits(ComputePolicy::BestEffort, 0, CARD));
-    let usage = Watched::open(&late.usage()).unwrap();
+    let usage = UsageFile::open(&late.usage()).unwrap();
     for _ in 0..20 {
         OpenOptions::new().write(true).open(spoilt.usage()).unwrap().set_len(0).unwrap();
         std::thread::sleep(Duration::from_millis(5));
@@ -345,7 +345,7 @@ impl Meter for Tells {
             return None;
         }
         self.told = now;
-        let processes = vec![Spent { pid: self.pid, percent: 100 }];
+        let processes = vec![ProcessTime { pid: self.pid, percent: 100 }];
         Some(Window { length: Nanos::from_millis(20), busy_percent: Some(100), processes })
     }
 }
@@ -354,7 +354,7 @@ impl Meter for Tells {
 fn paid_for_the_dead(policy: ComputePolicy, has_slot: bool) -> Option<i64> {
     let dir = tempfile::tempdir().unwrap();
     let place = grant(dir.path(), "one", &limits(policy, 300_000, CARD));
-    let usage = Watched::open(&place.usage()).unwrap();
+    let usage = UsageFile::open(&place.usage()).unwrap();
     let mut ended = std::process::Command::new("true").spawn().unwrap();
     let pid = ended.id();
     ended.wait().unwrap();
@@ -391,7 +391,7 @@ struct Told(Option<u32>);
 
 impl Meter for Told {
     fn window(&mut self, _: Nanos) -> Option<Window> {
-        let processes = [(1, 3), (2, 30), (3, 67)].map(|(pid, percent)| Spent { pid, percent });
+        let processes = [(1, 3), (2, 30), (3, 67)].map(|(pid, percent)| ProcessTime { pid, percent });
         Some(Window { length: Nanos::from_millis(100), busy_percent: self.0, processes: processes.to_vec() })
     }
 }
@@ -424,7 +424,7 @@ fn cut_usage_file_leaves_the_waits_of_other_words_unchanged() {
         .into_iter()
         .collect();
     for (place, asked) in places.iter().zip(1..) {
-        Watched::open(&place.usage()).unwrap().view().unwrap().demand().store(asked, Ordering::SeqCst);
+        UsageFile::open(&place.usage()).unwrap().view().unwrap().demand().store(asked, Ordering::SeqCst);
     }
     let mut scope = scope(dir.path());
     let mut reign = Reign::new(&mut scope, None);
@@ -465,7 +465,7 @@ fn owners_governor_seizes_the_lead_and_serves_its_register() {
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
     let cap = grant(dir.path(), "cap", &limits(ComputePolicy::Cap, 500_000, CARD));
     let granted = || read(&burst.limits()).unwrap().granted_ppm;
-    [&burst, &cap].map(|place| Watched::open(&place.usage()).unwrap()).iter().for_each(is_limited);
+    [&burst, &cap].map(|place| UsageFile::open(&place.usage()).unwrap()).iter().for_each(is_limited);
     let of_a_run = Governor::start(scope(dir.path())).unwrap();
     wait_for("a loan of the run's governor", || granted() == 500_000);
 

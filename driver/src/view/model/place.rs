@@ -7,14 +7,14 @@ use aliquot_core::grant::Grant;
 use aliquot_core::units::Bytes;
 
 use super::rate::Reading;
-use super::{Looks, Measured, Problem, sum};
+use super::{Problem, SnapshotPair, TimeRate, sum};
 use crate::checkpoint::Phase;
-use crate::region::{Life, Seen, SeenProcess};
+use crate::region::{Life, SeenProcess, UsageCopy};
 use crate::view::look::{Driver, DriverProcess, Files, Region, Share};
 
 /// A card itself, or one of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct CardPart {
     /// Memory, if known.
     pub memory: Option<Bytes>,
     /// Granted memory.
@@ -39,7 +39,7 @@ pub struct DriverRow {
     /// Bytes in use that no usage file accounts for.
     pub unattributed: Bytes,
     /// Time in which it was busy.
-    pub busy: Measured,
+    pub busy: TimeRate,
 }
 
 /// One share.
@@ -60,9 +60,9 @@ pub struct ShareRow {
     /// Present limits, if they can be read.
     pub limits: Option<Limits>,
     /// Use by its processes, if it can be read.
-    pub usage: Option<Seen>,
+    pub usage: Option<UsageCopy>,
     /// Device time that it used.
-    pub measured: Measured,
+    pub measured: TimeRate,
     /// Its processes.
     pub processes: Vec<ProcessRow>,
 }
@@ -100,7 +100,7 @@ pub struct ProcessRow {
     /// Bytes that the driver reports for it.
     pub driver: Option<Bytes>,
     /// Device time that it used.
-    pub measured: Measured,
+    pub measured: TimeRate,
 }
 
 /// Whether a process uses the shim.
@@ -128,12 +128,12 @@ enum Belongs {
 
 /// Use of a card or partition; `name` is its UUID and the state directory of its simulation.
 pub(super) fn place(
-    looks: Looks<'_>,
+    looks: SnapshotPair<'_>,
     name: (&str, Option<&Path>),
     memory: Option<Bytes>,
     shares: &[&Share],
     problems: &mut Vec<Problem>,
-) -> Place {
+) -> CardPart {
     let driver = looks.now.driver(name.0, name.1);
     let before = looks.before.and_then(|before| before.driver(name.0, name.1));
     let mut rows: Vec<ShareRow> = shares.iter().map(|share| share_row(looks, share, problems)).collect();
@@ -161,7 +161,7 @@ pub(super) fn place(
         row.enforcement = row.enforcement.clone().with(&row.processes);
     }
     let books = sum(rows.iter().filter_map(|row| row.usage.as_ref()).map(|usage| usage.total));
-    Place {
+    CardPart {
         memory,
         granted: sum(rows.iter().map(|row| row.grant.memory)),
         books,
@@ -169,7 +169,7 @@ pub(super) fn place(
             in_use: driver.in_use,
             high_water: driver.high_water,
             unattributed: Bytes(driver.in_use.0.saturating_sub(books.0)),
-            busy: Measured::between(before.and_then(Driver::reading), driver.reading()),
+            busy: TimeRate::between(before.and_then(Driver::reading), driver.reading()),
         }),
         shares: rows,
         outside,
@@ -196,7 +196,7 @@ fn on_card(
         shim,
         books: None,
         driver: process.held,
-        measured: Measured::between(earlier, driver.and_then(|driver| reading(driver, process))),
+        measured: TimeRate::between(earlier, driver.and_then(|driver| reading(driver, process))),
     }
 }
 
@@ -224,7 +224,7 @@ fn belongs(process: &DriverProcess, shares: &[&Share]) -> Belongs {
         .unwrap_or(Belongs::NoGrant)
 }
 
-fn share_row(looks: Looks<'_>, share: &Share, problems: &mut Vec<Problem>) -> ShareRow {
+fn share_row(looks: SnapshotPair<'_>, share: &Share, problems: &mut Vec<Problem>) -> ShareRow {
     let before = looks.before.and_then(|before| before.share(&share.dir));
     let files = share.files();
     let (limits, usage) = (files.and_then(|f| f.limits.as_ref().ok().copied()), share.seen());
@@ -237,7 +237,7 @@ fn share_row(looks: Looks<'_>, share: &Share, problems: &mut Vec<Problem>) -> Sh
             if all { Enforcement::Unlimited } else { Enforcement::Unseen }
         }
     };
-    let measured = Measured::between(before.and_then(Share::reading), share.reading());
+    let measured = TimeRate::between(before.and_then(Share::reading), share.reading());
     let subject = || format!("share {} ({})", share.claim, share.grant.share);
     let wrong = untrue(share, limits.as_ref(), usage, measured);
     problems.extend(wrong.into_iter().map(|text| Problem::new(subject(), text)));
@@ -259,7 +259,12 @@ fn share_row(looks: Looks<'_>, share: &Share, problems: &mut Vec<Problem>) -> Sh
 }
 
 /// Impossible values of a region.
-fn untrue(share: &Share, limits: Option<&Limits>, usage: Option<&Seen>, measured: Measured) -> Vec<String> {
+fn untrue(
+    share: &Share,
+    limits: Option<&Limits>,
+    usage: Option<&UsageCopy>,
+    measured: TimeRate,
+) -> Vec<String> {
     let mut wrong = Vec::new();
     if let Some(limits) = limits {
         if limits.claim.as_str() != share.grant.claim.as_str() {
@@ -284,7 +289,7 @@ fn untrue(share: &Share, limits: Option<&Limits>, usage: Option<&Seen>, measured
             _ => {}
         }
     }
-    if measured == Measured::Implausible {
+    if measured == TimeRate::Implausible {
         wrong.push("its device time went backwards or faster than time: its tenant wrote it".to_owned());
     }
     wrong
@@ -312,7 +317,7 @@ fn in_slot(process: &SeenProcess, share: &Share, before: Option<&Share>) -> Proc
         shim,
         books: Some(process.used),
         driver: None,
-        measured: Measured::between(earlier, reading(share, process)),
+        measured: TimeRate::between(earlier, reading(share, process)),
     }
 }
 
@@ -377,7 +382,7 @@ impl Share {
         }
     }
 
-    fn seen(&self) -> Option<&Seen> {
+    fn seen(&self) -> Option<&UsageCopy> {
         self.files()?.usage.as_ref().ok()
     }
 

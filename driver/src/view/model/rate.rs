@@ -7,7 +7,7 @@ const PPM_MAX: u128 = 10_000_000;
 
 /// Device time used between two looks, of the time between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measured {
+pub enum TimeRate {
     /// There was only one look, or no time between two.
     Unknown,
     /// Parts per million of one card's, or partition's, time.
@@ -23,9 +23,9 @@ pub(super) struct Reading {
     pub(super) at: Duration,
 }
 
-// === impl Measured ===
+// === impl TimeRate ===
 
-impl Measured {
+impl TimeRate {
     /// From one reading to the next, where there are two.
     pub(super) fn between(before: Option<Reading>, now: Option<Reading>) -> Self {
         now.map_or(Self::Unknown, |now| Self::of(before, now))

@@ -9,7 +9,7 @@ use aliquot_core::units::Cores;
 use proptest::prelude::*;
 
 use super::*;
-use crate::region::{Life, Seen, SeenProcess};
+use crate::region::{Life, SeenProcess, UsageCopy};
 use crate::view::look::{Driver, DriverProcess, Files, Partition, Promised, Region, State};
 
 const CARD: &str = "GPU-c6358f19-ae39-feb5-26ba-7f8d1a14d9ef";
@@ -34,8 +34,8 @@ fn limits() -> Limits {
     }
 }
 
-fn seen(total: u64, device_nanos: u64, processes: Vec<SeenProcess>) -> Seen {
-    Seen {
+fn seen(total: u64, device_nanos: u64, processes: Vec<SeenProcess>) -> UsageCopy {
+    UsageCopy {
         length: Bytes(135_168),
         total: Bytes(total),
         high_water: Bytes(total),
@@ -51,7 +51,7 @@ fn in_books(pid: u32, life: Life, used: u64) -> SeenProcess {
     SeenProcess { pid, life, used: Bytes(used), device_nanos: 0 }
 }
 
-fn share(claim: &str, part: Part, usage: Seen, at: Duration) -> Share {
+fn share(claim: &str, part: Part, usage: UsageCopy, at: Duration) -> Share {
     let dir = Path::new("/state/grants").join(claim).join("0");
     let (card, visible) = match part {
         Part::Partition { .. } => (CARD, MIG),
@@ -113,12 +113,12 @@ fn driver(uuid: &str, processes: &[(u32, u64, Option<&str>)], busy_nanos: u64, a
     }
 }
 
-fn look(shares: Vec<Share>, partitions: Vec<Partition>, drivers: Vec<Driver>) -> Look {
+fn look(shares: Vec<Share>, partitions: Vec<Partition>, drivers: Vec<Driver>) -> Snapshot {
     let promised = Ok(Promised { shares, partitions });
-    Look {
+    Snapshot {
         states: vec![State { dir: "/state".into(), promised, against: Ok(Against::default()) }],
         drivers,
-        ..Look::default()
+        ..Snapshot::default()
     }
 }
 
@@ -193,21 +193,21 @@ fn device_time_is_a_rate_of_two_reads_and_nonsense_is_named() {
         let share = share("claim-0", Part::Card, seen(0, nanos, Vec::new()), at);
         look(vec![share], Vec::new(), vec![driver(CARD, &[(5, 1, None)], nanos, at)])
     };
-    let measured = |before: &Look, now: &Look| {
+    let measured = |before: &Snapshot, now: &Snapshot| {
         let drawn = picture(Some(before), now);
         let place = &drawn.cards[0].place;
         let all = [place.shares[0].measured, place.driver.unwrap().busy, place.outside[0].measured];
         (all, drawn.problems.len())
     };
     let first = at(1_000, seconds(10));
-    assert_eq!(measured(&first, &at(500_001_000, seconds(12))), ([Measured::Ppm(250_000); 3], 0));
-    assert_eq!(measured(&first, &first), ([Measured::Unknown; 3], 0));
-    assert_eq!(measured(&first, &at(0, seconds(12))), ([Measured::Implausible; 3], 1));
-    assert_eq!(measured(&first, &at(u64::MAX, seconds(12))), ([Measured::Implausible; 3], 1));
-    assert_eq!(picture(None, &first).cards[0].place.shares[0].measured, Measured::Unknown);
+    assert_eq!(measured(&first, &at(500_001_000, seconds(12))), ([TimeRate::Ppm(250_000); 3], 0));
+    assert_eq!(measured(&first, &first), ([TimeRate::Unknown; 3], 0));
+    assert_eq!(measured(&first, &at(0, seconds(12))), ([TimeRate::Implausible; 3], 1));
+    assert_eq!(measured(&first, &at(u64::MAX, seconds(12))), ([TimeRate::Implausible; 3], 1));
+    assert_eq!(picture(None, &first).cards[0].place.shares[0].measured, TimeRate::Unknown);
     // A share that came or went between two looks is no error.
     let empty = look(Vec::new(), Vec::new(), Vec::new());
-    assert_eq!(measured(&empty, &first), ([Measured::Unknown; 3], 0));
+    assert_eq!(measured(&empty, &first), ([TimeRate::Unknown; 3], 0));
     assert!(picture(Some(&first), &empty).cards.is_empty());
 }
 
@@ -293,7 +293,7 @@ prop_compose! {
         processes in proptest::collection::vec((0..12_u32, 0..u64::from(u32::MAX), proptest::option::of(0..5_u8)), 0..8),
         busy in any::<u64>(),
         at in 0..5_u64,
-    ) -> Look {
+    ) -> Snapshot {
         let grants: Vec<Option<String>> =
             processes.iter().map(|(_, _, claim)| claim.map(|claim| format!("/state/grants/claim-{claim}"))).collect();
         let processes: Vec<(u32, u64, Option<&str>)> =
@@ -322,7 +322,7 @@ proptest! {
         }
         let measured = place.shares.iter().map(|share| share.measured).chain([driver.busy]);
         for one in measured {
-            prop_assert!(!matches!(one, Measured::Ppm(10_000_001..)));
+            prop_assert!(!matches!(one, TimeRate::Ppm(10_000_001..)));
         }
     }
 }
