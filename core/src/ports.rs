@@ -70,8 +70,14 @@ pub trait DeviceBackend: Send + Sync {
         None
     }
 
-    /// Vendors and parts of the node that are out of service, one line each; empty if all works.
+    /// Vendors and cards of the node that are out of service, one line each, as the latest discovery found them; empty if all
+    /// works.
     fn trouble(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Why no card gives new partitions, one line a card; empty if at least one does.
+    fn no_partitions(&self) -> Vec<String> {
         Vec::new()
     }
 
@@ -117,6 +123,15 @@ pub trait DeviceBackend: Send + Sync {
         }
     }
 
+    /// Variables under which a program outside of containers, or a container runtime that it starts, finds a part.
+    ///
+    /// # Errors
+    /// The card is unknown, or the partition does not exist.
+    fn variables(&self, card: &CardUuid, part: &Part) -> Result<Vec<(String, String)>, BackendError> {
+        let _ = (card, part);
+        Ok(Vec::new())
+    }
+
     /// How a tenant reaches a part: device files, and the identity under which it sees the part.
     ///
     /// # Errors
@@ -153,6 +168,10 @@ impl<B: DeviceBackend + ?Sized> DeviceBackend for Arc<B> {
         self.as_ref().trouble()
     }
 
+    fn no_partitions(&self) -> Vec<String> {
+        self.as_ref().no_partitions()
+    }
+
     fn usage(&self, visible: &CardUuid) -> Result<CardUsage, BackendError> {
         self.as_ref().usage(visible)
     }
@@ -171,6 +190,10 @@ impl<B: DeviceBackend + ?Sized> DeviceBackend for Arc<B> {
 
     fn meaning(&self, card: &CardUuid, code: u64) -> Meaning {
         self.as_ref().meaning(card, code)
+    }
+
+    fn variables(&self, card: &CardUuid, part: &Part) -> Result<Vec<(String, String)>, BackendError> {
+        self.as_ref().variables(card, part)
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {

@@ -9,6 +9,8 @@
 //! | all but `LD_PRELOAD`, `LD_AUDIT`, `ALIQUOT_GRANTS` and `CUDA_…` | environment | passed to the process that measures a context |
 //! | `ALIQUOT_GRANTS` | environment of every command | removed: `aliquot` started in a run queries the driver about its cards, not the shim |
 //! | `KUBECONFIG` | environment | the kubeconfigs that `--cluster` reads, as kubectl does |
+//! | `ALIQUOT_ASCEND_ROOT` | environment | the directory below which Ascend's driver, its device nodes and settings lie; `/` if it is not set. Containers mount from it, so that it is a path of the host |
+//! | `LD_LIBRARY_PATH` | environment | also searched for Ascend's library, before the driver's own directories |
 //! | `CUDA_VISIBLE_DEVICES` | environment of `aliquot run` | the cards among which a run without `--card` chooses; the command gets its own card there |
 
 // UNSAFETY: the environment has no lock; the caller of `leave_grants` ensures that no other thread uses it.
@@ -25,6 +27,9 @@ const ROOT_STATE: &str = "/var/lib/aliquot";
 
 /// The vendor's list of the cards that programs see.
 pub const VISIBLE_CARDS: &str = "CUDA_VISIBLE_DEVICES";
+
+/// Root of the file system that has Ascend's driver.
+const ASCEND_ROOT: &str = "ALIQUOT_ASCEND_ROOT";
 
 /// Whether the environment lets answers have colours.
 #[must_use]
@@ -65,6 +70,20 @@ pub(crate) fn kubeconfig_files() -> Vec<PathBuf> {
 #[must_use]
 pub fn visible_cards() -> Option<OsString> {
     std::env::var_os(VISIBLE_CARDS)
+}
+
+/// The directory below which Ascend's driver lies.
+#[must_use]
+pub fn ascend_root() -> PathBuf {
+    let root = std::env::var_os(ASCEND_ROOT).map(PathBuf::from);
+    root.filter(|root| root.is_absolute()).unwrap_or_else(|| PathBuf::from("/"))
+}
+
+/// Directories that this process's loader searches first; relative ones are left out.
+#[must_use]
+pub fn library_directories() -> Vec<PathBuf> {
+    let list = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    std::env::split_paths(&list).filter(|dir| dir.is_absolute()).collect()
 }
 
 /// The environment without variables that preload libraries, limit the use of a card, or change the size of contexts.

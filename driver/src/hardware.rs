@@ -2,16 +2,16 @@
 //!
 //! Nothing here knows the command line: the agent and the commands open hardware the same way.
 
-pub mod driver_files;
 mod error;
 mod files;
+pub(crate) mod npus;
 mod spec;
+pub mod vendors;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_backend_sim::SimNode;
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::Catalogue;
@@ -22,11 +22,13 @@ use aliquot_core::ports::{BackendError, DeviceBackend};
 pub use error::HardwareError;
 pub use files::{read_catalogue, read_policy, read_text};
 pub use spec::{COPIES_MAX, NodeSpec, node_spec};
+pub use vendors::MachineCards;
 
 use crate::contexts::{ContextGauge, MachineGauge, SimulatedGauge};
 use crate::disk::Disk;
 use crate::error_text::chain;
 use crate::node::Parts;
+use vendors::Place;
 
 /// Name of this machine as a node. Claims keep it, so it must not change with the host's name.
 const MACHINE: &str = "machine";
@@ -34,14 +36,23 @@ const MACHINE: &str = "machine";
 /// This very program, also after another version has taken its place on disk.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Opens this machine's own cards.
+/// Opens this machine's own cards, of every vendor.
 ///
 /// # Errors
-/// [`HardwareError::Cards`] if no vendor library can be loaded or none finds a card.
-pub fn open_machine(catalogue: &Catalogue) -> Result<Arc<NvidiaNode>, HardwareError> {
-    let advice = "Without cards, --node names simulated ones, such as --node h100-8";
-    let opened = NvidiaNode::open(catalogue);
-    opened.map_err(|error| HardwareError::Cards(format!("{}. {advice}", chain(&error))))
+/// [`HardwareError::Cards`] if no vendor library can be loaded or none finds a card; it has a line for each vendor.
+pub fn open_machine(catalogue: &Catalogue) -> Result<Arc<MachineCards>, HardwareError> {
+    Ok(MachineCards::open(catalogue)?)
+}
+
+/// The same for containers, which get the driver's files from a place on the host.
+///
+/// # Errors
+/// As [`open_machine`]; a vendor whose driver root is named and has no driver counts as one without cards.
+pub fn open_machine_for_containers(
+    catalogue: &Catalogue,
+    place: &Place,
+) -> Result<Arc<MachineCards>, HardwareError> {
+    Ok(MachineCards::open_for_containers(catalogue, place)?)
 }
 
 /// Hardware of one node.
@@ -87,8 +98,9 @@ impl Hardware {
     /// # Errors
     /// [`HardwareError::Cards`] if its files are unreadable or describe other cards.
     pub fn simulated(spec: &NodeSpec, catalogue: &Catalogue, state: &Path) -> Result<Self, HardwareError> {
-        let node = SimNode::open(&spec.file, catalogue, &state.join("hardware"))
+        let mut node = SimNode::open(&spec.file, catalogue, &state.join("hardware"))
             .map_err(|error| HardwareError::Cards(chain(&error)))?;
+        npus::serve(&mut node, catalogue, state)?;
         let gauge: Arc<dyn ContextGauge> = Arc::new(SimulatedGauge { state: state.to_owned() });
         Ok(Self { gauge: Some(gauge), ..Self::of(node) })
     }
@@ -108,17 +120,18 @@ impl Hardware {
     ///
     /// # Errors
     /// None in practice: the machine's name is constant.
-    pub fn machine(node: &Arc<NvidiaNode>, slow: fn(&CardUuid)) -> Result<Self, HardwareError> {
-        let cards: Arc<dyn DeviceBackend> = Arc::<NvidiaNode>::clone(node);
-        let driver = node.driver().to_owned();
-        let gauge = MachineGauge { cards, driver, program: OWN_PROGRAM.into(), slow };
+    pub fn machine(machine: &MachineCards, slow: fn(&CardUuid)) -> Result<Self, HardwareError> {
+        let gauge = |driver: &str| -> Arc<dyn Gauge> {
+            let (cards, driver) = (machine.backend(), driver.to_owned());
+            Arc::new(MachineGauge { cards, driver, program: OWN_PROGRAM.into(), slow })
+        };
         Ok(Self {
             name: NodeName::new(MACHINE).map_err(|error| HardwareError::Cards(error.to_string()))?,
             kind: Kind::Machine,
-            about: format!("NVIDIA driver {}", node.driver()),
+            about: machine.about(),
             labels: BTreeMap::new(),
-            backend: Box::new(Arc::clone(node)),
-            gauge: Some(Arc::new(gauge)),
+            backend: Box::new(machine.backend()),
+            gauge: machine.context_driver().map(gauge),
         })
     }
 

@@ -13,7 +13,6 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aliquot_backend_nvidia::xid::{OVERRIDES_BYTES_MAX, Xids};
 use aliquot_core::card::Inventory;
 use aliquot_core::health::{
     Cause, Era, Found, Noted, Notes, Subject, UnixSeconds, hold_against, hold_against_all,
@@ -24,6 +23,7 @@ use nix::fcntl::Flock;
 use crate::checkpoint::{CardHealth, CardHealthError};
 use crate::clock::Moment;
 use crate::disk::Disk;
+use crate::hardware::vendors::{OVERRIDES_BYTES_MAX, VendorCodes};
 use crate::region::open_to_look;
 use crate::state_dir::{file, wait};
 
@@ -83,7 +83,7 @@ impl HealthBook {
 
     /// The meanings of Xids here, and problems of the administrator's overrides.
     #[must_use]
-    pub fn xids(&self) -> (Xids, Vec<String>) {
+    pub fn xids(&self) -> (VendorCodes, Vec<String>) {
         let path = self.state.join("xids");
         let mut bytes = Vec::new();
         let longest = u64::try_from(OVERRIDES_BYTES_MAX).unwrap_or(u64::MAX);
@@ -91,13 +91,13 @@ impl HealthBook {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Default::default(),
             Err(error) => {
                 return (
-                    Xids::default(),
+                    VendorCodes::default(),
                     vec![format!("{}: {error}; Xids mean what they always do", path.display())],
                 );
             }
             Ok(_) => {}
         }
-        let (xids, mut problems) = Xids::parse(&String::from_utf8_lossy(&bytes));
+        let (xids, mut problems) = VendorCodes::parse(&String::from_utf8_lossy(&bytes));
         if bytes.len() > OVERRIDES_BYTES_MAX {
             problems.push(format!("found more than {OVERRIDES_BYTES_MAX} bytes; the rest is left out"));
         }

@@ -303,6 +303,14 @@ impl Node {
         Ok(self.state.without_ours(self.site.look()?))
     }
 
+    /// Variables under which a program outside of containers finds the part of a grant.
+    ///
+    /// # Errors
+    /// The hardware does not know the part.
+    pub fn variables(&self, grant: &Grant) -> Result<Vec<(String, String)>, BackendError> {
+        self.site.parts.backend.variables(&grant.card, &grant.part)
+    }
+
     /// For how long what is seen of the cards now counts.
     #[must_use]
     pub fn era(&self) -> Era {

@@ -15,6 +15,7 @@ pub mod generate;
 pub mod local;
 pub mod machine;
 pub mod node;
+pub mod npus;
 pub mod oracle;
 pub mod preload;
 pub mod running_agent;

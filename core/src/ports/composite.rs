@@ -7,7 +7,7 @@ use super::{
     BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, Expected, LivePartition, PartitionAt,
     Samples,
 };
-use crate::card::Inventory;
+use crate::card::{Card, Inventory};
 use crate::health::{Harm, Meaning};
 use crate::id::CardUuid;
 use crate::partition::Part;
@@ -26,6 +26,8 @@ pub struct Member {
 /// out of service: discovery leaves them out and reports the failure in [`DeviceBackend::trouble`].
 pub struct Composite {
     members: Vec<Member>,
+    /// Vendors that are out of service as a whole, one line each.
+    closed: Vec<String>,
     /// The member that owns a card or a visible UUID, as discovery and [`DeviceBackend::partitions`] found it last.
     owners: RwLock<BTreeMap<CardUuid, usize>>,
     /// What failed at the latest discovery, by member.
@@ -38,7 +40,13 @@ impl Composite {
     /// Joins backends. Cards keep the order of the backends.
     #[must_use]
     pub fn new(members: Vec<Member>) -> Self {
-        Self { members, owners: RwLock::default(), failed: RwLock::default() }
+        Self { members, closed: Vec::new(), owners: RwLock::default(), failed: RwLock::default() }
+    }
+
+    /// The same, with vendors that could not be opened; one line each.
+    #[must_use]
+    pub fn without(self, closed: Vec<String>) -> Self {
+        Self { closed, ..self }
     }
 
     /// The members.
@@ -107,11 +115,13 @@ impl Composite {
 
 impl DeviceBackend for Composite {
     fn discover(&self) -> Result<Inventory, BackendError> {
-        let mut cards = Vec::new();
+        let mut cards: Vec<Card> = Vec::new();
         for (index, inventory) in self.of_all(|backend| backend.discover())? {
+            // Each vendor counts its cards from 0; on the node every card has its own number.
+            let first = cards.iter().map(|card| card.index.saturating_add(1)).max().unwrap_or(0);
             for card in inventory.cards {
                 self.learn(&card.uuid, index);
-                cards.push(card);
+                cards.push(Card { index: card.index.saturating_add(first), ..card });
             }
         }
         Ok(Inventory { cards })
@@ -152,7 +162,14 @@ impl DeviceBackend for Composite {
     fn trouble(&self) -> Vec<String> {
         let failed = self.failed.read().unwrap_or_else(PoisonError::into_inner);
         let own = self.members.iter().flat_map(|member| member.backend.trouble());
-        failed.values().cloned().chain(own).collect()
+        self.closed.iter().cloned().chain(failed.values().cloned()).chain(own).collect()
+    }
+
+    fn no_partitions(&self) -> Vec<String> {
+        let reasons: Vec<Vec<String>> =
+            self.members.iter().map(|member| member.backend.no_partitions()).collect();
+        // One vendor that gives them is enough.
+        if reasons.iter().any(Vec::is_empty) { Vec::new() } else { reasons.concat() }
     }
 
     fn usage(&self, visible: &CardUuid) -> Result<CardUsage, BackendError> {
@@ -178,6 +195,10 @@ impl DeviceBackend for Composite {
                 Meaning { name: format!("error {code}"), what: "its card is unknown", harm: Harm::Card }
             }
         }
+    }
+
+    fn variables(&self, card: &CardUuid, part: &Part) -> Result<Vec<(String, String)>, BackendError> {
+        self.owner(card)?.backend.variables(card, part)
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
@@ -249,8 +270,10 @@ mod tests {
     #[test]
     fn composite_with_broken_vendor_reports_it_and_serves_others() {
         let both = Composite::new(vec![member("one", Broken), member("two", Empty)]);
+        let both = both.without(vec!["three: no library".to_owned()]);
         assert_eq!(both.discover().unwrap(), Inventory::default());
-        assert_eq!(both.trouble(), ["one: out of service: library: the hardware is busy; try again"]);
+        let trouble = ["three: no library", "one: out of service: library: the hardware is busy; try again"];
+        assert_eq!(both.trouble(), trouble);
         let card = CardUuid::new("GPU-1").unwrap();
         assert!(matches!(both.access(&card, &Part::Card), Err(BackendError::UnknownCard(_))));
     }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use aliquot_cdi::edits::SIMULATED_CARDS_AT;
 use aliquot_core::card::Inventory;
 use aliquot_core::health::Meaning;
-use aliquot_core::id::{CardUuid, Vendor};
+use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
     AccessMount, BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, Expected, LivePartition,
@@ -32,6 +32,7 @@ use aliquot_sim_device::{CONTENTS, DEVICES_ENV, DIR_ENV};
 use nix::libc;
 use parking_lot::Mutex;
 
+use crate::hardware::vendors;
 use crate::run::simulated::{PARTITION, directory_for};
 use crate::state_dir::file::make_dirs;
 
@@ -69,8 +70,7 @@ impl ContainerCards {
     /// What a container needs beside device files.
     fn equip(&self, card: &CardUuid, part: &Part, access: &mut DeviceAccess) -> Result<(), BackendError> {
         let cards = self.inner.discover()?;
-        let is_simulated = |vendor: &Vendor| vendor.as_str() == "nvidia";
-        if !cards.card(card).is_some_and(|card| is_simulated(&card.vendor)) {
+        if !cards.card(card).is_some_and(|card| card.vendor == vendors::cuda()) {
             return Ok(());
         }
         let failed = |source: io::Error| BackendError::Unreachable {
@@ -151,6 +151,10 @@ impl DeviceBackend for ContainerCards {
         self.inner.trouble()
     }
 
+    fn no_partitions(&self) -> Vec<String> {
+        self.inner.no_partitions()
+    }
+
     fn usage(&self, visible: &CardUuid) -> Result<CardUsage, BackendError> {
         self.inner.usage(visible)
     }
@@ -169,6 +173,10 @@ impl DeviceBackend for ContainerCards {
 
     fn meaning(&self, card: &CardUuid, code: u64) -> Meaning {
         self.inner.meaning(card, code)
+    }
+
+    fn variables(&self, card: &CardUuid, part: &Part) -> Result<Vec<(String, String)>, BackendError> {
+        self.inner.variables(card, part)
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::offer::ServerVersion;
-use aliquot_core::ports::DeviceBackend as _;
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
@@ -22,8 +21,10 @@ use super::ports::Publication;
 use super::simulated::ContainerCards;
 use super::store::told;
 use super::takeover::{NodeSource, OpenNode};
-use crate::hardware::driver_files::{Place as DriverPlace, open_machine_for_containers};
-use crate::hardware::{Hardware, HardwareError, node_spec, read_catalogue, read_policy};
+use crate::hardware::vendors::Place as DriverPlace;
+use crate::hardware::{
+    Hardware, HardwareError, node_spec, open_machine_for_containers, read_catalogue, read_policy,
+};
 use crate::health::HealthBook;
 use crate::kube::{ApiClaims, ApiStatus, ClusterAccess, ConnectError, Connection, EventQueue, Publisher};
 use crate::kubelet::sockets::{SocketError, secure_directory};
@@ -242,16 +243,16 @@ struct Opened {
 }
 
 fn machine(catalogue: &Catalogue, driver: &DriverPlace) -> Result<Opened, StartError> {
-    let (machine, others) = open_machine_for_containers(catalogue, driver)?;
-    for other in others {
+    let machine = open_machine_for_containers(catalogue, driver)?;
+    for other in machine.others() {
         tracing::info!("{other}");
     }
-    for trouble in machine.trouble() {
+    for trouble in machine.backend().trouble() {
         tracing::warn!("{trouble}");
     }
     let measuring = |card: &CardUuid| tracing::info!(card = %card, "measuring the size of a context");
     let hardware = Hardware::machine(&machine, measuring)?;
-    Ok(Opened { hardware, catalogue: machine.catalogue().clone(), cards: Arc::new(Machine(machine)) })
+    Ok(Opened { hardware, catalogue: machine.catalogue().clone(), cards: Arc::new(Machine::of(&machine)) })
 }
 
 fn simulated(node: &str, catalogue: Catalogue, state: &Path) -> Result<Opened, StartError> {

@@ -8,7 +8,6 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::ledger::{CardReport, Holder, Holding, Ledger, PartReport, Take};
 use aliquot_core::offer::{CardOutcome, LayoutKind, OfferedPart, PoolKind, pool_name};
 use aliquot_core::partition::Part;
-use aliquot_core::ports::DeviceBackend as _;
 use serde_json::{Value, json};
 
 use crate::config::state_home;
@@ -31,7 +30,7 @@ Examples:
 
 /// Show cards: layout and its reason, free capacity, the largest hole, the claims
 ///
-/// Without --node these are this machine's own NVIDIA cards, with the claims of local runs.
+/// Without --node these are this machine's own cards, with the claims of local runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
@@ -67,7 +66,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
 /// This machine's own cards, and what local runs hold on them.
 fn own_cards(args: &Args, terminal: &mut Terminal<'_>) -> Result<Fleet, Failure> {
     let machine = open_machine(&catalogue(&args.nodes)?)?;
-    for trouble in machine.trouble() {
+    for trouble in machine.backend().trouble() {
         terminal.note(format_args!("warning: {trouble}"))?;
     }
     let runs = || state_home().filter(|home| home.join("journal").exists());

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use aliquot_core::catalogue::Catalogue;
-use aliquot_core::ports::DeviceBackend as _;
 use serde_json::{Value, json};
 
 use super::failure::{Answer, Failure};
@@ -120,7 +119,7 @@ fn cards(args: &Args) -> Result<CardsAt, Failure> {
     let catalogue = Catalogue::embedded();
     let Some(node) = &args.node else {
         let answer = open_machine(&catalogue).map_err(|error| error.to_string());
-        let cards = answer.and_then(|machine| machine.discover().map_err(|error| chain(&error)));
+        let cards = answer.and_then(|machine| machine.backend().discover().map_err(|error| chain(&error)));
         return Ok(CardsAt::Machine(cards));
     };
     let hardware = Hardware::in_memory(&node_spec(node, &catalogue)?, &catalogue)?;

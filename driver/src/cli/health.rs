@@ -3,12 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_core::card::Health;
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::health::{Cause, Found, Notes};
 use aliquot_core::id::CardUuid;
-use aliquot_core::ports::DeviceBackend as _;
 use serde_json::{Value, json};
 
 use crate::config::state_home;
@@ -19,7 +17,7 @@ use super::failure::{Answer, Failure};
 use super::manual;
 use super::output::{Format, Side, Terminal};
 use crate::error_text::chain;
-use crate::hardware::node_spec;
+use crate::hardware::{MachineCards, node_spec};
 use crate::state_dir::{check, must_exist};
 
 const EXAMPLES: &str = "\
@@ -36,8 +34,8 @@ Examples:
 /// `aliquot.dev/unhealthy` in the slices. An Xid that names a MIG instance excludes the placement of that instance. Claims that
 /// already use it stay, and are not disturbed. Xids that are errors of programs, such as 13 and 31, exclude nothing.
 ///
-/// Records end with a reboot, with a new load of the driver, and when a lost card answers again. No driver reports a reset
-/// (nvidia-smi --gpu-reset): after one, clear the card's records with --clear.
+/// Records end with a reboot, with a new load of the driver, and when a lost card answers again. No driver reports a reset with a
+/// vendor's tool (nvidia-smi --gpu-reset, npu-smi set -t reset): after one, clear the card's records with --clear.
 ///
 /// The file `xids` in the state directory overrides the meaning of Xids, a line each: `NUMBER ignore`, `NUMBER part` (the instance
 /// that it names, or the card) or `NUMBER card`; `#` begins a comment. It applies to earlier records as well.
@@ -150,10 +148,10 @@ fn state(args: &Args) -> Result<PathBuf, Failure> {
 
 /// The load of the driver for this machine's cards, and the cards that answer; `None`: there are none, or no driver.
 fn machine() -> Option<(Option<String>, BTreeSet<CardUuid>)> {
-    let node = NvidiaNode::open(&Catalogue::embedded()).ok()?;
-    let cards = node.discover().unwrap_or_default().cards.into_iter();
-    let answering = cards.filter(|card| card.health == Health::Healthy).map(|card| card.uuid);
-    Some((node.driver_load(), answering.collect()))
+    let cards = MachineCards::open(&Catalogue::embedded()).ok()?.backend();
+    let found = cards.discover().unwrap_or_default().cards.into_iter();
+    let answering = found.filter(|card| card.health == Health::Healthy).map(|card| card.uuid);
+    Some((cards.driver_load(), answering.collect()))
 }
 
 /// The card with this beginning of its UUID, among those with records.

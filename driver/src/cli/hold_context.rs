@@ -5,13 +5,13 @@
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 
-use aliquot_backend_nvidia::Context;
 use aliquot_core::id::CardUuid;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
 use crate::contexts::{PROBES, READY};
+use crate::hardware::vendors::Context;
 
 /// Have a context on a card until standard input ends
 #[derive(Debug, clap::Args)]

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 
-use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_backend_sim::{NodeFile, Personality};
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::{CardModel, Catalogue, Maturity};
@@ -16,7 +14,9 @@ use aliquot_core::ledger::Ledger;
 use aliquot_core::offer::{LayoutKind, LayoutPolicy, Offers, ServerVersion, UsageHint, offers};
 
 use crate::error_text::chain;
-use crate::hardware::{COPIES_MAX, Hardware, Kind, NodeSpec, node_spec, read_catalogue, read_policy};
+use crate::hardware::{
+    COPIES_MAX, Hardware, Kind, MachineCards, NodeSpec, node_spec, read_catalogue, read_policy,
+};
 use crate::manifest::{Manifests, version_of};
 use crate::node::{Access, Node};
 use crate::state_dir;
@@ -260,7 +260,7 @@ impl Fleet {
     /// This machine's own cards, with the claims of their state directory, if there is one; read-only.
     pub(super) fn look_at_machine(
         args: &NodeArgs,
-        machine: &Arc<NvidiaNode>,
+        machine: &MachineCards,
         state: Option<&Path>,
         terminal: &mut Terminal<'_>,
     ) -> Result<Self, Failure> {
@@ -277,7 +277,7 @@ impl Fleet {
     /// This machine's own cards, on their state.
     pub(super) fn open_machine(
         args: &NodeArgs,
-        machine: &Arc<NvidiaNode>,
+        machine: &MachineCards,
         state: &Path,
         access: Access,
         terminal: &mut Terminal<'_>,

@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use crate::agent::composition::AgentConfig;
 use crate::agent::start::{self, AgentSettings, HardwareSettings};
 use crate::error_text::chain;
-use crate::hardware::driver_files::Place;
+use crate::hardware::vendors::Place;
 use crate::kube::ClusterAccess;
 use crate::kubelet::sockets::KUBELET_ROOT;
 

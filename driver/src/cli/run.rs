@@ -5,6 +5,7 @@ mod following;
 mod home;
 mod placing;
 mod sizing;
+mod vendor;
 mod visible;
 mod words;
 
@@ -17,11 +18,12 @@ use std::time::Duration;
 
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSettings, Spelled};
-use aliquot_core::id::CardUuid;
+use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::units::{Bytes, Cores};
 
 use crate::clock;
-use crate::config::{VISIBLE_CARDS, prepended, visible_cards};
+use crate::config::{prepended, visible_cards};
+use crate::hardware::vendors::cuda;
 use crate::node::{Access, Node};
 use crate::prepare::CONTAINER_GRANTS;
 use crate::region;
@@ -36,11 +38,12 @@ use super::failure::{Answer, Failure};
 use super::nodes::Fleet;
 use super::output::Terminal;
 use crate::error_text::chain;
-use answers::{card_of, fraction, template};
-use following::followed;
+use answers::{fraction, template};
+use following::{followed, visible_of};
 use home::Home;
 use placing::place_and_prepare;
-use words::{memory, no_run_on, not_of_slots, too_small};
+use vendor::{not_of_unshared, vendor_of};
+use words::{card, memory, not_of_slots, too_small};
 
 /// Exit code if Aliquot itself failed before the command.
 pub(super) const OWN_FAILURE: u8 = 125;
@@ -111,7 +114,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODE", default_value = "closed", value_parser = spelled::<FailMode>)]
     fail_mode: FailMode,
 
-    /// Simulated cards: node file, built-in node, or COUNTxMODEL; without it, this machine's own NVIDIA cards
+    /// Simulated cards: node file, built-in node, or COUNTxMODEL; without it, this machine's own cards
     #[arg(long, value_name = "NODE", visible_alias = "sim")]
     node: Option<String>,
 
@@ -148,16 +151,17 @@ struct Prepared {
     home: Home,
     run: Run,
     grants: PathBuf,
-    scope: Scope,
+    /// Scope of its governor; `None`: the part has no limits, the hardware isolates it.
+    scope: Option<Scope>,
     /// Its card, if its driver reports events.
     followed: Option<Followed>,
     environment: Environment,
 }
 
 /// Environment variables of a command beside the inherited ones.
-type Environment = Vec<(&'static str, OsString)>;
+type Environment = Vec<(String, OsString)>;
 
-/// Work beside the command. Without a governor here, those of other runs on the card serve this run as well.
+/// Work beside the command. Without a governor here, those of other runs on the card serve this run, or it has no limits.
 struct Watch {
     governor: Option<Governor>,
 }
@@ -211,11 +215,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     let began = clock::now();
     let (node, fleet) = home.open(terminal)?;
     let cards = node.inventory().map_err(|error| Failure::Node(chain(&error)))?;
-    let vendor = home.cards.vendor();
-    if !cards.cards.iter().any(|card| card.vendor == vendor) {
-        return Err(no_run_on(format_args!("node {}", node.name()), &fleet.models(), &vendor));
-    }
-    let ask = wanted(args, &home, &fleet, &cards)?;
+    let ask = wanted(args, &home, (node.name(), &fleet), &cards)?;
     if let Some(policy) = &args.layouts {
         let offers = node.offers().map_err(|error| Failure::Node(chain(&error)))?;
         not_of_slots(policy, &ask, &cards, offers)?;
@@ -277,7 +277,7 @@ fn reached(
     shim: &Path,
     cards: &Inventory,
     terminal: &mut Terminal<'_>,
-) -> Result<(Scope, Option<Followed>, Environment), Failure> {
+) -> Result<(Option<Scope>, Option<Followed>, Environment), Failure> {
     let failed = |error| home.failed("write", error);
     let grants = node.grants_dir().join(run.uid.as_str());
     let record = node.claim(&run.uid);
@@ -288,33 +288,44 @@ fn reached(
         dir: grants.join(grant.share.as_str()),
         lock: node.grants_dir().with_file_name("limits.lock"),
     };
-    let limits = region::read(&place.limits()).map_err(failed)?;
-    let visible = CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?;
+    let limits = match region::read(&place.limits()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        read => Some(read.map_err(failed)?),
+    };
+    let visible = match &limits {
+        Some(limits) => {
+            CardUuid::new(limits.card.as_str()).map_err(|error| Failure::Node(error.to_string()))?
+        }
+        None => visible_of(node, grant),
+    };
+    let variables = node.variables(grant).map_err(|error| Failure::Node(chain(&error)))?;
     warn_of_others(home, node, grant, &visible, cards, terminal)?;
     let reach = home.cards.reach(grant, &visible, cards).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => Failure::Node(error.to_string()),
         _ => failed(error),
     })?;
-    if let Some(footprint) = reach.footprint {
-        place.publish_context(footprint).map_err(failed)?;
-    }
-    // Else a measured size is published already.
-    let measured = (limits.context_bytes > 0).then_some(Bytes(limits.context_bytes));
-    if let Some(warning) =
-        too_small(limits.memory, reach.footprint.map(|footprint| footprint.context).or(measured))
-    {
-        terminal.note(warning)?;
+    if let Some(limits) = &limits {
+        if let Some(footprint) = reach.footprint {
+            place.publish_context(footprint).map_err(failed)?;
+        }
+        // Else a measured size is published already.
+        let measured = (limits.context_bytes > 0).then_some(Bytes(limits.context_bytes));
+        let context = reach.footprint.map(|footprint| footprint.context).or(measured);
+        if let Some(warning) = too_small(limits.memory, context) {
+            terminal.note(warning)?;
+        }
     }
     let followed = followed(home, node, grant, &visible, terminal)?;
-    let environment = environment(shim, &visible, &grants, &reach);
-    let scope = Scope {
+    // Without limits there is nothing for the shim to hold.
+    let environment = environment(limits.is_some().then_some(shim), &grants, variables, &reach);
+    let scope = limits.is_some().then(|| Scope {
         visible: visible.to_string(),
         grants: node.grants_dir().to_owned(),
         share: place.dir,
         writers: place.lock,
         election: offices(&home.state).join(visible.as_str()),
         meter: reach.meter,
-    };
+    });
     Ok((scope, followed, environment))
 }
 
@@ -345,22 +356,31 @@ fn warn_of_others(
     Ok(())
 }
 
-/// The command's environment: the shim, the driver libraries, its grants, its card.
-fn environment(shim: &Path, visible: &CardUuid, grants: &Path, reach: &CardAccess) -> Environment {
-    let mut environment = vec![
-        ("LD_PRELOAD", prepended("LD_PRELOAD", shim.as_os_str())),
-        (GRANTS_VARIABLE, grants.as_os_str().to_owned()),
-        (VISIBLE_CARDS, OsString::from(visible.as_str())),
-    ];
-    if let Some(libraries) = &reach.libraries {
-        environment.push(("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", libraries.as_os_str())));
-    }
-    environment.extend(reach.environment.iter().cloned());
-    environment
+/// The command's environment: the shim, the driver libraries, its grants, the variables of its card.
+fn environment(
+    shim: Option<&Path>,
+    grants: &Path,
+    variables: Vec<(String, String)>,
+    reach: &CardAccess,
+) -> Environment {
+    let listed = |name: &str, first: &Path| (name.to_owned(), prepended(name, first.as_os_str()));
+    let preload = shim.map(|shim| listed("LD_PRELOAD", shim));
+    let libraries = reach.libraries.as_deref().map(|libraries| listed("LD_LIBRARY_PATH", libraries));
+    let grants = (GRANTS_VARIABLE.to_owned(), grants.as_os_str().to_owned());
+    let variables = variables.into_iter().map(|(name, value)| (name, OsString::from(value)));
+    let others = reach.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    preload.into_iter().chain(libraries).chain([grants]).chain(variables).chain(others).collect()
 }
 
 /// The request of the arguments.
-fn wanted(args: &Args, home: &Home, fleet: &Fleet, cards: &Inventory) -> Result<Ask, Failure> {
+fn wanted(
+    args: &Args,
+    home: &Home,
+    (node, fleet): (&NodeName, &Fleet),
+    cards: &Inventory,
+) -> Result<Ask, Failure> {
+    let vendor = vendor_of(args, home, (node, fleet), cards)?;
+    not_of_unshared(args, &vendor, cards)?;
     let compute = match (args.policy, args.cores) {
         (Policy::Of(policy), _) => policy,
         (Policy::BestEffort, None | Some(Cores::NONE)) => ComputePolicy::default(),
@@ -372,17 +392,16 @@ fn wanted(args: &Args, home: &Home, fleet: &Fleet, cards: &Inventory) -> Result<
     };
     let cores = if args.policy == Policy::BestEffort { Some(Cores::NONE) } else { args.cores };
     let settings = ShareSettings { compute, priority: args.priority, fail_mode: args.fail_mode };
-    let vendor = home.cards.vendor();
     let on = match (&args.card, visible_cards()) {
-        (Some(text), _) => On::Card(card_of(text, &vendor, fleet, cards)?),
-        (None, Some(text)) => On::AnyOf(visible::shown(&text, &vendor, cards)?),
-        (None, None) => On::Any,
+        (Some(text), _) => On::Card(card(text, cards)?),
+        (None, Some(text)) if vendor == cuda() => On::AnyOf(visible::shown(&text, &vendor, cards)?),
+        (None, _) => On::Any,
     };
     let plain = |template| Alternative { model: None, template, memory: args.memory, cores };
     let alternatives = match (&args.fraction, &args.template) {
-        (Some(text), _) => fraction(text, home, fleet)?,
+        (Some(text), _) => fraction(text, &vendor, fleet)?,
         (None, Some(text)) => {
-            let known = template(text, home, fleet)?;
+            let known = template(text, &vendor, home, fleet)?;
             vec![plain(Some(known))]
         }
         (None, None) => vec![plain(None)],
@@ -424,7 +443,7 @@ fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Re
 fn execute(
     args: &Args,
     run: &mut Run,
-    (scope, followed): (Scope, Option<Followed>),
+    (scope, followed): (Option<Scope>, Option<Followed>),
     environment: Environment,
 ) -> io::Result<u8> {
     let mut words = args.command.iter();
@@ -437,7 +456,7 @@ fn execute(
     let noted = run.started(running.pid());
     // Without a thread the card's events are not recorded.
     let followed = followed.map(watch::start);
-    let mut watch = Watch { governor: Governor::start(scope).ok() };
+    let mut watch = Watch { governor: scope.and_then(|scope| Governor::start(scope).ok()) };
     let ended = running.wait(&signals, &mut watch)?;
     // Before another thread of this process opens the usage file again.
     drop(watch);

@@ -42,7 +42,7 @@ pub(super) const ABOUT: &str = "\
 Show present use: cards, partitions, shares, processes, and whether limits are enforced
 
 Reads from disk and changes nothing: the journal of each state directory, the region of each \
-share, and the driver's figures of simulated cards and of this machine's own NVIDIA cards. \
+share, and the driver's figures of simulated cards and of this machine's own cards. \
 Live in a terminal; once if standard output is no terminal, with --once or with -o.
 
 USED     bytes reserved by the processes of grants
@@ -95,7 +95,7 @@ pub(super) struct Args {
     #[arg(long = "state", value_name = "DIR")]
     states: Vec<PathBuf>,
 
-    /// Node file, built-in node, or COUNTxMODEL that says which cards there are; without it, this machine's own NVIDIA cards
+    /// Node file, built-in node, or COUNTxMODEL that says which cards there are; without it, this machine's own cards
     /// and cards that are simulated or granted are shown
     #[arg(long, value_name = "NODE")]
     node: Option<String>,

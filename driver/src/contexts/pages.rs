@@ -11,8 +11,9 @@
 //! Pools, physical memory (VMM) and modules need no unit here: the driver reports their bytes, or demands its granularity.
 
 use aliquot_abi::limits::{PAGE_BITS_ASSUMED, Pages};
-use aliquot_backend_nvidia::Probe;
 use aliquot_core::units::Bytes;
+
+use crate::hardware::vendors::Probe;
 
 /// What the growth of a probe tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::node_root::{NodeObject, NodeRoot};
 use super::{CardsAt, Finding, Site, Verdict};
-use crate::hardware::driver_files::driver_files;
+use crate::hardware::vendors::driver_files;
 
 /// Where the kernel lists PCI devices.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";

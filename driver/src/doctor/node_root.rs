@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::hardware::driver_files::resolve_within;
+use crate::hardware::vendors::resolve_within;
 
 /// Longest file that is read.
 const TEXT_BYTES_MAX: u64 = 1 << 20;

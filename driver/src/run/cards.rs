@@ -24,8 +24,8 @@ use crate::region::Footprint;
 
 /// The cards of a node, for commands that run on them.
 pub trait Cards {
-    /// The vendor of the driver libraries that a command gets.
-    fn vendor(&self) -> Vendor;
+    /// Vendors on whose cards commands can be run, the preferred one first.
+    fn vendors(&self) -> Vec<Vendor>;
 
     /// How a command reaches the part of its grant.
     ///
@@ -39,8 +39,8 @@ pub trait Cards {
     /// The reason why the card reports no events.
     fn follow(&self, grant: &Grant, visible: &CardUuid) -> Result<Box<dyn Events>, String>;
 
-    /// For each card, why it supports no partitions; empty: they do.
-    fn no_partitions(&self) -> &[String];
+    /// For each card, why it supports no partitions; empty: at least one does.
+    fn no_partitions(&self) -> Vec<String>;
 
     /// Processes with memory of a card but without a grant below this directory, as the driver reports them.
     fn others(&self, visible: &CardUuid, grants: &Path) -> Vec<(u32, Bytes)>;
@@ -57,7 +57,7 @@ pub trait Cards {
 pub struct CardAccess {
     /// First library directory of its loader; `None`: the system's own libraries.
     pub libraries: Option<PathBuf>,
-    /// Further environment variables.
+    /// Further environment variables, beside those of the backend.
     pub environment: Vec<(&'static str, OsString)>,
     /// Memory that a context uses, if known.
     pub footprint: Option<Footprint>,

@@ -1,20 +1,22 @@
-//! The NVIDIA cards of this machine, for commands that run on them: the driver's libraries are the system's own, and its samples
+//! The cards of this machine, for commands that run on them: the driver's libraries are the system's own, and its samples
 //! are the governors' measurements.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::health::Cause;
 use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::partition::Part;
-use aliquot_core::ports::{CardEvents, DeviceBackend as _};
+use aliquot_core::ports::{CardEvents, DeviceBackend};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
+
+use crate::hardware::MachineCards;
 
 use super::cards::{CardAccess, Cards, Events, Meter, Window};
 use super::commands::Commands;
@@ -25,17 +27,16 @@ use crate::view::processes::{grants_of, grants_of_run};
 /// Time between two calls of the driver: at most as often as it samples.
 const PERIOD: Nanos = Nanos(166_666_667);
 
-/// Environment variable that container runtimes read, if the command starts one.
-const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
-
-/// The NVIDIA cards of this machine.
-#[derive(Clone, Debug)]
-pub struct Machine(pub Arc<NvidiaNode>);
+/// The cards of this machine.
+#[derive(Clone)]
+pub struct Machine {
+    cards: Arc<dyn DeviceBackend>,
+    vendors: Vec<Vendor>,
+}
 
 /// The driver's word on one card.
-#[derive(Debug)]
 struct OfCard {
-    node: Arc<NvidiaNode>,
+    node: Arc<dyn DeviceBackend>,
     card: CardUuid,
     samples: SampleClock,
     asked: Option<Nanos>,
@@ -43,34 +44,41 @@ struct OfCard {
 
 // === impl Machine ===
 
+impl Machine {
+    /// Those that were opened.
+    #[must_use]
+    pub fn of(machine: &MachineCards) -> Self {
+        Self { cards: machine.backend(), vendors: machine.vendors().to_vec() }
+    }
+}
+
 impl Cards for Machine {
-    fn vendor(&self) -> Vendor {
-        NvidiaNode::vendor()
+    fn vendors(&self) -> Vec<Vendor> {
+        self.vendors.clone()
     }
 
     fn reach(&self, grant: &Grant, visible: &CardUuid, _: &Inventory) -> io::Result<CardAccess> {
         if grant.partition().is_some() {
-            // The driver reports no process times for a MIG instance.
-            let environment = vec![(VISIBLE_DEVICES, visible.as_str().into())];
-            return Ok(CardAccess { libraries: None, environment, footprint: None, meter: None });
+            // No driver reports process times for a partition.
+            return Ok(CardAccess { libraries: None, environment: Vec::new(), footprint: None, meter: None });
         }
-        let (node, card) = (Arc::clone(&self.0), visible.clone());
+        let (node, card) = (Arc::clone(&self.cards), visible.clone());
         let meter = Box::new(OfCard { node, card, samples: SampleClock::for_governor(), asked: None });
         Ok(CardAccess { libraries: None, environment: Vec::new(), footprint: None, meter: Some(meter) })
     }
 
     fn follow(&self, grant: &Grant, _: &CardUuid) -> Result<Box<dyn Events>, String> {
-        let events = self.0.events(&grant.card).map_err(|error| chain(&error))?;
-        Ok(Box::new(Followed(events)))
+        let events = self.cards.events(&grant.card).map_err(|error| chain(&error))?;
+        Ok(Box::new(BackendEvents(events)))
     }
 
-    fn no_partitions(&self) -> &[String] {
-        self.0.no_partitions()
+    fn no_partitions(&self) -> Vec<String> {
+        self.cards.no_partitions()
     }
 
     fn others(&self, visible: &CardUuid, grants: &Path) -> Vec<(u32, Bytes)> {
         // A card that does not answer now is met by the command itself.
-        let processes = self.0.usage(visible).map(|usage| usage.processes).unwrap_or_default();
+        let processes = self.cards.usage(visible).map(|usage| usage.processes).unwrap_or_default();
         let held = processes.into_iter().filter_map(|(pid, held)| Some((pid, held?)));
         let commands = Commands::of(grants.parent());
         let ours = |pid| {
@@ -88,9 +96,9 @@ impl Cards for Machine {
 
 /// Events of a card, as a run reads them.
 #[derive(Debug)]
-struct Followed(Box<dyn CardEvents>);
+pub(super) struct BackendEvents(pub(super) Box<dyn CardEvents>);
 
-impl Events for Followed {
+impl Events for BackendEvents {
     fn next(&mut self, longest: Duration) -> Result<Option<(Cause, Part)>, String> {
         let event = self.0.next(longest).map_err(|error| chain(&error))?;
         Ok(event.map(|event| (event.cause, event.part)))
@@ -98,6 +106,12 @@ impl Events for Followed {
 }
 
 // === impl OfCard ===
+
+impl fmt::Debug for OfCard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OfCard").field("card", &self.card).finish_non_exhaustive()
+    }
+}
 
 impl Meter for OfCard {
     fn window(&mut self, now: Nanos) -> Option<Window> {

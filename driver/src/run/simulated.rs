@@ -27,8 +27,11 @@ use aliquot_sim_device::{
 };
 
 use super::cards::{CardAccess, Cards, Events, Meter, ProcessTime, Window};
+use super::machine::BackendEvents;
 use crate::clock;
+use crate::config::VISIBLE_CARDS;
 use crate::disk::{Disk, Mode};
+use crate::hardware::{npus, vendors};
 use crate::region::Footprint;
 use crate::state_dir::file::make_dirs;
 
@@ -59,13 +62,6 @@ struct Followed {
     /// The part that its events are about.
     part: Part,
     seen: Seen,
-}
-
-/// Vendor whose driver libraries are simulated.
-fn vendor() -> Vendor {
-    #[expect(clippy::expect_used, reason = "a constant that is a vendor name")]
-    let vendor = Vendor::new("nvidia").expect("a name");
-    vendor
 }
 
 /// Directory of the cards of a node.
@@ -110,17 +106,21 @@ pub fn directory_for(
 // === impl Simulated ===
 
 impl Cards for Simulated {
-    fn vendor(&self) -> Vendor {
-        vendor()
+    fn vendors(&self) -> Vec<Vendor> {
+        vendors::all()
     }
 
     fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<CardAccess> {
+        if cards.card(&grant.card).is_none_or(|card| card.vendor != vendors::cuda()) {
+            return Ok(CardAccess { libraries: None, environment: Vec::new(), footprint: None, meter: None });
+        }
         let libraries = aliquot_libraries::install_simulated(&self.libraries)?.canonicalize()?;
         let dir = directory_for(&self.state, &grant.card, &grant.part, visible, cards)?;
         let device = aliquot_sim_device::open(&dir).map_err(io::Error::other)?;
         let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
         let meter = card.map(|card| Box::new(OfCard { card, window: 0 }) as Box<dyn Meter>);
-        let environment: Vec<(&'static str, OsString)> = vec![(DIR_ENV, dir.canonicalize()?.into())];
+        let environment: Vec<(&'static str, OsString)> =
+            vec![(VISIBLE_CARDS, visible.as_str().into()), (DIR_ENV, dir.canonicalize()?.into())];
         let footprint = Some(footprint(device.node()));
         Ok(CardAccess { libraries: Some(libraries), environment, footprint, meter })
     }
@@ -130,14 +130,19 @@ impl Cards for Simulated {
             Part::Partition { .. } => (partition_dir(&self.state, visible.as_str()), grant.part.clone()),
             Part::Card | Part::Slot { .. } => (cards_dir(&self.state), Part::Card),
         };
+        if let Some(npus) = npus::open(&self.state)
+            && let Ok(events) = npus.events(&grant.card)
+        {
+            return Ok(Box::new(BackendEvents(events)));
+        }
         let device = aliquot_sim_device::open(&dir).map_err(|error| error.to_string())?;
         let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
         let card = card.ok_or("it is not simulated")?;
         Ok(Box::new(Followed { seen: card.xids_until_now(), card, part }))
     }
 
-    fn no_partitions(&self) -> &[String] {
-        &[]
+    fn no_partitions(&self) -> Vec<String> {
+        Vec::new()
     }
 
     fn others(&self, _: &CardUuid, _: &Path) -> Vec<(u32, Bytes)> {
@@ -221,7 +226,7 @@ fn not_shown(uuid: &CardUuid) -> io::Error {
 
 /// The cards of a node that the simulated libraries can show, in its order.
 fn of_node(cards: &Inventory) -> Vec<CardFacts> {
-    let vendor = vendor();
+    let vendor = vendors::cuda();
     let ours = cards.cards.iter().filter(|card| card.vendor == vendor);
     ours.map(of_card).filter(|facts| facts.uuid_bytes().is_some()).collect()
 }
@@ -337,7 +342,7 @@ mod tests {
         for personality in Personality::all() {
             let node = SimNode::in_memory(&personality.load().unwrap(), &Catalogue::embedded()).unwrap();
             let cards = node.discover().unwrap();
-            let ours = cards.cards.iter().filter(|card| card.vendor == vendor());
+            let ours = cards.cards.iter().filter(|card| card.vendor == vendors::cuda());
             let facts = of_node(&cards);
             assert_eq!(facts.len(), ours.count(), "{}", node.name());
             if facts.is_empty() {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use aliquot_abi::limits::Limits;
-use aliquot_backend_nvidia::xid::Xids;
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::health::Notes;
@@ -18,6 +17,7 @@ use super::simulated::Drivers;
 use super::state;
 use crate::checkpoint::Phase;
 use crate::clock::now;
+use crate::hardware::vendors::VendorCodes;
 use crate::region::UsageCopy;
 use crate::run::commands::Commands;
 
@@ -52,8 +52,8 @@ pub struct State {
 pub struct Against {
     /// The recorded events.
     pub notes: Notes,
-    /// The meaning of Xid codes.
-    pub xids: Xids,
+    /// The meaning of error codes.
+    pub xids: VendorCodes,
 }
 
 /// Shares and partitions of a journal.

@@ -2,10 +2,10 @@
 //! times: this module adds them up from look to look.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_backend_nvidia::{NvidiaNode, OpenError};
 use aliquot_core::card::{Card, Supply};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::CardUuid;
@@ -16,12 +16,13 @@ use aliquot_enforce::units::Nanos;
 use super::chain;
 use super::look::{Driver, DriverProcess, Health};
 use super::processes::{command, grants_of};
+use crate::hardware::MachineCards;
+use crate::hardware::vendors::NoCards;
 use crate::run::samples::SampleClock;
 
 /// The cards, and the device time counted on each so far.
-#[derive(Debug)]
 pub(super) struct Machine {
-    node: Result<Arc<NvidiaNode>, OpenError>,
+    node: Result<Arc<dyn DeviceBackend>, NoCards>,
     spent: BTreeMap<CardUuid, Time>,
 }
 
@@ -45,9 +46,16 @@ struct Time {
 
 // === impl Machine ===
 
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine").field("spent", &self.spent).finish_non_exhaustive()
+    }
+}
+
 impl Machine {
     pub(super) fn open() -> Self {
-        Self { node: NvidiaNode::open(&Catalogue::embedded()), spent: BTreeMap::new() }
+        let opened = MachineCards::open(&Catalogue::embedded());
+        Self { node: opened.map(|machine| machine.backend()), spent: BTreeMap::new() }
     }
 
     /// The load of the driver that serves them, if there is one.
@@ -71,16 +79,16 @@ impl Machine {
                 return found;
             }
         };
-        let (cards, trouble) = match node.cards() {
+        let cards = match node.discover() {
             Ok(found) => found,
             Err(error) => {
                 found.trouble.push((subject(), chain(&error)));
                 return found;
             }
         };
-        found.trouble.extend(trouble.into_iter().map(|why| (subject(), why)));
+        found.trouble.extend(node.trouble().into_iter().map(|why| (subject(), why)));
         for card in cards.cards.into_iter().filter(|card| wanted(&card.uuid)) {
-            let parts = parts(node, &card, clock);
+            let parts = parts(node.as_ref(), &card, clock);
             match node.usage(&card.uuid) {
                 Ok(mut usage) => {
                     // The driver reports a process in a MIG instance also for the card.
@@ -89,7 +97,7 @@ impl Machine {
                     usage.processes.retain(|(pid, _)| !inside(pid));
                     let at = clock();
                     let time = self.spent.entry(card.uuid.clone()).or_insert_with(|| Time::from(at));
-                    time.add(node, &card.uuid, &usage, at);
+                    time.add(node.as_ref(), &card.uuid, &usage, at);
                     found.drivers.push(driver(&card, usage, Some(time), at));
                 }
                 Err(error) => found.trouble.push((format!("card {}", card.uuid), chain(&error))),
@@ -101,8 +109,8 @@ impl Machine {
     }
 }
 
-/// MIG instances of a card, of any origin. The driver does not report their time.
-fn parts(node: &NvidiaNode, card: &Card, clock: &impl Fn() -> Duration) -> Vec<Driver> {
+/// Partitions of a card, of any origin, if the driver reports their use. It does not report their time.
+fn parts(node: &dyn DeviceBackend, card: &Card, clock: &impl Fn() -> Duration) -> Vec<Driver> {
     let Some(table) = card.table().filter(|_| card.supply == Supply::NewParts) else { return Vec::new() };
     // A card that does not answer now is reported as a card.
     let live = node.partitions().unwrap_or_default().into_iter().filter(|live| live.at.card == card.uuid);
@@ -152,7 +160,7 @@ impl Time {
         Self { looked_at: at, busy: 0, samples: SampleClock::for_view(), processes: BTreeMap::new() }
     }
 
-    fn add(&mut self, node: &NvidiaNode, card: &CardUuid, usage: &CardUsage, at: Duration) {
+    fn add(&mut self, node: &dyn DeviceBackend, card: &CardUuid, usage: &CardUsage, at: Duration) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let passed = nanos(at.saturating_sub(self.looked_at));
         self.looked_at = at;

@@ -1,6 +1,7 @@
 //! One node: claims prepared, changed, recovered and released, through the library and the command line.
 
 mod amend;
+mod ascend;
 mod container;
 mod context_sizes;
 mod context_turns;

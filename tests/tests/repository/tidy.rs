@@ -37,6 +37,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
             "aliquot_core",
             "aliquot_enforce",
             "aliquot_cdi",
+            "aliquot_backend_ascend",
             "aliquot_backend_nvidia",
             "aliquot_backend_sim",
             "aliquot_libraries",
@@ -80,6 +81,8 @@ const NOT_SHIPPED: &[&str] = &["aliquot_benches", "aliquot_cluster", "aliquot_te
 
 /// A word in code lines, and the only files that may hold it (path prefixes).
 const ONLY: &[(&str, &[&str])] = &[
+    ("aliquot_backend_nvidia", &["driver/src/hardware/vendors.rs", "driver/backends/nvidia/", "tests/"]),
+    ("aliquot_backend_ascend", &["driver/src/hardware/vendors.rs", "driver/backends/ascend/", "tests/"]),
     ("regex::", &["core/cel/src/"]),
     ("toml::", &["core/src/catalogue/text.rs", "core/src/offer/text.rs", "driver/backends/sim/", "tests/"]),
     ("serde_saphyr", &["driver/src/manifest", "driver/src/cli/"]),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use aliquot_core::card::Health;
+use aliquot_core::health::{Codes, Harm, Meaning};
 use aliquot_core::id::CardUuid;
 use aliquot_core::ports::BackendError;
 
@@ -68,6 +69,16 @@ pub enum OpenError {
         /// What is wrong with those that there are.
         trouble: Vec<String>,
     },
+}
+
+/// The vendor's table of fault codes: one that is reported as critical asks for a reset of the chip.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultCodes;
+
+impl Codes for FaultCodes {
+    fn meaning(&self, code: u64) -> Meaning {
+        Meaning { name: format!("fault {code:08X}"), what: "a critical fault of the NPU", harm: Harm::Card }
+    }
 }
 
 // === impl OpenError ===

@@ -31,28 +31,32 @@ use std::time::Duration;
 
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::{CardModel, Catalogue};
-use aliquot_core::health::{Cause, Harm, Meaning};
+use aliquot_core::health::{Cause, Codes as _, Meaning};
 use aliquot_core::id::{CardUuid, TemplateName, Vendor};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
     BackendError, CardEvent, CardEvents, CardUsage, DeviceAccess, DeviceBackend, Expected, LivePartition,
-    PartitionAt, PartitionHandle,
+    PartitionAt,
 };
 use aliquot_core::units::Bytes;
 
 pub use ffi::event::FaultEvent;
 pub use ffi::{Fault, Site};
-pub use health::OpenError;
+pub use health::{FaultCodes, OpenError};
 
 use access::Reached;
 use ffi::event::Watcher;
-use ffi::{ChipAt, Facts, Library, Vnpu};
+use ffi::{ChipAt, Facts, Library};
 use health::Debounce;
 use probe::{Found, Machine};
 
 /// How often, and how far apart, a call is repeated that may succeed soon.
 const TRIES: u32 = 20;
 const WAIT: Duration = Duration::from_millis(100);
+/// Chips or vNPUs that the vendor's container runtime gives to a container, how, and chips that a program uses.
+const RUNTIMES: &str = "ASCEND_VISIBLE_DEVICES";
+const RUNTIME_OPTIONS: &str = "ASCEND_RUNTIME_OPTIONS";
+const PROGRAMS: &str = "ASCEND_RT_VISIBLE_DEVICES";
 /// Where the kernel shows the driver; made anew with each load of it.
 const MODULES: [&str; 2] = ["sys/module/drv_davinci_intf", "sys/module/drv_devdrv_host"];
 
@@ -66,7 +70,8 @@ pub struct AscendNode {
     known: Catalogue,
     /// The same with what is offered here.
     catalogue: Catalogue,
-    trouble: Vec<String>,
+    /// What is wrong with chips that the latest discovery left out.
+    trouble: Mutex<Vec<String>>,
     no_partitions: Vec<String>,
     debounce: Debounce,
     /// Templates that the driver does not know, by model.
@@ -103,7 +108,7 @@ impl AscendNode {
             driver,
             known: catalogue.clone(),
             catalogue: catalogue.clone(),
-            trouble: Vec::new(),
+            trouble: Mutex::default(),
             no_partitions: Vec::new(),
             debounce: Debounce::default(),
             unknown: Mutex::default(),
@@ -125,7 +130,7 @@ impl AscendNode {
         node.no_partitions = reasons.into_iter().flatten().filter(|_| none_gives).collect();
         let models = look.found.into_iter().map(|found| found.offered);
         node.catalogue = node.catalogue.with_models(models);
-        node.trouble = look.trouble;
+        node.trouble = Mutex::new(look.trouble);
         Ok(Arc::new(node))
     }
 
@@ -235,18 +240,6 @@ impl AscendNode {
         &self.catalogue
     }
 
-    /// What is wrong with chips that are left out, as it was found first.
-    #[must_use]
-    pub fn trouble(&self) -> &[String] {
-        &self.trouble
-    }
-
-    /// Why no chip gives new partitions, a chip each; empty: one does.
-    #[must_use]
-    pub fn no_partitions(&self) -> &[String] {
-        &self.no_partitions
-    }
-
     /// The cards as they are now, and what is wrong with those that are left out.
     ///
     /// # Errors
@@ -324,7 +317,9 @@ fn again(call: impl Fn() -> Result<(), Fault>) -> Result<(), Fault> {
 
 impl DeviceBackend for AscendNode {
     fn discover(&self) -> Result<Inventory, BackendError> {
-        Ok(self.cards()?.0)
+        let (cards, trouble) = self.cards()?;
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        Ok(cards)
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
@@ -401,7 +396,11 @@ impl DeviceBackend for AscendNode {
     }
 
     fn trouble(&self) -> Vec<String> {
-        self.trouble.clone()
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn no_partitions(&self) -> Vec<String> {
+        self.no_partitions.clone()
     }
 
     /// Memory in use on a chip, and how much it works. The vendor's library reports nothing by process, nor by vNPU.
@@ -423,7 +422,19 @@ impl DeviceBackend for AscendNode {
     }
 
     fn meaning(&self, _: &CardUuid, code: u64) -> Meaning {
-        Meaning { name: format!("fault {code:08X}"), what: "a critical fault of the NPU", harm: Harm::Card }
+        FaultCodes.meaning(code)
+    }
+
+    /// The vendor's container runtime takes a vNPU by its number; a program that uses whole chips takes them by theirs.
+    fn variables(&self, card: &CardUuid, part: &Part) -> Result<Vec<(String, String)>, BackendError> {
+        let chip = self.chip(card)?;
+        let of = |pairs: [(&str, String); 2]| pairs.map(|(name, value)| (name.to_owned(), value)).into();
+        let Some(at) = PartitionAt::of(card, part) else {
+            let (runtime, program) = (chip.facts.phy.to_string(), chip.facts.logic.to_string());
+            return Ok(of([(RUNTIMES, runtime), (PROGRAMS, program)]));
+        };
+        let live = chip.partition_at(&at).ok_or(BackendError::Absent { at })?;
+        Ok(of([(RUNTIMES, live.handle.id.to_string()), (RUNTIME_OPTIONS, "VIRTUAL".to_owned())]))
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
@@ -464,38 +475,5 @@ impl CardEvents for Watch {
         let critical = self.next_fault(longest).filter(|event| event.severity >= 3 && event.assertion != 0);
         let cause = |event: FaultEvent| Cause::Code(u64::from(event.code));
         Ok(critical.map(|event| CardEvent { cause: cause(event), part: Part::Card }))
-    }
-}
-
-// === impl Found ===
-
-impl Found {
-    fn live(&self, vnpu: &Vnpu, part: &Part) -> Option<LivePartition> {
-        let at = PartitionAt::of(&self.card.uuid, part)?;
-        // The vendor gives a vNPU no identity beyond its number.
-        let uuid = CardUuid::new(format!("{}-vnpu{}", self.card.uuid, vnpu.id)).ok()?;
-        Some(LivePartition { at, handle: PartitionHandle { id: vnpu.id, uuid } })
-    }
-
-    fn partitions(&self) -> Vec<LivePartition> {
-        let vnpus = self.facts.vnpus.as_deref().unwrap_or_default();
-        let parts = partition::parts(&self.model, &self.facts, vnpus);
-        let mut live: Vec<LivePartition> =
-            parts.iter().filter_map(|(vnpu, part)| self.live(vnpu, part)).collect();
-        live.sort();
-        live
-    }
-
-    /// The first counter of which too little is left for a partition.
-    fn shortage(&self, at: &PartitionAt) -> Option<BackendError> {
-        let table = self.card.table()?;
-        let left = partition::left(table, &self.card.found);
-        let needs = table.consumption(&at.template, &at.placement)?;
-        let (counter, asked, left) = needs.first_excess(&left)?;
-        Some(BackendError::NoRoom { at: at.clone(), counter: counter.clone(), asked, left })
-    }
-
-    fn partition_at(&self, at: &PartitionAt) -> Option<LivePartition> {
-        self.partitions().into_iter().find(|live| live.at == *at)
     }
 }

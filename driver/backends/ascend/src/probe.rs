@@ -8,9 +8,10 @@ use aliquot_core::card::{Card, Health, Topology};
 use aliquot_core::catalogue::{CardIdentity, CardModel, Catalogue, LinkShape, Sighting};
 use aliquot_core::id::{CardUuid, PciAddress, TemplateName, Vendor};
 use aliquot_core::partition::{Part, PartitionTable, ShareSupport};
+use aliquot_core::ports::{BackendError, LivePartition, PartitionAt, PartitionHandle};
 use aliquot_core::units::Bytes;
 
-use crate::ffi::{Facts, Library, Settings};
+use crate::ffi::{Facts, Library, Settings, Vnpu};
 use crate::health::{Debounce, judge, unanswered};
 use crate::partition;
 use crate::recovery::{self, Line};
@@ -242,6 +243,39 @@ fn pcie_root(devices: &Path, pci: &PciAddress) -> Option<String> {
     let path = fs::canonicalize(devices.join(pci.as_str())).ok()?;
     let mut parts = path.components().filter_map(|part| part.as_os_str().to_str());
     parts.find(|part| part.starts_with("pci") && part.contains(':')).map(str::to_owned)
+}
+
+// === impl Found ===
+
+impl Found {
+    fn live(&self, vnpu: &Vnpu, part: &Part) -> Option<LivePartition> {
+        let at = PartitionAt::of(&self.card.uuid, part)?;
+        // The vendor gives a vNPU no identity beyond its number.
+        let uuid = CardUuid::new(format!("{}-vnpu{}", self.card.uuid, vnpu.id)).ok()?;
+        Some(LivePartition { at, handle: PartitionHandle { id: vnpu.id, uuid } })
+    }
+
+    pub(crate) fn partitions(&self) -> Vec<LivePartition> {
+        let vnpus = self.facts.vnpus.as_deref().unwrap_or_default();
+        let parts = partition::parts(&self.model, &self.facts, vnpus);
+        let mut live: Vec<LivePartition> =
+            parts.iter().filter_map(|(vnpu, part)| self.live(vnpu, part)).collect();
+        live.sort();
+        live
+    }
+
+    /// The first counter of which too little is left for a partition.
+    pub(crate) fn shortage(&self, at: &PartitionAt) -> Option<BackendError> {
+        let table = self.card.table()?;
+        let left = partition::left(table, &self.card.found);
+        let needs = table.consumption(&at.template, &at.placement)?;
+        let (counter, asked, left) = needs.first_excess(&left)?;
+        Some(BackendError::NoRoom { at: at.clone(), counter: counter.clone(), asked, left })
+    }
+
+    pub(crate) fn partition_at(&self, at: &PartitionAt) -> Option<LivePartition> {
+        self.partitions().into_iter().find(|live| live.at == *at)
+    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub mod xid;
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use aliquot_core::card::{Card, Inventory};
@@ -52,6 +52,10 @@ use probe::Found;
 /// Device files that every tenant needs, beside the card's own.
 const COMMON_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
 
+/// The card or instance that programs use, and the one that container runtimes give to a container.
+const PROGRAMS: &str = "CUDA_VISIBLE_DEVICES";
+const RUNTIMES: &str = "NVIDIA_VISIBLE_DEVICES";
+
 /// How often and how far apart an instance is asked to go that is in use: 2 s in all.
 const BUSY_TRIES: u32 = 20;
 const BUSY_WAIT: Duration = Duration::from_millis(100);
@@ -64,11 +68,14 @@ pub struct NvidiaNode {
     library: Library,
     driver: String,
     catalogue: Catalogue,
-    trouble: Vec<String>,
+    /// What is wrong with cards that the latest discovery left out.
+    trouble: Mutex<Vec<String>>,
     /// Why no card gives partitions, a card each.
     no_partitions: Vec<String>,
     /// Files of the driver that containers mount; `None`: containers bring their own.
     files: Option<DriverFiles>,
+    /// Why containers that were to get them do not.
+    no_files: Option<String>,
 }
 
 // === impl NvidiaNode ===
@@ -113,9 +120,10 @@ impl NvidiaNode {
             library,
             driver,
             catalogue: catalogue.clone(),
-            trouble: Vec::new(),
+            trouble: Mutex::default(),
             no_partitions: Vec::new(),
             files: None,
+            no_files: None,
         };
         let found = node.look().map_err(|fault| OpenError::of("number of cards", fault))?;
         let Found { cards, models, facts, trouble } = found;
@@ -134,14 +142,14 @@ impl NvidiaNode {
         let none_gives = reasons.iter().all(Option::is_some);
         node.no_partitions = reasons.into_iter().flatten().filter(|_| none_gives).collect();
         node.catalogue = node.catalogue.with_models(models);
-        node.trouble = trouble;
         match files {
             None => {}
             Some(Ok(files)) => node.files = Some(files),
             Some(Err(error)) => {
-                node.trouble.push(format!("containers get no driver libraries from here: {error}"));
+                node.no_files = Some(format!("containers get no driver libraries from here: {error}"));
             }
         }
+        node.trouble = Mutex::new(trouble);
         Ok(Arc::new_cyclic(|own| Self { own: Weak::clone(own), ..node }))
     }
 
@@ -183,21 +191,6 @@ impl NvidiaNode {
         &self.catalogue
     }
 
-    /// Why no card gives partitions, a card each; empty: one does.
-    #[must_use]
-    pub fn no_partitions(&self) -> &[String] {
-        &self.no_partitions
-    }
-
-    /// The cards as they are now, and what is wrong with those that are left out.
-    ///
-    /// # Errors
-    /// The library does not answer.
-    pub fn cards(&self) -> Result<(Inventory, Vec<String>), BackendError> {
-        let found = self.look().map_err(|fault| health::error("discover NVIDIA cards".to_owned(), fault))?;
-        Ok((Inventory { cards: found.cards }, found.trouble))
-    }
-
     /// The files of the driver that containers mount; `None`: they bring their own.
     #[must_use]
     pub const fn files(&self) -> Option<&DriverFiles> {
@@ -212,11 +205,8 @@ impl NvidiaNode {
         DeviceAccess { mounts: files.mounts.clone(), environment, ..access }
     }
 
-    /// Percent of the driver's last sampling period in which anything ran on a card; `None`: it does not say.
-    ///
-    /// # Errors
-    /// The card does not answer.
-    pub fn busy(&self, card: &CardUuid) -> Result<Option<u32>, BackendError> {
+    /// Percent of the driver's last sampling period in which the card worked.
+    fn busy(&self, card: &CardUuid) -> Result<Option<u32>, BackendError> {
         match self.library.busy(card.as_str()) {
             Err(fault) if fault.is_unsupported() => Ok(None),
             Err(fault) => Err(health::error(format!("usage of card {card}"), fault)),
@@ -227,7 +217,9 @@ impl NvidiaNode {
 
 impl DeviceBackend for NvidiaNode {
     fn discover(&self) -> Result<Inventory, BackendError> {
-        Ok(self.cards()?.0)
+        let found = self.look().map_err(|fault| health::error("discover NVIDIA cards".to_owned(), fault))?;
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = found.trouble;
+        Ok(Inventory { cards: found.cards })
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
@@ -335,7 +327,20 @@ impl DeviceBackend for NvidiaNode {
     }
 
     fn trouble(&self) -> Vec<String> {
-        self.trouble.clone()
+        let cards = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        cards.into_iter().chain(self.no_files.clone()).collect()
+    }
+
+    fn no_partitions(&self) -> Vec<String> {
+        self.no_partitions.clone()
+    }
+
+    fn variables(&self, card: &CardUuid, part: &Part) -> Result<Vec<(String, String)>, BackendError> {
+        let visible = match PartitionAt::of(card, part) {
+            None => return Ok(vec![(PROGRAMS.to_owned(), card.to_string())]),
+            Some(at) => self.access(card, &at.part())?.visible_uuid.to_string(),
+        };
+        Ok([PROGRAMS, RUNTIMES].map(|name| (name.to_owned(), visible.clone())).into())
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {

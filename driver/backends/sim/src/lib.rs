@@ -3,7 +3,8 @@
 //! ```text
 //!   node file (TOML) ──node_file──▶ groups ──probe + catalogue──▶ cards ─┐
 //!   personalities/*.toml ┘                                               ├──▶ SimNode: DeviceBackend
-//!   state directory: hardware.toml ──ffi──▶ partitions that exist ───────┘
+//!   state directory: hardware.toml ──ffi──▶ partitions that exist ───────┤
+//!   a driver's library for some of the cards ──served──▶ what it tells ──┘
 //! ```
 //!
 //! It is a backend like every vendor's, with the same five files, and a product feature: plans, tests and
@@ -21,6 +22,7 @@ mod node_file;
 mod partition;
 mod personality;
 mod probe;
+mod served;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,15 +33,17 @@ use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
-    BackendError, DeviceAccess, DeviceBackend, DeviceNode, Expected, LivePartition, PartitionAt,
+    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, DeviceNode, Expected, LivePartition,
+    PartitionAt,
 };
 
 pub use health::{Call, Effect, Fault};
 pub use node_file::{NodeFile, NodeFileError};
 pub use personality::Personality;
+pub use served::Served;
 
 use ffi::{Changed, Hardware, State};
-use probe::SimCard;
+use probe::{SimCard, place_of};
 
 /// What every device file of a simulated card is on the host: it exists everywhere and does nothing.
 const HOST_NODE: &str = "/dev/null";
@@ -55,6 +59,8 @@ pub struct SimNode {
     cards: Vec<SimCard>,
     faults: Vec<Fault>,
     hardware: Hardware,
+    /// Cards behind a driver's library.
+    served: Served,
 }
 
 /// Why there is no simulated node.
@@ -98,7 +104,39 @@ impl SimNode {
             cards,
             faults: file.faults.iter().map(Fault::from_text).collect(),
             hardware,
+            served: Served::default(),
         })
+    }
+
+    /// The cards as the node file describes them, on an idle, healthy day.
+    pub fn described(&self) -> impl Iterator<Item = &Card> {
+        self.cards.iter().map(|sim| &sim.card)
+    }
+
+    /// Has cards served by a driver's library from now on. Partitions that the node file states for them are made there.
+    ///
+    /// # Errors
+    /// The library refuses one of them, or the state cannot be kept.
+    pub fn serve(&mut self, served: Served) -> Result<(), BackendError> {
+        let stated = |state: &State| -> Vec<PartitionAt> {
+            let all = partition::list(state).into_iter().map(|live| live.at);
+            all.filter(|at| served.has(&at.card)).collect()
+        };
+        let stated = self.hardware.with(|state| Changed::No(Ok(stated(state))))?;
+        for at in &stated {
+            match served.of(&at.card).map(|library| library.create_partition(at)) {
+                None | Some(Ok(_) | Err(BackendError::AlreadyThere { .. })) => {}
+                Some(Err(error)) => return Err(error),
+            }
+        }
+        if !stated.is_empty() {
+            self.hardware.with(|state| {
+                state.partitions.retain(|entry| place_of(entry).is_none_or(|at| !stated.contains(&at)));
+                Changed::Yes(Ok(()))
+            })?;
+        }
+        self.served = served;
+        Ok(())
     }
 
     /// Name of the node.
@@ -195,27 +233,58 @@ impl SimNode {
 impl DeviceBackend for SimNode {
     fn discover(&self) -> Result<Inventory, BackendError> {
         self.call(Call::Discover, "discover cards", |state| {
-            let cards = self.cards.iter().map(|sim| as_found(&sim.card, state)).collect();
+            let mut cards: Vec<Card> = self.cards.iter().map(|sim| as_found(&sim.card, state)).collect();
+            self.served.look(&mut cards)?;
             Ok(Inventory { cards })
         })
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
-        self.call(Call::List, "list partitions", |state| Ok(partition::list(state)))
+        self.call(Call::List, "list partitions", |state| {
+            let mut all = partition::list(state);
+            all.extend(self.served.partitions()?);
+            all.sort();
+            Ok(all)
+        })
     }
 
     fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
         let card = self.card(&at.card)?;
-        self.call(Call::Create, &format!("create {at}"), |state| partition::make(card, at, state))
+        self.call(Call::Create, &format!("create {at}"), |state| match self.served.of(&at.card) {
+            Some(library) => library.create_partition(at),
+            None => partition::make(card, at, state),
+        })
     }
 
     fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
         self.card(&at.card)?;
-        self.call(Call::Destroy, &format!("destroy {at}"), |state| partition::unmake(at, handle, state))
+        self.call(Call::Destroy, &format!("destroy {at}"), |state| match self.served.of(&at.card) {
+            Some(library) => library.destroy_partition(at, handle),
+            None => partition::unmake(at, handle, state),
+        })
+    }
+
+    fn usage(&self, visible: &CardUuid) -> Result<CardUsage, BackendError> {
+        let unsupported = || BackendError::Unsupported { what: format!("usage of {visible}") };
+        self.served.of(visible).ok_or_else(unsupported)?.usage(visible)
+    }
+
+    fn events(&self, card: &CardUuid) -> Result<Box<dyn CardEvents>, BackendError> {
+        let unsupported = || BackendError::Unsupported { what: format!("events of card {card}") };
+        self.served.of(card).ok_or_else(unsupported)?.events(card)
+    }
+
+    fn variables(&self, card: &CardUuid, part: &Part) -> Result<Vec<(String, String)>, BackendError> {
+        self.served.of(card).map_or_else(|| Ok(Vec::new()), |library| library.variables(card, part))
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
         let sim = self.card(card)?;
+        if let Some(library) = self.served.of(card) {
+            let mut access = library.access(card, part)?;
+            access.mounts.extend(self.served.mounts.iter().cloned());
+            return Ok(access);
+        }
         let index = sim.card.index.to_string();
         let nodes = |patterns: &[String], id: &str| {
             let container = |p: &String| p.replace("{index}", &index).replace("{id}", id);

@@ -2,20 +2,24 @@
 
 use std::fmt;
 
-use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::CardModel;
 use aliquot_core::fraction::{Answer, Choice, parse_ask, resolve};
-use aliquot_core::id::{CardUuid, TemplateName, Vendor};
+use aliquot_core::id::{TemplateName, Vendor};
 
 use crate::run::ask::Alternative;
 
 use super::super::failure::Failure;
 use super::super::nodes::Fleet;
 use super::home::Home;
-use super::words::{card, no_run_on};
+use super::words::no_run_on;
 
 /// A template as the cards of the node spell it.
-pub(super) fn template(text: &str, home: &Home, fleet: &Fleet) -> Result<TemplateName, Failure> {
+pub(super) fn template(
+    text: &str,
+    vendor: &Vendor,
+    home: &Home,
+    fleet: &Fleet,
+) -> Result<TemplateName, Failure> {
     let why = home.cards.no_partitions();
     if !why.is_empty() {
         return Err(Failure::Usage(format!(
@@ -24,7 +28,7 @@ pub(super) fn template(text: &str, home: &Home, fleet: &Fleet) -> Result<Templat
             why.join("; ")
         )));
     }
-    let answers = answers("--template", text, home, fleet)?;
+    let answers = answers("--template", text, vendor, fleet)?;
     let mut named = answers.into_iter().filter_map(|answer| match answer.choice {
         Choice::Templates(names) => names.into_iter().next(),
         Choice::Whole | Choice::Share { .. } => None,
@@ -34,41 +38,26 @@ pub(super) fn template(text: &str, home: &Home, fleet: &Fleet) -> Result<Templat
         .ok_or_else(|| Failure::Usage(format!("--template {text}: no card of the node has such a template")))
 }
 
-/// The card that a text means, of this vendor.
-pub(super) fn card_of(
-    text: &str,
-    vendor: &Vendor,
-    fleet: &Fleet,
-    cards: &Inventory,
-) -> Result<CardUuid, Failure> {
-    let uuid = card(text, cards)?;
-    let of_another = cards.card(&uuid).filter(|card| card.vendor != *vendor);
-    match of_another.and_then(|card| fleet.models().into_iter().find(|model| model.id == card.model)) {
-        Some(model) => Err(no_run_on(format_args!("--card {text}"), &[model], vendor)),
-        None => Ok(uuid),
-    }
-}
-
 /// What of the node's cards answers an option, of those that runs can be on.
-fn answers(option: &str, text: &str, home: &Home, fleet: &Fleet) -> Result<Vec<Answer>, Failure> {
+fn answers(option: &str, text: &str, vendor: &Vendor, fleet: &Fleet) -> Result<Vec<Answer>, Failure> {
     let asked = format_args!("{option} {text}").to_string();
     let wrong = |why: &dyn fmt::Display| Failure::Usage(format!("{asked}: {why}"));
     let ask = parse_ask(text).map_err(|error| wrong(&error))?;
-    let (models, vendor) = (fleet.models(), home.cards.vendor());
-    let ours: Vec<&CardModel> = models.iter().copied().filter(|model| model.vendor == vendor).collect();
+    let models = fleet.models();
+    let ours: Vec<&CardModel> = models.iter().copied().filter(|model| model.vendor == *vendor).collect();
     resolve(&ask, &ours).map_err(|error| match resolve(&ask, &models) {
         Ok(others) => {
             let has = |model: &&CardModel| others.iter().any(|answer| answer.model == model.id);
             let others: Vec<&CardModel> = models.into_iter().filter(has).collect();
-            no_run_on(format_args!("{asked}"), &others, &vendor)
+            no_run_on(format_args!("{asked}"), &others, std::slice::from_ref(vendor))
         }
         Err(_) => wrong(&error),
     })
 }
 
 /// What of the node's cards answers a fraction.
-pub(super) fn fraction(text: &str, home: &Home, fleet: &Fleet) -> Result<Vec<Alternative>, Failure> {
-    let answers = answers("--fraction", text, home, fleet)?;
+pub(super) fn fraction(text: &str, vendor: &Vendor, fleet: &Fleet) -> Result<Vec<Alternative>, Failure> {
+    let answers = answers("--fraction", text, vendor, fleet)?;
     let of = |answer: Answer| {
         let model = Some(answer.model);
         let one = |template, memory, cores| Alternative { model: model.clone(), template, memory, cores };

@@ -5,7 +5,9 @@ use aliquot_core::health::{Cause, Noted, Subject};
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
 
+use crate::checkpoint::Making;
 use crate::clock;
+use crate::hardware::vendors::without_signals;
 use crate::health::HealthBook;
 use crate::node::Node;
 use crate::run::watch::Followed;
@@ -24,7 +26,7 @@ pub(super) fn followed(
     terminal: &mut Terminal<'_>,
 ) -> Result<Option<Followed>, Failure> {
     let (card, book, era) = (grant.card.clone(), HealthBook::of(&home.state), node.era());
-    match home.cards.follow(grant, visible) {
+    match without_signals(|| home.cards.follow(grant, visible)) {
         Ok(events) => {
             // A card of a node description has no driver and was not queried.
             if let Some(Err(error)) = era.driver.as_ref().map(|_| book.answers(&card)) {
@@ -47,4 +49,14 @@ pub(super) fn followed(
             Ok(None)
         }
     }
+}
+
+/// The UUID under which the tenant sees a part without limits.
+pub(super) fn visible_of(node: &Node, grant: &Grant) -> CardUuid {
+    let at = grant.partition();
+    let made = node.partitions().find_map(|(place, making)| match making {
+        Making::Made(handle) if Some(place) == at.as_ref() => Some(handle.uuid.clone()),
+        Making::Made(_) | Making::Planned => None,
+    });
+    made.unwrap_or_else(|| grant.card.clone())
 }

@@ -5,8 +5,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aliquot_backend_nvidia::NvidiaNode;
-use aliquot_core::ports::DeviceBackend;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::config::state_home;
@@ -20,15 +18,14 @@ use super::super::leftovers;
 use super::super::nodes::{Fleet, NodeArgs, catalogue};
 use super::super::output::Terminal;
 use super::Args;
-use crate::hardware::node_spec;
-use crate::hardware::open_machine;
+use crate::hardware::{MachineCards, node_spec, open_machine};
 use crate::state_dir::file::make_dirs;
 
 /// One node's local runs.
 pub(super) struct Home {
     node: NodeArgs,
     /// This machine's own cards, where the runs are on these.
-    machine: Option<Arc<NvidiaNode>>,
+    machine: Option<Arc<MachineCards>>,
     pub(super) state: PathBuf,
     /// Below it libraries are installed.
     pub(super) libraries: PathBuf,
@@ -80,13 +77,13 @@ impl Home {
                 home
             }
         };
-        let cards = Box::new(Machine(Arc::clone(&machine)));
+        let cards = Box::new(Machine::of(&machine));
         Ok(Self { node, machine: Some(machine), libraries: state.join("lib"), state, cards })
     }
 
     /// Prints the problems of cards that are left out.
     pub(super) fn warn(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-        let trouble = self.machine.iter().flat_map(DeviceBackend::trouble);
+        let trouble = self.machine.iter().flat_map(|machine| machine.backend().trouble());
         for trouble in trouble {
             terminal.note(format_args!("warning: {trouble}"))?;
         }

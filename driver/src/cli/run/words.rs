@@ -65,12 +65,16 @@ pub(super) fn card(text: &str, cards: &Inventory) -> Result<CardUuid, Failure> {
 }
 
 /// Why there is no run on cards of another vendor, and what there is for them.
-pub(super) fn no_run_on(asked: fmt::Arguments<'_>, models: &[&CardModel], vendor: &Vendor) -> Failure {
-    let mut others: Vec<&str> =
-        models.iter().filter(|model| model.vendor != *vendor).map(|model| model.id.as_str()).collect();
+pub(super) fn no_run_on(asked: fmt::Arguments<'_>, models: &[&CardModel], vendors: &[Vendor]) -> Failure {
+    let mut others: Vec<&str> = models
+        .iter()
+        .filter(|model| !vendors.contains(&model.vendor))
+        .map(|model| model.id.as_str())
+        .collect();
     others.dedup();
+    let vendors = vendors.iter().map(Vendor::as_str).collect::<Vec<_>>().join(" or ");
     Failure::Usage(format!(
-        "{asked}: found {}, expected a card of {vendor}: `aliquot run` has nothing that would hold a program to its part of others \
+        "{asked}: found {}, expected a card of {vendors}: `aliquot run` has nothing that would hold a program to its part of others \
          in this version; `aliquot prepare` makes such a part ready for a container",
         others.join(", ")
     ))

@@ -24,14 +24,18 @@ thread_local! {
     static GARBAGE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The machine: below the root that the library itself lies in, else the directory that the environment names.
+/// Where a container has the machine of its node.
+const CONTAINER: &str = "/run/aliquot/npus";
+
+/// The machine: below the root that the library itself lies in, else a container's, else the directory that the environment names.
 fn place() -> PathBuf {
     let own = own_path().and_then(|path| {
         // <root>/usr/local/dcmi/libdcmi.so
         let root = path.ancestors().nth(4)?;
         root.join(MACHINE_FILE).is_file().then(|| root.to_owned())
     });
-    own.unwrap_or_else(aliquot_sim_device::dir_from_env)
+    let container = || Some(PathBuf::from(CONTAINER)).filter(|root| root.join(MACHINE_FILE).is_file());
+    own.or_else(container).unwrap_or_else(aliquot_sim_device::dir_from_env)
 }
 
 fn own_path() -> Option<PathBuf> {

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use fault::{NpuAction, NpuFault};
 pub use store::{Ailment, FaultEvent, NpuState, Vnpu};
-pub use template::{Amounts, NpuTemplate, Table};
+pub use template::{Amounts, NpuTemplate, Table, knows_model};
 
 /// File that describes the machine.
 pub const MACHINE_FILE: &str = "npus.toml";

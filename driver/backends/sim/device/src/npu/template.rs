@@ -85,6 +85,13 @@ struct AliasText {
     drivers_before: Option<String>,
 }
 
+/// Whether a model of the catalogue can be simulated.
+#[must_use]
+pub fn knows_model(id: &str) -> bool {
+    let line = format!("\nid = \"{id}\"\n");
+    MODELS.iter().any(|text| text.contains(&line))
+}
+
 /// The table of a model; `None`: the catalogue has no such model.
 pub(super) fn table(model: &str, driver: &str) -> Option<Table> {
     let read = MODELS.iter().filter_map(|text| toml::from_str::<ModelText>(text).ok());
