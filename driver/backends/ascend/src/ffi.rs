@@ -4,37 +4,26 @@
 // UNSAFETY: a C library is loaded and its functions are called.
 #![expect(unsafe_code, reason = "the vendor's library is a C library")]
 
+mod answer;
 pub(crate) mod event;
+mod fault;
 mod layout;
 mod load;
 
 use std::mem::ManuallyDrop;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::time::Duration;
 
+use answer::{optional, text, within};
 use layout::{
     BoardInfo, CARDS_MAX, CHIPS_MAX, ChipInfo, ChipInfoV2, CreateIn, CreateOut, EventFilter, HbmInfo,
     MemoryInfo, PcieInfo, Query, Total, VNPUS_MAX,
 };
 
+pub use fault::Fault;
+pub(crate) use fault::words;
 pub(crate) use layout::Event;
 pub use load::Site;
-
-/// Return codes with a meaning of their own here.
-const BAD_PARAMETER: i32 = -8001;
-const NOT_PERMITTED: i32 = -8002;
-const MEMORY_FAILED: i32 = -8003;
-const TIMEOUT: i32 = -8006;
-const BAD_DEVICE: i32 = -8007;
-const NO_DEVICE: i32 = -8008;
-const IOCTL_FAILED: i32 = -8009;
-const NOT_READY: i32 = -8012;
-const IN_CONTAINER: i32 = -8013;
-const UPGRADING: i32 = -8017;
-const OCCUPIED: i32 = -8020;
-const NOT_SUPPORTED: i32 = -8255;
 
 /// The library chooses the number.
 const AUTOMATIC: u32 = u32::MAX;
@@ -51,53 +40,6 @@ const DIE_V: i32 = 1;
 /// How long a read may take, and how long a change.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 const CHANGE_LIMIT: Duration = Duration::from_secs(60);
-
-/// Why the library gave no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// It is not there or cannot be loaded.
-    #[error("{0}")]
-    NotLoaded(String),
-    /// Another user could have written it.
-    #[error("{path}: found {found}, expected {expected}")]
-    Unsafe {
-        /// The library.
-        path: PathBuf,
-        /// What is wrong.
-        found: String,
-        /// What must be.
-        expected: String,
-    },
-    /// It lacks a function.
-    #[error("no such function: {0}")]
-    NoFunction(&'static str),
-    /// It answered with an error.
-    #[error("DCMI error {code} of {call}: {}", words(*code))]
-    Code {
-        /// The vendor's code.
-        code: i32,
-        /// The function.
-        call: &'static str,
-    },
-    /// It answered with something that cannot be.
-    #[error("{call}: found {found}, expected {expected}")]
-    Garbage {
-        /// The function.
-        call: &'static str,
-        /// What came.
-        found: String,
-        /// What could have come.
-        expected: &'static str,
-    },
-    /// It did not answer in time; the call still runs.
-    #[error("{call}: found no answer within {seconds} s, expected one")]
-    Silent {
-        /// What was called.
-        call: &'static str,
-        /// How long.
-        seconds: u64,
-    },
-}
 
 /// Where a chip is: card and number on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -233,40 +175,6 @@ fn blank<T: Copy>() -> T {
 
 fn size<T>() -> u32 {
     u32::try_from(size_of::<T>()).unwrap_or(u32::MAX)
-}
-
-/// The text of a field, which ends with a zero and is printable.
-fn text(call: &'static str, field: &[u8]) -> Result<String, Fault> {
-    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
-    let text = field.get(..end).unwrap_or_default();
-    if end < field.len() && text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ') {
-        return Ok(String::from_utf8_lossy(text).trim().to_owned());
-    }
-    let found = text.iter().take(16).flat_map(|byte| byte.escape_ascii()).map(char::from).collect::<String>();
-    Err(Fault::Garbage { call, found: format!("`{found}`"), expected: "printable text that ends" })
-}
-
-/// An answer that a chip need not have.
-fn optional<T>(answer: Result<T, Fault>) -> Result<Option<T>, Fault> {
-    match answer {
-        Ok(answer) => Ok(Some(answer)),
-        Err(fault) if fault.is_unsupported() => Ok(None),
-        Err(fault) => Err(fault),
-    }
-}
-
-/// Runs a call on a thread of its own and waits for it for so long.
-fn within<T: Send + 'static>(
-    limit: Duration,
-    call: &'static str,
-    body: impl FnOnce() -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Fault> {
-    let (answer, answered) = mpsc::channel();
-    std::thread::spawn(move || {
-        // The caller may have given up.
-        drop(answer.send(body()));
-    });
-    answered.recv_timeout(limit).map_err(|_| Fault::Silent { call, seconds: limit.as_secs() })?
 }
 
 // === impl Library ===
@@ -575,95 +483,5 @@ impl Library {
     pub(crate) fn subscribe(&self, at: ChipAt) -> Result<(), Fault> {
         let filter: EventFilter = blank();
         call!(self.functions, dcmi_subscribe_fault_event(at.card, at.device, filter, event::deliver))
-    }
-}
-
-// === impl Fault ===
-
-impl Fault {
-    fn is(&self, codes: &[i32]) -> bool {
-        matches!(self, Self::Code { code, .. } if codes.contains(code))
-    }
-
-    /// Whether the chip or the library has no such thing.
-    pub(crate) fn is_unsupported(&self) -> bool {
-        self.is(&[NOT_SUPPORTED]) || matches!(self, Self::NoFunction(_))
-    }
-
-    /// Whether the parameter, such as a template, is unknown.
-    pub(crate) fn is_unknown(&self) -> bool {
-        self.is(&[BAD_PARAMETER])
-    }
-
-    /// Whether the user or the mode does not allow it.
-    pub(crate) fn is_forbidden(&self) -> bool {
-        self.is(&[NOT_PERMITTED, IN_CONTAINER])
-    }
-
-    /// Whether there is no such chip or vNPU.
-    pub(crate) fn is_absent(&self) -> bool {
-        self.is(&[BAD_DEVICE, NO_DEVICE])
-    }
-
-    /// Whether the chip, or what is asked for of it, is in use.
-    pub(crate) fn is_occupied(&self) -> bool {
-        self.is(&[OCCUPIED])
-    }
-
-    /// Whether the same call may succeed soon.
-    pub(crate) fn is_passing(&self) -> bool {
-        self.is(&[MEMORY_FAILED, IOCTL_FAILED, NOT_READY])
-    }
-
-    /// Whether the chip starts, or its firmware is replaced.
-    pub(crate) fn is_not_ready(&self) -> bool {
-        self.is(&[NOT_READY, UPGRADING])
-    }
-
-    /// Whether it is unknown if the call did its work.
-    pub(crate) fn is_open(&self) -> bool {
-        self.is(&[TIMEOUT]) || matches!(self, Self::Silent { .. })
-    }
-}
-
-/// A return code in words.
-pub(crate) fn words(code: i32) -> &'static str {
-    match code {
-        BAD_PARAMETER => "a parameter that it does not know",
-        NOT_PERMITTED => "operation not permitted",
-        MEMORY_FAILED => "memory operation failed",
-        -8005 => "inner error",
-        TIMEOUT => "timeout",
-        BAD_DEVICE | NO_DEVICE => "no such device",
-        IOCTL_FAILED => "the kernel's driver refused",
-        NOT_READY => "device not ready",
-        IN_CONTAINER => "not supported in a container",
-        UPGRADING => "firmware is being upgraded",
-        OCCUPIED => "resource occupied",
-        -8023 => "configuration file missing",
-        NOT_SUPPORTED => "not supported",
-        _ => "unknown error",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_without_end_or_unprintable_is_garbage() {
-        assert_eq!(text("f", b"310P3\0\xff\xff").unwrap(), "310P3");
-        for bad in [&b"\xff\xff\xff\xff"[..], b"310P3", b"a\x1b[2J\0"] {
-            assert!(matches!(text("f", bad), Err(Fault::Garbage { .. })), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn call_without_answer_ends_with_its_limit() {
-        let slow = within(Duration::from_millis(20), "slow", || {
-            std::thread::park();
-            Ok(())
-        });
-        assert_eq!(slow, Err(Fault::Silent { call: "slow", seconds: 0 }));
     }
 }
