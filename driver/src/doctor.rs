@@ -50,7 +50,16 @@ pub enum CardsAt {
     /// Simulated ones.
     Simulated(Inventory),
     /// The machine's own; the error says why there are none.
-    Machine(Result<Inventory, String>),
+    Machine(Result<MachineAnswer, String>),
+}
+
+/// What the drivers of a machine answer.
+#[derive(Clone, Debug)]
+pub struct MachineAnswer {
+    /// The cards.
+    pub cards: Inventory,
+    /// Why cards or vendors are left out, one line each.
+    pub trouble: Vec<String>,
 }
 
 /// What a check found.

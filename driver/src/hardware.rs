@@ -121,7 +121,7 @@ impl Hardware {
     /// # Errors
     /// None in practice: the machine's name is constant.
     pub fn machine(machine: &MachineCards, slow: fn(&CardUuid)) -> Result<Self, HardwareError> {
-        let gauge = |driver: &str| -> Arc<dyn Gauge> {
+        let gauge = |driver: &str| -> Arc<dyn ContextGauge> {
             let (cards, driver) = (machine.backend(), driver.to_owned());
             Arc::new(MachineGauge { cards, driver, program: OWN_PROGRAM.into(), slow })
         };

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use aliquot_sim_device::install;
 use aliquot_sim_device::npu::{Chip, Machine, Npus, Vnpu, install_npus};
 use tempfile::TempDir;
 
@@ -61,9 +62,15 @@ impl NpuMachine {
     /// With these chips.
     #[must_use]
     pub fn of(chips: Vec<Chip>) -> Self {
+        Self::with(&Machine { chips, ..Machine::default() })
+    }
+
+    /// With chips and settings.
+    #[must_use]
+    pub fn with(npus: &Machine) -> Self {
         let place = TempDir::new().unwrap();
         let machine = Self { place };
-        install_npus(&machine.root(), &Machine { chips, ..Machine::default() }).unwrap();
+        install_npus(&machine.root(), npus).unwrap();
         aliquot_libraries::install_dcmi(&machine.root()).unwrap();
         // A group of the user that runs the test may write what it makes.
         fs::set_permissions(machine.root().join("usr/local/dcmi"), fs::Permissions::from_mode(0o755))
@@ -76,6 +83,28 @@ impl NpuMachine {
     #[must_use]
     pub fn of_310p(count: u32) -> Self {
         Self::of((0..count).map(chip_310p).collect())
+    }
+
+    /// Takes functions out of the library, as older ones lack them.
+    pub fn lacks(&self, functions: &[&str]) {
+        let library = self.library();
+        install(&library, library.parent().unwrap(), "libdcmi.so", functions).unwrap();
+    }
+
+    /// Plans what happens to every call of a function.
+    pub fn fault(&self, function: &str, action: &str) {
+        self.faults(&format!("[[fault]]\nsymbol = \"{function}\"\naction = {action}\n"));
+    }
+
+    /// Plans faults, as `npu-faults.toml` writes them.
+    pub fn faults(&self, text: &str) {
+        fs::write(self.root().join("npu-faults.toml"), text).unwrap();
+    }
+
+    /// The driver's library.
+    #[must_use]
+    pub fn library(&self) -> PathBuf {
+        self.root().join("usr/local/dcmi/libdcmi.so")
     }
 
     /// The root below which the driver lies.

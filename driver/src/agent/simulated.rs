@@ -70,7 +70,7 @@ impl ContainerCards {
     /// What a container needs beside device files.
     fn equip(&self, card: &CardUuid, part: &Part, access: &mut DeviceAccess) -> Result<(), BackendError> {
         let cards = self.inner.discover()?;
-        if !cards.card(card).is_some_and(|card| card.vendor == vendors::cuda()) {
+        if cards.card(card).is_none_or(|card| card.vendor != vendors::cuda()) {
             return Ok(());
         }
         let failed = |source: io::Error| BackendError::Unreachable {

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use super::failure::{Answer, Failure};
 use super::manual;
 use super::output::{Format, Terminal, Tone};
-use crate::doctor::{CardsAt, ClusterSight, Finding, Site, Verdict, examine, judge_cluster};
+use crate::doctor::{CardsAt, ClusterSight, Finding, MachineAnswer, Site, Verdict, examine, judge_cluster};
 use crate::error_text::chain;
-use crate::hardware::{Hardware, node_spec, open_machine};
+use crate::hardware::{Hardware, MachineCards, node_spec};
 use crate::kube::{ClusterAccess, Connection, survey};
 use crate::kubelet::sockets::KUBELET_ROOT;
 
@@ -118,9 +118,12 @@ fn site(args: &Args) -> Result<Site, Failure> {
 fn cards(args: &Args) -> Result<CardsAt, Failure> {
     let catalogue = Catalogue::embedded();
     let Some(node) = &args.node else {
-        let answer = open_machine(&catalogue).map_err(|error| error.to_string());
-        let cards = answer.and_then(|machine| machine.backend().discover().map_err(|error| chain(&error)));
-        return Ok(CardsAt::Machine(cards));
+        let machine = MachineCards::open(&catalogue).map_err(|error| error.to_string());
+        let answer = machine.and_then(|machine| {
+            let cards = machine.backend().discover().map_err(|error| chain(&error))?;
+            Ok(MachineAnswer { cards, trouble: machine.backend().trouble() })
+        });
+        return Ok(CardsAt::Machine(answer));
     };
     let hardware = Hardware::in_memory(&node_spec(node, &catalogue)?, &catalogue)?;
     let cards = hardware.discover().map_err(|error| Failure::Node(chain(&error)))?;

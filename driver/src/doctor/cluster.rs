@@ -163,7 +163,8 @@ fn slices(
         );
     }
     let inventory = match cards {
-        CardsAt::Simulated(inventory) | CardsAt::Machine(Ok(inventory)) => inventory,
+        CardsAt::Simulated(inventory) => inventory,
+        CardsAt::Machine(Ok(answer)) => &answer.cards,
         CardsAt::Machine(Err(_)) => &Inventory::default(),
     };
     let (there, published): (BTreeSet<&str>, BTreeSet<&str>) = (

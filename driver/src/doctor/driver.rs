@@ -83,7 +83,15 @@ pub(super) fn libraries(site: &Site, root: &NodeRoot) -> Finding {
         format!(", NVIDIA driver {} below {}", files.version, files.root.display())
     });
     match answer {
-        Ok(cards) => Finding::ok(CHECK, format!("{} cards answer{of}", cards.cards.len())),
+        Ok(answer) => {
+            let found = format!("{} cards answer{of}", answer.cards.cards.len());
+            if answer.trouble.is_empty() {
+                return Finding::ok(CHECK, found);
+            }
+            let found = format!("{found}; left out: {}", answer.trouble.join("; "));
+            let remedy = "the agent publishes the cards that answer; correct the driver of the others";
+            Finding::new(CHECK, Verdict::Warning, found, remedy)
+        }
         Err(why) => {
             let bus = [&NVIDIA, &ASCEND].into_iter().filter_map(|vendor| on_bus(root, vendor).here());
             if bus.sum::<usize>() == 0 {
@@ -93,7 +101,7 @@ pub(super) fn libraries(site: &Site, root: &NodeRoot) -> Finding {
             Finding::new(
                 CHECK,
                 Verdict::Failed,
-                format!("no driver answers: {}", why.lines().next().unwrap_or_default()),
+                format!("no driver answers: {}", why.replace('\n', "; ")),
                 "load the driver and run nvidia-smi or npu-smi on the node",
             )
         }

@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_backend_ascend::{AscendNode, FaultCodes, Site};
+use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_backend_nvidia::driver_root::others;
 pub use aliquot_backend_nvidia::driver_root::{DriverFiles, DriverRootError, Place, resolve_within};
 use aliquot_backend_nvidia::xid::{self, Xids};
-use aliquot_backend_nvidia::NvidiaNode;
 pub use aliquot_backend_nvidia::{Context, Probe};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::health::{Codes, Meaning};
-use aliquot_core::id::{CardUuid, Vendor};
+use aliquot_core::id::Vendor;
 use aliquot_core::ports::{Composite, DeviceBackend, Member};
 use nix::sys::signal::{SigSet, SigmaskHow};
 

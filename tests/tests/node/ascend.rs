@@ -1,7 +1,7 @@
 //! This machine's own Ascend NPUs, without `--node`, and simulated ones: both through `libdcmi.so`. What is judged is the
 //! library's side.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -180,16 +180,49 @@ fn vendors_of_a_machine_stand_side_by_side() {
     }
     // One that is broken stops no other, and is told.
     let broken = NpuMachine::of_310p(1);
-    fs::write(
-        broken.root().join("npu-faults.toml"),
-        "[[fault]]\nsymbol = \"dcmi_init\"\naction = { error = -8005 }\n",
-    )
-    .unwrap();
+    broken.fault("dcmi_init", "{ error = -8005 }");
     let devices = gpus.aliquot("devices", &["-o", "json"]).env(ROOT_ENV, broken.root()).output().unwrap();
     assert_eq!(devices.status.code(), Some(0), "{devices:?}");
     assert_eq!(parsed(&devices)["nodes"][0]["cards"].as_array().unwrap().len(), 1);
     let said = err(&devices);
     assert!(said.starts_with("warning: Ascend driver library: ") && said.contains("-8005"), "{said}");
+}
+
+/// Verdict of a check of `aliquot doctor` on a machine, and what was found with the remedy.
+fn checked(machine: &NpuMachine, check: &str) -> (String, String) {
+    let mut doctor = machine.aliquot("doctor", &["-o", "json", "--metrics-address", "none"]);
+    let doctor = parsed(&doctor.arg("--host-root").arg(machine.root()).output().unwrap());
+    let of = |found: &&Value| found["check"] == check;
+    let found = doctor["checks"].as_array().unwrap().iter().find(of).unwrap();
+    let text = |field: &str| found[field].as_str().unwrap().to_owned();
+    (text("verdict"), format!("{}; {}", text("found"), text("remedy")))
+}
+
+#[test]
+fn doctor_examines_npus_and_names_a_broken_driver() {
+    let machine = NpuMachine::of_310p(2);
+    let (verdict, said) = checked(&machine, "driver libraries");
+    assert_eq!((verdict.as_str(), said.as_str()), ("ok", "2 cards answer; "));
+    let (verdict, said) = checked(&machine, "device files");
+    assert_eq!((verdict.as_str(), said.as_str()), ("ok", "2 Ascend cards have theirs; "));
+    fs::remove_file(machine.root().join("dev/davinci1")).unwrap();
+    fs::remove_file(machine.root().join("dev/hisi_hdc")).unwrap();
+    let (verdict, said) = checked(&machine, "device files");
+    assert_eq!(verdict, "failed");
+    assert!(said.starts_with("Ascend: absent /dev/hisi_hdc, 1 of 2 files /dev/davinci<number>; "), "{said}");
+    // One chip does not answer, so that the other one alone is offered.
+    machine
+        .faults("[[fault]]\nsymbol = \"dcmi_get_device_logic_id\"\ncall = 3\naction = { error = -8005 }\n");
+    let (verdict, said) = checked(&machine, "driver libraries");
+    assert_eq!(verdict, "warning", "{said}");
+    assert!(
+        said.starts_with("1 cards answer; left out: card 0 chip 0: ") && said.contains("-8005"),
+        "{said}"
+    );
+    machine.fault("dcmi_init", "{ error = -8005 }");
+    let (verdict, said) = checked(&machine, "driver libraries");
+    assert!(verdict == "failed" || said.contains("NVIDIA driver"), "{said}");
+    assert!(said.contains("Ascend driver library: initialise: ") && said.contains("-8005"), "{said}");
 }
 
 #[test]
@@ -235,6 +268,8 @@ fn claim_on(pool: &str, device: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn plugin_prepares_a_quarter_through_the_library() {
     let (machine, server, kubelet) = (NpuMachine::of_310p(1), FakeApiServer::start(), FakeKubelet::default());
+    // Before 1.37 `auto` publishes whole NPUs.
+    server.set_version(37, 0);
     let cdi = machine.dir().join("cdi");
     let root = kubelet.registry().parent().unwrap().to_owned();
     let mut plugin = machine.aliquot("plugin", &["--node-name", "n1", "--metrics-address", "none"]);

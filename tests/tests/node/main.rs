@@ -2,6 +2,7 @@
 
 mod amend;
 mod ascend;
+mod ascend_faults;
 mod container;
 mod context_sizes;
 mod context_turns;

@@ -215,7 +215,14 @@ fn show_pci(dir: &Path, chip: &Chip) -> Result<(), NpuError> {
     }
     let node = chip.numa.map_or("-1".to_owned(), |node| node.to_string());
     let (file, link) = (device.join("numa_node"), bus.join(&chip.pci));
-    fs::write(&file, node + "\n").map_err(|error| store::file(&file, error))?;
+    let facts = [
+        (file, node),
+        (device.join("vendor"), "0x19e5".to_owned()),
+        (device.join("class"), "0x120000".to_owned()),
+    ];
+    for (file, fact) in facts {
+        fs::write(&file, fact + "\n").map_err(|error| store::file(&file, error))?;
+    }
     match std::os::unix::fs::symlink(format!("../../../devices/{root}/{}", chip.pci), &link) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(store::file(&link, error)),
         _ => Ok(()),

@@ -4,7 +4,7 @@
 //! [[fault]]
 //! symbol = "dcmi_create_vdevice"
 //! call = 1                    # the n-th call over all processes, from 1; absent: every call
-//! action = { error = -8005 }  # { error = code } | { slow_millis = n } | "garbage" | "vanish" | "lose-answer" | "kill"
+//! action = { error = -8005 }  # { error = code } | { slow_millis = n } | "garbage" | "vanish" | "lose_answer" | "kill"
 //! ```
 
 use std::fs;
