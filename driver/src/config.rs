@@ -61,9 +61,12 @@ pub fn state_home() -> Option<PathBuf> {
     state.map(|state| state.join("aliquot"))
 }
 
-/// The kubeconfigs that the environment names; empty: it names none.
+/// The kubeconfigs that kubectl reads: those of `KUBECONFIG`, else the user's own.
 pub(crate) fn kubeconfig_files() -> Vec<PathBuf> {
-    std::env::split_paths(&std::env::var_os("KUBECONFIG").unwrap_or_default()).collect()
+    match std::env::var_os("KUBECONFIG").filter(|named| !named.is_empty()) {
+        Some(named) => std::env::split_paths(&named).collect(),
+        None => std::env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect(),
+    }
 }
 
 /// The cards that are visible by the inherited environment; `None`: all.
