@@ -126,7 +126,7 @@ fn library_of_an_older_driver_serves_what_it_can() {
         "dcmi_subscribe_fault_event",
     ]);
     let (code, said) = run(&machine, &["--template", "vir02"]);
-    assert!(code == Some(0) && said.contains("does not tell of its errors"), "{code:?} {said}");
+    assert!(code == Some(0) && said.contains("does not report its errors"), "{code:?} {said}");
     for command in ["devices", "health"] {
         let output = aliquot(&machine, command, &[]);
         assert_eq!((output.status.code(), err(&output).as_str()), (Some(0), ""), "{command}");
