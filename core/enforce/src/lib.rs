@@ -4,7 +4,7 @@
 //! - [`growth`], [`backing`]: memory whose size only the driver knows: pools, and the memory that graphs keep;
 //! - [`reap`]: memory leaked by exited processes is released at once, by any process that detects the exit;
 //! - [`pace`]: a measured share of the card's time. [`bucket`] is the credit, [`cost`] predicts, [`marks`] measure, [`cells`] and
-//!   [`sure`] add up; [`unbilled`] is the unsettled work of an exited process;
+//!   [`busy_floor`] add up; [`unbilled`] is the unsettled work of an exited process;
 //! - [`share`]: the governor, which runs on the host and sets each tenant's share of a card. [`rounding`] corrects the vendor's
 //!   percentages; [`term`] limits how long borrowed compute time lasts.
 //!

@@ -103,7 +103,7 @@ pub enum BorrowPolicy {
 /// A tenant's guarantee and its borrowing rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Guaranteed share; without meaning under [`Lending::BestEffort`].
+    /// Guaranteed share; without meaning under [`BorrowPolicy::BestEffort`].
     pub guaranteed: Ppm,
     /// Whether it may borrow.
     pub lending: BorrowPolicy,
