@@ -55,6 +55,10 @@ fn a_run_is_told_of_an_xid_and_of_the_loss_of_its_card() {
     let call = |number: u32, action: &str| {
         format!("[[fault]]\nsymbol = \"cuMemAlloc_v2\"\ncall = {number}\naction = {action}\ncard = 0\n")
     };
+    let grant = ["--memory", "4Gi", "--cores", "50", "--card", "0", "--"];
+    // The first run measures the card's contexts and pages, with allocations of its own that the faults would meet.
+    let measured = machine.aliquot("run", &grant).arg("true").output().unwrap();
+    assert!(measured.status.success(), "{measured:?}");
     bench.write("faults.toml", &(call(2, "{ xid = 31 }") + &call(3, "\"lost\"")));
     let compiled = bench.compile_as("sim_events", "sim_events", &["-ldl", "-pthread"]);
     let (events, probe) =
@@ -63,7 +67,6 @@ fn a_run_is_told_of_an_xid_and_of_the_loss_of_its_card() {
             Err(StoodAside(why)) => return println!("stood aside: {why}"),
         };
     let allocs = |count: &str| said(&bench.command(&probe).args(["allocs", count]).output().unwrap());
-    let grant = ["--memory", "4Gi", "--cores", "50", "--card", "0", "--"];
     let mut talk = Talk::start(machine.aliquot("run", &grant).arg(events));
     assert_eq!(talk.say("register 0 8"), "0");
     let xid = "0 0 8 31 ffffffff ffffffff";
