@@ -114,6 +114,8 @@ fn mount_all(place: &Place, name: &Name) -> Result<(), ClusterError> {
         move |error: Errno| ClusterError::failed(object, error)
     };
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).map_err(failed("/"))?;
+    // A group of mounts of its own, as init makes it on a node: containers mount `/` with `HostToContainer`.
+    mount(none, "/", none, MsFlags::MS_SHARED, none).map_err(failed("/"))?;
     mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), none).map_err(failed("/proc"))?;
     for (target, source) in DIRECTORIES {
         let source = place.path(source);
