@@ -3,6 +3,7 @@
 //   fill                 allocates on the first card until the driver refuses: `total BYTES got BYTES code CODE`
 //   work FROM UNTIL      launches kernels of a millisecond until the second time: `done COUNT`, of those between the two
 //   smi                  the cards that NVML reports: `INDEX NAME UUID total BYTES used BYTES`
+//   npu                  what DCMI reports: `chip LOGIC NAME health NUMBER`, `vnpu LOGIC ID TEMPLATE`
 //   hold                 makes a context and sleeps
 // Times are milliseconds since 1970.
 #define _GNU_SOURCE
@@ -96,12 +97,42 @@ static int smi(void) {
   return 0;
 }
 
+static int npu(void) {
+  int cards, list[64], chips = 0;
+  open_library("/usr/local/dcmi/libdcmi.so");
+  must(((int (*)(void))symbol("dcmi_init"))(), "dcmi_init");
+  must(((int (*)(int *, int *, int))symbol("dcmi_get_card_list"))(&cards, list, 64), "dcmi_get_card_list");
+  int (*info)(int, int, int, unsigned, void *, unsigned *) = symbol("dcmi_get_device_info");
+  for (int card = 0; card < cards; card++) {
+    int devices;
+    must(((int (*)(int, int *))symbol("dcmi_get_device_num_in_card"))(list[card], &devices), "dcmi_get_device_num_in_card");
+    for (int device = 0; device < devices; device++, chips++) {
+      struct { char type[32], name[32], version[32]; unsigned cores; } chip;
+      // 360 and 264 bytes are the vendor's structures: a count, then 32 ids; an id, then a template's name.
+      union { unsigned words[90]; char bytes[360]; } all = {0};
+      unsigned health, size = 360;
+      must(((int (*)(int, int, void *))symbol("dcmi_get_device_chip_info"))(list[card], device, &chip), "dcmi_get_device_chip_info");
+      must(((int (*)(int, int, unsigned *))symbol("dcmi_get_device_health"))(list[card], device, &health), "dcmi_get_device_health");
+      printf("chip %d %.32s health %u\n", chips, chip.name, health);
+      if (info(list[card], device, 52, 1, &all, &size)) continue;
+      for (unsigned index = 0; index < all.words[0] && index < 32; index++) {
+        union { unsigned words[66]; char bytes[264]; } one = {.words = {all.words[1 + index]}};
+        size = 264;
+        must(info(list[card], device, 52, 0, &one, &size), "dcmi_get_device_info");
+        printf("vnpu %d %u %.16s\n", chips, one.words[0], one.bytes + 8);
+      }
+    }
+  }
+  return 0;
+}
+
 int main(int count, char **words) {
   const char *what = count > 1 ? words[1] : "";
   if (!strcmp(what, "fill")) return fill();
   if (!strcmp(what, "work") && count == 4) return work(atoll(words[2]), atoll(words[3]));
   if (!strcmp(what, "smi")) return smi();
+  if (!strcmp(what, "npu")) return npu();
   if (!strcmp(what, "hold")) { start(); puts("holds"); fflush(stdout); for (;;) pause(); }
-  puts("expected fill, work FROM UNTIL, smi or hold");
+  puts("expected fill, work FROM UNTIL, smi, npu or hold");
   return 4;
 }

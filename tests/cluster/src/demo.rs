@@ -19,7 +19,10 @@ const SCENES: [(&str, &[&str]); 5] = [
     ("Devices that the agent published", &["get", "resourceslices"]),
     ("Three Pods", &["get", "pods", "--output=wide"]),
     ("Their claims", &["get", "resourceclaims"]),
-    ("The first Pod has one virtual NPU", &["exec", "quarter", "--", "sh", "-c", "ls /dev | grep davinci"]),
+    (
+        "The first Pod has one virtual NPU, as the NPU's driver reports it",
+        &["exec", "quarter", "--", "sh", "-c", "ls /dev | grep davinci; tenant npu"],
+    ),
     (
         "A Pod with a share asks NVML, and then for all the memory",
         &["exec", "deployment/share", "--", "sh", "-c", "tenant smi; tenant fill"],

@@ -1,5 +1,7 @@
 //! Scenario 2: four quarters of an Ascend 310P, and a fifth that waits for a reason that `aliquot explain` names.
 
+use std::collections::BTreeMap;
+
 use aliquot_cluster::Namespace;
 use serde_json::json;
 
@@ -18,6 +20,31 @@ fn create(space: &Namespace<'_>, name: &str) {
     space.create_object(&space.core("pods"), &pod(name, &[("npu", "quarter")])).unwrap();
 }
 
+/// Id and template of the vNPU whose device node a Pod has, as the NPU's driver reports it in that Pod.
+fn vnpu_of(space: &Namespace<'_>, pod: &str) -> (u32, String) {
+    let seen = space.exec(pod, &["sh", "-c", "ls /dev | grep '^davinci[0-9]'; tenant npu"]).unwrap();
+    assert_eq!(seen.code, 0, "{pod}: {}{}", seen.out, seen.err);
+    let lines = || seen.out.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let nodes: Vec<&str> = seen.out.lines().filter_map(|line| line.strip_prefix("davinci")).collect();
+    let [node] = nodes[..] else { panic!("{pod}: found {nodes:?}, expected one node: {}", seen.out) };
+    let template = lines().find_map(|words| match words[..] {
+        ["vnpu", "0", id, template] if id == node => Some(template.to_owned()),
+        _ => None,
+    });
+    let template = template.unwrap_or_else(|| panic!("{pod}: no vNPU {node}: {}", seen.out));
+    (node.parse().unwrap(), template)
+}
+
+/// Four Pods have the four vNPUs of the chip, each its own.
+fn every_pod_has_a_vnpu(space: &Namespace<'_>) {
+    let vnpus: BTreeMap<u32, String> =
+        (1..=4).map(|number| vnpu_of(space, &format!("quarter-{number}"))).collect();
+    assert_eq!(vnpus.len(), 4, "{vnpus:?}");
+    let mut templates: Vec<&str> = vnpus.values().map(String::as_str).collect();
+    templates.sort_unstable();
+    assert_eq!(templates, ["vir02", "vir02", "vir02", "vir02_1c"], "{vnpus:?}");
+}
+
 #[test]
 fn fifth_quarter_of_an_npu_waits_with_a_reason() {
     let Some(stage) = Stage::with_agent("quarters", "ascend-310p", "dynamic") else { return };
@@ -28,6 +55,7 @@ fn fifth_quarter_of_an_npu_waits_with_a_reason() {
         create(&space, &format!("quarter-{number}"));
     }
     space.running("quarter-", 4, PATIENCE).unwrap();
+    every_pod_has_a_vnpu(&space);
     create(&space, "fifth");
     let refusal = space.unschedulable("fifth").unwrap();
     assert!(refusal.contains("cannot allocate all claims"), "the scheduler said {refusal:?}");

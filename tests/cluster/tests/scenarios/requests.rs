@@ -15,6 +15,15 @@ const CLOSENESS: [(&str, &str); 3] = [
     ("deploy/examples/nodes/pcie-pair.toml", "npu/same-pcie"),
 ];
 
+/// Of eight NPUs of the first generation, the first four are one HCCS ring and the last four the other.
+fn are_of_one_ring(seen: &str) {
+    let nodes: Vec<u32> =
+        seen.lines().filter_map(|line| line.strip_prefix("davinci")?.parse().ok()).collect();
+    let [first, second] = nodes[..] else { panic!("found {nodes:?}, expected two NPUs: {seen}") };
+    let chips = seen.lines().filter(|line| line.starts_with("chip ")).count();
+    assert_eq!((chips, first / 4), (8, second / 4), "{seen}");
+}
+
 /// Runs a Pod with a claim of `two-npus.yaml` and returns the alternative that it got.
 fn alternative(stage: &Stage, name: &str) -> Vec<Value> {
     let space = stage.namespace(name);
@@ -24,7 +33,12 @@ fn alternative(stage: &Stage, name: &str) -> Vec<Value> {
     two["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "npu"}]});
     space.create_object(&space.core("pods"), &two).unwrap();
     space.running("two", 1, PATIENCE).unwrap();
+    let seen = space.exec("two", &["sh", "-c", "ls /dev | grep '^davinci[0-9]'; tenant npu"]).unwrap();
+    assert_eq!(seen.code, 0, "{name}: {}{}", seen.out, seen.err);
     let results = space.allocations().unwrap().remove("two-npus").unwrap();
+    if results[0]["request"] == "npu/same-hccs" {
+        are_of_one_ring(&seen.out);
+    }
     space.delete().unwrap();
     results.iter().map(|result| result["request"].clone()).collect()
 }
