@@ -63,8 +63,8 @@ pub(crate) struct Entry {
 pub(crate) enum Hardware {
     /// In this process alone.
     Memory(Mutex<State>),
-    /// In a directory, for every process.
-    Directory(PathBuf),
+    /// In a directory, for every process; threads of one process take turns before they wait for the file's lock.
+    Directory(PathBuf, Mutex<()>),
 }
 
 /// Whether a call changed the state.
@@ -85,7 +85,7 @@ impl Hardware {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", dir, e)),
             _ => {}
         }
-        let hardware = Self::Directory(dir.to_owned());
+        let hardware = Self::Directory(dir.to_owned(), Mutex::default());
         let _lock = lock(dir)?;
         let path = dir.join(STATE_FILE);
         if !path.exists() {
@@ -103,7 +103,8 @@ impl Hardware {
             Self::Memory(state) => match call(&mut state.lock().unwrap_or_else(PoisonError::into_inner)) {
                 Changed::Yes(answer) | Changed::No(answer) => answer,
             },
-            Self::Directory(dir) => {
+            Self::Directory(dir, turn) => {
+                let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
                 let _lock = lock(dir)?;
                 let path = dir.join(STATE_FILE);
                 let mut state = load(&path)?;
