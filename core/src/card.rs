@@ -3,6 +3,8 @@
 //! Backends make cards (from a real vendor library or a node file); the catalogue fills what a backend could not
 //! read. Inside core a card is immutable.
 
+use std::sync::Arc;
+
 use crate::id::{CardUuid, ModelId, PciAddress, Vendor};
 use crate::partition::{Part, PartitionTable, ShareSupport};
 use crate::units::Bytes;
@@ -64,8 +66,8 @@ pub struct Topology {
 pub enum Partitioning {
     /// Nothing: the hardware has no partitions.
     None,
-    /// Templates, in any mix that the counters allow.
-    Templates(PartitionTable),
+    /// Templates, in any mix that the counters allow. Shared by all copies of a card: tables are large and never change.
+    Templates(Arc<PartitionTable>),
     /// Modes that exclude each other; exactly one is current, changed only while the card is idle.
     Modes {
         /// All modes.

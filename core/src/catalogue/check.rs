@@ -1,6 +1,7 @@
 //! The meaning of a card-model file: every name, number and reference is checked once, here.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::text::{self, Amount, Subject};
 use super::{
@@ -47,7 +48,7 @@ pub(super) fn model(file: &str, raw: &text::File) -> Result<CardModel, Catalogue
         (Some(raw_table), []) => {
             let (table, spellings) = table::table(place, "partitioning", memory, raw_table)?;
             driver_spellings = spellings;
-            Partitioning::Templates(table)
+            Partitioning::Templates(Arc::new(table))
         }
         (None, modes) => Partitioning::Modes { modes: all_modes(place, memory, modes)?, current: None },
         (Some(_), modes) => {

@@ -1,5 +1,7 @@
 //! The catalogue as it is on one machine: what discovery has read wins over the files.
 
+use std::sync::Arc;
+
 use super::{CardModel, Catalogue, Matching, Maturity, TopologyHint};
 use crate::card::Partitioning;
 use crate::id::{ModelId, NameError, Vendor};
@@ -60,7 +62,7 @@ impl CardModel {
     /// The model on a machine where the driver reports what its cards can be cut into.
     #[must_use]
     pub fn with_table(self, table: PartitionTable) -> Self {
-        Self { partitioning: Partitioning::Templates(table), ..self }
+        Self { partitioning: Partitioning::Templates(Arc::new(table)), ..self }
     }
 
     /// The model on a machine where its cards cannot be cut.
